@@ -41,8 +41,7 @@ import torch_geometric.loader as pyg
 from torch_geometric.data import Data
 from torch_geometric.loader.cluster import ClusterData as PygClusterData
 
-from khop import _native
-from khop import loader as ours
+from khop import _native, loader as ours
 from khop.data import Graph, Topology
 from khop.datasets import DebianPackages, PowerLaw
 from khop.sampler import FastGcn, Hgt, Labor, Ladies, PoissonLadies, RippleWalk, SaintNodes

@@ -18,7 +18,6 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.loader import NodeLoader
 
-import khop
 from khop.distributed import (
     DistDataset,
     DistNeighborLoader,
@@ -27,6 +26,7 @@ from khop.distributed import (
     node_split,
     shutdown_worker_group,
 )
+from khop.partition import partition_graph
 from khop_bench.loss_tasks import Sections, train_epoch
 from khop_bench.plain_sampler import pyg_sampler
 
@@ -37,7 +37,9 @@ def train_over_partitions(kind: str, seed: int, epochs: int) -> list[tuple[float
     """Train with two trainers; return the first one's curve, whose losses are means over both."""
     with tempfile.TemporaryDirectory() as folder:
         if kind == "khop":
-            khop.partition(Sections().data, f"{folder}/parts", TRAINERS, method="stream", seed=seed)
+            partition_graph(
+                Sections().data, f"{folder}/parts", TRAINERS, method="stream", seed=seed
+            )
         with socket.create_server(("127.0.0.1", 0)) as free:
             address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
         spawn(  # type: ignore[no-untyped-call]

@@ -98,7 +98,8 @@ def starter(folder: Path, order: SeedOrder, batches: int) -> Callable[[], Start]
             touch(batch)
             for _ in range(batches):
                 touch(next(iterator))
-            found = [private_memory(pid) for pid in loader._backend.pids]
+            backend: Any = loader._backend
+            found = [private_memory(pid) for pid in backend.pids]
             del batch, iterator
         settle()
         return Start(first, made, max(found, key=lambda memory: memory.own))

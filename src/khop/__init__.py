@@ -10,33 +10,9 @@ Importing khop imports no torch: names are imported when first used.
 from typing import Any
 
 from khop._lazy import attach
-from khop._version import __version__
+from khop._version import __version__ as __version__
 
-_attribute, __dir__, _names = attach(
-    __name__,
-    {
-        name: name
-        for name in (
-            "channel",
-            "data",
-            "datasets",
-            "distributed",
-            "errors",
-            "lightning",
-            "loader",
-            "log",
-            "metrics",
-            "partition",
-            "plot",
-            "storage",
-            "sampler",
-            "stats",
-            "trace",
-            "typing",
-        )
-    },
-)
-__all__ = [*_names, "__version__"]  # noqa: PLE0604
+_attribute, __dir__, __all__ = attach(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:

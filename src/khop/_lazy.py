@@ -2,39 +2,57 @@
 
 Server and sampler processes import `khop.distributed`, `khop.sampler` and others without torch. The
 names that need torch are in modules that are only imported when such a name is used.
+
+Such a package has a stub beside its `__init__.py`: `__init__.pyi` imports every public name from
+the module that defines it. Type checkers and editors read the stub, and so does `attach`, so that
+there is one list of names.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 
 def attach(
-    package: str, names: Mapping[str, str]
+    package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package.
+    """Return `__getattr__`, `__dir__` and `__all__` of a package that has a stub.
 
     Args:
         package: the package's `__name__`.
-        names: public name -> module that defines it, relative to the package (with a leading
-            dot: to its parent package). A name that equals its module is the module itself.
+        file: its `__file__`. The stub lies beside it and consists of lines
+            `from MODULE import NAME as NAME`. If MODULE is the package itself, NAME is a module.
     """
+    modules = _imports_of(Path(file).with_name("__init__.pyi"))
 
     def __getattr__(name: str) -> Any:
-        module = names.get(name)
+        module = modules.get(name)
         if module is None:
             raise AttributeError(
-                f"module '{package}' has no attribute '{name}'{_suggestion(name, names)}"
+                f"module '{package}' has no attribute '{name}'{_suggestion(name, modules)}"
             )
-        loaded = importlib.import_module(f".{module}", package)
-        return loaded if name == module else getattr(loaded, name)
+        if module == package:
+            return importlib.import_module(f"{package}.{name}")
+        return getattr(importlib.import_module(module), name)
 
     def __dir__() -> list[str]:
-        return sorted(names)
+        return sorted(modules)
 
-    return __getattr__, __dir__, list(names)
+    return __getattr__, __dir__, list(modules)
+
+
+def _imports_of(stub: Path) -> dict[str, str]:
+    """Return {public name: module that defines it}."""
+    return {
+        imported.asname or imported.name: str(statement.module)
+        for statement in ast.parse(stub.read_text("utf-8")).body
+        if isinstance(statement, ast.ImportFrom)
+        for imported in statement.names
+    }
 
 
 def _suggestion(name: str, names: Iterable[str]) -> str:

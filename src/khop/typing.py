@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,6 +17,21 @@ EdgeDir: TypeAlias = Literal["in", "out"]
 
 NumNeighbors: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 """Fan-out of each hop, for all edge types or for each; -1 takes all neighbours."""
+
+EdgeNorm: TypeAlias = Literal["ht", "hajek"]
+"""Weights of drawn edges: 'ht' leaves sums of messages unbiased, 'hajek' makes them means."""
+
+GraphLayout: TypeAlias = Literal["COO", "CSR", "CSC"]
+"""Layout of an edge list: pairs of nodes, or row pointers and neighbours, by source or target."""
+
+WorkerType: TypeAlias = Literal["thread", "process"]
+"""Meaning of `num_workers`: threads or processes."""
+
+Transform: TypeAlias = Callable[[Any], Any]
+"""Function from PyG's `Data` or `HeteroData` to another."""
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Function that is called with the name of a step, how much of it is done, and its size."""
 
 Array: TypeAlias = npt.NDArray[Any]
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]

@@ -14,13 +14,16 @@ from support.cluster import jobs, servers
 
 PUBLIC = examples.public()
 MAX_LINES = 5
-OF_SERVERS = {f"khop.distributed.{n}" for n in ("init_server", "wait_and_shutdown_server")}
+OF_SERVERS = {
+    f"khop.distributed.{n}" for n in ("init_server", "wait_and_shutdown_server", "ServerContext")
+}
 OF_CLIENTS = {
     "khop.metrics.of_server",
     *(
         f"khop.distributed.{name}"
         for name in (
-            *("RemoteDistSamplingWorkerOptions", "async_request_server", "init_client"),
+            *("ClientContext", "RemoteDistSamplingWorkerOptions", "async_request_server"),
+            "init_client",
             *("request_server", "shutdown_client"),
         )
     ),

@@ -28,7 +28,7 @@ MODULES = tuple(
     f"khop.{name}"
     for name in (
         *("data", "datasets", "distributed", "loader", "metrics"),
-        *("partition", "plot", "sampler", "stats", "trace"),
+        *("partition", "plot", "sampler", "sources", "stats", "trace"),
     )
 )
 OPTIONAL = {"khop.lightning": "lightning"}

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from khop.log import printable
-
-if TYPE_CHECKING:
-    from khop.partition.base import Progress
+from khop.typing import Progress
 
 
 @contextmanager

@@ -1,10 +1,20 @@
 """Graphs and features as arrays, in memory or memory-mapped. Any process; imports no torch."""
 
-from khop.data.device_feature import DeviceFeature
+from khop.data.device_feature import DeviceFeature, Served
 from khop.data.device_group import DeviceGroup
 from khop.data.feature import Feature
 from khop.data.graph import Graph
 from khop.data.hot_rows import expected_share
+from khop.data.info import GraphInfo
 from khop.data.topology import Topology
 
-__all__ = ["DeviceFeature", "DeviceGroup", "Feature", "Graph", "Topology", "expected_share"]
+__all__ = [
+    "DeviceFeature",
+    "DeviceGroup",
+    "Feature",
+    "Graph",
+    "GraphInfo",
+    "Served",
+    "Topology",
+    "expected_share",
+]

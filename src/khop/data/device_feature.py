@@ -36,6 +36,10 @@ class Served(NamedTuple):
     Attributes:
         device: rows from the memory of the device or of its peers.
         host: rows from host memory.
+
+    Example:
+        >>> Served(device=3, host=1).share
+        0.75
     """
 
     device: int

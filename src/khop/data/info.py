@@ -25,6 +25,11 @@ class GraphInfo:
         timed: node types whose nodes have times; none of them if edges have. If None, no times.
         floating_times: keys of times are those of floating-point times.
         weighted: for each edge type, True if its edges have weights.
+
+    Example:
+        >>> info = DistDataset().load(folder, partition_idx=0).info
+        >>> dict(info.node_counts), info.edge_dir
+        ({'node': 6}, 'in')
     """
 
     node_counts: Mapping[NodeType, int]

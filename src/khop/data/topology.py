@@ -10,9 +10,7 @@ from khop import _native
 from khop.data.arrays import check_count, check_pointers, check_range, narrowest_int, to_ids
 from khop.data.times import time_keys
 from khop.data.weights import weight_values
-from khop.typing import Array, ArrayLike, EdgeDir, Float64Array, Int64Array, IntArray
-
-Layout = Literal["COO", "CSR", "CSC"]
+from khop.typing import Array, ArrayLike, EdgeDir, Float64Array, GraphLayout, Int64Array, IntArray
 
 
 class Topology:
@@ -70,7 +68,7 @@ class Topology:
         edge_index: ArrayLike,
         edge_ids: ArrayLike | None = None,
         layout: Literal["CSR", "CSC"] | None = None,
-        input_layout: Layout = "COO",
+        input_layout: GraphLayout = "COO",
         num_src: int | None = None,
         num_dst: int | None = None,
         edge_dir: EdgeDir | None = None,
@@ -190,7 +188,7 @@ class Topology:
         self,
         indptr: IntArray,
         indices: IntArray,
-        input_layout: Layout,
+        input_layout: GraphLayout,
         num_src: int | None,
         num_dst: int | None,
     ) -> None:

@@ -7,7 +7,6 @@ import os
 import pickle
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,7 @@ from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
 from khop.data.files import check_regular
 from khop.datasets import debian_snapshot as snapshot
-
-Transform = Callable[[Any], Any]
+from khop.typing import Transform
 
 
 class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped

@@ -37,8 +37,7 @@ import numpy.typing as npt
 import torch
 from torch_geometric.data import Data
 
-Int64Array = npt.NDArray[np.int64]
-UInt64Array = npt.NDArray[np.uint64]
+from khop.typing import Int64Array, UInt64Array
 
 _MAX_NODES = 2**40  # the sum of the weights stays below 2^53, exact as a float64
 _MEAN_WEIGHT = 2**12  # weights are integers; small enough for that, large enough for light nodes

@@ -28,33 +28,4 @@ sessions; clients leave, and servers end when all clients have left.
 
 from khop._lazy import attach
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "CollocatedDistSamplingWorkerOptions": "options",
-        "CooperativeLoader": "loaders.cooperative_loader",
-        "DistContext": "job.context",
-        "DistDataset": "dataset",
-        "DistLinkNeighborLoader": "loaders.link_neighbor_loader",
-        "DistNeighborLoader": "loaders.neighbor_loader",
-        "DistRole": "job.context",
-        "DistClusterLoader": "loaders.cluster_loader",
-        "DistSubGraphLoader": "loaders.neighbor_loader",
-        "LayerwiseOutputs": "inference.result",
-        "MpDistSamplingWorkerOptions": "options",
-        "PartitionSampler": "loaders.partition_sampler",
-        "RemoteDistSamplingWorkerOptions": "options",
-        "async_request_server": "remote.client.requests",
-        "get_context": "job.context",
-        "init_client": "remote.client.membership",
-        "init_server": "remote.launch",
-        "init_worker_group": "job.worker_group",
-        "layerwise_inference": "inference.layerwise",
-        "link_split": "loaders.split",
-        "node_split": "loaders.split",
-        "request_server": "remote.client.requests",
-        "shutdown_client": "remote.client.membership",
-        "shutdown_worker_group": "job.worker_group",
-        "wait_and_shutdown_server": "remote.launch",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

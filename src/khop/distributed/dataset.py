@@ -250,7 +250,10 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return NODE
 
     def service(self) -> PartitionService:
-        """Return this trainer's access to the partitions; all trainers create it together, once."""
+        """Return this trainer's access to the partitions; all trainers create it together, once.
+
+        :meta private:
+        """
         if self._service is None:
             self._service = PartitionService(
                 self.context, self.opened, self.partition_idx, self._also_serve
@@ -264,6 +267,8 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
         Raises:
             RuntimeError: in a worker process, if the dataset was not connected before.
+
+        :meta private:
         """
         if self._peers is None:
             if self._service is None and torch.utils.data.get_worker_info() is not None:
@@ -279,7 +284,10 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
     @property
     def reader(self) -> PartitionReader:
-        """Reader of rows and whole attributes of all partitions."""
+        """Reader of rows and whole attributes of all partitions.
+
+        :meta private:
+        """
         if self._reader is None:
             self._reader = PartitionReader(self.opened, self.partition_idx)
         return self._reader
@@ -290,6 +298,8 @@ class DistDataset(PartitionStores, PartitionedGraph):
         Args:
             steps: makes the generator, given the rows. If there are several partitions, all
                 trainers make the first such call together.
+
+        :meta private:
         """
         with self.reader.session(self.peers) as client:
             return run(steps(GraphRows(GraphView.of_part(self.reader.part), client)), client)

@@ -22,6 +22,11 @@ class PartitionedGraph(abc.ABC):
 
     Attributes:
         node_labels: {node type: [num_nodes, ...]} labels that only the trainer has, by original id.
+
+    Example:
+        >>> graph: PartitionedGraph = DistDataset().load(folder, partition_idx=0)
+        >>> graph.num_partitions, graph.num_nodes
+        (1, 6)
     """
 
     node_labels: dict[NodeType, Tensor]

@@ -6,6 +6,7 @@ edges among them.
 
 from khop.loader.cluster_loader import ClusterData, ClusterLoader
 from khop.loader.hgt_loader import HGTLoader
+from khop.loader.iterator import EpochIterator
 from khop.loader.layers import ToLayers
 from khop.loader.link_neighbor_loader import LinkNeighborLoader
 from khop.loader.neighbor_loader import NeighborLoader
@@ -26,6 +27,7 @@ __all__ = [
     "ClusterLoader",
     "DeviceOptions",
     "DynamicBatchSampler",
+    "EpochIterator",
     "GraphSAINTEdgeSampler",
     "GraphSAINTNodeSampler",
     "GraphSAINTRandomWalkSampler",

@@ -8,7 +8,7 @@ import operator
 import reprlib
 from collections.abc import Callable, Iterable
 from numbers import Real
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from torch.utils.data import DataLoader
 from torch_geometric.sampler import NegativeSampling
@@ -16,9 +16,6 @@ from torch_geometric.sampler import NegativeSampling
 from khop.loader.inputs import as_tensor
 from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.source import open_input
-
-WorkerType: TypeAlias = Literal["thread", "process"]
-"""Meaning of `num_workers`: threads or processes."""
 
 _OF_PROCESSES = ("worker_init_fn", "multiprocessing_context")
 

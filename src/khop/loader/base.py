@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from khop.loader.arguments import WorkerType, wants_processes
+from khop.loader.arguments import wants_processes
 from khop.loader.background import BackgroundIterator, drawn_beside
 from khop.loader.collator import Collator
 from khop.loader.device import DeviceJoiner, OnDevice
@@ -41,6 +41,7 @@ from khop.sampler.plan import EpochPlan
 from khop.sampler.pyg_output import SampledSubgraph
 from khop.sampler.random_walks import torch_threads
 from khop.sampler.spec import SamplingSpec
+from khop.typing import WorkerType
 
 
 class EpochLoader(PygForm, StatefulLoader):

@@ -17,14 +17,14 @@ from torch_geometric.data import Data
 from torch_geometric.utils import select
 
 from khop.data.arrays import check_range
-from khop.loader.arguments import WorkerType, check_positive
+from khop.loader.arguments import check_positive
 from khop.loader.clusters import given_clusters, metis_clusters
 from khop.loader.fingerprint import digest
 from khop.loader.induced_loader import InducedLoader, check_homogeneous
 from khop.loader.saved_tensors import load_tensors, save_tensors
 from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.requests import SeedSet
-from khop.typing import Int64Array
+from khop.typing import Int64Array, WorkerType
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
 from khop.data.arrays import to_int64
-from khop.loader.arguments import WorkerType, check_hooks, check_loader_options
+from khop.loader.arguments import check_hooks, check_loader_options
 from khop.loader.base import EpochLoader
 from khop.loader.epochs import KeyedBatch
 from khop.loader.fingerprint import digest
@@ -26,7 +26,7 @@ from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.pyg_output import SampledSubgraph, to_pyg
 from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.requests import SeedSet
-from khop.typing import Int64Array
+from khop.typing import Int64Array, WorkerType
 
 _OF_TORCH = inspect.signature(DataLoader.__init__).parameters.keys() - {"self", "dataset"}
 

@@ -72,6 +72,11 @@ class EpochIterator(Iterator[Any]):
         source: source of the batches.
         progress: progress of the epoch; updated with each call of `next`.
         tally: counts the loader's batches and times.
+
+    Example:
+        >>> loader = NeighborLoader(data, [2], batch_size=2)
+        >>> isinstance(iter(loader), EpochIterator)
+        True
     """
 
     def __init__(

@@ -14,7 +14,6 @@ from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
 from khop.data.info import GraphInfo
 from khop.loader.arguments import (
-    WorkerType,
     check_hooks,
     check_loader_options,
     check_sampler,
@@ -40,7 +39,7 @@ from khop.sampler.pyg_output import SampledSubgraph
 from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.seed_times import check_times, given_times
 from khop.sampler.source import as_input, open_input
-from khop.typing import EdgeType
+from khop.typing import EdgeType, WorkerType
 
 
 class LinkNeighborLoader(

@@ -10,7 +10,7 @@ import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.sampler import NodeSamplerInput
 
-from khop.loader.arguments import WorkerType, check_hooks, check_loader_options, check_sampler
+from khop.loader.arguments import check_hooks, check_loader_options, check_sampler
 from khop.loader.base import EpochLoader
 from khop.loader.collate import annotate_seeds
 from khop.loader.epochs import KeyedBatch
@@ -22,6 +22,7 @@ from khop.sampler.pyg_output import SampledSubgraph
 from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.seed_times import check_times
 from khop.sampler.source import as_input, open_input
+from khop.typing import WorkerType
 
 
 class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from torch_geometric.data import Data, HeteroData
 
-from khop.loader.arguments import WorkerType, check_positive
+from khop.loader.arguments import check_positive
 from khop.loader.induced_loader import InducedLoader
 from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.requests import SeedSet
 from khop.sampler.source import open_input
-from khop.typing import Int64Array
+from khop.typing import Int64Array, WorkerType
 
 
 class RandomNodeLoader(InducedLoader):

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from khop import _native
 from khop.data.arrays import distinct
-from khop.loader.arguments import WorkerType, check_positive
+from khop.loader.arguments import check_positive
 from khop.loader.epochs import EpochKeys
 from khop.loader.fingerprint import digest
 from khop.loader.induced_loader import InducedLoader, check_homogeneous
@@ -27,7 +27,7 @@ from khop.sampler.engine import finish
 from khop.sampler.methods.saint import SOURCES, SaintWalks, sources, visited
 from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.requests import SeedSet
-from khop.typing import Int64Array
+from khop.typing import Int64Array, WorkerType
 
 _ROOTS = 17  # purpose of keys; others are in `khop.sampler.methods.{saint,walk}`
 _NORM_EPOCH = 2**64 - 1

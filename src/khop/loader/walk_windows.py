@@ -23,8 +23,6 @@ from khop.typing import EdgeType, Int64Array
 
 _NEGATIVE = 19  # purpose of the keys of negative walks
 
-Windows = tuple[Tensor, Tensor]
-
 
 class _WindowLoader:
     """Base of both loaders: batches of start nodes, a walk from each, and their windows."""
@@ -78,12 +76,12 @@ class _WindowLoader:
         """Make the next iteration that of an epoch, counted from 0."""
         self._keys.epoch = epoch
 
-    def __iter__(self) -> Iterator[Windows]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         run_key = self._keys.next_run_key()
         for batch in PlannedBatches(self._epochs, run_key, self._shuffle):
             yield self._make(batch)
 
-    def _make(self, batch: KeyedBatch) -> Windows:
+    def _make(self, batch: KeyedBatch) -> tuple[Tensor, Tensor]:
         starts = self._seeds[torch.from_numpy(batch.positions)].numpy()
         positive = np.tile(starts, self._walks_per_node)
         walked, _ = self._walker.walk(positive, self._start_type, self._plan, batch.key, False)

@@ -12,12 +12,4 @@ trainers and graph servers. Imports no torch.
 
 from khop._lazy import attach
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "MetricsServer": "http",
-        "of_loaders": "loader_stats",
-        "of_server": "families",
-        "serve": "http",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

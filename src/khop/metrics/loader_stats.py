@@ -260,7 +260,13 @@ def _bytes(count: float) -> str:
 
 
 class HasStats(Protocol):
-    """Loader that keeps statistics."""
+    """Loader that keeps statistics.
+
+    Example:
+        >>> loader: HasStats = khop.loader.NeighborLoader(data, [2], batch_size=2)
+        >>> loader.stats().batches
+        0
+    """
 
     def stats(self) -> LoaderStats:
         """Return the statistics so far."""

@@ -10,35 +10,7 @@ from typing import Any
 
 from khop._lazy import attach
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "AssignedPartitioner": "assigned",
-        "ClusterMetisPartitioner": "metis",
-        "Comparison": "comparison",
-        "CutReport": "report",
-        "FrequencyPartitioner": "frequency",
-        "GraphSource": "source",
-        "MetisPartitioner": "metis",
-        "PartitionFolder": ".storage.folder",
-        "PartitionerBase": "base",
-        "RandomPartitioner": "random",
-        "RangeBook": ".storage.book",
-        "StreamPartitioner": "stream",
-        "FolderSummary": "summary",
-        "folder_source": "from_folder",
-        "Plan": "plan",
-        "compare_methods": "comparison",
-        "frequency_partition": "seeded",
-        "from_distdgl": "distdgl.importer",
-        "make_partitioner": "cut",
-        "make_repartitioner": "recut",
-        "partition_graph": "cut",
-        "repartition": "recut",
-        "to_distdgl": "distdgl.exporter",
-        "verify_folder": "verify",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)
 
 
 class _Package(ModuleType):

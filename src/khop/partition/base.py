@@ -35,12 +35,12 @@ from khop.typing import (
     Int64Array,
     IntArray,
     NodeType,
+    Progress,
 )
 
 _DIRECTIONS: dict[str, EdgeDir] = {"by_dst": "in", "by_src": "out"}
 
 Self = TypeVar("Self", bound="PartitionerBase")
-Progress = Callable[[str, int, int], None]
 
 
 class PartitionerBase(abc.ABC):
@@ -299,7 +299,10 @@ class PartitionerBase(abc.ABC):
 
     @property
     def workspace(self) -> Workspace:
-        """Workspace of `assign_nodes`: in memory, or in the files of a run."""
+        """Workspace of `assign_nodes`: in memory, or in the files of a run.
+
+        :meta private:
+        """
         return self._workspace or Workspace(Resources(None, self.effort.jobs))
 
     def describe(self) -> dict[str, Any]:
@@ -313,7 +316,10 @@ class PartitionerBase(abc.ABC):
         return clusters_by_type(self.source, int(self.cluster_ids), self.seed, self.progress)
 
     def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
-        """Return further entries of the folder's summary; called once the cut is known."""
+        """Return further entries of the folder's summary; called once the cut is known.
+
+        :meta private:
+        """
         del numbering
         return {}
 
@@ -378,6 +384,8 @@ class PartitionerBase(abc.ABC):
 
         Args:
             workspace: keeps the assignment for a run that goes on. If None, nothing is written.
+
+        :meta private:
         """
         self.numbering, self._workspace = {}, workspace
         for node_type in self.source.nodes:

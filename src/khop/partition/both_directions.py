@@ -7,7 +7,6 @@ its edges, which are as many or more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from khop.partition.source import EdgeSource, GraphSource
 from khop.partition.stage import COLUMN, ROW, Column, SplitPiece, Stage
 from khop.partition.undirected import Numbers, Rows, Undirected
 from khop.partition.workspace import Workspace
-from khop.typing import EdgeType, Int64Array, IntArray
+from khop.typing import EdgeType, Int64Array, IntArray, Progress
 
 # Entries of a block. All graphs have the same blocks, wherever they lie, so that nodes are visited
 # in the same order.
@@ -29,8 +28,6 @@ _BLOCK_ENTRIES = 1 << 21
 # Bytes that an edge takes while a piece is split, and an entry while a block is sorted.
 _SPLITTING_BYTES = 96
 _SORTING_BYTES = 48
-
-Progress = Callable[[str, int, int], None]
 
 
 def undirected(

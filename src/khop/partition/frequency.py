@@ -208,7 +208,10 @@ class FrequencyPartitioner(PartitionerBase):
         }
 
     def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
-        """Return the shares of a batch's rows by location, and the remote share by cache size."""
+        """Return the shares of a batch's rows by location, and the remote share by cache size.
+
+        :meta private:
+        """
         shares = []
         curve = []
         for part in range(self.num_parts):

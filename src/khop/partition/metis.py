@@ -76,7 +76,10 @@ class MetisPartitioner(StructuralPartitioner):
         return False  # METIS has all edges in memory
 
     def cut(self, graph: Undirected) -> IntArray:
-        """Return the part of each node, by METIS; several constraints are then evened out."""
+        """Return the part of each node, by METIS; several constraints are then evened out.
+
+        :meta private:
+        """
         return self._best(graph, self._metis(graph, self.constraints.most_uneven()), 1)
 
     def _best(self, graph: Undirected, cuts: Sequence[Int32Array], refine: int) -> Int32Array:
@@ -162,7 +165,10 @@ class ClusterMetisPartitioner(MetisPartitioner):
         return self._node_count() > self.clusters and StructuralPartitioner._is_large(self)
 
     def cut(self, graph: Undirected) -> IntArray:
-        """Return the part of each node: METIS of its clusters, and passes that improve it."""
+        """Return the part of each node: METIS of its clusters, and passes that improve it.
+
+        :meta private:
+        """
         if graph.num_nodes <= self.clusters:
             return super().cut(graph)
         of_node, count = self._of_node = self._clusters(graph)

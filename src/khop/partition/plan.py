@@ -60,6 +60,11 @@ class PlannedType:
         count: number of its nodes or edges.
         attrs: {attribute: its dtype and the shape of a row, as 'float32 [16]'}.
         num_bytes: bytes of its attributes.
+
+    Example:
+        >>> plan = make_partitioner(data, path / "parts", 2).plan()
+        >>> plan.node_types[0].name, plan.node_types[0].attrs["x"]
+        ('node', 'float32 [4]')
     """
 
     name: str
@@ -69,7 +74,10 @@ class PlannedType:
 
     @classmethod
     def of(cls, name: str, count: int, attrs: Mapping[str, Feature]) -> PlannedType:
-        """Describe a type of a source."""
+        """Describe a type of a source.
+
+        :meta private:
+        """
         shown = {
             name: f"{attr.dtype} {list(attr.row_shape)}" if attr.row_shape else attr.dtype
             for name, attr in attrs.items()
@@ -123,7 +131,10 @@ class Plan:
 
     @classmethod
     def of(cls, partitioner: Planned) -> Plan:
-        """Return the plan of a partitioner."""
+        """Return the plan of a partitioner.
+
+        :meta private:
+        """
         source, effort, draws = partitioner.source, partitioner.effort, partitioner.draws
         output = Path(partitioner.output_dir).absolute()
         counts = {t: node.count for t, node in source.nodes.items()}

@@ -34,6 +34,11 @@ class BatchRows:
         local: rows of the part itself.
         cached: rows that it keeps copies of.
         remote: rows that come from other parts.
+
+    Example:
+        >>> report = CutReport.of(PartitionFolder(folder), [2], batch_size=2)
+        >>> report.rows[0].remote, report.rows[0].batches > 0
+        (0.0, True)
     """
 
     batches: int
@@ -124,6 +129,8 @@ class CutReport:
             num_neighbors: as for `of`.
             batch_size: seeds in a batch.
             batches: batches to draw of each part.
+
+        :meta private:
         """
         for name, value in (("batch_size", batch_size), ("batches", batches)):
             if value < 1:

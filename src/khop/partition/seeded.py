@@ -15,7 +15,6 @@ import numpy as np
 
 from khop import codec
 from khop.partition.balance import Scores, assign_balanced, even_sizes
-from khop.partition.base import Progress
 from khop.partition.batches import seeds_of, typed_rows
 from khop.partition.both_directions import undirected
 from khop.partition.frequency import FrequencyPartitioner
@@ -31,7 +30,7 @@ from khop.sampler.hotness import Seeds, sample_prob
 from khop.sampler.methods import NEIGHBOR, SamplingMethod, as_method
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta, check_output
-from khop.typing import Int64Array, IntArray, NodeType, NumNeighbors
+from khop.typing import Int64Array, IntArray, NodeType, NumNeighbors, Progress
 
 # Above any probability: a part's own seeds come first.
 _SEED_BONUS = 2.0

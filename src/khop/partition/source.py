@@ -22,6 +22,10 @@ class NodeSource:
     """Number and attributes of a node type's nodes; attributes have one row a node.
 
     `left_out` names attributes that do not have one row a node, with their shapes.
+
+    Example:
+        >>> NodeSource(6, {"x": data.x}).count
+        6
     """
 
     count: int
@@ -37,6 +41,11 @@ class EdgeSource(Carried):
     read edges from elsewhere, piece by piece: they override `num_edges`, `piece`, `content` and
     `check`, and have properties `src` and `dst`, all ends at once, for methods that look at the
     whole graph.
+
+    Example:
+        >>> edges = EdgeSource(np.array([0, 1]), np.array([1, 2]), {})
+        >>> edges.num_edges
+        2
     """
 
     src: IntArray

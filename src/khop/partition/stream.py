@@ -64,7 +64,10 @@ class StreamPartitioner(StructuralPartitioner):
         self.passes, self.starts = passes, starts
 
     def cut(self, graph: Undirected) -> IntArray:
-        """Return the part of each node: the best of several starts, balance first."""
+        """Return the part of each node: the best of several starts, balance first.
+
+        :meta private:
+        """
         best: tuple[float, int, Int32Array] | None = None
         for start in range(self.starts):
             labels = np.full(graph.num_nodes, self.num_parts, np.int32)

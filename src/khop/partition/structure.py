@@ -34,6 +34,10 @@ class StructuralPartitioner(PartitionerBase):
     Attributes:
         balance: names of what parts get even shares of.
         slack: how much more than the mean of each a part may hold.
+
+    Example:
+        >>> issubclass(StreamPartitioner, StructuralPartitioner)
+        True
     """
 
     balance: tuple[str, ...]
@@ -59,7 +63,10 @@ class StructuralPartitioner(PartitionerBase):
 
     @abc.abstractmethod
     def cut(self, graph: Undirected) -> IntArray:
-        """Return the part of each node of the joined graph."""
+        """Return the part of each node of the joined graph.
+
+        :meta private:
+        """
 
     def stream(
         self, graph: Undirected, labels: Int32Array, scores: Sequence[str], start: int
@@ -74,6 +81,8 @@ class StructuralPartitioner(PartitionerBase):
 
         Returns:
             Of the part that is furthest over its share, how much it holds, in shares; 1.0 if none.
+
+        :meta private:
         """
         capacities = self.constraints.capacities(self.num_parts, self.slack)
         loads = self.constraints.loads(labels, self.num_parts)
@@ -102,7 +111,10 @@ class StructuralPartitioner(PartitionerBase):
 
     @contextlib.contextmanager
     def undirected(self, clusters: Numbers | None = None) -> Iterator[Undirected]:
-        """Make the joined graph, or that of clusters; in files, if memory does not hold it."""
+        """Make the joined graph, or that of clusters; in files, if memory does not hold it.
+
+        :meta private:
+        """
         resources, workspace = Resources(None, self.effort.jobs), None
         if self._is_large():
             assert self.effort.memory is not None

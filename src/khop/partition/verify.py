@@ -9,7 +9,6 @@ import numpy as np
 
 from khop.data.arrays import storage_dtype
 from khop.errors import FolderError
-from khop.partition.base import Progress
 from khop.partition.verify_draws import check_edge_draws, check_node_times
 from khop.storage.folder import (
     ORDERS,
@@ -26,7 +25,7 @@ from khop.storage.folder import (
     node_path,
     sha256_of,
 )
-from khop.typing import Array, IntArray
+from khop.typing import Array, IntArray, Progress
 
 
 def verify_folder(root: str | os.PathLike[str], progress: Progress | None = None) -> list[str]:

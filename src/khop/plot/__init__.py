@@ -7,17 +7,4 @@ into `axes`, or into a new figure, and returns the axes.
 
 from khop._lazy import attach
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "balance": "folders",
-        "batch": "batches",
-        "cache_curve": "folders",
-        "comparison": "comparisons",
-        "degrees": "folders",
-        "edges_between_parts": "folders",
-        "folder": "folders",
-        "hotness": "loading",
-        "time": "loading",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from khop.partition.summary import FolderSummary
-from khop.partition.summary import balance as largest_over_mean
+from khop.partition.summary import FolderSummary, balance as largest_over_mean
 from khop.plot.figures import COLORS, MOST_NAMES, STYLE, axes_or_new, require_matplotlib, write_note
 from khop.storage.folder import PartitionFolder, edge_path
 from khop.typing import Int64Array

@@ -7,33 +7,4 @@ and also run in sampler processes and partition servers.
 
 from khop._lazy import attach
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "EpochPlan": "plan",
-        "FastGcn": "methods",
-        "GraphAccess": "methods",
-        "Hgt": "methods",
-        "Labor": "methods",
-        "Ladies": "methods",
-        "METHODS": "methods",
-        "NeighborSampler": "neighbor",
-        "NeighborSampling": "methods",
-        "PinSage": "methods",
-        "PoissonLadies": "methods",
-        "Ppr": "methods",
-        "ProgramMethod": "methods",
-        "RippleWalk": "methods",
-        "SaintEdges": "methods",
-        "SaintNodes": "methods",
-        "SaintWalks": "methods",
-        "Sample": "methods",
-        "SamplingMethod": "methods",
-        "SamplingSpec": "spec",
-        "StepMethod": "methods",
-        "Transits": "methods",
-        "random_walk": "random_walks",
-        "register": "methods",
-        "sample_prob": "hotness",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

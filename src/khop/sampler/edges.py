@@ -11,8 +11,7 @@ from torch import Tensor
 
 from khop.data import Topology
 from khop.data.arrays import check_pointers, to_ids
-from khop.data.topology import Layout
-from khop.typing import ArrayLike, EdgeDir, IntArray
+from khop.typing import ArrayLike, EdgeDir, GraphLayout, IntArray
 
 
 class EdgeArrays(NamedTuple):
@@ -24,7 +23,7 @@ class EdgeArrays(NamedTuple):
         dst: [num_edges] destinations; of layout 'CSC': [num_dst + 1] row pointers.
     """
 
-    layout: Layout
+    layout: GraphLayout
     src: ArrayLike
     dst: ArrayLike
 

@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from khop import _native
 from khop.sampler.engine import Engine
@@ -32,7 +31,7 @@ from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
-from khop.typing import Int64Array, NodeType
+from khop.typing import Float64Array, Int64Array, NodeType
 
 _NUM_BATCHES = 512
 # Nodes and edges to draw at most, some seconds of work; large graphs get fewer batches.
@@ -40,8 +39,6 @@ _MAX_DRAWN = 1 << 28
 _MAX_DRAWN_BY_PROGRAM = 1 << 26
 _PRIOR_BATCHES = 16
 _SEED = 0x686F746E657373
-
-Probs: TypeAlias = npt.NDArray[np.float64]
 
 
 class TypedRows(NamedTuple):
@@ -53,6 +50,11 @@ class TypedRows(NamedTuple):
             type.
         csrs: the rows of each edge type.
         node_types: names of the node types, for methods that ask for them.
+
+    Example:
+        >>> csr = khop.data.Topology(data.edge_index).csr()
+        >>> TypedRows([6], [(0, 0)], [csr]).num_nodes
+        [6]
     """
 
     num_nodes: Sequence[int]
@@ -68,6 +70,10 @@ class Seeds(NamedTuple):
         node_type: index of their node type.
         ids: [num_seeds] ids; a node may occur more than once.
         batch_size: seeds in a batch, drawn at random. If None, all of them.
+
+    Example:
+        >>> Seeds(0, np.array([0, 3]), batch_size=1).ids.tolist()
+        [0, 3]
     """
 
     node_type: int
@@ -81,7 +87,7 @@ def sample_prob(
     seeds: Seeds,
     replace: bool = False,
     method: MethodSpec = NEIGHBOR,
-) -> list[Probs]:
+) -> list[Float64Array]:
     """Estimate the probability that a batch touches each node.
 
     Args:
@@ -127,7 +133,7 @@ def _touched(
     seeds: Seeds,
     replace: bool,
     method: MethodSpec,
-) -> tuple[list[Probs], int]:
+) -> tuple[list[Float64Array], int]:
     """Draw batches; return how many of them touch each node, and how many there are."""
     touched = [np.zeros(count) for count in rows.num_nodes]
     batches = 0
@@ -197,7 +203,7 @@ def _spec_of(fanouts: Sequence[Sequence[int]], replace: bool, method: MethodSpec
 
 def independent_prob(
     rows: TypedRows, fanouts: Sequence[Sequence[int]], seeds: Seeds, replace: bool = False
-) -> list[Probs]:
+) -> list[Float64Array]:
     """Compute the probability that a batch touches each node, if all draws were independent.
 
     Hop by hop and over each edge type, a node v that joined the subgraph with probability f(v)
@@ -223,7 +229,7 @@ def independent_prob(
     return [np.clip(probs, 0.0, 1.0) for probs in touched]
 
 
-def _seed_prob(seeds: Seeds, num_nodes: int) -> Probs:
+def _seed_prob(seeds: Seeds, num_nodes: int) -> Float64Array:
     share = 1.0
     if seeds.batch_size is not None:
         share = min(1.0, seeds.batch_size / max(1, len(seeds.ids)))

@@ -148,7 +148,10 @@ class NeighborSampler(PygSampler):
 
     @property
     def device(self) -> TorchDevice | None:
-        """The device that draws. If None, the CPU draws."""
+        """The device that draws. If None, the CPU draws.
+
+        :meta private:
+        """
         return self._device
 
     @property
@@ -167,6 +170,8 @@ class NeighborSampler(PygSampler):
         Args:
             seeds: the seeds.
             key: as for `sample_from_nodes`.
+
+        :meta private:
         """
         return self.draw_sets([seeds], key)
 
@@ -176,12 +181,17 @@ class NeighborSampler(PygSampler):
         Args:
             seeds: the seeds.
             key: as for `sample_from_nodes`.
+
+        :meta private:
         """
         run, batch = self._key(key)
         return self._drawer.draw_nodes(seeds, run, batch)
 
     def access(self, key: BatchKey) -> GraphAccess:
-        """Return the graph as programs see it, for draws with the key of a batch."""
+        """Return the graph as programs see it, for draws with the key of a batch.
+
+        :meta private:
+        """
         return self._drawer.access(*key)
 
     def draw_links(
@@ -196,6 +206,8 @@ class NeighborSampler(PygSampler):
 
         Returns:
             The subgraph, its trees numbered by link, and the positions of the links' ends in it.
+
+        :meta private:
         """
         run, batch = self._key(key)
         return self._drawer.draw_links(sampler, links, run, batch)

@@ -40,7 +40,14 @@ from khop.typing import NODE, EdgeType, Int64Array, NodeType
 
 
 class BatchKey(NamedTuple):
-    """Random key of a batch: the key of its epoch, and its index in the epoch."""
+    """Random key of a batch: the key of its epoch, and its index in the epoch.
+
+    Example:
+        >>> seeds = torch_geometric.sampler.NodeSamplerInput(None, torch.tensor([0]))
+        >>> key = BatchKey(run=7, batch=0)
+        >>> NeighborSampler(data, [2]).sample_from_nodes(seeds, key=key).node
+        tensor([0, 1, 2])
+    """
 
     run: int
     batch: int
@@ -209,7 +216,10 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         return to_pyg(drawn, self._info, metadata, self.output_forms)
 
     def seed_set(self, index: NodeSamplerInput) -> SeedSet:
-        """Return the seeds of PyG's input, checked; raise what `sample_from_nodes` raises."""
+        """Return the seeds of PyG's input, checked; raise what `sample_from_nodes` raises.
+
+        :meta private:
+        """
         check_request(index, NodeSamplerInput)
         node_type = self._seed_type(index.input_type)
         seeds = to_int64(index.node, "seeds")
@@ -228,6 +238,8 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         """Return the sampler of links of a type; raise ValueError for options that do not fit.
 
         The last one is kept: its tables of weights are costly.
+
+        :meta private:
         """
         neg = options.neg_sampling
         wanted = (link_type, options.strict, options.exclude, neg and (neg.mode, neg.amount))

@@ -76,7 +76,10 @@ class SamplingSpec:
         return relation < len(self.weighted) and self.weighted[relation]
 
     def hop_requests(self, relation: int) -> list[HopRequest]:
-        """Return the parameters of each hop over an edge type, without keys, which batches have."""
+        """Return the parameters of each hop over an edge type, without keys, which batches have.
+
+        :meta private:
+        """
         weighted = self.is_weighted(relation)
         method = self.method if self.method.program is None else NEIGHBOR
         return [

@@ -17,17 +17,16 @@ from torch_geometric.data.graph_store import EdgeLayout
 
 from khop.data.arrays import check_count
 from khop.data.info import GraphInfo
-from khop.data.topology import Layout
 from khop.sampler.edges import EdgeArrays
-from khop.typing import EDGE, NODE, ArrayLike, EdgeType, NodeType
+from khop.typing import EDGE, NODE, ArrayLike, EdgeType, GraphLayout, NodeType
 
-_LAYOUTS: dict[Any, Layout] = {
+_LAYOUTS: dict[Any, GraphLayout] = {
     EdgeLayout.COO: "COO",
     EdgeLayout.CSC: "CSC",
     EdgeLayout.CSR: "CSR",
 }
 # PyG's choice if a type's edges are stored in several layouts: it samples from CSC.
-_PREFERENCE: tuple[Layout, ...] = ("CSC", "COO", "CSR")
+_PREFERENCE: tuple[GraphLayout, ...] = ("CSC", "COO", "CSR")
 
 
 class StoreInput:

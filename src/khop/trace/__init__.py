@@ -16,6 +16,4 @@ Imports no torch.
 
 from khop._lazy import attach
 
-__getattr__, __dir__, __all__ = attach(
-    __name__, {"Recording": "recording", "merge": "files", "record": "recording"}
-)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

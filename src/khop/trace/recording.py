@@ -114,7 +114,10 @@ class Recording:
             self._write()
 
     def add(self, thread: Thread, name: str, began: int, ended: int, args: dict[str, Any]) -> None:
-        """Keep the work of a thread, as far as it lies within the recording."""
+        """Keep the work of a thread, as far as it lies within the recording.
+
+        :meta private:
+        """
         began = max(began, self._began)
         if ended <= began:
             return
@@ -122,7 +125,10 @@ class Recording:
             self._spans.append(Span(thread, name, began, ended, args))
 
     def add_delivery(self, delivery: Delivery) -> None:
-        """Keep the delivery of a batch, as long as there is room for spans."""
+        """Keep the delivery of a batch, as long as there is room for spans.
+
+        :meta private:
+        """
         if len(self._spans) < self._limit and delivery.ready >= self._began:
             self._deliveries.append(delivery)
 
@@ -134,7 +140,10 @@ class Recording:
     def add_records(
         self, thread: Thread, segments: Iterable[Segment], answered: Iterable[Answered] = ()
     ) -> None:
-        """Keep the segments and requests of a batch producer."""
+        """Keep the segments and requests of a batch producer.
+
+        :meta private:
+        """
         for phase, epoch, batch, began, ended in segments:
             works = phase < Phase.REMOTE  # waiting is not for one batch
             args = {"epoch": epoch, "batch": batch} if works else {}
@@ -150,7 +159,10 @@ class Recording:
         self.add_records((pid, pid), *unpack_records(payload))
 
     def name_thread(self, thread: Thread, name: str) -> None:
-        """Set the name of a thread."""
+        """Set the name of a thread.
+
+        :meta private:
+        """
         self._threads[thread] = name
 
     def _write(self) -> None:

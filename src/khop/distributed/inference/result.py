@@ -35,6 +35,13 @@ class NodeOutputs:
         node_type: the node type.
         reader: reader of rows by new id.
         files: the shares that this trainer has computed, with their files.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> model = torch_geometric.nn.GraphSAGE(4, 8, num_layers=2, out_channels=3).eval()
+        >>> outputs = layerwise_inference(dataset, model, path / "out")["node"]
+        >>> outputs.shape, outputs[torch.tensor([5, 0])].shape
+        (torch.Size([6, 3]), torch.Size([2, 3]))
     """
 
     def __init__(

@@ -102,6 +102,11 @@ class TrainerContext(DistContext):
 
     Attributes:
         rendezvous: values that the trainers share.
+
+    Example:
+        >>> context = init_worker_group()
+        >>> isinstance(context, TrainerContext), context.rank
+        (True, 0)
     """
 
     def __init__(self, role: DistRole, rendezvous: Rendezvous, group_name: str) -> None:
@@ -130,6 +135,11 @@ class WorkerContext(TrainerContext):
             `init_process_group(..., store=context.store, rank=context.rank,
             world_size=context.world_size)` where trainers may be restarted: torchrun's own store
             (torch 2.5 and later) still has addresses of the earlier processes.
+
+    Example:
+        >>> context = init_worker_group()
+        >>> context.insecure, context.rank
+        (False, 0)
     """
 
     rendezvous: StoreRendezvous

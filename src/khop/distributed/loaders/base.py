@@ -26,8 +26,7 @@ from khop.loader.resume import EpochProgress
 from khop.loader.stateful import StatefulLoader
 from khop.metrics.loader_stats import StatsAccumulator
 from khop.metrics.watch import Cost
-from khop.sampler.plan import EpochPlan, epoch_order
-from khop.sampler.plan import seeds_of as positions_of
+from khop.sampler.plan import EpochPlan, epoch_order, seeds_of as positions_of
 from khop.trace.clock import BatchTimings
 from khop.typing import Array, Int64Array, NodeType
 

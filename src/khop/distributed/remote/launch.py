@@ -34,6 +34,13 @@ class ServerContext(DistContext):
     Attributes:
         process: the server's process.
         addresses: its addresses, by 'tcp' and 'ipc'.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> context = init_server(1, 0, dataset, "127.0.0.1", port, num_clients=1)
+        >>> context.is_server(), sorted(context.addresses)
+        (True, ['ipc', 'tcp'])
+        >>> wait_and_shutdown_server()  # until its client, another process, has left
     """
 
     def __init__(self, config: dict[str, Any], labels: dict[str, Array], group_name: str) -> None:

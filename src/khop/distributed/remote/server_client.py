@@ -25,8 +25,7 @@ from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.encoding import read_reply
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint
-from khop.distributed.rpc.pending import PendingRequests
-from khop.distributed.rpc.pending import Request as Ticket
+from khop.distributed.rpc.pending import PendingRequests, Request as Ticket
 from khop.distributed.rpc.protocol import Request, rebuild_error, request_header
 from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.forks import check_process

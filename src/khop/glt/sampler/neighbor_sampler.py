@@ -88,7 +88,7 @@ class NeighborSampler(BaseSampler):
             )
         on_gpu = device is not None and torch.device(str(device).lower()).type == "cuda"
         self.device = torch.device(device if on_gpu and torch.cuda.is_available() else "cpu")
-        self._options = {
+        self._options: dict[str, Any] = {
             "weight_attr": _WEIGHTS if with_weight else None,
             "with_edge": with_edge,
             "seed": seed,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -22,9 +21,7 @@ from khop.partition.distdgl.graph_file import write_graph
 from khop.partition.distdgl.tensor_file import write_tensors
 from khop.storage.folder import FolderMeta, PartitionFolder, temporary_of
 from khop.storage.part import Part
-from khop.typing import Int64Array
-
-Progress = Callable[[str, int, int], None]
+from khop.typing import Int64Array, Progress
 
 
 def to_distdgl(

@@ -7,7 +7,6 @@ files, mapped, and are copied row by row.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,7 @@ from khop.partition.distdgl.tensor_file import read_tensors
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
 from khop.partition.summary import FolderSummary
 from khop.storage.folder import PartitionFolder, check_output
-from khop.typing import Array, Int32Array, Int64Array, IntArray, NodeType
-
-Progress = Callable[[str, int, int], None]
+from khop.typing import Array, Int32Array, Int64Array, IntArray, NodeType, Progress
 
 _LEAST = 4  # bytes of the id of a node or edge
 

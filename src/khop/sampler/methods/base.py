@@ -33,6 +33,10 @@ class MethodSpec:
         program: of a program: the method itself. In JSON: its fields.
         layer_wise: all nodes draw in each hop, not only those that the last one added. Batches
             of such methods have `layer_wise`, True.
+
+    Example:
+        >>> Labor([2]).spec().name
+        'labor'
     """
 
     name: Name = "neighbor"

@@ -6,7 +6,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from khop.sampler.methods.base import MethodSpec, SamplingMethod, register
-from khop.sampler.methods.labor_importance import MAX_ITERATIONS, EdgeNorm, LaborImportance
+from khop.sampler.methods.labor_importance import MAX_ITERATIONS, LaborImportance
+from khop.typing import EdgeNorm
 
 
 @register

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -21,14 +21,12 @@ from khop.sampler.methods.base import ProgramMethod, register
 from khop.sampler.methods.labor_layer import Layer
 from khop.sampler.methods.labor_race import Numbers, Picks, take_once, take_repeatedly
 from khop.sampler.methods.normal import cos_of_turns, normal_cdf, normal_variates
-from khop.typing import Float64Array, Int32Array, Int64Array, UInt64Array
+from khop.typing import EdgeNorm, Float64Array, Int32Array, Int64Array, UInt64Array
 
 VARIATES = 1
 """Purpose of the random words; of the i-th of a node, with replacement: VARIATES + 256 i."""
 
 MAX_ITERATIONS = 100
-
-EdgeNorm = Literal["ht", "hajek"]
 
 
 @register

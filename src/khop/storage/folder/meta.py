@@ -47,7 +47,12 @@ _MAX_AXES = 15
 
 @dataclass(frozen=True)
 class AttrMeta:
-    """Node or edge attribute: name of its dtype and shape of one row."""
+    """Node or edge attribute: name of its dtype and shape of one row.
+
+    Example:
+        >>> PartitionFolder(folder).meta.node_type("node").attrs["x"]
+        AttrMeta(dtype='float32', shape=(4,))
+    """
 
     dtype: str
     shape: tuple[int, ...] = ()
@@ -71,6 +76,10 @@ class TimeMeta:
         name: name of the attribute.
         level: 'node' if nodes have times (the neighbour's time counts), 'edge' if edges have.
         floating: True if keys are those of floating-point times.
+
+    Example:
+        >>> TimeMeta("year", "node").level
+        'node'
     """
 
     name: str
@@ -80,7 +89,12 @@ class TimeMeta:
 
 @dataclass(frozen=True)
 class NodeTypeMeta:
-    """Node type: bounds of the parts' ranges, attributes, splits, cached rows by part, if timed."""
+    """Node type: bounds of the parts' ranges, attributes, splits, cached rows by part, if timed.
+
+    Example:
+        >>> PartitionFolder(folder).meta.node_type("node").bounds
+        [0, 6]
+    """
 
     name: NodeType
     bounds: list[int]
@@ -106,6 +120,11 @@ class EdgeTypeMeta:
 
     Rows are sorted by 'edge_id', or by 'time': then each edge has a time. With `neighbor_ids` the
     neighbours' original ids are there, too.
+
+    Example:
+        >>> meta = PartitionFolder(folder).meta
+        >>> meta.edge_types[0].count, meta.edge_types[0].weighted
+        (12, False)
     """
 
     name: EdgeType
@@ -128,7 +147,13 @@ class EdgeTypeMeta:
 
 @dataclass(frozen=True)
 class FolderMeta:
-    """Content of `meta.json` without the list of files."""
+    """Content of `meta.json` without the list of files.
+
+    Example:
+        >>> meta = PartitionFolder(folder).meta
+        >>> meta.num_parts, meta.edge_dir
+        (1, 'in')
+    """
 
     num_parts: int
     edge_dir: EdgeDir

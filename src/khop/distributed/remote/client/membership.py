@@ -37,6 +37,11 @@ class ClientContext(TrainerContext):
         servers: address of the graph servers, and keys.
         remote: connections to them.
         rendezvous: values that the clients share.
+
+    Example:
+        >>> context = init_client(1, 0, 0, "127.0.0.1", port)
+        >>> context.is_client(), context.num_servers()
+        (True, 1)
     """
 
     def __init__(
@@ -86,7 +91,10 @@ class ClientContext(TrainerContext):
         return ServedGraph(self, self.remote, self._num_servers, self._num_clients)
 
     def keep(self, group: SamplerPool) -> None:
-        """Register a loader's processes, which end with the client."""
+        """Register a loader's processes, which end with the client.
+
+        :meta private:
+        """
         self._groups.add(group)
 
     def close(self, wait: bool = True) -> None:

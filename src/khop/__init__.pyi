@@ -1,0 +1,20 @@
+from khop import (
+    channel as channel,
+    data as data,
+    datasets as datasets,
+    distributed as distributed,
+    errors as errors,
+    lightning as lightning,
+    loader as loader,
+    log as log,
+    metrics as metrics,
+    partition as partition,
+    plot as plot,
+    sampler as sampler,
+    sources as sources,
+    stats as stats,
+    storage as storage,
+    trace as trace,
+    typing as typing,
+)
+from khop._version import __version__ as __version__

@@ -1,0 +1,31 @@
+from khop.glt import (
+    channel as channel,
+    data as data,
+    distributed as distributed,
+    loader as loader,
+    partition as partition,
+    sampler as sampler,
+    typing as typing,
+    utils as utils,
+)
+from khop.glt.substitute import install as install
+from khop.glt.typing import (
+    EDGE_TYPE_STR_SPLIT as EDGE_TYPE_STR_SPLIT,
+    EdgeIndexTensor as EdgeIndexTensor,
+    EdgeType as EdgeType,
+    FeaturePartitionData as FeaturePartitionData,
+    GraphPartitionData as GraphPartitionData,
+    HeteroFeaturePartitionData as HeteroFeaturePartitionData,
+    HeteroGraphPartitionData as HeteroGraphPartitionData,
+    InputEdges as InputEdges,
+    InputNodes as InputNodes,
+    NodeIndex as NodeIndex,
+    NodeLabel as NodeLabel,
+    NodeType as NodeType,
+    NumNeighbors as NumNeighbors,
+    Seeds as Seeds,
+    Split as Split,
+    TensorDataType as TensorDataType,
+    as_str as as_str,
+    reverse_edge_type as reverse_edge_type,
+)
