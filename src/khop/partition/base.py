@@ -189,7 +189,8 @@ class PartitionerBase(abc.ABC):
         """Create a partitioner of a PyG `Data` or `HeteroData`, or a `GraphSource`.
 
         Args:
-            data: the graph; every attribute is kept.
+            data: the graph; attributes with a row for each node or edge are kept, see
+                `GraphSource.left_out` for others.
             output_dir: the partition folder to write.
             num_parts: number of parts.
             edge_assign_strategy: 'by_dst' or 'by_src'.
@@ -354,6 +355,7 @@ class PartitionerBase(abc.ABC):
             edge_metas = [rows.write(t, e) for t, e in self.source.edges.items()]
             summary = {
                 "edges_between_parts": rows.edges_between_parts.tolist(),
+                **({"left_out": self.source.left_out} if self.source.left_out else {}),
                 **self.summarize(numbering),
             }
             meta = FolderMeta(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def symmetrized(source: GraphSource, scratch: Scratch | None = None) -> GraphSou
             raise ValueError(f"edge type {reverse} is there already: leave --undirected out")
         edges[src, name, dst] = edge
         edges[reverse] = reversed_edges(edge, edge.attrs)
-    return GraphSource(source.nodes, edges, source.heterogeneous)
+    return replace(source, edges=edges)
 
 
 def _both_ways(edge: EdgeSource, count: int, scratch: Scratch) -> EdgeSource:
