@@ -171,8 +171,8 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
         "--clusters",
         type=int,
         metavar="N",
-        help="about how many clusters METIS gets of cluster-metis (default: 1000000), or "
-        "--cluster-ids keeps with any other method",
+        help="about how many clusters METIS gets of cluster-metis (default: 1000000; with "
+        "--cluster-ids at most one for 64 nodes), or --cluster-ids keeps with any other method",
     )
     large = parser.add_argument_group("for graphs that are larger than memory")
     large.add_argument(

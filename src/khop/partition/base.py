@@ -249,7 +249,7 @@ class PartitionerBase(abc.ABC):
 
     def _set_up(self, neighbor_ids: bool, order: str, cluster_ids: int | bool) -> None:
         check_order(order)
-        check_cluster_ids(cluster_ids, type(self).__name__, self.makes_clusters)
+        check_cluster_ids(cluster_ids, self.source, type(self).__name__, self.makes_clusters)
         self.neighbor_ids, self.order, self.cluster_ids = neighbor_ids, order, cluster_ids
 
     def _configure(self) -> None:  # noqa: B027

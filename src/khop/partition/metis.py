@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from khop.partition.cluster_ids import CLUSTER_NODES
 from khop.partition.structure import SCORES, StructuralPartitioner
 from khop.partition.undirected import Numbers, Rows, Undirected, cluster_nodes, split_by_type
 from khop.typing import Int32Array, Int64Array, IntArray, NodeType
@@ -31,6 +32,8 @@ _METIS_ENTRY_BYTES = 120
 # This process's path, not the working directory, where a file may have the name of a module.
 _PROGRAM = "import sys; sys.path[:] = {!r}; from khop.partition.metis_process import main; main()"
 _REFINE = 4
+# As many as METIS cuts in some GB.
+_CLUSTERS = 1_000_000
 
 
 class MetisPartitioner(StructuralPartitioner):
@@ -122,8 +125,9 @@ class ClusterMetisPartitioner(MetisPartitioner):
 
     Args:
         *args, **kwargs: see `MetisPartitioner`, and:
-        clusters: about how many clusters METIS gets; default: 1,000,000. Graphs with fewer nodes
-            are cut by METIS as they are.
+        clusters: about how many clusters METIS gets. If None, 1,000,000; with `cluster_ids=True`
+            one for 64 nodes, if these are fewer. Graphs with fewer nodes than clusters are cut by
+            METIS as they are.
 
     Raises:
         ImportError, ValueError: as `MetisPartitioner`.
@@ -141,9 +145,19 @@ class ClusterMetisPartitioner(MetisPartitioner):
         self,
         balance: Sequence[str] = ("nodes",),
         slack: float = 0.03,
-        clusters: int = 1_000_000,
+        clusters: int | None = None,
     ) -> None:
         super()._configure(balance, slack)
+        count = sum(node.count for node in self.source.nodes.values())
+        if clusters is None:
+            clusters = _CLUSTERS
+            if self.cluster_ids is True:
+                clusters = min(clusters, max(self.num_parts, count // CLUSTER_NODES))
+        elif self.cluster_ids is True and count < clusters:
+            raise ValueError(
+                f"the graph has {count} nodes for {clusters} clusters: ask for fewer "
+                "(clusters=, --clusters)"
+            )
         if not self.num_parts <= clusters <= 2**31 - 1:
             raise ValueError(
                 f"clusters must be between num_parts, {self.num_parts}, and 2^31 - 1 (got "
@@ -194,12 +208,6 @@ class ClusterMetisPartitioner(MetisPartitioner):
         """Return the clusters that METIS got, by node type."""
         if self.cluster_ids is not True:
             return super().cluster_nodes()
-        count = self.constraints.weights.shape[1]
-        if count <= self.clusters:
-            raise ValueError(
-                f"the graph has {count} nodes for {self.clusters} clusters: ask for fewer "
-                "(clusters=, --clusters)"
-            )
         if self._of_node is None:  # a single part needs no METIS
             with self.undirected() as graph:
                 self._of_node = self._clusters(graph)
