@@ -125,7 +125,12 @@ def test_parquet(tmp_path):
         ("edges.csv", b"", ValueError, "is empty"),
         ("edges.csv", b"0\n1\n", ValueError, "two columns or more"),
         ("edges.csv", b"src,dst\n0,1\n2,\n", TypeError, "must hold integer node ids"),
-        ("edges.csv", b"src,dst,name\n0,1,bob\n", TypeError, "column 'name' of .* cannot be"),
+        (
+            "edges.csv",
+            b"src,dst,name\n0,1,bob\n",
+            TypeError,
+            r"'name' of .* holds text \('bob'\)",
+        ),
         ("edges.csv", b"0,1\n1,2,3,4\n", ValueError, "is not a CSV file"),
         ("edges.csv", b"#0,1\n1,2\n", ValueError, "neither names columns nor is an edge"),
         ("edges.csv", b"src,dst\n0,1,7\n1,2,8\n", ValueError, "is not a CSV file"),
@@ -196,12 +201,12 @@ def test_two_edge_files(tmp_path):
 def test_without_the_packages_that_a_file_needs(tmp_path, monkeypatch):
     (tmp_path / "edges.csv").write_text("0,1\n")
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ModuleNotFoundError, match=r"needs package pandas: pip install 'khop\[fil"):
+    with pytest.raises(ModuleNotFoundError, match=r"needs package pandas: pip install pandas"):
         read_source(str(tmp_path))
 
 
 def test_missing_source_is_refused():
-    with pytest.raises(FileNotFoundError, match="no source 'nowhere': expected 'debian', "):
+    with pytest.raises(FileNotFoundError, match="'nowhere' does not exist: a source is a file or"):
         read_source("nowhere")
 
 

@@ -330,11 +330,11 @@ def count(value: float) -> str:
 
 def size(nbytes: float) -> str:
     """Format bytes in few characters."""
-    for unit in ("B", "kB", "MB", "GB"):
+    for unit in ("B", "KiB", "MiB", "GiB"):
         if nbytes < 999.5:
             return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} TB"
+        nbytes /= 1024
+    return f"{nbytes:.3g} TiB"
 
 
 def duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""METIS, of the graph itself or of its clusters. Needs pymetis (`pip install khop[metis]`).
+"""METIS, of the graph itself or of its clusters. Needs pymetis (`pip install pymetis`).
 
 METIS runs in a process of its own, so that the memory it takes is given back: some 110 bytes an
 entry of the undirected graph, beside the graph. It knows one constraint: of several it gets the
@@ -20,6 +20,7 @@ import numpy as np
 from khop.partition.cluster_ids import CLUSTER_NODES
 from khop.partition.structure import SCORES, StructuralPartitioner
 from khop.partition.undirected import Numbers, Rows, Undirected, cluster_nodes, split_by_type
+from khop.tables import human_bytes
 from khop.typing import Int32Array, Int64Array, IntArray, NodeType
 
 # METIS's own default of imbalance, in thousandths; it is kept below the slack that is asked for.
@@ -68,7 +69,7 @@ class MetisPartitioner(StructuralPartitioner):
         if not has_metis():
             raise ModuleNotFoundError(
                 f"{type(self).__name__} needs pymetis, which is not installed: pip install "
-                "'khop[metis]', or take StreamPartitioner (--method stream)"
+                "pymetis, or take StreamPartitioner (--method stream)"
             )
 
     def _in_memory(self) -> int:
@@ -273,9 +274,10 @@ def run_metis(
         )
         if done.returncode != 0:
             said = done.stderr.strip()[-2000:] or f"it ended with status {done.returncode}"
+            taken = human_bytes(len(graph.indices) * _METIS_ENTRY_BYTES)
             raise RuntimeError(
                 f"METIS failed on {num_nodes} nodes and {len(graph.indices)} entries, for "
-                f"which it takes some {len(graph.indices) * _METIS_ENTRY_BYTES >> 20} MB: {said}"
+                f"which it takes some {taken}: {said}"
             )
         labels: Int32Array = np.load(Path(folder, "labels.npy"), allow_pickle=False).astype(
             np.int32

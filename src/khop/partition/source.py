@@ -86,6 +86,14 @@ def _as_kernels_take(src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
     return np.require(src, None, ["C", "A"]), np.require(dst, None, ["C", "A"])
 
 
+def bad_edge(edge_type: EdgeType, error: IndexError) -> IndexError:
+    """Return the error of an edge that joins nodes which do not exist, with what to do."""
+    return IndexError(
+        f"edge_index of edge type {edge_type}: {error}. Ids run from 0; the number of nodes is "
+        "num_nodes, or that of the rows of their attributes"
+    )
+
+
 def feature_bytes(attrs: Mapping[str, Feature]) -> int:
     """Return the bytes of all attributes of one row."""
     return sum(attr.row_bytes for attr in attr_metas(attrs).values())

@@ -22,7 +22,7 @@ def require_matplotlib() -> Any:
         import matplotlib
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            "pictures need package matplotlib: pip install 'khop[plot]'"
+            "pictures need package matplotlib: pip install matplotlib"
         ) from None
     return matplotlib
 

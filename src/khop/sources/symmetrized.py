@@ -98,7 +98,8 @@ def _sorted(edge: EdgeSource, count: int, scratch: Scratch) -> Iterator[dict[str
             split.count(rows, neighbors, first, indptr[1:])
     except IndexError as error:
         raise IndexError(
-            f"an edge names a node that is not one of the {count} nodes: {error}"
+            f"an edge names a node that is not one of the {count} nodes: {error}. Ids run from 0; "
+            "the number of nodes is num_nodes, or that of the rows of their attributes"
         ) from None
     np.cumsum(indptr, out=indptr)
     blocks = block_bounds(indptr, [0, count], max(1, scratch.memory // (4 * _SORTED_BYTES)))
