@@ -148,7 +148,7 @@ def test_narrow_terminals_keep_what_matters():
     title = next(line.text for line in render(NOW, BEFORE, 80) if line.text.startswith("SERVER"))
     assert title.split() == [
         *("SERVER", "UP", "CLIENTS", "LOADERS", "REQ/S", "IN/S", "OUT/S", "BATCH/S"),
-        *("ERRORS", "RSS"),
+        *("ERRORS", "RSS", "RINGS"),
     ]
 
 
