@@ -45,3 +45,6 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_execution_in_temp = True
 nb_merge_streams = True
+
+# Quotes in prose would be curly, and the dashes of options one long dash: copied, they fail.
+smartquotes = False

@@ -161,7 +161,7 @@ def test_table():
         "ready       0.50 batches on average, each for 25 ms",
         "trouble     1 batches without room in the ring, 3 samplers restarted",
         "rows        local 1,600 (80.0%)  cached 300 (15.0%)  remote 100 (5.0%)",
-        "bytes       8 kB delivered, 1 kB from other partitions",
+        "bytes       7.8 KiB delivered, 1000 B from other partitions",
     ]
     assert "trouble" not in str(replace(make_stats(), overflows=0, restarts=0))
     assert "samplers" not in str(LoaderStats())
@@ -181,9 +181,9 @@ def test_dictionary():
 
 
 @pytest.mark.parametrize("nbytes,shown", [
-    (0, "0 B"), (999, "999 B"), (1000, "1 kB"), (12_345_678, "12.35 MB"), (3.2e9, "3.2 GB"),
-    (7e15, "7,000 TB"),
+    (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (12_345_678, "11.8 MiB"), (3.2e9, "3.0 GiB"),
+    (7e15, "6366.5 TiB"),
 ])  # fmt: skip
 def test_bytes(nbytes, shown):
-    """In powers of a thousand."""
+    """In powers of 1,024, as everywhere."""
     assert f"bytes       {shown} delivered" in str(LoaderStats(delivered_bytes=nbytes))

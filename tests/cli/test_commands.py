@@ -222,7 +222,7 @@ def test_plot_errors(command, fails, graph, tmp_path):
     (tmp_path / "matplotlib.py").write_text("raise ModuleNotFoundError('gone')")
     done = command("inspect", "out", "--plot", "p.png")  # -m puts the working directory first
     assert done.returncode == 2
-    assert "pip install 'khop[plot]'" in done.stderr
+    assert "pip install matplotlib" in done.stderr
 
 
 def test_existing_folders(command, fails, graph, tmp_path):
@@ -249,7 +249,7 @@ def test_bounded_memory(command, fails, graph, tmp_path):
     done = command(*arguments, "--overwrite", "--clean", "--json")
     assert json.loads(done.stdout)["nodes"] == [20, 20]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", graph]
-    assert "memory of 100 bytes is too small" in fails(*arguments[:-1], 100, "--overwrite")
+    assert "memory of 100 B is too small" in fails(*arguments[:-1], 100, "--overwrite")
 
 
 def test_a_plan_writes_nothing(command, fails, graph, tmp_path):
@@ -264,7 +264,7 @@ def test_a_plan_writes_nothing(command, fails, graph, tmp_path):
     assert plan["stage_bytes"] > 0
     done = command(*arguments, "--memory", 100)
     assert (done.returncode, done.stdout[:7]) == (2, "method ")
-    assert "memory of 100 bytes is too small" in done.stderr
+    assert "memory of 100 B is too small" in done.stderr
     assert "leave --clean and --quiet out" in fails(*arguments, "--clean")
     assert sorted(p.name for p in tmp_path.iterdir()) == [graph]
 
@@ -283,7 +283,7 @@ def test_a_hostile_pickle(fails, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere", "out", "--num-parts", "2"], "no source 'nowhere'"),
+        (["nowhere", "out", "--num-parts", "2"], "'nowhere' does not exist"),
         (["ring", "out", "--num-parts", "0"], "--num-parts must be at least 1"),
         (["ring", "out", "--num-parts", "2", "--fanout", "5"], "--fanout needs --method freq"),
         (["ring", "out", "--num-parts", "2", "--cache-ratio", "1"], "--cache-ratio needs"),
@@ -296,7 +296,7 @@ def test_a_hostile_pickle(fails, tmp_path):
         ),
         (
             ["ring", "out", "--num-parts", "2", "--memory", "500", "--undirected"],
-            "memory of 500 bytes is too small: 40 nodes take",
+            "memory of 500 B is too small: 40 nodes take",
         ),
     ],
 )
@@ -342,7 +342,7 @@ def test_usage(command):
     for wrong in (["partition"], ["verify"]):
         done = command(*wrong)
         assert done.returncode == 2
-        assert f"usage: khop {wrong[0]}" in done.stderr
+        assert f"(see khop {wrong[0]} --help)" in done.stderr
 
 
 def test_alone_it_prints_its_help(command):
@@ -359,11 +359,11 @@ def test_as_a_module(command):
 
 
 @pytest.mark.parametrize(
-    ("words", "message", "usage"),
+    ("words", "message", "name"),
     [
-        (["verfy", "out"], "no such command 'verfy': did you mean 'verify'?", "khop [-h]"),
-        (["fly"], "no such command 'fly'\n", "khop [-h]"),
-        (["verify", "--plot", "out"], "no such option '--plot'\n", "khop verify"),
+        (["verfy", "out"], "no such command 'verfy': did you mean 'verify'?", "khop"),
+        (["fly"], "no such command 'fly' (", "khop"),
+        (["verify", "--plot", "out"], "no such option '--plot' (", "khop verify"),
         (["verify", "a", "b"], "unrecognized arguments: b", "khop verify"),
         (
             ["partition", "ring", "out", "--num-prats", "2"],
@@ -378,11 +378,11 @@ def test_as_a_module(command):
         (["inspect", "\x1b]0;x\x07", "b\x1b[2J"], "arguments: b\\x1b[2J", "khop inspect"),
     ],
 )
-def test_misspelt_option_gets_a_suggestion(command, words, message, usage):
+def test_misspelt_option_gets_a_suggestion(command, words, message, name):
     done = command(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
-    assert f"usage: {usage}" in done.stderr
+    assert done.stderr.endswith(f" (see {name} --help)\n")
     assert "\x1b" not in done.stderr
 
 

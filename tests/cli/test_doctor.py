@@ -12,6 +12,7 @@ import pytest
 
 from khop import __version__, _native
 from khop.cli import doctor
+from khop.cli.main import main
 
 
 def test_report_names_what_a_maintainer_asks_for(command):
@@ -20,7 +21,16 @@ def test_report_names_what_a_maintainer_asks_for(command):
     for name in (
         *("torch", "torch_geometric", "numpy", "pyzmq", "libzmq", "curve", "pyg_lib"),
         *("torch_sparse", "features", "cores of this process", "compiled", "usable", "memfd"),
-        *("/dev/shm", "RLIMIT_MEMLOCK", "RLIMIT_NOFILE", "enabled", "shmem_enabled"),
+        *(
+            "lightning",
+            "ray",
+            "shtab",
+            "/dev/shm",
+            "RLIMIT_MEMLOCK",
+            "RLIMIT_NOFILE",
+            "enabled",
+            "shmem_enabled",
+        ),
     ):
         assert f"  {name} " in done.stdout, name
 
@@ -31,6 +41,7 @@ def test_json(command):
     assert found["processor"]["cores of this process"] == len(os.sched_getaffinity(0))
     assert found["shared memory"]["memfd"] is True
     assert found["CUDA"]["usable"] in (True, False)
+    assert found.pop("advice") == []
     assert not any("probe failed" in section for section in found.values())
 
 
@@ -129,3 +140,41 @@ def test_values_as_text():
     ]
     assert doctor._chosen("always [madvise] never") == "madvise"
     assert doctor._chosen("strange") == "strange"
+
+
+@pytest.fixture
+def sound(monkeypatch):
+    """A report of a machine that has all that khop needs."""
+    monkeypatch.setattr(doctor, "_PACKAGES", ("numpy",))
+    gpus = {"compiled": False, "devices": 0, "error": "", "gpus": []}
+    monkeypatch.setattr(_native, "cuda_status", lambda: gpus)
+    return {**doctor.report(), "limits": {"RLIMIT_NOFILE": "1024 (at most 4096)"}}
+
+
+def test_it_ends_with_ok(monkeypatch, capsys, sound):
+    assert doctor.advice(sound) == []
+    monkeypatch.setattr(doctor, "report", lambda: sound)
+    assert main(["doctor"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "OK: nothing found that khop needs and does not have"
+
+
+@pytest.mark.parametrize(
+    ("section", "content", "message"),
+    [
+        ("packages", {"torch": "not installed"}, "install torch: loaders need it; partitioning"),
+        ("packages", {"pyzmq": "not installed"}, "install pyzmq: khop needs it"),
+        ("ZeroMQ", {"curve": False, "ipc": True}, "install pyzmq's wheel: this ZeroMQ encrypts"),
+        ("shared memory", {"memfd": "no (denied)"}, "batches need memfd_create"),
+        ("limits", {"RLIMIT_NOFILE": "256 (at most 512)"}, "raise the limit of open files, 256"),
+        ("CUDA", {"error": "no driver"}, "CUDA: no driver"),
+        ("CUDA", {"GPU 0": "T4; not usable: build khop"}, "GPU 0: T4; not usable: build khop"),
+        ("processor", {"probe failed": "OSError: x"}, "processor could not be looked at: OSError"),
+    ],
+)
+def test_it_ends_with_what_to_do(monkeypatch, capsys, sound, section, content, message):
+    monkeypatch.setattr(doctor, "report", lambda: {**sound, section: content})
+    assert main(["doctor"]) == 0
+    first, last = capsys.readouterr().out.splitlines()[-2:]
+    assert first == "to do"
+    assert last.startswith(f"  - {message}")

@@ -1,5 +1,6 @@
 """`khop serve`: a graph server without torch, from its start to its end."""
 
+import argparse
 import os
 import shutil
 import signal
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from khop.cli.serve import parse_bytes
+from khop.cli.arguments import byte_size
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.directory_messages import RegisterClient
@@ -131,9 +132,9 @@ def test_bad_arguments(folder, arguments, words):
 
 def test_sizes():
     """Sizes as people write them."""
-    assert parse_bytes("8GB") == 8 * 10**9
-    assert parse_bytes("1.5 MiB") == 3 << 19
-    assert parse_bytes("4096") == 4096
+    assert byte_size("8GB") == byte_size("8GiB") == 8 << 30
+    assert byte_size("1.5 MiB") == 3 << 19
+    assert byte_size("4096") == 4096
     for bad in ("", "GB", "-1MB", "8 apples", "0"):
-        with pytest.raises(Exception, match="size"):
-            parse_bytes(bad)
+        with pytest.raises(argparse.ArgumentTypeError, match="bytes"):
+            byte_size(bad)

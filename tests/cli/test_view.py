@@ -86,7 +86,7 @@ def test_servers_with_rates():
     lines = render(NOW, BEFORE, 1000)
     first, second, third = rows(lines, "SERVER")
     assert first[:6] == ["0", "tcp://h:1", "0", "12 s", "1", "2"]
-    assert first[6:12] == ["10.0", "1 kB", "10 MB", "5.0", "1", "123 MB"]
+    assert first[6:12] == ["10.0", "1.0K", "9.5M", "5.0", "1", "117M"]
     assert second[6:10] == ["-", "-", "-", "-"]
     assert third == ["2", "tcp://h:3", "2", *["-"] * 11]
     assert lines[0].text.startswith("khop top 10.0.0.1:5  2 of 3 servers, 2 trainers")
@@ -99,7 +99,7 @@ def test_sessions_clients_and_requests():
     lines = render(NOW, BEFORE, 1000)
     first, second, *others = rows(lines, "LOADER")
     assert first[:3] == ["aaaaaaaaaaaa", "cli\\x1bent", "0"]
-    assert second == [*("bb", "cli\\x1bent", "0", "2", "6", "3 MB", "4", "5.0", "10 MB", "15", "2")]
+    assert second == [*("bb", "cli\\x1bent", "0", "2", "6", "2.9M", "4", "5.0", "9.5M", "15", "2")]
     assert len(others) == 2
     assert rows(lines, "TRAINER") == [
         ["0", "host:1", "11", "0 s ago"],
@@ -148,7 +148,7 @@ def test_narrow_terminals_keep_what_matters():
     title = next(line.text for line in render(NOW, BEFORE, 80) if line.text.startswith("SERVER"))
     assert title.split() == [
         *("SERVER", "UP", "CLIENTS", "LOADERS", "REQ/S", "IN/S", "OUT/S", "BATCH/S"),
-        *("ERRORS", "RSS"),
+        *("ERRORS", "RSS", "RINGS"),
     ]
 
 
@@ -193,7 +193,7 @@ def test_json_for_programs():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0 B"), (999, "999 B"), (999.9, "1 kB"), (1234, "1.23 kB"), (5e9, "5 GB")],
+    [(0, "0B"), (999, "999B"), (1000, "1.0K"), (48 << 20, "48M"), (5e15, "4547T")],
 )  # fmt: skip
 def test_sizes(value, text):
     assert size(value) == text

@@ -174,7 +174,7 @@ def test_without_metis(monkeypatch):
     monkeypatch.setattr(clusters, "has_metis", lambda: False)
     for name in ("pyg_lib.partition", "torch_sparse"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=r"pip install khop\[metis\].*or pass assignment="):
+    with pytest.raises(ImportError, match=r"pip install pymetis.*or pass assignment="):
         ClusterData(GRAPH, 4, log=False)
     assert ClusterData(GRAPH, 1, log=False)[0].num_nodes == 40
 

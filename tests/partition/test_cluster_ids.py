@@ -7,7 +7,12 @@ import pytest
 
 import khop
 from khop.datasets import DebianPackages
-from khop.partition import ClusterMetisPartitioner, PartitionFolder, folder_source
+from khop.partition import (
+    ClusterMetisPartitioner,
+    GraphSource,
+    PartitionFolder,
+    folder_source,
+)
 from support.cluster import twins
 
 HAS_METIS = importlib.util.find_spec("pymetis") is not None
@@ -65,10 +70,32 @@ def test_clusters_that_metis_got(tmp_path, debian):
     assert np.mean(np.maximum(in_second, 1 - in_second)) > 0.9
     khop.partition(debian, tmp_path / "one", 1, method="cluster-metis", **options)
     assert np.array_equal(clusters_of(tmp_path / "one"), clusters)
-    with pytest.raises(ValueError, match=r"63666 nodes for 100000 clusters: ask for fewer"):
-        ClusterMetisPartitioner.from_data(
-            debian, tmp_path / "out", 2, clusters=100_000, cluster_ids=True
-        ).partition()
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not HAS_METIS, reason="pymetis is not installed")
+def test_without_a_number_of_clusters_there_is_one_for_64_nodes(tmp_path):
+    """At least one for each part; a graph without `cluster_ids` is cut as before."""
+    ids = np.arange(1280)
+    source = GraphSource.from_arrays(1280, np.stack([ids, (ids + 1) % 1280]))
+    options = {"method": "cluster-metis", "cluster_ids": True}
+    khop.partition(source, tmp_path / "parts", 2, **options)
+    sizes = np.bincount(clusters_of(tmp_path / "parts"))
+    assert PartitionFolder(tmp_path / "parts").meta.method["clusters"] == 20
+    assert len(sizes) >= 10
+    assert sizes.max() <= 128
+    small = GraphSource.from_arrays(3, [[0, 1], [1, 2]])
+    khop.partition(small, tmp_path / "small", 3, **options)
+    assert clusters_of(tmp_path / "small").max() < 3
+    whole = ClusterMetisPartitioner.from_data(source, tmp_path / "none", 2)
+    assert whole.clusters == 1_000_000
+
+
+@pytest.mark.skipif(not HAS_METIS, reason="pymetis is not installed")
+def test_too_many_clusters_are_refused_before_the_cut(tmp_path):
+    source = GraphSource.from_arrays(3, [[0, 1], [1, 2]])
+    with pytest.raises(ValueError, match="3 nodes for 4 clusters: ask for fewer"):
+        ClusterMetisPartitioner.from_data(source, tmp_path, 2, clusters=4, cluster_ids=True)
 
 
 def test_what_is_refused(tmp_path, debian):
@@ -78,5 +105,5 @@ def test_what_is_refused(tmp_path, debian):
     data = twins.homogeneous()
     data.cluster = data.y
     with pytest.raises(ValueError, match=r"have an attribute 'cluster'.*rename it"):
-        khop.partition(data, tmp_path / "parts", 2, cluster_ids=3)
+        khop.partition.make_partitioner(data, tmp_path / "parts", 2, cluster_ids=3)
     assert not (tmp_path / "parts").exists()

@@ -144,8 +144,8 @@ def test_an_engine_that_is_not_there(tmp_path, monkeypatch, capsys):
     with pytest.raises(ValueError, match=r"on must be 'ray', or None .*got 'spark'"):
         khop.partition(CASES["homogeneous"][0](), tmp_path / "f", 2, on="spark")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"needs package ray: pip install 'khop\[ray\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"needs package ray: pip install ray"):
         khop.partition(CASES["homogeneous"][0](), tmp_path / "f", 2, on="ray")
     words = ["partition", "nothing", str(tmp_path / "f"), "--num-parts", "2", "--on", "ray"]
     assert main(words) == 2
-    assert "--on ray) needs package ray: pip install 'khop[ray]'" in capsys.readouterr().err
+    assert "--on ray) needs package ray: pip install ray" in capsys.readouterr().err

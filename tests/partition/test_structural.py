@@ -185,9 +185,7 @@ def test_metis_refuses_weights_of_another_length():
 
 def test_metis_that_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        ImportError, match=r"pip install 'khop\[metis\]', or take StreamPartitioner"
-    ):
+    with pytest.raises(ImportError, match=r"pip install pymetis, or take StreamPartitioner"):
         MetisPartitioner.from_data(source_of(), tmp_path / "parts", 2)
 
 

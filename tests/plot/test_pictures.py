@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -102,3 +107,38 @@ def test_batches_that_cannot_be_drawn_say_why():
     large = Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_sampled_nodes=[5001])
     with pytest.raises(ValueError, match="at most 5,000"):
         plot.batch(large)
+
+
+BACKEND = """
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvas  # of pyplot's figures
+matplotlib.interactive(True)
+"""
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        "plot.hotness([8.0, 1.0, 0.0])",
+        "plot.folder(sys.argv[1])",
+        "plot.folder(sys.argv[1]); plot.hotness([1.0, 0.0])",
+    ],
+)
+def test_what_a_backend_sets_when_it_is_loaded_stays(folder, tmp_path, draw):
+    """Notebooks have such a backend: without it no later picture would be shown, khop's or not."""
+    (tmp_path / "lazy_backend.py").write_text(BACKEND)
+    code = (
+        "import sys, matplotlib\nfrom khop import plot\n"
+        f"before = matplotlib.rcParams['font.size']\n{draw}\n"
+        "import matplotlib.pyplot as plt\nplt.figure()\n"
+        "print(matplotlib.is_interactive(), matplotlib.rcParams['font.size'] == before)"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path(khop.__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys\nsys.modules['torch'] = None\n" + code, str(folder)],
+        env={**os.environ, "PYTHONPATH": path, "MPLBACKEND": "module://lazy_backend"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "True True\n", done.stderr

@@ -172,3 +172,11 @@ def test_counts_of_a_program_are_shares_of_batches():
     assert torch.equal(got, got.round())
     assert got[0] + got[3] == 512
     assert sampler.sample_prob(torch.empty(0, dtype=torch.long)).tolist() == [0] * 4
+
+
+def test_a_batch_has_1024_seeds_unless_one_says_otherwise():
+    """2,000 seeds without edges: a batch touches about half of them, or all if it has all."""
+    data = Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_nodes=2000)
+    sampler, seeds = NeighborSampler(data, [2]), torch.arange(2000)
+    assert sampler.sample_prob(seeds).mean() == pytest.approx(1024 / 2000, abs=0.02)
+    assert (sampler.sample_prob(seeds, batch_size=None) == 1).all()

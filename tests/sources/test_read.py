@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import HeteroData
 from torch_geometric.transforms import ToUndirected
 
 from khop.partition import GraphSource
 from khop.sources import read_source
 from khop.sources.symmetrized import symmetrized
 from khop.typing import EDGE, NODE
+from support.formats.bomb import Bomb
 
 EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 3]])
 
@@ -124,7 +125,12 @@ def test_parquet(tmp_path):
         ("edges.csv", b"", ValueError, "is empty"),
         ("edges.csv", b"0\n1\n", ValueError, "two columns or more"),
         ("edges.csv", b"src,dst\n0,1\n2,\n", TypeError, "must hold integer node ids"),
-        ("edges.csv", b"src,dst,name\n0,1,bob\n", TypeError, "column 'name' of .* cannot be"),
+        (
+            "edges.csv",
+            b"src,dst,name\n0,1,bob\n",
+            TypeError,
+            r"'name' of .* holds text \('bob'\)",
+        ),
         ("edges.csv", b"0,1\n1,2,3,4\n", ValueError, "is not a CSV file"),
         ("edges.csv", b"#0,1\n1,2\n", ValueError, "neither names columns nor is an edge"),
         ("edges.csv", b"src,dst\n0,1,7\n1,2,8\n", ValueError, "is not a CSV file"),
@@ -195,93 +201,12 @@ def test_two_edge_files(tmp_path):
 def test_without_the_packages_that_a_file_needs(tmp_path, monkeypatch):
     (tmp_path / "edges.csv").write_text("0,1\n")
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ModuleNotFoundError, match=r"needs package pandas: pip install 'khop\[fil"):
+    with pytest.raises(ModuleNotFoundError, match=r"needs package pandas: pip install pandas"):
         read_source(str(tmp_path))
 
 
-@pytest.mark.parametrize("form", ["object", "dict"])
-def test_saved_data(tmp_path, form):
-    data = Data(edge_index=torch.from_numpy(EDGES), x=torch.rand(4, 2).bfloat16())
-    torch.save(data if form == "object" else data.to_dict(), tmp_path / "g.pt")
-    source = read_source(str(tmp_path / "g.pt"))
-    assert edges_of(source) == EDGES.tolist()
-    assert source.nodes[NODE].attrs["x"].dtype == "bfloat16"
-
-
-@pytest.mark.parametrize("form", ["object", "dict"])
-def test_saved_hetero_data(tmp_path, form):
-    data = HeteroData()
-    data["a"].x, data["b"].num_nodes = torch.rand(3, 2), 5
-    data["a", "to", "b"].edge_index = torch.tensor([[0, 1], [4, 2]])
-    torch.save(data if form == "object" else data.to_dict(), tmp_path / "g.pt")
-    source = read_source(str(tmp_path / "g.pt"))
-    assert source.heterogeneous
-    assert {t: n.count for t, n in source.nodes.items()} == {"a": 3, "b": 5}
-
-
-class Bomb:
-    def __reduce__(self):
-        return os.mkdir, ("exploded",)
-
-
-@pytest.mark.parametrize("form", ["attribute", "bare", "plain pickle"])
-def test_a_hostile_pickle_is_refused(tmp_path, monkeypatch, form):
-    monkeypatch.chdir(tmp_path)
-    if form == "plain pickle":
-        Path("g.pt").write_bytes(pickle.dumps(Bomb()))
-    else:
-        data = Data(edge_index=torch.from_numpy(EDGES), note=Bomb())
-        torch.save(data if form == "attribute" else Bomb(), "g.pt")
-    with pytest.raises(ValueError, match="khop runs no pickled code"):
-        read_source("g.pt")
-    assert not Path("exploded").exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 broken"])
-def test_damaged_files(tmp_path, content):
-    (tmp_path / "g.pt").write_bytes(content)
-    with pytest.raises(ValueError, match=r"g\.pt' is not a"):
-        read_source(str(tmp_path / "g.pt"))
-
-
-def test_a_file_of_something_else(tmp_path):
-    torch.save(torch.zeros(3), tmp_path / "g.pt")
-    with pytest.raises(TypeError, match=r"holds a 'Tensor': save one graph, as in torch\.save"):
-        read_source(str(tmp_path / "g.pt"))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"epoch": 3, "loss": 0.5}, "holds a dict with the keys epoch, loss, not a Data or Hetero"),
-        ({}, r"holds a dict with the keys \(none\), not a Data"),
-        ({"a": {1: 2}}, "holds a dict with the keys a, not a Data"),
-        ({"model": {"weight": torch.zeros(3)}}, "holds a dict with the keys model, not a Data"),
-        ({"weight": torch.zeros(3)}, "holds a dict with the keys weight, not a Data"),
-        (
-            {"edge_index": 5, "num_nodes": 3},
-            r"edge type .* must have shape \[2, num_edges\] \(got a 'int'",
-        ),
-        ({"a": {"x": torch.zeros(2)}, ("a", "to", "a"): {"edge_index": 5}}, "must have shape"),
-        ([1, 2], "holds a 'list': save one graph"),
-    ],
-)
-def test_a_saved_dict_of_something_else(tmp_path, content, message):
-    torch.save(content, tmp_path / "g.pt")
-    with pytest.raises((TypeError, ValueError), match=message):
-        read_source(str(tmp_path / "g.pt"))
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit")
-def test_a_torchscript_file(tmp_path):
-    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "g.pt")
-    with pytest.raises(TypeError, match="holds a TorchScript program, not a graph") as raised:
-        read_source(str(tmp_path / "g.pt"))
-    assert "weights_only" not in str(raised.value)
-
-
 def test_missing_source_is_refused():
-    with pytest.raises(FileNotFoundError, match="no source 'nowhere': expected 'debian', "):
+    with pytest.raises(FileNotFoundError, match="'nowhere' does not exist: a source is a file or"):
         read_source("nowhere")
 
 

@@ -22,7 +22,7 @@ LEVELS = ("unit", "process", "fault", "soak")
 TABLE = {
     "unit": [
         "",
-        "cli/test_view.py",
+        *("cli/test_mistakes.py", "cli/test_view.py"),
         *("distributed/test_bad_input.py", "distributed/test_bad_options.py"),
         *("distributed/test_gpu_sharing.py", "distributed/test_handler.py"),
         *("distributed/test_hostile_files.py", "distributed/test_keys.py"),

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from khop.cli.arguments import PICTURES, check_picture
 from khop.cli.progress import progress_bar
 
 OF_BATCHES = ("fanout", "batch_size", "seed_type")
 """Options that say which batches are drawn, whatever the methods."""
 
-_PICTURES = (".png", ".svg", ".pdf")
 # What concerns a folder, or one method alone.
 _NOT_COMPARED = (
     *("method", "assignment", "base", "time_attr", "weight_attr", "order"),
@@ -42,11 +42,13 @@ def check_compare(arguments: argparse.Namespace) -> None:
         if arguments.sample is not None:
             raise ValueError("--sample needs --compare")
         return
-    if arguments.output != "-" and Path(arguments.output).suffix not in _PICTURES:
+    if arguments.output != "-" and Path(arguments.output).suffix not in PICTURES:
         raise ValueError(
-            f"with --compare OUTPUT is a picture ({', '.join(_PICTURES)}), or - for none (got "
+            f"with --compare OUTPUT is a picture ({', '.join(PICTURES)}), or - for none (got "
             f"'{arguments.output}')"
         )
+    if arguments.output != "-":
+        check_picture(arguments.output)
     for name in _NOT_COMPARED:
         if getattr(arguments, name):
             shown = f"--{name.replace('_', '-')}"

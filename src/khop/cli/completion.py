@@ -24,9 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         import shtab
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "completion needs package shtab: pip install 'khop[completion]'"
-        ) from None
+        raise ModuleNotFoundError("completion needs package shtab: pip install shtab") from None
     from khop.cli.main import parser_of_all
 
     print(shtab.complete(parser_of_all(), arguments.shell))

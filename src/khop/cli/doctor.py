@@ -25,7 +25,15 @@ from khop.tables import human_bytes
 
 Section = dict[str, Any]
 _PACKAGES = ("torch", "torch_geometric", "numpy", "pyzmq", "tqdm")
-_OPTIONAL = ("ogb", "pymetis", "matplotlib", "pandas", "pyarrow", "pyg_lib", "torch_sparse")
+_OPTIONAL = (
+    *("ogb", "pymetis", "matplotlib", "pandas", "pyarrow", "pyg_lib", "torch_sparse"),
+    *("lightning", "ray", "shtab"),
+)
+_FEWEST_FILES = 1024
+_NEEDED = {
+    "torch": "loaders need it; partitioning and graph servers do not",
+    "torch_geometric": "loaders need it; partitioning and graph servers do not",
+}
 _FLAGS = ("sse4_2", "avx2", "f16c", "avx512f", "avx512bw", "avx512vl", "asimd", "sve")
 _HUGEPAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
@@ -38,14 +46,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the report."""
     found = report()
+    advised = advice(found)
     if arguments.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps({**found, "advice": advised}, indent=1))
         return 0
     for title, section in found.items():
         print(title)
         width = max(map(len, section))
         for name, value in section.items():
             print(f"  {name:<{width}}  {_text(value)}")
+    print("OK: nothing found that khop needs and does not have" if not advised else "to do")
+    for text in advised:
+        print(f"  - {text}")
     return 0
 
 
@@ -65,6 +77,32 @@ def report() -> dict[str, Section]:
         "transparent huge pages": _huge_pages,
     }
     return {title: _section(probe) for title, probe in probes.items()}
+
+
+def advice(found: dict[str, Section]) -> list[str]:
+    """Return what should be done about a report: a line for each thing that khop lacks."""
+    packages, sockets = found["packages"], found["ZeroMQ"]
+    cuda, memory = found["CUDA"], found["shared memory"]
+    files = found["limits"].get("RLIMIT_NOFILE", "").partition(" ")[0]
+    many_files = not files.isdecimal() or int(files) >= _FEWEST_FILES
+    lacks = [
+        *(
+            (version == "not installed", f"install {name}: {_NEEDED.get(name, 'khop needs it')}")
+            for name, version in packages.items()
+        ),
+        (not sockets.get("curve", True), "install pyzmq's wheel: this ZeroMQ encrypts nothing"),
+        (not sockets.get("ipc", True), "install pyzmq's wheel: this ZeroMQ has no local sockets"),
+        (memory.get("memfd", True) is not True, "batches need memfd_create: allow it (seccomp)"),
+        (not many_files, f"raise the limit of open files, {files}: ulimit -n {_FEWEST_FILES}"),
+        (bool(cuda.get("error")), f"CUDA: {cuda.get('error')}"),
+        *(("not usable" in str(gpu), f"{name}: {gpu}") for name, gpu in cuda.items()),
+    ]
+    failed = [
+        f"{title} could not be looked at: {section['probe failed']}"
+        for title, section in found.items()
+        if "probe failed" in section
+    ]
+    return [*(text for is_lacking, text in lacks if is_lacking), *failed]
 
 
 def _section(probe: Callable[[], Section]) -> Section:

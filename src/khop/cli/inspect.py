@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from khop.cli.arguments import fanouts
+from khop.cli.arguments import check_picture, fanouts
 from khop.cli.progress import progress_bar
 
 
@@ -45,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the summary; with `--plot`, draw it too."""
     from khop.partition import CutReport, FolderSummary, PartitionFolder
 
+    if arguments.plot:
+        check_picture(arguments.plot)
     folder = PartitionFolder(arguments.folder)
     summary = FolderSummary.of(folder)
     report = None

@@ -13,9 +13,12 @@ import os
 import sys
 import traceback
 from collections.abc import Collection, Iterable, Sequence
-from typing import NoReturn
+from types import ModuleType
+from typing import Any, NoReturn
 
 from khop._version import __version__
+from khop.cli.arguments import number, whole_number
+from khop.cli.termination import Terminated
 from khop.errors import KhopError
 from khop.log import printable
 
@@ -33,6 +36,15 @@ COMMANDS = {
 }
 """Sub-command (and its module) -> its description."""
 
+_EPILOG = """\
+examples:
+  khop partition debian parts --num-parts 2
+  khop inspect parts --report
+  khop verify parts
+
+Exit codes: 0 done; 1 problems found (verify), or a defect of khop; 2 bad input;
+130 interrupted; 143 terminated. `khop COMMAND --help` shows a command's options.
+"""
 _DEFECT, _BAD_INPUT = 1, 2
 # Exceptions of bad input; any other is a defect and shows its traceback.
 _EXPECTED = (
@@ -54,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments. If None, those of the process.
 
     Returns:
-        Exit code: 0, 1 (`verify` found problems, or a defect of khop), 2 (bad input) or 130
-        (interrupted).
+        Exit code: 0, 1 (`verify` found problems, or a defect of khop), 2 (bad input), 130
+        (interrupted) or 143 (terminated).
     """
     arguments = _parse(list(sys.argv[1:] if argv is None else argv))
     command = importlib.import_module(f"khop.cli.{arguments.command}")
@@ -64,8 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print(f"khop {arguments.command}: interrupted", file=sys.stderr)
-        return 130
+        return _ended(command, arguments, "interrupted", 130)
+    except Terminated as end:
+        return _ended(command, arguments, "terminated", int(str(end)))
     except BrokenPipeError:  # the reader has closed the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -78,11 +91,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _BAD_INPUT
 
 
+def _ended(command: ModuleType, arguments: argparse.Namespace, how: str, code: int) -> int:
+    """Tell how a command was ended, and how it can go on, if it can; return the exit code."""
+    advice = getattr(command, "advice_when_ended", lambda arguments: "")(arguments)
+    text = f"khop {arguments.command}: {how}" + (f": {advice}" if advice else "")
+    print(printable(text), file=sys.stderr)
+    return code
+
+
 class _Parser(argparse.ArgumentParser):
-    """Parser whose errors suggest the word that was meant, without control characters."""
+    """Parser whose errors are one line, without control characters, and in words of users."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.register("type", int, whole_number)
+        self.register("type", float, number)
 
     def error(self, message: str) -> NoReturn:
-        super().error(printable(message))
+        text = printable(message).removeprefix("argument ")
+        self.exit(_BAD_INPUT, f"{self.prog}: error: {text} (see {self.prog} --help)\n")
 
     def refuse(self, what: str, word: str, known: Iterable[str]) -> NoReturn:
         """Exit with an error about a word that is not known."""
@@ -100,14 +127,14 @@ def _parser_of(called: Collection[str]) -> tuple[_Parser, dict[str, _Parser]]:
     parser = _Parser(
         prog="khop",
         description="Distributed neighbour loading for PyTorch Geometric.",
-        epilog="Exit codes: 0 done; 1 problems found (verify), or a defect of khop; 2 bad input; "
-        "130 interrupted. `khop COMMAND --help` shows a command's options.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"khop {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parsers = {}
     for name, text in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=f"{text.capitalize()}.")
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if name in called:
             importlib.import_module(f"khop.cli.{name}").add_arguments(command)
         command.add_argument("--debug", action="store_true", help="show tracebacks of errors")
@@ -148,8 +175,10 @@ def _check_options(command: _Parser, words: Sequence[str]) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    # str() of a KeyError is its message in quotes.
-    text = error.args[0] if isinstance(error, KeyError) and error.args else error
+    # str() of a KeyError is its message in quotes, that of an OSError begins with its number.
+    text: Any = error.args[0] if isinstance(error, KeyError) and error.args else error
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror if error.filename is None else f"{error.strerror}: '{error.filename}'"
     return printable(" ".join(str(text).split())) or type(error).__name__
 
 

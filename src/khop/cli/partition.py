@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from khop.cli.arguments import fanouts
+from khop.cli.arguments import check_writable, fanouts
 from khop.cli.compare import OF_BATCHES, add_compare_arguments, check_compare, compare
 from khop.cli.progress import progress_bar
 from khop.cli.termination import unwound_when_terminated
@@ -20,7 +20,12 @@ from khop.storage.folder import ORDERS
 if TYPE_CHECKING:
     from khop.partition import PartitionerBase
 
-_SOURCES = """\
+_EPILOG = """\
+examples:
+  khop partition debian parts --num-parts 2
+  khop partition graph.pt parts --num-parts 4 --method metis --balance nodes,train
+  khop partition ogb:ogbn-papers100M parts --num-parts 8 --memory 16GB --tmp /scratch --plan
+
 SOURCE is one of
   debian        the package graph of Debian 12 that comes with khop
   debian-hetero the same with an edge type for each kind of relation, and with sources,
@@ -54,12 +59,14 @@ _OPTIONS_OF = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _SOURCES
+    parser.usage = "khop partition SOURCE OUTPUT --num-parts P [option ...]"
+    parser.epilog = _EPILOG
     add = parser.add_argument
     add("source", metavar="SOURCE", help="the graph; see below")
     add("output", metavar="OUTPUT", help="the partition folder to write; a picture of --compare")
-    add("--undirected", action="store_true", help="add the reverse of every edge")
-    add("--root", default="dataset", help="folder of data sets of OGB and IGB (default: dataset)")
+    read = parser.add_argument_group("reading SOURCE").add_argument
+    read("--undirected", action="store_true", help="add the reverse of every edge")
+    read("--root", default="dataset", help="folder of data sets of OGB and IGB (default: dataset)")
     add_cut_arguments(parser)
     add_compare_arguments(parser)
 
@@ -71,7 +78,7 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
         parser: gets them.
         of_folder: what is left out is as in the folder that is cut again.
     """
-    add = parser.add_argument
+    add = parser.add_argument_group("the cut").add_argument
     add("--num-parts", type=int, required=True, metavar="P", help="number of parts")
     add(
         "--method",
@@ -93,6 +100,7 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
         + _default("in", of_folder),
     )
     add("--seed", type=int, metavar="S", help="of random choices " + _default("0", of_folder))
+    add = parser.add_argument_group("what the folder holds").add_argument
     add(
         "--time-attr",
         metavar="NAME",
@@ -171,8 +179,8 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
         "--clusters",
         type=int,
         metavar="N",
-        help="about how many clusters METIS gets of cluster-metis (default: 1000000), or "
-        "--cluster-ids keeps with any other method",
+        help="about how many clusters METIS gets of cluster-metis (default: 1000000; with "
+        "--cluster-ids at most one for 64 nodes), or --cluster-ids keeps with any other method",
     )
     large = parser.add_argument_group("for graphs that are larger than memory")
     large.add_argument(
@@ -197,6 +205,7 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
         "names: --memory is what a task takes (default: 1GB), --jobs how many run at a time; "
         "SOURCE and OUTPUT lie on storage that all share (default: this machine alone)",
     )
+    add = parser.add_argument_group("what is done and printed").add_argument
     add(
         "--plan",
         action="store_true",
@@ -211,6 +220,13 @@ def _default(value: str, of_folder: bool) -> str:
     return f"(default: {'as in FOLDER' if of_folder else value})"
 
 
+def advice_when_ended(arguments: argparse.Namespace) -> str:
+    """Return how a run that was ended can go on."""
+    if not _left_overs(arguments):
+        return "nothing is left of it"
+    return "the same command goes on where this one was; with --clean it removes that, and begins"
+
+
 @unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
     """Read a graph, partition it, write the folder and print its summary; or compare methods."""
@@ -221,6 +237,7 @@ def run(arguments: argparse.Namespace) -> int:
     from khop.storage.folder import check_output
 
     check_output(arguments.output, arguments.overwrite)
+    check_writable(arguments.output)
     _name_left_overs(arguments)
     from khop.partition import make_partitioner
     from khop.partition.effort import Effort
@@ -353,12 +370,16 @@ def _name_left_overs(arguments: argparse.Namespace) -> None:
     """Name what ended runs left, on standard error; `--clean` removes it."""
     if arguments.clean or arguments.quiet or arguments.plan:
         return
-    from khop.partition.effort import left_overs
-
-    tmp = None if arguments.tmp is None else Path(arguments.tmp)
-    for left in left_overs(Path(arguments.output), tmp):
+    for left in _left_overs(arguments):
         print(
             f"khop: '{printable(str(left))}' is of a run that was ended: started with the same "
             "arguments it goes on; --clean removes it",
             file=sys.stderr,
         )
+
+
+def _left_overs(arguments: argparse.Namespace) -> list[Path]:
+    from khop.partition.effort import left_overs
+
+    tmp = None if arguments.tmp is None else Path(arguments.tmp)
+    return left_overs(Path(arguments.output), tmp)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from khop.cli.arguments import check_writable
 from khop.cli.partition import (
     add_cut_arguments,
+    advice_when_ended,
     check_options,
     cut_options,
     print_outcome,
@@ -13,9 +15,12 @@ from khop.cli.partition import (
 from khop.cli.progress import progress_bar
 from khop.cli.termination import unwound_when_terminated
 
+__all__ = ["add_arguments", "advice_when_ended", "run"]
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
+    parser.usage = "khop repartition FOLDER OUTPUT --num-parts P [option ...]"
     parser.add_argument("folder", metavar="FOLDER", help="a partition folder, with all its parts")
     parser.add_argument("output", metavar="OUTPUT", help="the partition folder to write")
     add_cut_arguments(parser, of_folder=True)
@@ -29,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     from khop.storage.folder import check_output
 
     check_output(arguments.output, arguments.overwrite)
+    check_writable(arguments.output)
     with progress_bar(arguments.quiet) as progress:
         progress(f"reading {arguments.folder}", 0, 1)
         partitioner = make_repartitioner(

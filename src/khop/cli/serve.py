@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from khop.cli.arguments import byte_size
 from khop.typing import Array
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--buffer-limit",
-        type=parse_bytes,
+        type=byte_size,
         default=8 << 30,
         metavar="SIZE",
         help="memory for batches that clients have not read, all together (default 8GiB)",
@@ -123,23 +121,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _say(addresses: Mapping[str, str]) -> None:
     print(f"serving at {addresses['tcp']}", flush=True)
-
-
-def parse_bytes(text: str) -> int:
-    """Parse a size such as '8GB', '512MiB' or '1000000' to bytes.
-
-    Raises:
-        argparse.ArgumentTypeError: `text` is no size.
-    """
-    number = text.rstrip("BbKkMmGgTtIi ")
-    unit = text[len(number) :].strip().upper()
-    try:
-        size = int(float(number) * _UNITS[unit])
-    except (ValueError, KeyError):
-        raise argparse.ArgumentTypeError(f"'{text}' is no size: write 8GB or 512MiB") from None
-    if size <= 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is no size: it must be positive")
-    return size
 
 
 def read_labels(folder: str, given: list[str]) -> dict[int, Array]:

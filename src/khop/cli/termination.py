@@ -1,20 +1,28 @@
-"""Clean end of a command on SIGTERM. Imports no torch."""
+"""Clean end of a command on SIGTERM, and what it can do later. Imports no torch."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 from collections.abc import Iterator
+from types import FrameType
+
+
+class Terminated(SystemExit):
+    """End of a command on SIGTERM, with the exit code that shells give such processes."""
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    raise Terminated(128 + number)
 
 
 @contextlib.contextmanager
 def unwound_when_terminated() -> Iterator[None]:
-    """Make SIGTERM raise SystemExit(143), so that nothing temporary stays behind.
+    """Make SIGTERM raise `Terminated`, so that nothing temporary stays behind.
 
     A decorator, too. Only on the main thread.
     """
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    before = signal.signal(signal.SIGTERM, _raise)
     try:
         yield
     finally:

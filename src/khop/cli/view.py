@@ -329,12 +329,12 @@ def count(value: float) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Format bytes in few characters."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 999.5:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} TB"
+    """Format bytes in few characters, as `ls -h` does: 48M are 48 MiB."""
+    units = iter(("B", "K", "M", "G", "T"))
+    unit = next(units)
+    while nbytes >= 999.5 and unit != "T":
+        nbytes, unit = nbytes / 1024, next(units)
+    return f"{nbytes:.1f}{unit}" if nbytes < 9.95 and unit != "B" else f"{nbytes:.0f}{unit}"
 
 
 def duration(seconds: float) -> str:

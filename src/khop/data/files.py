@@ -57,6 +57,9 @@ def load_npy(path: str | os.PathLike[str], mmap_mode: Literal["r", "c"] | None =
         reason = str(error)
         if "pickle" in reason or "object" in reason.lower():
             reason = "it holds Python objects, or a header that NumPy does not write for numbers"
+        elif any(words in reason for words in ("mmap length", "reshape array", "could only read")):
+            size = path.stat().st_size
+            reason = f"it has {size:,} bytes, fewer than its header says; write or copy it again"
         raise ValueError(f"'{path}' cannot be read as an array of numbers: {reason}") from None
     return array
 

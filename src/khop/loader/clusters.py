@@ -95,7 +95,7 @@ def metis_clusters(
         if clusters is not None:
             return clusters
     raise ModuleNotFoundError(
-        "METIS cannot be imported: 'pip install khop[metis]', or pass assignment=, the cluster of "
+        "METIS cannot be imported: 'pip install pymetis', or pass assignment=, the cluster of "
         "each node, or a folder that khop.partition wrote"
     )
 

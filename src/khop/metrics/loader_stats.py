@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from khop.metrics.families import Families
 from khop.metrics.text import Labels, expose
-from khop.tables import html_table
+from khop.tables import html_table, human_bytes
 from khop.trace.clock import PHASES, ROWS, BatchTimings
 
 TRAINER_PHASES = ("waiting", "collating", "consuming")
@@ -151,8 +151,8 @@ class LoaderStats:
         if any(self.rows.values()):
             lines.append(("rows", _cells(self.rows)))
         text = (
-            f"{_bytes(self.delivered_bytes)} delivered, "
-            f"{_bytes(self.remote_bytes)} from other partitions"
+            f"{human_bytes(self.delivered_bytes)} delivered, "
+            f"{human_bytes(self.remote_bytes)} from other partitions"
         )
         return [*lines, ("bytes", text)]
 
@@ -249,14 +249,6 @@ def _seconds(value: float) -> str:
     if value < 1:
         return f"{1e3 * value:.3g} ms"
     return f"{value:,.2f} s" if value < 100 else f"{value:,.0f} s"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.4g} {unit}"
-        count /= 1000
-    return f"{count:,.4g} TB"
 
 
 class HasStats(Protocol):

@@ -189,7 +189,8 @@ class PartitionerBase(abc.ABC):
         """Create a partitioner of a PyG `Data` or `HeteroData`, or a `GraphSource`.
 
         Args:
-            data: the graph; every attribute is kept.
+            data: the graph; attributes with a row for each node or edge are kept, see
+                `GraphSource.left_out` for others.
             output_dir: the partition folder to write.
             num_parts: number of parts.
             edge_assign_strategy: 'by_dst' or 'by_src'.
@@ -248,7 +249,7 @@ class PartitionerBase(abc.ABC):
 
     def _set_up(self, neighbor_ids: bool, order: str, cluster_ids: int | bool) -> None:
         check_order(order)
-        check_cluster_ids(cluster_ids, type(self).__name__, self.makes_clusters)
+        check_cluster_ids(cluster_ids, self.source, type(self).__name__, self.makes_clusters)
         self.neighbor_ids, self.order, self.cluster_ids = neighbor_ids, order, cluster_ids
 
     def _configure(self) -> None:  # noqa: B027
@@ -360,6 +361,7 @@ class PartitionerBase(abc.ABC):
             edge_metas = [rows.write(t, e) for t, e in self.source.edges.items()]
             summary = {
                 "edges_between_parts": rows.edges_between_parts.tolist(),
+                **({"left_out": self.source.left_out} if self.source.left_out else {}),
                 **self.summarize(numbering),
             }
             meta = FolderMeta(

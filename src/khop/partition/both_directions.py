@@ -16,7 +16,7 @@ from khop import _native
 from khop.data.arrays import narrowest_int
 from khop.partition.blocks import block_bounds
 from khop.partition.resources import Resources
-from khop.partition.source import EdgeSource, GraphSource
+from khop.partition.source import EdgeSource, GraphSource, bad_edge
 from khop.partition.stage import COLUMN, ROW, Column, SplitPiece, Stage
 from khop.partition.undirected import Numbers, Rows, Undirected
 from khop.partition.workspace import Workspace
@@ -154,9 +154,7 @@ class _Maker:
                 try:
                     edges.count(first, size, counts)
                 except IndexError as error:
-                    raise IndexError(
-                        f"edge_index of edge type {edges.edge_type}: {error}"
-                    ) from None
+                    raise bad_edge(edges.edge_type, error) from None
                 self._workspace.release(edges.edge)
             return counts
 

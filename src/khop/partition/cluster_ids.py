@@ -17,17 +17,24 @@ from khop.typing import IntArray, NodeType
 CLUSTER = "cluster"
 """Name of the node attribute that holds clusters."""
 
+CLUSTER_NODES = 64
+"""Nodes of a cluster in the mean, if its users name no number: their rows fill some pages."""
 
-def check_cluster_ids(cluster_ids: int | bool, partitioner: str, makes_clusters: bool) -> None:
+
+def check_cluster_ids(
+    cluster_ids: int | bool, source: GraphSource, partitioner: str, makes_clusters: bool
+) -> None:
     """Check a partitioner's option `cluster_ids`.
 
     Args:
         cluster_ids: the number of clusters, 0 for none, True for the partitioner's own.
-        partitioner: its name.
+        source: the graph, whose nodes would have them as an attribute.
+        partitioner: the partitioner's name.
         makes_clusters: it makes clusters of its own.
 
     Raises:
-        ValueError: no such number, or True for a partitioner without clusters.
+        ValueError: no such number, True for a partitioner without clusters, or a node type that
+            has an attribute of that name.
     """
     if not (cluster_ids is True or 0 <= operator.index(cluster_ids) < 2**31):
         raise ValueError(
@@ -38,6 +45,12 @@ def check_cluster_ids(cluster_ids: int | bool, partitioner: str, makes_clusters:
             f"{partitioner} makes no clusters of its own: say how many cluster_ids= should keep "
             "(--clusters)"
         )
+    for node_type, node in source.nodes.items() if cluster_ids else ():
+        if CLUSTER in node.attrs:
+            raise ValueError(
+                f"nodes of type '{node_type}' have an attribute '{CLUSTER}', where cluster_ids "
+                "would keep the clusters: rename it"
+            )
 
 
 def clusters_by_type(
@@ -50,18 +63,9 @@ def clusters_by_type(
 
 
 def with_clusters(source: GraphSource, clusters: Mapping[NodeType, IntArray]) -> GraphSource:
-    """Return a copy of a graph whose nodes have clusters as an attribute.
-
-    Raises:
-        ValueError: a node type has an attribute of that name.
-    """
+    """Return a copy of a graph whose nodes have clusters as an attribute."""
     nodes = {}
     for node_type, node in source.nodes.items():
-        if CLUSTER in node.attrs:
-            raise ValueError(
-                f"nodes of type '{node_type}' have an attribute '{CLUSTER}', where cluster_ids "
-                "would keep the clusters: rename it"
-            )
         attrs = {**node.attrs, CLUSTER: Feature(clusters[node_type])}
         nodes[node_type] = replace(node, attrs=attrs)
     return replace(source, nodes=nodes)

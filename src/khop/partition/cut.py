@@ -13,7 +13,7 @@ from khop.partition.base import PartitionerBase
 from khop.partition.metis import ClusterMetisPartitioner, MetisPartitioner
 from khop.partition.random import RandomPartitioner
 from khop.partition.seeded import frequency_partitioner
-from khop.partition.source import GraphSource
+from khop.partition.source import GraphSource, check_masks
 from khop.partition.stream import StreamPartitioner
 from khop.partition.structure import StructuralPartitioner
 from khop.partition.summary import FolderSummary
@@ -117,6 +117,7 @@ def make_partitioner(
     _check_options(method, options)
     check_output(output_dir, bool(options.get("overwrite")))
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
+    check_masks(source)
     check_num_parts(num_parts, sum(node.count for node in source.nodes.values()))
     options["edge_assign_strategy"] = "by_dst" if edge_dir == "in" else "by_src"
     return of_method(source, output_dir, num_parts, method, options)

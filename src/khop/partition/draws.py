@@ -114,8 +114,8 @@ def _check_lengths(source: GraphSource, option: str, name: str | None) -> None:
     for kind, holder in holders.items():
         if name in holder.left_out:
             raise ValueError(
-                f"{option}='{name}' of {kind!r} has shape {list(holder.left_out[name])}, not an "
-                "entry for each node or edge: the type would have none"
+                f"{option}='{name}' of {kind!r} {holder.left_out[name]}, not an entry for each "
+                "node or edge: the type would have none"
             )
 
 

@@ -20,5 +20,5 @@ def check_engine(on: str | None) -> None:
         raise ValueError(f"on must be 'ray', or None for this machine (got {on!r})")
     if importlib.util.find_spec(on) is None:
         raise ModuleNotFoundError(
-            f"on='{on}' (--on {on}) needs package {on}: pip install 'khop[{on}]'", name=on
+            f"on='{on}' (--on {on}) needs package {on}: pip install {on}", name=on
         )

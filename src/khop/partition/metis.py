@@ -1,4 +1,4 @@
-"""METIS, of the graph itself or of its clusters. Needs pymetis (`pip install khop[metis]`).
+"""METIS, of the graph itself or of its clusters. Needs pymetis (`pip install pymetis`).
 
 METIS runs in a process of its own, so that the memory it takes is given back: some 110 bytes an
 entry of the undirected graph, beside the graph. It knows one constraint: of several it gets the
@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from khop.partition.cluster_ids import CLUSTER_NODES
 from khop.partition.structure import SCORES, StructuralPartitioner
 from khop.partition.undirected import Numbers, Rows, Undirected, cluster_nodes, split_by_type
+from khop.tables import human_bytes
 from khop.typing import Int32Array, Int64Array, IntArray, NodeType
 
 # METIS's own default of imbalance, in thousandths; it is kept below the slack that is asked for.
@@ -31,6 +33,8 @@ _METIS_ENTRY_BYTES = 120
 # This process's path, not the working directory, where a file may have the name of a module.
 _PROGRAM = "import sys; sys.path[:] = {!r}; from khop.partition.metis_process import main; main()"
 _REFINE = 4
+# As many as METIS cuts in some GB.
+_CLUSTERS = 1_000_000
 
 
 class MetisPartitioner(StructuralPartitioner):
@@ -65,7 +69,7 @@ class MetisPartitioner(StructuralPartitioner):
         if not has_metis():
             raise ModuleNotFoundError(
                 f"{type(self).__name__} needs pymetis, which is not installed: pip install "
-                "'khop[metis]', or take StreamPartitioner (--method stream)"
+                "pymetis, or take StreamPartitioner (--method stream)"
             )
 
     def _in_memory(self) -> int:
@@ -125,8 +129,9 @@ class ClusterMetisPartitioner(MetisPartitioner):
 
     Args:
         *args, **kwargs: see `MetisPartitioner`, and:
-        clusters: about how many clusters METIS gets; default: 1,000,000. Graphs with fewer nodes
-            are cut by METIS as they are.
+        clusters: about how many clusters METIS gets. If None, 1,000,000; with `cluster_ids=True`
+            one for 64 nodes, if these are fewer. Graphs with fewer nodes than clusters are cut by
+            METIS as they are.
 
     Raises:
         ImportError, ValueError: as `MetisPartitioner`.
@@ -144,9 +149,19 @@ class ClusterMetisPartitioner(MetisPartitioner):
         self,
         balance: Sequence[str] = ("nodes",),
         slack: float = 0.03,
-        clusters: int = 1_000_000,
+        clusters: int | None = None,
     ) -> None:
         super()._configure(balance, slack)
+        count = sum(node.count for node in self.source.nodes.values())
+        if clusters is None:
+            clusters = _CLUSTERS
+            if self.cluster_ids is True:
+                clusters = min(clusters, max(self.num_parts, count // CLUSTER_NODES))
+        elif self.cluster_ids is True and count < clusters:
+            raise ValueError(
+                f"the graph has {count} nodes for {clusters} clusters: ask for fewer "
+                "(clusters=, --clusters)"
+            )
         if not self.num_parts <= clusters <= 2**31 - 1:
             raise ValueError(
                 f"clusters must be between num_parts, {self.num_parts}, and 2^31 - 1 (got "
@@ -200,12 +215,6 @@ class ClusterMetisPartitioner(MetisPartitioner):
         """Return the clusters that METIS got, by node type."""
         if self.cluster_ids is not True:
             return super().cluster_nodes()
-        count = self.constraints.weights.shape[1]
-        if count <= self.clusters:
-            raise ValueError(
-                f"the graph has {count} nodes for {self.clusters} clusters: ask for fewer "
-                "(clusters=, --clusters)"
-            )
         if self._of_node is None:  # a single part needs no METIS
             with self.undirected() as graph:
                 self._of_node = self._clusters(graph)
@@ -271,9 +280,10 @@ def run_metis(
         )
         if done.returncode != 0:
             said = done.stderr.strip()[-2000:] or f"it ended with status {done.returncode}"
+            taken = human_bytes(len(graph.indices) * _METIS_ENTRY_BYTES)
             raise RuntimeError(
                 f"METIS failed on {num_nodes} nodes and {len(graph.indices)} entries, for "
-                f"which it takes some {len(graph.indices) * _METIS_ENTRY_BYTES >> 20} MB: {said}"
+                f"which it takes some {taken}: {said}"
             )
         labels: Int32Array = np.load(Path(folder, "labels.npy"), allow_pickle=False).astype(
             np.int32

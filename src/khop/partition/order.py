@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from khop.partition.batches import train_mask, typed_rows
-from khop.partition.cluster_ids import clusters_by_type
+from khop.partition.cluster_ids import CLUSTER_NODES, clusters_by_type
 from khop.partition.source import GraphSource
 from khop.sampler.hotness import Seeds, independent_prob
 from khop.storage.folder import ORDERS
@@ -19,9 +19,6 @@ from khop.typing import Array, EdgeDir, NodeType
 
 FANOUTS = (15, 10, 5)
 """Fan-outs of the batches that order 'hotness' has in mind."""
-
-# Rows of a cluster fill some pages.
-_CLUSTER_NODES = 64
 
 
 def check_order(order: str) -> None:
@@ -52,7 +49,7 @@ def row_keys(
     """
     if order == "cluster":
         count = sum(node.count for node in source.nodes.values())
-        return {**clusters_by_type(source, max(1, count // _CLUSTER_NODES), seed, progress)}
+        return {**clusters_by_type(source, max(1, count // CLUSTER_NODES), seed, progress)}
     if order == "degree":
         return _degrees(source, edge_dir)
     return _hotness(source, edge_dir) if order == "hotness" else {}

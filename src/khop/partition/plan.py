@@ -15,7 +15,7 @@ from khop.data.arrays import narrowest_int
 from khop.partition.draws import DrawAttrs
 from khop.partition.resources import Resources
 from khop.partition.source import GraphSource, feature_bytes
-from khop.tables import text_table
+from khop.tables import human_bytes, text_table
 from khop.typing import EdgeDir
 
 # Measured by benchmarks/partitioning.py on one core: an edge read twice, split and sorted; a byte
@@ -86,7 +86,7 @@ class PlannedType:
 
     def __str__(self) -> str:
         attrs = ", ".join(f"{name} {kind}" for name, kind in self.attrs.items())
-        return f"{self.count:,}" + (f"; {attrs}: {_bytes(self.num_bytes)}" if attrs else "")
+        return f"{self.count:,}" + (f"; {attrs}: {human_bytes(self.num_bytes)}" if attrs else "")
 
 
 @dataclass(frozen=True)
@@ -208,17 +208,17 @@ class Plan:
         least = self.state_bytes + self.buffer_bytes
         if self.memory < least:
             raise ValueError(
-                f"memory of {_bytes(self.memory)} is too small: {self.num_nodes:,} nodes take "
-                f"{_bytes(self.state_bytes)} for their parts, new ids and row pointers, buffers "
-                f"{_bytes(self.buffer_bytes)} or more; give {_bytes(2 * least)}"
+                f"memory of {human_bytes(self.memory)} is too small: {self.num_nodes:,} nodes take "
+                f"{human_bytes(self.state_bytes)} for their parts, new ids and row pointers, "
+                f"buffers {human_bytes(self.buffer_bytes)} or more; give {human_bytes(2 * least)}"
             )
         if self.assignment_bytes > self.memory - self.state_bytes:
+            enough = human_bytes(self.assignment_bytes + 2 * least)
             raise ValueError(
-                f"the method ({self.method}) takes about {_bytes(self.assignment_bytes)} beside "
-                f"{_bytes(self.state_bytes)} for nodes, but memory is {_bytes(self.memory)}: give "
-                f"{_bytes(self.assignment_bytes + 2 * least)}, or take --method random or "
-                "stream, or --assignment with parts found elsewhere, whose edges need not be in "
-                "memory"
+                f"the method ({self.method}) takes about {human_bytes(self.assignment_bytes)} "
+                f"beside {human_bytes(self.state_bytes)} for nodes, but memory is "
+                f"{human_bytes(self.memory)}: give {enough}, or take --method random or stream, or "
+                "--assignment with parts found elsewhere, whose edges need not be in memory"
             )
 
     def check_disk(self, begun: Sequence[Path] = ()) -> None:
@@ -240,9 +240,10 @@ class Plan:
             free = shutil.disk_usage(folder).free
             if free < nbytes:
                 raise ValueError(
-                    f"the disk of '{folder}' has {_bytes(free)} free, but partitioning writes "
-                    f"{_bytes(nbytes)} there: {_bytes(self.stage_bytes)} of stage files, which "
-                    f"--tmp places elsewhere, and {_bytes(self.output_bytes)} of the folder"
+                    f"the disk of '{folder}' has {human_bytes(free)} free, but partitioning writes "
+                    f"{human_bytes(nbytes)} there: {human_bytes(self.stage_bytes)} of stage files, "
+                    f"which --tmp places elsewhere, and {human_bytes(self.output_bytes)} of the "
+                    "folder"
                 )
 
     def to_dict(self) -> dict[str, Any]:
@@ -257,14 +258,16 @@ class Plan:
 
     def table(self) -> str:
         """Return all of it as lines of text, as `khop partition --plan` prints it."""
-        files = f"{_bytes(self.output_bytes)} to '{self.output_folder}', {self.num_parts} parts"
-        for_nodes = f"{_bytes(self.state_bytes)} for parts, ids and row pointers of nodes"
+        files = (
+            f"{human_bytes(self.output_bytes)} to '{self.output_folder}', {self.num_parts} parts"
+        )
+        for_nodes = f"{human_bytes(self.state_bytes)} for parts, ids and row pointers of nodes"
         if self.assignment_bytes:
-            for_nodes += f", {_bytes(self.assignment_bytes)} to assign them"
-        rest = f"{_bytes(self.edge_bytes)} for edges"
+            for_nodes += f", {human_bytes(self.assignment_bytes)} to assign them"
+        rest = f"{human_bytes(self.edge_bytes)} for edges"
         if self.memory is not None:
-            files += f"; {_bytes(self.stage_bytes)} of stage files to '{self.stage_folder}'"
-            rest = f"the rest of {_bytes(self.memory)} for buffers"
+            files += f"; {human_bytes(self.stage_bytes)} of stage files to '{self.stage_folder}'"
+            rest = f"the rest of {human_bytes(self.memory)} for buffers"
         method = self.method
         if self.assignment_bytes:
             method += ", whose time to assign nodes is not estimated"
@@ -273,7 +276,7 @@ class Plan:
                 ("method", method),
                 *((f"nodes '{t.name}'", str(t)) for t in self.node_types),
                 *((f"edges '{t.name}'", str(t)) for t in self.edge_types),
-                ("reads", f"{_bytes(self.read_bytes)}, edges twice"),
+                ("reads", f"{human_bytes(self.read_bytes)}, edges twice"),
                 ("writes", files),
                 ("memory", f"{for_nodes}, {rest}"),
                 ("time", f"about {self._time()} with {self.jobs} threads"),
@@ -281,12 +284,14 @@ class Plan:
         )
 
     def __str__(self) -> str:
+        for_nodes = human_bytes(self.state_bytes + self.assignment_bytes)
         return (
-            f"{self.num_nodes:,} nodes, {self.num_edges:,} edges: reads {_bytes(self.read_bytes)}, "
-            f"writes {_bytes(self.stage_bytes)} of stage files to '{self.stage_folder}' and "
-            f"{_bytes(self.output_bytes)} to '{self.output_folder}'; memory "
-            f"{_bytes(self.state_bytes + self.assignment_bytes)} for nodes, the rest of "
-            f"{_bytes(self.memory or 0)} for buffers of {self.jobs} threads; about {self._time()}"
+            f"{self.num_nodes:,} nodes, {self.num_edges:,} edges: reads "
+            f"{human_bytes(self.read_bytes)}, writes {human_bytes(self.stage_bytes)} of stage "
+            f"files to '{self.stage_folder}' and {human_bytes(self.output_bytes)} to "
+            f"'{self.output_folder}'; memory {for_nodes} for nodes, the rest of "
+            f"{human_bytes(self.memory or 0)} for buffers of {self.jobs} threads; about "
+            f"{self._time()}"
         )
 
     def _time(self) -> str:
@@ -314,11 +319,3 @@ def _used(folder: Path) -> int:
         for path, _, names in os.walk(folder)
         for name in names
     )
-
-
-def _bytes(count: int) -> str:
-    """Return a number of bytes as a user writes it."""
-    for unit, size in (("GB", 2**30), ("MB", 2**20), ("KB", 2**10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"

@@ -21,7 +21,7 @@ from khop.partition.draws import DrawAttrs
 from khop.partition.numbering import Numbering
 from khop.partition.row_sort import RowSorter, RowTable
 from khop.partition.row_split import RowSplitter
-from khop.partition.source import EdgeSource
+from khop.partition.source import EdgeSource, bad_edge
 from khop.partition.stage import Stage
 from khop.partition.workspace import Workspace
 from khop.storage.folder import ArrayWriter, EdgeTypeMeta, FolderWriter, attr_metas
@@ -132,7 +132,7 @@ class RowWriter:
                     indptr += counts
                 self._progress(f"counting edges of type {edge_type}", i + 1, groups)
         except IndexError as error:
-            raise IndexError(f"edge_index of edge type {edge_type}: {error}") from None
+            raise bad_edge(edge_type, error) from None
         assert indptr is not None
         np.cumsum(indptr, out=indptr)
         return indptr

@@ -22,7 +22,7 @@ from khop.partition.numbering import Numbering
 from khop.partition.plan import Plan
 from khop.partition.resources import Resources
 from khop.partition.seeds import communities, split_seeds
-from khop.partition.source import GraphSource
+from khop.partition.source import GraphSource, check_masks
 from khop.partition.structure import StructuralPartitioner
 from khop.partition.undirected import Undirected, split_by_type
 from khop.partition.workspace import Workspace
@@ -118,8 +118,10 @@ def frequency_partition(
         2
     """
     check_output(output_dir, overwrite)
+    source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
+    check_masks(source)
     return frequency_partitioner(
-        data,
+        source,
         output_dir,
         num_parts,
         num_neighbors,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,15 @@ from khop.storage.folder import attr_metas
 from khop.storage.folder.paths import RESERVED_NAMES
 from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeType, IntArray, NodeType
 
+_MASKS = ("train_mask", "val_mask", "test_mask")
+
 
 @dataclass
 class NodeSource:
     """Number and attributes of a node type's nodes; attributes have one row a node.
 
-    `left_out` names attributes that do not have one row a node, with their shapes.
+    `left_out` names attributes that do not have one row a node, and what they are instead:
+    'has shape [7, 7]'.
 
     Example:
         >>> NodeSource(6, {"x": data.x}).count
@@ -30,14 +33,14 @@ class NodeSource:
 
     count: int
     attrs: dict[str, Feature] = field(default_factory=dict)
-    left_out: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class EdgeSource(Carried):
     """Sources and destinations [num_edges] of an edge type, and attributes of one row an edge.
 
-    `left_out` names attributes that do not have one row an edge, with their shapes. Subclasses may
+    `left_out` names attributes that do not have one row an edge, as in `NodeSource`. Subclasses may
     read edges from elsewhere, piece by piece: they override `num_edges`, `piece`, `content` and
     `check`, and have properties `src` and `dst`, all ends at once, for methods that look at the
     whole graph.
@@ -51,7 +54,7 @@ class EdgeSource(Carried):
     src: IntArray
     dst: IntArray
     attrs: dict[str, Feature] = field(default_factory=dict)
-    left_out: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
     @property
     def num_edges(self) -> int:
@@ -92,6 +95,14 @@ def _as_kernels_take(src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
     return np.require(src, None, ["C", "A"]), np.require(dst, None, ["C", "A"])
 
 
+def bad_edge(edge_type: EdgeType, error: IndexError) -> IndexError:
+    """Return the error of an edge that joins nodes which do not exist, with what to do."""
+    return IndexError(
+        f"edge_index of edge type {edge_type}: {error}. Ids run from 0; the number of nodes is "
+        "num_nodes, or that of the rows of their attributes"
+    )
+
+
 def feature_bytes(attrs: Mapping[str, Feature]) -> int:
     """Return the bytes of all attributes of one row."""
     return sum(attr.row_bytes for attr in attr_metas(attrs).values())
@@ -107,6 +118,7 @@ class GraphSource:
         nodes: {node type: number of nodes and their attributes}.
         edges: {edge type: [num_edges] sources and destinations, and attributes}.
         heterogeneous: types are named; if False (default), there is one of each.
+        of_graph: attributes of the graph as a whole -> what they are; partitioning leaves them out.
 
     Raises:
         ValueError: attributes without one row a node or edge, sources and destinations of different
@@ -121,6 +133,7 @@ class GraphSource:
     nodes: dict[NodeType, NodeSource]
     edges: dict[EdgeType, EdgeSource]
     heterogeneous: bool = False
+    of_graph: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node_type, node in self.nodes.items():
@@ -184,6 +197,8 @@ class GraphSource:
     def from_data(cls, data: Any) -> GraphSource:
         """Create from a PyG `Data` or `HeteroData`; every node- and edge-level tensor is kept.
 
+        A tensor is node-level if it has one row for each node. `left_out` tells of all others.
+
         Raises:
             TypeError: `data` has another type, or an attribute is no tensor of a supported dtype.
             ValueError: an edge type has no `edge_index`.
@@ -191,9 +206,10 @@ class GraphSource:
         from torch_geometric.data import Data, HeteroData
 
         if isinstance(data, Data):
-            nodes = {NODE: NodeSource(_count(data, NODE), _attrs_of(data, data._store, True))}
-            edges = {EDGE: _edge_source(data, data._store, EDGE)}
-            return cls(nodes, edges, False)
+            node = NodeSource(_count(data, NODE), _attrs_of(data, data._store, True))
+            edge = _edge_source(data, data._store, EDGE)
+            node.left_out = _left_out(data._store, {*node.attrs, *edge.attrs})
+            return cls({NODE: node}, {EDGE: edge}, False)
         if isinstance(data, HeteroData):
             nodes = {
                 t: NodeSource(_count(data[t], t), _attrs_of(data, data[t], True))
@@ -203,11 +219,51 @@ class GraphSource:
             sources: dict[Any, NodeSource | EdgeSource] = {**nodes, **edges}
             for kind, source in sources.items():
                 source.left_out = _left_out(data[kind], source.attrs)
-            return cls(nodes, edges, True)
+            return cls(nodes, edges, True, _left_out(data._global_store, ()))
         raise TypeError(
             f"expected a PyG Data or HeteroData object (got '{type(data)}'): of a data set pass "
             "its graph, dataset[0]; files are read by the command `khop partition`"
         )
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Attributes that partitioning leaves out, 'NAME' or 'NAME of TYPE', and why.
+
+        Example:
+            >>> from torch_geometric.data import Data
+            >>> graph = Data(edge_index=data.edge_index, num_nodes=6, classes=3)
+            >>> GraphSource.from_data(graph).left_out
+            {'classes': 'is an int, not a row for each of 6 nodes or of 12 edges'}
+        """
+        found = {
+            name: f"{what}, not rows of a node or edge type" for name, what in self.of_graph.items()
+        }
+        counts = {t: f"{node.count:,} nodes" for t, node in self.nodes.items()}
+        edges = {t: f"{edge.num_edges:,} edges" for t, edge in self.edges.items()}
+        if not self.heterogeneous:
+            counts[NODE] += f" or of {edges[EDGE]}"
+        holders: dict[Any, NodeSource | EdgeSource] = {**self.nodes, **self.edges}
+        for kind, holder in holders.items():
+            of_type = ""
+            if self.heterogeneous:
+                of_type = f" of {kind if isinstance(kind, str) else ' '.join(kind)}"
+            for name, what in holder.left_out.items():
+                count = {**counts, **edges}[kind]
+                found[name + of_type] = f"{what}, not a row for each of {count}"
+        return found
+
+
+def check_masks(source: GraphSource) -> None:
+    """Raise TypeError for a split whose values are no booleans: methods and loaders ignore it."""
+    for node_type, node in source.nodes.items():
+        for name in _MASKS:
+            mask = node.attrs.get(name)
+            if mask is not None and mask.row_shape == () and mask.dtype != "bool":
+                raise TypeError(
+                    f"attribute '{name}' of node type '{node_type}' must be boolean (got "
+                    f"'{mask.dtype}'), as a mask of 0 and 1 could also be ids: convert it, "
+                    f"data.{name}.bool() of a tensor, array.astype(bool) before a file is saved"
+                )
 
 
 def _count(store: Any, node_type: NodeType) -> int:
@@ -250,12 +306,20 @@ def _attrs_of(data: Any, store: Any, of_nodes: bool) -> dict[str, Feature]:
     return attrs
 
 
-def _left_out(store: Any, kept: Mapping[str, Feature]) -> dict[str, tuple[int, ...]]:
+def _left_out(store: Any, kept: Collection[str]) -> dict[str, str]:
+    """Return the attributes of a store that are not kept, and what each is."""
     return {
-        name: tuple(value.shape)
+        name: _described(value)
         for name, value in store.items()
-        if hasattr(value, "shape") and name not in kept and name not in ("edge_index", "adj_t")
+        if name not in {*kept, "edge_index", "adj_t", "num_nodes"} and value is not None
     }
+
+
+def _described(value: Any) -> str:
+    if hasattr(value, "shape"):
+        return f"has shape {list(value.shape)}"
+    name = type(value).__name__
+    return f"is a{'n' if name[0] in 'aeiou' else ''} {name}"
 
 
 def _edge_source(data: Any, store: Any, edge_type: EdgeType) -> EdgeSource:

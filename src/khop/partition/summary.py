@@ -39,6 +39,7 @@ class FolderSummary:
         expected_shares: for each part, shares of a batch's rows that are local, cached and remote,
             or None if the hotness is not known.
         cache_curve: expected share of remote rows by number of cached rows, or None.
+        left_out: attributes of the graph that the folder does not have -> why.
 
     Raises:
         FolderError: from `FolderSummary.of`: the summary in meta.json is malformed.
@@ -66,6 +67,7 @@ class FolderSummary:
     bytes: int
     expected_shares: list[dict[str, float]] | None
     cache_curve: dict[str, Any] | None
+    left_out: dict[str, str]
 
     @classmethod
     def of(cls, folder: PartitionFolder) -> FolderSummary:
@@ -99,6 +101,7 @@ class FolderSummary:
             bytes=sum(known["bytes"] for known in folder.files.values()),
             expected_shares=meta.summary.get("expected_shares"),
             cache_curve=meta.summary.get("cache_curve"),
+            left_out=meta.left_out,
         )
 
     @property
@@ -129,10 +132,7 @@ class FolderSummary:
             lines.append(("weights", f"'{self.weights}' of edges"))
         if self.neighbor_ids:
             lines.append(("neighbour ids", "original ones beside the new"))
-        if self.train_seeds is not None:
-            lines.append(
-                ("training seeds", f"{sum(self.train_seeds):,}" + _spread(self.train_seeds))
-            )
+        lines.append(("training seeds", self._seeds()))
         if any(self.cached):
             lines.append(("cached rows", f"{max(self.cached):,} in the part with most"))
         lines.append(("edge cut", f"{self.edge_cut:.1%} of the edges lead to another part"))
@@ -142,7 +142,15 @@ class FolderSummary:
         else:
             text = ", ".join(f"{share:.1%} {kind}" for kind, share in shares.items())
             lines.append(("expected rows", text))
+        lines += [("left out", f"{name}: it {why}") for name, why in self.left_out.items()]
         return lines
+
+    def _seeds(self) -> str:
+        if self.train_seeds is not None:
+            return f"{sum(self.train_seeds):,}" + _spread(self.train_seeds)
+        if self.method.get("num_seeds") in self.node_types.values():
+            return f"no '{TRAIN_MASK}': all nodes count as seeds"
+        return f"no '{TRAIN_MASK}' among the attributes of nodes"
 
     def __str__(self) -> str:
         """Return a table of a few lines."""

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from khop.partition.comparison import Compared, Comparison
-from khop.plot.figures import COLORS, STYLE, require_matplotlib
+from khop.plot.figures import COLORS, require_matplotlib, styled
 
 
 def comparison(found: Comparison, path: str | os.PathLike[str] | None = None) -> Any:
@@ -29,11 +29,11 @@ def comparison(found: Comparison, path: str | os.PathLike[str] | None = None) ->
         >>> len(khop.plot.comparison(found, f"{path}.png").axes)
         4
     """
-    matplotlib = require_matplotlib()
+    require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE):
+    with styled():
         figure = Figure(figsize=(11, 2.2 + 0.9 * len(found.methods)), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(2, 2)

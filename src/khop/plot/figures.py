@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 COLORS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c")
 # Pictures of more parts carry no number and no name for each.
 MOST_NAMES = 10
-STYLE = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
+_STYLE = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
 
 
 def require_matplotlib() -> Any:
@@ -20,9 +22,26 @@ def require_matplotlib() -> Any:
         import matplotlib
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            "pictures need package matplotlib: pip install 'khop[plot]'"
+            "pictures need package matplotlib: pip install matplotlib"
         ) from None
     return matplotlib
+
+
+@contextlib.contextmanager
+def styled() -> Iterator[None]:
+    """Draw in khop's style within the block.
+
+    matplotlib's own `rc_context` also takes back what a backend sets that is loaded meanwhile, at
+    the first figure: that pictures are shown in a notebook.
+    """
+    import matplotlib
+
+    before = {name: matplotlib.rcParams[name] for name in _STYLE}
+    matplotlib.rcParams.update(_STYLE)
+    try:
+        yield
+    finally:
+        matplotlib.rcParams.update(before)
 
 
 def axes_or_new(axes: Any) -> Any:
@@ -32,7 +51,7 @@ def axes_or_new(axes: Any) -> Any:
         return axes
     import matplotlib.pyplot as plt
 
-    with plt.rc_context(STYLE):
+    with styled():
         return plt.subplots(layout="constrained")[1]
 
 

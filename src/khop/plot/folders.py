@@ -9,7 +9,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from khop.partition.summary import FolderSummary, balance as largest_over_mean
-from khop.plot.figures import COLORS, MOST_NAMES, STYLE, axes_or_new, require_matplotlib, write_note
+from khop.plot.figures import (
+    COLORS,
+    MOST_NAMES,
+    axes_or_new,
+    require_matplotlib,
+    styled,
+    write_note,
+)
 from khop.storage.folder import PartitionFolder, edge_path
 from khop.typing import Int64Array
 
@@ -36,13 +43,13 @@ def folder(folder: Folder, path: str | os.PathLike[str] | None = None) -> Any:
         >>> len(figure.axes)  # four pictures and a colour bar
         5
     """
-    matplotlib = require_matplotlib()
+    require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     opened = _opened(folder)
-    with matplotlib.rc_context(STYLE):
+    with styled():
         layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)
         figure = Figure(figsize=(11, 8.2), layout=layout)
         FigureCanvasAgg(figure)

@@ -280,7 +280,7 @@ class NeighborSampler(PygSampler):
         self,
         seeds: ArrayLike | NodeSamplerInput,
         num_nodes: Any = None,
-        batch_size: int | None = None,
+        batch_size: int | None = 1024,
     ) -> Tensor | dict[NodeType, Tensor]:
         """Estimate the probability that a batch drawn from `seeds` touches each node.
 
@@ -292,7 +292,8 @@ class NeighborSampler(PygSampler):
                 seeds' node type in a heterogeneous graph.
             num_nodes: number of nodes, or {node type: number}; only compared with the graph's.
                 Tensors of these lengths are accepted, as in GraphLearn-for-PyTorch.
-            batch_size: seeds in a batch. If None, all of them make one batch.
+            batch_size: seeds in a batch of training; default: 1024. If None, all seeds make one
+                batch, which touches most nodes: training has no such batches.
 
         Returns:
             [num_nodes] float64, one for each node type of a heterogeneous graph. Method:

@@ -35,6 +35,7 @@ def read_directory(folder: Path, scratch: Scratch) -> GraphSource:
     """Read a homogeneous graph; arrays are memory-mapped, tables unpacked.
 
     The number of nodes is that of the rows of the node attributes; without any, the largest id + 1.
+    Nodes are homogeneous: tables of several types are read from Python, as a `GraphSource`.
 
     Args:
         folder: holds the edges in one of: edge_index.npy ([2, E] or [E, 2]); edges.csv,
@@ -87,9 +88,22 @@ def read_npz(path: Path, scratch: Scratch) -> GraphSource:
 
 def _source(edges: EdgeSource, attrs: dict[str, Feature], count: int | None) -> GraphSource:
     if count is None:
-        first = [name for name in ("x", "y", *attrs) if name in attrs]  # if they differ in length
-        count = attrs[first[0]].num_rows if first else count_nodes(edges)
+        count = _likely_count(edges, attrs)
     return GraphSource({NODE: NodeSource(count, attrs)}, {EDGE: edges})
+
+
+def _likely_count(edges: EdgeSource, attrs: dict[str, Feature]) -> int:
+    """Return the number of nodes: that of the rows of most attributes, and no fewer than edges say.
+
+    If attributes differ in length, errors shall name those that are wrong.
+    """
+    rows = [attr.num_rows for attr in attrs.values()]
+    if not rows:
+        return count_nodes(edges)
+    if len({*rows}) == 1:
+        return rows[0]
+    named = count_nodes(edges)
+    return max({*rows}, key=lambda n: (n >= named, rows.count(n), -n))
 
 
 def _read_edges(folder: Path, scratch: Scratch) -> EdgeSource:

@@ -29,7 +29,7 @@ def read_with_ogb(name: str, root: Path) -> Any:
         from ogb.nodeproppred import PygNodePropPredDataset
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"OGB data sets need package ogb: pip install 'khop[ogb]' ({error})"
+            f"OGB data sets need package ogb: pip install ogb ({error})"
         ) from None
     if torch_version() < (2, 4):
         raise ValueError(

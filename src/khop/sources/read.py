@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 from khop.partition.source import GraphSource
@@ -15,6 +16,7 @@ from khop.sources.ogb_raw import find_ogb, is_ogb, read_ogb_raw
 from khop.sources.saved import read_saved
 from khop.sources.scratch import Scratch
 from khop.sources.symmetrized import symmetrized
+from khop.sources.tables import TABLES
 
 _DEBIAN = ("debian", "debian-hetero")
 
@@ -68,10 +70,11 @@ def _read(spec: str, root: Path, scratch: Scratch) -> GraphSource:
         return _read_folder(path, scratch)
     if path.is_file():
         return _read_file(path, scratch)
+    close = difflib.get_close_matches(spec, _DEBIAN, n=1)
+    meant = f"did you mean '{close[0]}'? " if close else ""
     raise FileNotFoundError(
-        f"no source '{spec}': expected 'debian', 'debian-hetero', 'ogb:NAME', a saved PyG Data "
-        "file, an .npz file, a metadata.json, GiGL's .yaml, 'igb:SIZE', 'igbh:SIZE', or a "
-        "directory with edge_index.npy, edges.csv, edges.parquet or a data set of OGB, DGL or IGB"
+        f"'{spec}' does not exist: {meant}a source is a file or a folder, or one of debian, "
+        "debian-hetero, ogb:NAME, igb:SIZE, igbh:SIZE (khop partition --help lists all)"
     )
 
 
@@ -105,4 +108,9 @@ def _read_file(path: Path, scratch: Scratch) -> GraphSource:
         return read_gigl(path, scratch)
     if path.suffix == ".npz":
         return read_npz(path, scratch)
+    if path.name.endswith((*TABLES, ".npy")):
+        raise ValueError(
+            f"'{path}' is a file of a graph, not the graph: name the folder that it is in, where "
+            "edges are called edge_index.npy, edges.csv or edges.parquet"
+        )
     return GraphSource.from_data(read_saved(path))

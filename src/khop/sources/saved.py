@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from khop.data.files import check_regular
 from khop.sources.torch_files import containers_admitted, reason_of
 
 
@@ -23,28 +24,78 @@ def read_saved(path: Path) -> Any:
     import torch
     from torch_geometric.data import Data, HeteroData
 
+    _check_kind(path)
     try:
         with containers_admitted():
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"'{path}' is not a PyG Data or HeteroData made of tensors alone, and khop runs no "
-            f"pickled code ({reason_of(error)})"
+            f"pickled code ({reason_of(error)}): remove what is no tensor, save "
+            "torch.save(data.to_dict(), path), or call khop.partition(data, ...) in Python"
         ) from None
-    except (RuntimeError, EOFError, KeyError, AttributeError) as error:
+    except (RuntimeError, EOFError, LookupError, AttributeError, TypeError, ValueError) as error:
         if "TorchScript" in str(error):
             raise TypeError(f"'{path}' holds a TorchScript program, not a graph") from None
         raise ValueError(
             f"'{path}' is not a file of torch.save, or damaged: {reason_of(error)}"
         ) from None
     if isinstance(content, dict):
-        content = _of_dict(content, path)
+        return _of_dict(content, path)
     if not isinstance(content, (Data, HeteroData)):
         raise TypeError(
             f"'{path}' holds a '{type(content).__name__}': save one graph, as in "
             "torch.save(dataset[0], path)"
         )
-    return content
+    return _of_attributes(content, path)
+
+
+def _check_kind(path: Path) -> None:
+    """Raise ValueError for files that begin otherwise than those of torch.save."""
+    with check_regular(path).open("rb") as file:
+        head = file.read(32)
+    if head.startswith((b"PK\x03\x04", b"\x80\x02")):  # its zip archives; its pickles of old
+        return
+    if head.startswith(b"\x80"):
+        raise ValueError(
+            f"'{path}' is a file of Python's pickle, not of torch.save, and khop runs no pickled "
+            "code: save the graph by torch.save(data, path)"
+        )
+    raise ValueError(
+        f"'{path}' is not a file of torch.save: it begins with {head!r}; save a graph by "
+        "torch.save(data, path), or name a folder that holds files of edges"
+    )
+
+
+def _of_attributes(saved: Any, path: Path) -> Any:
+    """Return a new graph of a graph's attributes: nothing else of a file is relied on."""
+    from torch_geometric.data import Data, HeteroData
+
+    try:
+        if isinstance(saved, Data):
+            return Data.from_dict(_mapping(saved.__dict__["_store"]))
+        stores = {
+            "_global_store": saved.__dict__["_global_store"],
+            **saved.__dict__["_node_store_dict"],
+            **saved.__dict__["_edge_store_dict"],
+        }
+        stores = {kind: _mapping(store) for kind, store in stores.items()}
+        if all(_describes_type(*item) for item in stores.items()):
+            return HeteroData.from_dict(stores)
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        raise ValueError(f"'{path}' holds a damaged graph: {error!r:.200}") from None
+    raise ValueError(f"'{path}' holds a damaged graph: its types are {[*stores]!r:.200}")
+
+
+def _mapping(store: Any) -> dict[str, Any]:
+    return _checked_names(store.__dict__["_mapping"])
+
+
+def _checked_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes; raise ValueError for names that PyG's objects keep for themselves."""
+    if kept := [name for name in attributes if name.startswith("_")]:
+        raise ValueError(f"attributes have the names {kept!r:.80}")
+    return dict(attributes)
 
 
 def _of_dict(content: Mapping[Any, Any], path: Path) -> Any:
@@ -55,7 +106,7 @@ def _of_dict(content: Mapping[Any, Any], path: Path) -> Any:
     names_only = all(isinstance(key, str) for key in content)
     try:
         if names_only and "edge_index" in content:
-            return Data.from_dict(dict(content))
+            return Data.from_dict(_checked_names(content))
         has_edges = any(isinstance(key, tuple) for key in content)
         if has_edges and all(_describes_type(*item) for item in content.items()):
             return HeteroData.from_dict(dict(content))
@@ -72,5 +123,6 @@ def _describes_type(key: Any, store: Any) -> bool:
     """Return whether this is an entry of `HeteroData.to_dict()`."""
     of_edges = isinstance(key, tuple) and len(key) == 3 and all(isinstance(k, str) for k in key)
     return (isinstance(key, str) or of_edges) and (
-        isinstance(store, Mapping) and all(isinstance(name, str) for name in store)
+        isinstance(store, Mapping)
+        and all(isinstance(name, str) and not name.startswith("_") for name in store)
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def symmetrized(source: GraphSource, scratch: Scratch | None = None) -> GraphSou
             raise ValueError(f"edge type {reverse} is there already: leave --undirected out")
         edges[src, name, dst] = edge
         edges[reverse] = reversed_edges(edge, edge.attrs)
-    return GraphSource(source.nodes, edges, source.heterogeneous)
+    return replace(source, edges=edges)
 
 
 def _both_ways(edge: EdgeSource, count: int, scratch: Scratch) -> EdgeSource:
@@ -97,7 +98,8 @@ def _sorted(edge: EdgeSource, count: int, scratch: Scratch) -> Iterator[dict[str
             split.count(rows, neighbors, first, indptr[1:])
     except IndexError as error:
         raise IndexError(
-            f"an edge names a node that is not one of the {count} nodes: {error}"
+            f"an edge names a node that is not one of the {count} nodes: {error}. Ids run from 0; "
+            "the number of nodes is num_nodes, or that of the rows of their attributes"
         ) from None
     np.cumsum(indptr, out=indptr)
     blocks = block_bounds(indptr, [0, count], max(1, scratch.memory // (4 * _SORTED_BYTES)))

@@ -132,10 +132,24 @@ def _explained(file: Path, pieces: Iterator[Piece]) -> Iterator[Piece]:
     for piece in pieces:
         for name, values in piece.items():
             if values.dtype.kind not in "biuf":
-                raise TypeError(
-                    f"column '{name}' of '{file}' cannot be an attribute: it does not hold numbers"
-                )
+                raise TypeError(f"column '{name}' of '{file}' holds {_no_numbers(values)}")
         yield piece
+
+
+def _no_numbers(values: Array) -> str:
+    """Return what a column holds instead of numbers, and how numbers are made of it."""
+    if values.dtype.kind in "mM":
+        return (
+            f"times of dtype {values.dtype}: write them as numbers, in pandas "
+            "column.astype('datetime64[s]').astype('int64')"
+        )
+    first = next((value for value in values if not isinstance(value, (int, float))), None)
+    what = f"text ({str(first)[:40]!r})" if isinstance(first, str) else "values of several kinds"
+    return (
+        f"{what}, not numbers: give each key of a node its number from 0 on (pandas.factorize), "
+        "each date its seconds, or leave the column out; the page 'What khop partition reads' "
+        "shows how"
+    )
 
 
 def _is_parquet(file: Path) -> bool:
@@ -203,6 +217,7 @@ def _has_names(file: Path, delimiter: str) -> bool:
         ValueError: it is neither.
     """
     first = _first_line(file, delimiter)
+    _check_delimiter(file, delimiter, first)
     are_ids = [_is_number(field) for field in first[:2]]
     if {"src", "dst"} <= set(first) or not any(are_ids):
         return True
@@ -211,6 +226,16 @@ def _has_names(file: Path, delimiter: str) -> bool:
             f"'{file}' begins with a line that neither names columns nor is an edge: {first[:5]}"
         )
     return False
+
+
+def _check_delimiter(file: Path, delimiter: str, first: list[str]) -> None:
+    """Raise ValueError for a first line whose fields another delimiter seems to separate."""
+    for other in ";\t|" if len(first) == 1 else "":
+        if other in first[0]:
+            raise ValueError(
+                f"'{file}' separates its fields by {other!r}, not by {delimiter!r}: write it anew, "
+                f"as in pandas.read_csv(file, sep={other!r}).to_csv(file, index=False)"
+            )
 
 
 def _num_fields(file: Path, delimiter: str) -> int:
@@ -329,5 +354,5 @@ def package_for(module: str, package: str, file: Path) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            f"'{file.name}' needs package {package}: pip install 'khop[files]'"
+            f"'{file.name}' needs package {package}: pip install {package}"
         ) from None

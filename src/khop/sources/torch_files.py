@@ -5,9 +5,11 @@ Imports torch when it is used, for files that torch wrote.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,28 +42,70 @@ def containers_admitted() -> Iterator[None]:
     """Let `torch.load(weights_only=True)` read PyG's containers and NumPy's arrays of numbers."""
     import torch
 
-    admitted = [*_pyg_containers(), *_numpy_constructors()]
-    if hasattr(torch.serialization, "safe_globals"):
-        # On exit torch removes all entries given to it, also those admitted before: give new ones.
-        known = torch.serialization.get_safe_globals()
-        with torch.serialization.safe_globals([a for a in admitted if a not in known]):
-            yield
+    if not hasattr(torch.serialization, "get_safe_globals"):  # before torch 2.4
+        yield
         return
-    if hasattr(torch.serialization, "add_safe_globals"):  # torch 2.4
-        torch.serialization.add_safe_globals(admitted)
-    yield
+    before = torch.serialization.get_safe_globals()
+    # torch fills no defaultdict, which PyG admits: the name stands for a dict here.
+    kept = [known for known in before if known is not collections.defaultdict]
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals([*kept, *_pyg_containers(), *_numpy_constructors()])
+    try:
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
 
 
 def _pyg_containers() -> list[Any]:
     from torch_geometric.data import Data, HeteroData, data, storage
 
     names = ("BaseStorage", "NodeStorage", "EdgeStorage", "GlobalStorage")
-    optional = ("DataEdgeAttr", "DataTensorAttr")  # their names differ between versions of PyG
+    # Names of the first two differ between versions of PyG.
+    optional = {"DataEdgeAttr": data, "DataTensorAttr": data, "AttrType": storage}
     return [
         *(Data, HeteroData),
         *(getattr(storage, name) for name in names),
-        *(getattr(data, name) for name in optional if hasattr(data, name)),
+        *(getattr(module, n) for n, module in optional.items() if hasattr(module, n)),
+        *(_stand_ins() if torch_version() >= (2, 6) else ()),  # it accepts names, too
     ]
+
+
+def _stand_ins() -> list[Any]:
+    """Return functions that pickles get in place of what PyG's objects name beside containers.
+
+    The cache of a store's attributes is a defaultdict. A `Batch` is made by calling an instance of
+    a class: `_BatchMaker` takes the place of that class, and `_graph_of_batch` of the instance.
+    """
+    batch = "torch_geometric.data.batch"
+    return [
+        (_empty_dict, "collections.defaultdict"),
+        (_BatchMaker, f"{batch}.DynamicInheritanceGetter"),
+        (_batch_class, f"{batch}.Batch"),
+        _graph_of_batch,
+    ]
+
+
+def _empty_dict(*_factory: Any) -> dict[Any, Any]:
+    return {}
+
+
+class _BatchMaker:
+    def __new__(cls) -> Any:
+        return _graph_of_batch
+
+
+def _batch_class() -> None:
+    """Stand for the class `Batch`, which is not constructed."""
+
+
+def _graph_of_batch(_batch: Any, graph_class: Any) -> Any:
+    """Return an empty graph for the content of a `Batch` of such graphs."""
+    from torch_geometric.data import Data, HeteroData
+
+    if graph_class not in (Data, HeteroData):
+        raise pickle.UnpicklingError(f"a Batch of {graph_class!r:.80} is not read")
+    return graph_class.__new__(graph_class)
 
 
 def _numpy_constructors() -> list[Any]:
@@ -81,10 +125,15 @@ def torch_version() -> tuple[int, ...]:
 
 def reason_of(error: Exception) -> str:
     """Return torch.load's reason for an error, without its advice to load unsafely."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "nsupported" in line]
-    first = (telling or lines or [""])[0].split(". Please")[0]
-    return first if first and "weights" not in first.lower() else "its pickle is malformed"
+    lines = str(error).rpartition("WeightsUnpickler error:")[2].strip().splitlines() or [""]
+    reason = lines[0].partition(". ")[0].strip()
+    if missing := re.search(r"GLOBAL ([\w.]+)", reason):
+        return f"it needs '{missing[1]}', which is neither a tensor nor a container of PyG"
+    if built := re.search(r"but got <(?:class|function) '?([\w.]+)", reason):
+        return f"it holds a '{built[1]}'"
+    # Other errors than torch's own tell of the state of its unpickler, such as KeyError(101).
+    known = isinstance(error, (pickle.UnpicklingError, RuntimeError)) and "operand" not in reason
+    return reason if known and "weights" not in reason.lower() else "its pickle is malformed"
 
 
 def load_numbers(path: Path) -> Any:

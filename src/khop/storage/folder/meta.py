@@ -177,6 +177,13 @@ class FolderMeta:
         """True if original ids of neighbours are known."""
         return not self.renumbered or all(t.neighbor_ids for t in self.edge_types)
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Attributes that the graph had and the folder does not have -> why."""
+        found = self.summary.get("left_out")
+        known = found if isinstance(found, dict) else {}
+        return {str(name): str(why) for name, why in known.items()}
+
     def types(self, kind: str) -> Sequence[NodeTypeMeta | EdgeTypeMeta]:
         """Return the node types (kind 'node') or the edge types ('edge')."""
         return self.node_types if kind == "node" else self.edge_types

@@ -24,6 +24,8 @@ from khop.storage.folder.meta import (
     META_FILE,
     VERSIONS,
     AttrMeta,
+    FolderMeta,
+    NodeTypeMeta,
     lists_files,
     meta_of,
     sealed,
@@ -252,11 +254,31 @@ class PartitionFolder:
 
     def split(self, node_type: NodeType, mask: str) -> IntArray:
         """Return [n] new ids, ascending, for which the boolean attribute `mask` holds."""
-        splits = self.meta.node_type(node_type).splits
-        if mask not in splits:
-            raise KeyError(f"'{node_type}' has no boolean attribute '{mask}': there are {splits}")
+        described = self.meta.node_type(node_type)
+        if mask not in described.splits:
+            raise KeyError(_no_split(self.meta, described, mask))
         ids = self.open(split_path(node_type, mask))
         return self.open_as(split_path(node_type, mask), ids.shape[:1], *INTS)
+
+
+def _no_split(meta: FolderMeta, node_type: NodeTypeMeta, name: str) -> str:
+    """Return an error's message, for an attribute that is no mask."""
+    masks = ", ".join(map(repr, node_type.splits)) or "none"
+    message = f"'{node_type.name}' has no boolean attribute '{name}' (there are: {masks}): "
+    left_out = meta.left_out.get(name) or meta.left_out.get(f"{name} of {node_type.name}")
+    if left_out is not None:
+        return (
+            f"{message}partitioning left it out, as it {left_out}. Of ids make a mask, "
+            f"mask = torch.zeros(num_nodes, dtype=torch.bool); mask[data.{name}] = True, and "
+            "partition again, or pass the ids themselves to a loader"
+        )
+    if name in node_type.attrs:
+        attr = node_type.attrs[name]
+        return (
+            f"{message}it is {attr.dtype} of shape {[node_type.count, *attr.shape]}. Partition a "
+            "graph with a mask, data.train_mask.bool() for example, or pass ids to a loader"
+        )
+    return f"{message}add one, True for the nodes of the split, and partition again"
 
 
 def _is_sealed(text: bytes, content: Mapping[str, Any]) -> bool:

@@ -83,7 +83,9 @@ class FolderWriter(ArrayWriter):
             # EEXIST: the parent exists, and is a file.
             number = errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or errno.EIO
             raise OSError(
-                number, f"cannot write a partition folder to '{self.root}': {os.strerror(number)}"
+                number,
+                f"cannot write a partition folder to '{self.root}': {os.strerror(number)}; choose "
+                "a place where folders can be made",
             ) from None
         self._lock = lock(self._temporary)
         self._paths: list[str] = []
@@ -251,13 +253,16 @@ def check_output(root: str | os.PathLike[str], overwrite: bool) -> None:
     root = Path(root).absolute()
     if not os.path.lexists(root):
         return
+    if not _may_be_replaced(root):
+        raise FileExistsError(
+            f"'{root}' exists and is not a partition folder: it will not be overwritten; choose "
+            "another output folder"
+        )
     if not overwrite:
         raise FileExistsError(
             f"'{root}' exists: choose another output folder or pass overwrite=True "
             "(--overwrite on the command line)"
         )
-    if not _may_be_replaced(root):
-        raise FileExistsError(f"'{root}' is not a partition folder: it will not be overwritten")
 
 
 def _may_be_replaced(root: Path) -> bool:
