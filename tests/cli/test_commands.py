@@ -218,7 +218,7 @@ def test_plot_of_a_graph_without_edges(command, tmp_path):
 
 def test_plot_errors(command, fails, graph, tmp_path):
     command("partition", graph, "out", "--num-parts", 2, "--quiet")
-    assert "'xyz' is not supported" in fails("inspect", "out", "--plot", "p.xyz")
+    assert "must end with .png, .svg or .pdf" in fails("inspect", "out", "--plot", "p.xyz")
     (tmp_path / "matplotlib.py").write_text("raise ModuleNotFoundError('gone')")
     done = command("inspect", "out", "--plot", "p.png")  # -m puts the working directory first
     assert done.returncode == 2

@@ -238,18 +238,15 @@ class GraphSource:
         found = {
             name: f"{what}, not rows of a node or edge type" for name, what in self.of_graph.items()
         }
-        counts = {t: f"{node.count:,} nodes" for t, node in self.nodes.items()}
-        edges = {t: f"{edge.num_edges:,} edges" for t, edge in self.edges.items()}
-        if not self.heterogeneous:
-            counts[NODE] += f" or of {edges[EDGE]}"
-        holders: dict[Any, NodeSource | EdgeSource] = {**self.nodes, **self.edges}
-        for kind, holder in holders.items():
-            of_type = ""
-            if self.heterogeneous:
-                of_type = f" of {kind if isinstance(kind, str) else ' '.join(kind)}"
-            for name, what in holder.left_out.items():
-                count = {**counts, **edges}[kind]
-                found[name + of_type] = f"{what}, not a row for each of {count}"
+        holders: list[tuple[str, str, dict[str, str]]] = [
+            *((t, f"{node.count:,} nodes", node.left_out) for t, node in self.nodes.items()),
+            *((" ".join(t), f"{e.num_edges:,} edges", e.left_out) for t, e in self.edges.items()),
+        ]
+        both = " or of ".join(count for _, count, _ in holders)
+        for kind, count, left_out in holders:
+            for name, what in left_out.items():
+                key, of = (f"{name} of {kind}", count) if self.heterogeneous else (name, both)
+                found[key] = f"{what}, not a row for each of {of}"
         return found
 
 
