@@ -10,6 +10,7 @@ import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.sampler import NodeSamplerInput
 
+from khop.data.device import is_cpu
 from khop.loader.arguments import WorkerType, check_hooks, check_loader_options, check_sampler
 from khop.loader.base import EpochLoader
 from khop.loader.collate import annotate_seeds
@@ -17,9 +18,9 @@ from khop.loader.epochs import KeyedBatch
 from khop.loader.inputs import checked_nodes, checked_times, checked_values, split_nodes
 from khop.loader.selection import NodeInputs
 from khop.sampler.device import DeviceOptions
+from khop.sampler.draw_scope import BatchKey
 from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.pyg_output import SampledSubgraph
-from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.seed_times import check_times
 from khop.sampler.source import as_input, open_input
 
@@ -73,7 +74,7 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             draws the next batch, without attributes, if drawing takes more than 2 ms and torch may
             use more than one thread.
         device: GPU that draws and gathers: 'cuda:1', or 'cuda' for torch's current one. Batches are
-            in its memory, and equal those made by the CPU. If None, the CPU.
+            in its memory, and equal those made by the CPU. If None or 'cpu', the CPU.
         device_options: placement of graph and attributes with `device`; see
             `khop.loader.DeviceOptions`.
         **kwargs: arguments of `torch.utils.data.DataLoader`: `batch_size`, `shuffle`, `drop_last`,
@@ -141,7 +142,7 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
                 device=device,
                 device_options=device_options,
             )
-        elif device is not None:
+        elif not is_cpu(device):
             raise ValueError("pass device to the sampler that is given, not to the loader")
         else:
             check_sampler(neighbor_sampler, "sample_from_nodes", data)
