@@ -64,7 +64,9 @@ def exact_scores(edge_index, num_nodes, alpha):
     counts.index_put_(tuple(edge_index.flip(0)), torch.ones(()).double(), accumulate=True)
     degrees = counts.sum(1)
     steps = counts / degrees.clamp(min=1).view(-1, 1)
-    return alpha * torch.linalg.inv(torch.eye(num_nodes) - (1 - alpha) * steps), degrees.clamp(min=1)
+    return alpha * torch.linalg.inv(torch.eye(num_nodes) - (1 - alpha) * steps), degrees.clamp(
+        min=1
+    )
 
 
 @pytest.mark.parametrize("undirected", [True, False])
