@@ -92,8 +92,7 @@ def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
 def _check_dtype(name: str, what: str) -> None:
     if name not in _STORAGE:
         raise TypeError(
-            f"{what}: dtype '{name}' is not supported: convert it to one of {', '.join(DTYPES)}, "
-            "or leave it out"
+            f"{what}: dtype '{name}' is not supported: convert it to one of {', '.join(DTYPES)}"
         )
 
 

@@ -34,7 +34,8 @@ def parse_device(device: Any, default_gpu: int | None = None) -> tuple[str, int]
 
 def is_cpu(device: Any) -> bool:
     """Return True for None and for names of the CPU, 'cpu' or `torch.device("cpu")`."""
-    return device is None or str(device).partition(":")[0] == "cpu"
+    kind, colon, number = str(device).partition(":")
+    return device is None or (kind == "cpu" and (not colon or number.isdecimal()))
 
 
 def current_gpu() -> int:

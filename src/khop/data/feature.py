@@ -32,9 +32,7 @@ class Feature(Carried):
         [[4.0, 5.0], [0.0, 1.0]]
     """
 
-    def __init__(
-        self, values: ArrayLike, dtype: str | None = None, what: str = "feature"
-    ) -> None:
+    def __init__(self, values: ArrayLike, dtype: str | None = None, what: str = "feature") -> None:
         array, name = to_array(values, what)
         if array.ndim == 0:
             raise ValueError("a feature needs a row axis (got a scalar)")

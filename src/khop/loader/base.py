@@ -151,11 +151,11 @@ class EpochLoader(PygForm, StatefulLoader):
             made = map(self._join_drawn, drawn)
             return MadeBatches(made, drawn.close, self._finish, False, epoch)
         work = self.num_workers, self.num_workers * (self.prefetch_factor or 2), self.timeout
-        if self.filter_per_worker:
+        if not self._joins_here:
             threads = BackgroundIterator(self._make, batches, *work)
             return MadeBatches(threads, threads.close, self._finish, True, epoch)
         drawing = BackgroundIterator(self._draw_timed, batches, *work)
-        joined = map(self._join_drawn, drawing)  # here: a user's store may be bound to this thread
+        joined = map(self._join_drawn, drawing)
         return MadeBatches(joined, drawing.close, self._finish, False, epoch)
 
     def _check_resumable(self) -> None:
@@ -232,6 +232,18 @@ class EpochLoader(PygForm, StatefulLoader):
         else:
             batch = self._collate(self._joiner, subgraph, drawn.metadata)
         return Timed(batch, drawn, get_native_id(), began, monotonic_ns(), filtered)
+
+    @property
+    def _joins_here(self) -> bool:
+        """True if the iterating thread joins what other threads have drawn.
+
+        A user's store may be bound to it. PyG infers `filter_per_worker=False` for data on a GPU,
+        which other threads may read.
+        """
+        if self.filter_per_worker:
+            return False
+        replaced = self.collates_otherwise or self.filters_otherwise
+        return replaced or not getattr(self.data, "is_cuda", False)
 
     def _joined(self, drawn: Any) -> tuple[Any, bool]:
         """Join what was drawn in PyG's form; return whether PyG's steps have finished it, too."""

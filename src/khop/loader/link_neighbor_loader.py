@@ -77,7 +77,8 @@ class LinkNeighborLoader(
         transform_sampler_output: applied to the sampler's output.
         is_sorted: edges are sorted by destination and, with times, by time for each: checked, not
             sorted.
-        filter_per_worker: with worker processes, join features there (default) or in the trainer.
+        filter_per_worker: join features in the workers (default). If False, workers only sample,
+            and the thread that iterates joins: for stores that no other may read.
         neighbor_sampler: use this sampler instead.
         directed: deprecated in PyG; False is subgraph type 'induced'.
         strict_negatives: draw only negatives that are not edges of the graph; PyG's may be edges.

@@ -31,13 +31,14 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
     It takes PyG's arguments and returns PyG's batches: seeds first in `n_id`, `edge_index` in the
     batch's numbering, `e_id`, `input_id`, `batch_size`, `num_sampled_nodes`, `num_sampled_edges`,
     and every attribute of the sampled nodes and edges. The drawn neighbours are a function of seed,
-    epoch, batch index and graph, for any number of workers.
+    epoch, batch index and graph, for any number of workers. Subclasses may override `collate_fn`
+    and `filter_fn`, and users set them on a loader: they are called as by PyG's.
 
     Args:
         data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), or any pair of a PyG
-            `FeatureStore` and a `GraphStore`, whose edge attributes batches carry, too. Threads
-            call stores at the same time: pass `worker_type='process'` for stores that do not
-            support this.
+            `FeatureStore` and a `GraphStore`, whose edge attributes batches carry, too. Worker
+            threads call stores at the same time: pass `filter_per_worker=False` (or
+            `worker_type='process'`) for stores that do not support this.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours, and
             no hops, `[]`, only the seeds. Or a method with them, `khop.sampler.Labor([15, 10])`.
         input_nodes: seeds: int64 ids, a boolean mask, or None for all nodes. For a `HeteroData`: a
@@ -57,7 +58,8 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         transform_sampler_output: applied to the sampler's output.
         is_sorted: edges are sorted by destination and, with times, by time for each: checked, not
             sorted.
-        filter_per_worker: with worker processes, join features there (default) or in the trainer.
+        filter_per_worker: join features in the workers (default). If False, workers only sample,
+            and the thread that iterates joins: for stores that no other may read.
         neighbor_sampler: use this sampler instead.
         directed: deprecated in PyG; False is subgraph type 'induced'.
         seed: makes epochs reproducible: epoch i is the same for equal seed and stream. If None,
