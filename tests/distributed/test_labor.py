@@ -22,7 +22,7 @@ from khop.errors import ProtocolError
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from khop.sampler import Labor, NeighborSampler, RippleWalk, SaintNodes, SaintWalks, SamplingSpec
 from khop.sampler.collect import CollectSpec
-from khop.sampler.pyg_sampler import BatchKey
+from khop.sampler.draw_scope import BatchKey
 from khop.sampler.requests import HopRequest, RowSet
 from khop.storage.folder import PartitionFolder
 from khop.storage.part import Part

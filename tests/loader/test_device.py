@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader
 
-from khop.loader import DeviceOptions, LinkNeighborLoader, NeighborLoader
+from khop.loader import DeviceOptions, LinkNeighborLoader, NeighborLoader, Node2VecLoader
 from khop.sampler import NeighborSampler
 from khop.sampler.device import TorchDevice
 from support.devices import HAS_FAKE, HAS_GPU, gpu
@@ -297,7 +297,7 @@ def test_gradients_and_sparse_matrices(data):
 
 class TestWhatIsRefused:
     def test_names(self, data):
-        for name in ("gpu", "cuda:x", "cpu", 3):
+        for name in ("gpu", "cuda:x", "cpu:x", 3):
             with pytest.raises(ValueError, match="device must be 'cuda'"):
                 NeighborLoader(data, [2], device=name)
 
@@ -343,3 +343,23 @@ class TestWhatIsRefused:
         )
         with pytest.raises(ValueError, match="uniform draws"):
             next(iter(loader))
+
+
+@pytest.mark.parametrize("name", ["cpu", torch.device("cpu"), "cpu:0"])
+def test_the_cpu_by_name(name):
+    """Scripts say `device = "cuda" if torch.cuda.is_available() else "cpu"`."""
+    data = Data(edge_index=torch.tensor([[1, 2, 3], [0, 1, 2]]), num_nodes=4)
+    plain = next(iter(NeighborLoader(data, [2, 2], batch_size=2, seed=1)))
+    assert_same(plain, next(iter(NeighborLoader(data, [2, 2], batch_size=2, seed=1, device=name))))
+    sampler = NeighborSampler(data, [2, 2], device=name)
+    assert sampler.device is None
+    options = {"batch_size": 2, "seed": 1, "device": name, "neighbor_sampler": sampler}
+    assert_same(plain, next(iter(NeighborLoader(data, [], **options))))
+    links = {"batch_size": 2, "seed": 1}
+    assert_same(
+        next(iter(LinkNeighborLoader(data, [2], **links))),
+        next(iter(LinkNeighborLoader(data, [2], device=name, **links))),
+    )
+    walks = {"walk_length": 3, "context_size": 2, "batch_size": 4, "seed": 1}
+    (one,), (other,) = Node2VecLoader(data, **walks), Node2VecLoader(data, device=name, **walks)
+    assert torch.equal(one[0], other[0])

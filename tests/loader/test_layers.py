@@ -9,9 +9,11 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphConv, SAGEConv
 
 from khop.loader import NeighborLoader, ToLayers
-from khop.sampler import Labor, NeighborSampling, PoissonLadies
+from khop.sampler import FastGcn, Labor, Ladies, NeighborSampling, PoissonLadies
 from support.cluster import twins
+from support.programs import Smallest
 from support.reference import oracle, sampler
+from support.users_methods import TopDegree
 
 SEEDS = torch.tensor([3, 77, 12, 149, 40, 41])
 
@@ -68,6 +70,87 @@ def test_layers_compute_the_whole_graphs_result(layer_wise):
             assert edge_index.size(1) == e_id.numel()
             x = conv((x, x[: size[1]]), edge_index).relu()
         assert torch.allclose(x, wanted[batch.n_id[: batch.batch_size]], atol=1e-5)
+
+
+def one_neighbor_each():
+    """150 nodes with one in-neighbour each, so that weights that add up to a row's edges are 1."""
+    generator = torch.Generator().manual_seed(2)
+    nodes = torch.arange(150)
+    ends = torch.stack([torch.randint(150, (150,), generator=generator), nodes])
+    return Data(x=torch.randn(150, 4), edge_index=ends, num_nodes=150)
+
+
+def many_neighbors():
+    data = twins.homogeneous()
+    return Data(x=torch.randn(data.num_nodes, 4), edge_index=data.edge_index)
+
+
+ALWAYS = [5000, 5000, 5000]
+DRAWS = 200_000
+
+
+@pytest.mark.parametrize(
+    ("method", "graph"),
+    [
+        ([-1, -1, -1], many_neighbors),
+        (NeighborSampling([-1, -1, -1], layer_wise=True), many_neighbors),
+        (Labor([99, 99, 99]), many_neighbors),
+        (Labor([99, 99, 99], layer_wise=True), many_neighbors),
+        (Labor([99, 99, 99], importance=1, edge_norm="ht"), many_neighbors),
+        (Labor([99] * 3, importance=1, edge_norm="ht", layer_wise=True), many_neighbors),
+        (PoissonLadies(ALWAYS, edge_norm="ht"), many_neighbors),
+        (PoissonLadies(ALWAYS), many_neighbors),
+        (PoissonLadies(ALWAYS), one_neighbor_each),
+        (Ladies(ALWAYS), one_neighbor_each),
+        (FastGcn([DRAWS] * 3), one_neighbor_each),
+        (Smallest(99, 3), many_neighbors),
+        (TopDegree(99, 3), many_neighbors),
+    ],
+)
+def test_sums_of_layers_are_those_over_all_neighbours(method, graph):
+    """Every method that draws hops, with so many draws that all neighbours are there."""
+    data = graph()
+    wanted = data.x
+    for _ in range(3):
+        src, dst = data.edge_index
+        wanted = torch.zeros_like(wanted).index_add_(0, dst, wanted[src])
+    loader = NeighborLoader(data, method, SEEDS, batch_size=3, transform=ToLayers(), seed=1)
+    for batch in loader:
+        x = batch.x
+        for (edge_index, _, size), place in zip(batch.adjs, batch.edge_ranges, strict=True):
+            src, dst = edge_index
+            weights = batch.edge_norm[place].view(-1, 1) if "edge_norm" in batch else 1
+            x = torch.zeros(size[1], 4).index_add_(0, dst, x[src] * weights)
+        assert torch.allclose(x, wanted[batch.n_id[:3]], rtol=1e-4, atol=1e-3)
+
+
+def without_the_mark(batch):
+    del batch.layer_wise
+    return ToLayers()(batch)
+
+
+@pytest.mark.parametrize(
+    ("data", "seeds", "method"),
+    [
+        (twins.homogeneous(), SEEDS, NeighborSampling([2, 2], layer_wise=True)),
+        (twins.homogeneous(), SEEDS, FastGcn([200, 200])),
+        (twins.heterogeneous(), ("paper", SEEDS[::2]), Smallest(2, 2)),
+    ],
+)
+def test_hops_are_not_mixed_without_a_word(data, seeds, method):
+    """Batches whose nodes draw in each hop, and that have lost the mark that says so."""
+    loader = NeighborLoader(data, method, seeds, batch_size=3, transform=without_the_mark)
+    with pytest.raises(ValueError, match=r"draw in several hops, .* no `layer_wise`"):
+        next(iter(loader))
+
+
+def test_layers_of_a_path():
+    """0 <- 1 <- 2 <- 3: the outer layer of FastGCN's two has an edge for each node so far."""
+    data = Data(edge_index=torch.tensor([[1, 2, 3], [0, 1, 2]]), num_nodes=4)
+    loader = NeighborLoader(data, FastGcn([DRAWS] * 2), torch.tensor([0]), transform=ToLayers())
+    outer, inner = next(iter(loader)).adjs
+    assert outer.edge_index.tolist() == [[1, 2], [0, 1]]
+    assert inner.edge_index.tolist() == [[1], [0]]
 
 
 def test_a_layers_edges_are_those_of_its_hops():

@@ -135,9 +135,23 @@ def test_attributes_that_have_no_such_rows(data):
     data.x = data.x[:50]
     with pytest.raises(IndexError, match=r"'x' must have a row for each node.*table of 50 rows"):
         next(iter(loader))
-    data.x = ["one"] * 200
-    with pytest.raises(ValueError, match=r"attribute 'x' must have.*'list'"):
-        next(iter(loader))
+    for value, found in (
+        (["one"] * 200, "a list: pass a tensor of numbers"),
+        (np.array(["one"] * 200), r"an array of dtype '<U3': replace what is no number"),
+        (np.array([None] * 200), r"an array of dtype 'object': replace what is no number"),
+        (torch.eye(200).to_sparse_csr(), r"a tensor of layout torch\.sparse_csr: pass a dense one"),
+    ):
+        data.x = value
+        with pytest.raises(TypeError, match=f"'x' has an entry for each node, .* is {found}"):
+            next(iter(loader))
+
+
+def test_two_graphs(data):
+    """A list of graphs, for training and for tests, is no pair of stores of one graph."""
+    for two in ([data, data.clone()], (data, data.clone()), [data, HeteroData()]):
+        with pytest.raises(ValueError, match=r"got two graphs, a Data and a .* loader of each"):
+            NeighborLoader(two, [2])
+    assert next(iter(NeighborLoader((data, data), [2], IDS))).n_id.numel() > 0
 
 
 def test_samplers(data, shop):

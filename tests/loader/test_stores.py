@@ -7,35 +7,15 @@ import torch_geometric.loader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData, TensorAttr
-from torch_geometric.testing import MyFeatureStore, MyGraphStore
+from torch_geometric.testing import MyGraphStore
 
 from khop.loader import NeighborLoader
 from khop.sampler import NeighborSampler
+from support.loaders.stores import RowStore
 from support.versions import of_newest_pyg
 
 LAYOUTS = ("coo", "sorted", "csc", "csr")
 RELATIONS = (("a", "to", "b"), ("b", "to", "a"), ("a", "self", "a"), ("c", "to", "a"))
-
-
-class RowStore(MyFeatureStore):
-    """PyG's example store, indexed by row and asked for all attributes of a batch at once."""
-
-    def __init__(self, as_numpy=False):
-        super().__init__()
-        self.calls = []
-        self._as_numpy = as_numpy
-
-    def _get_tensor(self, attr):
-        _, tensor = self.store[self.key(attr)]
-        picked = tensor if attr.index is None else tensor[attr.index]
-        return picked.numpy() if self._as_numpy else picked
-
-    def _get_tensor_size(self, attr):
-        return tuple(self.store[self.key(attr)][1].shape)
-
-    def _multi_get_tensor(self, attrs):
-        self.calls.append([(a.group_name, a.attr_name) for a in attrs])
-        return super()._multi_get_tensor(attrs)
 
 
 def in_layout_order(edge_index, layout):

@@ -1,5 +1,8 @@
 """Windows of walks for PyG's models of node embeddings."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -9,9 +12,11 @@ from torch_geometric.nn.models import node2vec
 from khop.loader import MetaPath2VecLoader, Node2VecLoader
 from khop.sampler import random_walk
 from support.cluster import twins
+from support.formats import fenced
 from support.reference import oracle
 from support.reference.random_walks import key_of, rows_of, walk, word_of
 
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorials" / "sampling-methods.md"
 PATH = [twins.WRITES, twins.CITES, twins.WRITTEN]
 
 
@@ -73,11 +78,17 @@ def test_windows_of_metapath2vec_are_in_the_models_numbering():
     model.loss(positive, negative).backward()
 
 
-def test_a_model_of_node2vec_learns_from_them(monkeypatch):
-    monkeypatch.setattr(node2vec, "WITH_PYG_LIB", True)
-    monkeypatch.setattr(torch.ops.pyg, "random_walk", None, raising=False)
+def test_a_model_of_node2vec_learns_from_them():
+    """The tutorial's, which needs no pyg-lib, and has the loss of PyG's."""
     data = twins.homogeneous()
-    model = node2vec.Node2Vec(data.edge_index, 16, 6, 3, num_nodes=150)
+    names = {"torch": torch, "data": data}
+    (block,) = [b for b in fenced.blocks(TUTORIAL, "{code-cell}") if "class SkipGram" in b.source]
+    exec(block.compiled(TUTORIAL), names)
+    model = names["SkipGram"](150, 16)
+    pygs = SimpleNamespace(embedding=model.embedding, embedding_dim=16, EPS=1e-15)
+    windows = names["positive"], names["negative"]
+    model.embedding.weight.data *= 0.3  # PyG clips losses of scores beyond 16
+    torch.testing.assert_close(model.loss(*windows), node2vec.Node2Vec.loss(pygs, *windows))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     loader = Node2VecLoader(data, 6, 3, batch_size=50, shuffle=True, seed=0)
     losses = []

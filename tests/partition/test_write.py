@@ -9,8 +9,10 @@ import sys
 
 import numpy as np
 import pytest
+import torch
+from torch_geometric.data import Data
 
-from khop.partition import PartitionFolder, RandomPartitioner, verify_folder
+from khop.partition import GraphSource, PartitionFolder, RandomPartitioner, verify_folder
 from khop.storage.folder import FolderWriter
 
 STEPS = ["nodes of type 'node'", "edges of type ('node', 'to', 'node')", "checksums"]
@@ -155,3 +157,21 @@ def test_object_arrays_are_not_written(tmp_path):
     ):
         writer.save("map/x.npy", np.array([{}], object))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.eye(4).to_sparse_csr(), r"is a sparse tensor \(torch.sparse_csr\): make it dense"),
+        (torch.eye(4).to_sparse(), r"is a sparse tensor \(torch.sparse_coo\): make it dense"),
+        (torch.eye(4).to(torch.float8_e4m3fn), "dtype 'float8_e4m3fn' is not supported: convert"),
+        (np.array([None] * 4), "dtype 'object' is not supported: convert"),
+        (np.array(list("abcd")), "dtype 'str32' is not supported: convert"),
+    ],
+    ids=str,
+)
+def test_attributes_that_folders_do_not_hold(value, message):
+    """They are named, with what to do."""
+    data = Data(edge_index=torch.tensor([[1, 2, 3], [0, 1, 2]]), feature=value, num_nodes=4)
+    with pytest.raises(TypeError, match=f"attribute 'feature'.* {message}"):
+        GraphSource.from_data(data)

@@ -11,11 +11,11 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 from khop import _native
 from khop.data import Graph, Topology
 from khop.sampler import NeighborSampler
+from khop.sampler.draw_scope import BatchKey
 from khop.sampler.engine import Engine, finish
 from khop.sampler.link import Links, LinkSampler
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.negative import Candidates, NegativeSampler
-from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
 from khop.typing import EDGE, NODE

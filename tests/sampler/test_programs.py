@@ -77,7 +77,7 @@ def test_a_program_travels_by_its_fields():
         "name": "test-smallest",
         "layer_dependency": False,
         "program": {"fanout": 3, "hops": 2},
-        "layer_wise": False,
+        "layer_wise": True,
     }
     assert codec.from_json(SamplingSpec, sent, "a spec") == spec
     for program in (None, {"fanout": 3, "depth": 1}, {"fanout": 0}, {"fanout": "3"}, [3]):

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -11,6 +12,7 @@ from khop import codec
 from khop.errors import ProtocolError
 from khop.loader import LinkNeighborLoader, NeighborLoader
 from khop.sampler import PinSage, Ppr
+from khop.sampler.methods.ppr import _share
 from khop.sampler.spec import SamplingSpec
 from support.cluster import twins
 from support.reference import oracle
@@ -56,11 +58,48 @@ def test_scores_are_personalised_pagerank(alpha):
         assert weights == sorted(weights, reverse=True)
 
 
+def exact_scores(edge_index, num_nodes, alpha):
+    """[seed, node] scores of personalised PageRank, and degrees, by linear algebra."""
+    counts = torch.zeros(num_nodes, num_nodes, dtype=torch.float64)
+    counts.index_put_(tuple(edge_index.flip(0)), torch.ones(()).double(), accumulate=True)
+    degrees = counts.sum(1)
+    steps = counts / degrees.clamp(min=1).view(-1, 1)
+    return alpha * torch.linalg.inv(torch.eye(num_nodes) - (1 - alpha) * steps), degrees.clamp(
+        min=1
+    )
+
+
+@pytest.mark.parametrize("undirected", [True, False])
+@pytest.mark.parametrize(("alpha", "eps"), [(0.25, 1e-2), (0.05, 1e-4), (0.01, 1e-7)])
+def test_eps_bounds_the_error(undirected, alpha, eps):
+    """By the degree in undirected graphs; in directed ones, by residuals of all nodes."""
+    edge_index = twins.homogeneous().edge_index[:, :300] % 60
+    if undirected:
+        edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+    exact, degrees = exact_scores(edge_index, 60, alpha)
+    bound = eps * degrees if undirected else eps * (degrees @ exact)
+    data = Data(edge_index=edge_index, num_nodes=60)
+    batch = next(iter(NeighborLoader(data, Ppr(60, alpha, eps), SEEDS[::2], batch_size=2)))
+    for seed, pairs in joined(batch).items():
+        scores = torch.zeros(60, dtype=torch.float64)
+        for node, score in pairs:
+            scores[node] = score
+        error, rounding = exact[seed] - scores, 6e-8 * exact[seed]
+        assert (error >= -rounding).all()
+        assert (error <= bound + rounding).all()
+
+
+def test_shares_are_exact():
+    amounts = np.array([0, 1, 2**31 - 1, 2**31, 2**61 + 12345678901, 2**62 - 1, 2**62])
+    for part in (0, 1, 2**31 - 1, 2**31, round(0.01 * 2**62), 2**62 - 1, 2**62):
+        assert _share(amounts, part).tolist() == [int(a) * part >> 62 for a in amounts]
+
+
 def pushed(rows, seed, alpha, eps):
-    """{node: score}, by pushes in rounds, in integers of 2^-38."""
-    unit = 2**38
-    residuals, scores = {seed: round(alpha * unit)}, {}
-    limit = max(1, round(alpha * eps * unit))
+    """{node: score}, by pushes in rounds, in integers of 2^-62."""
+    unit = 2**62
+    residuals, scores = {seed: unit}, {}
+    limit, ending = round(eps * unit), round(alpha * unit)
 
     def is_due(node, residual):
         return residual >= limit * max(1, len(rows.get(node, [])))
@@ -68,13 +107,16 @@ def pushed(rows, seed, alpha, eps):
     due = dict(residuals)
     while due:
         for node, residual in due.items():
-            scores[node] = scores.get(node, 0) + residual
             residuals[node] -= residual
         for node, residual in due.items():
+            ended = residual * ending >> 62
+            scores[node] = scores.get(node, 0) + ended
             row = rows.get(node, [])
             for neighbor, _ in row:
-                share = (residual * round((1 - alpha) * 2**25) // 2**25) // len(row)
+                share = (residual - ended) // len(row)
                 residuals[neighbor] = residuals.get(neighbor, 0) + share
+            if row:
+                residuals[node] += (residual - ended) % len(row)
         due = {node: r for node, r in residuals.items() if is_due(node, r)}
     return {node: score / unit for node, score in scores.items()}
 

@@ -26,6 +26,7 @@ class Smallest(ProgramMethod):
     name: ClassVar[str] = "test-smallest"
     edge_values: ClassVar[tuple[str, ...]] = ("edge_norm",)
     node_values: ClassVar[tuple[str, ...]] = ("node_norm",)
+    layer_wise: ClassVar[bool] = True
 
     fanout: Annotated[int, Between(1, 100)]
     hops: Annotated[int, Between(0, 10)] = 2

@@ -44,6 +44,7 @@ class LayerImportance(StepMethod):
 
     sampling_type: ClassVar[Literal["individual", "collective"]] = "collective"
     edge_values: ClassVar[tuple[str, ...]] = ("edge_norm",)
+    layer_wise: ClassVar[bool] = True
 
     size: Annotated[int, Between(1, 1000)]
     layers: Annotated[int, Between(1, 10)] = 2

@@ -67,7 +67,12 @@ def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
                 f"{what} is on device '{value.device}': move it to the CPU first (`.cpu()`)"
             )
         value = value.detach()
+        if str(value.layout) != "torch.strided":
+            raise TypeError(
+                f"{what} is a sparse tensor ({value.layout}): make it dense first (`.to_dense()`)"
+            )
         name = str(value.dtype).removeprefix("torch.")
+        _check_dtype(name, what)
         if name == "bfloat16":
             import torch
 
@@ -78,11 +83,17 @@ def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
     else:
         array = np.asarray(value)
         name = array.dtype.name
-    if name not in _STORAGE:
-        raise TypeError(f"{what}: dtype '{name}' is not supported: khop stores {', '.join(DTYPES)}")
+    _check_dtype(name, what)
     if storage_dtype(name) != array.dtype:  # e.g. a foreign byte order
         array = array.astype(storage_dtype(name))
     return array, name
+
+
+def _check_dtype(name: str, what: str) -> None:
+    if name not in _STORAGE:
+        raise TypeError(
+            f"{what}: dtype '{name}' is not supported: convert it to one of {', '.join(DTYPES)}"
+        )
 
 
 def to_numbers(value: ArrayLike, what: str = "array") -> Array:

@@ -32,6 +32,12 @@ def parse_device(device: Any, default_gpu: int | None = None) -> tuple[str, int]
     return kind, current_gpu() if default_gpu is None else default_gpu
 
 
+def is_cpu(device: Any) -> bool:
+    """Return True for None and for names of the CPU, 'cpu' or `torch.device("cpu")`."""
+    kind, colon, number = str(device).partition(":")
+    return device is None or (kind == "cpu" and (not colon or number.isdecimal()))
+
+
 def current_gpu() -> int:
     """Return the index of the GPU that 'cuda' means in this thread: torch's current one.
 

@@ -19,6 +19,7 @@ class Feature(Carried):
             copied, if its rows are contiguous.
         dtype: name of the values' dtype where NumPy has none ('bfloat16' stored as uint16). If
             None, the dtype of `values`.
+        what: what the values are called in error messages.
 
     Raises:
         TypeError, ValueError: values without rows, or stored in another dtype than `dtype` is.
@@ -31,8 +32,8 @@ class Feature(Carried):
         [[4.0, 5.0], [0.0, 1.0]]
     """
 
-    def __init__(self, values: ArrayLike, dtype: str | None = None) -> None:
-        array, name = to_array(values, "feature")
+    def __init__(self, values: ArrayLike, dtype: str | None = None, what: str = "feature") -> None:
+        array, name = to_array(values, what)
         if array.ndim == 0:
             raise ValueError("a feature needs a row axis (got a scalar)")
         if dtype is not None and storage_dtype(dtype) != array.dtype:

@@ -35,12 +35,12 @@ from khop.loader.torch_workers import LazyEpoch, TorchBatches, torch_iterator
 from khop.loader.user_sampler import UserBatchSampler
 from khop.metrics.loader_stats import StatsAccumulator
 from khop.sampler.device import TorchDevice
+from khop.sampler.draw_scope import batch_scope
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.plan import EpochPlan
 from khop.sampler.pyg_output import SampledSubgraph
 from khop.sampler.random_walks import torch_threads
-from khop.sampler.spec import SamplingSpec
 from khop.typing import WorkerType
 
 
@@ -151,9 +151,13 @@ class EpochLoader(PygForm, StatefulLoader):
             drawn = drawn_beside(self._draw_timed, batches, may)
             made = map(self._join_drawn, drawn)
             return MadeBatches(made, drawn.close, self._finish, False, epoch)
-        ahead = self.num_workers * (self.prefetch_factor or 2)
-        threads = BackgroundIterator(self._make, batches, self.num_workers, ahead, self.timeout)
-        return MadeBatches(threads, threads.close, self._finish, True, epoch)
+        work = self.num_workers, self.num_workers * (self.prefetch_factor or 2), self.timeout
+        if not self._joins_here:
+            threads = BackgroundIterator(self._make, batches, *work)
+            return MadeBatches(threads, threads.close, self._finish, True, epoch)
+        drawing = BackgroundIterator(self._draw_timed, batches, *work)
+        joined = map(self._join_drawn, drawing)
+        return MadeBatches(joined, drawing.close, self._finish, False, epoch)
 
     def _check_resumable(self) -> None:
         if self._in_processes and not getattr(self, "in_order", True):
@@ -209,7 +213,8 @@ class EpochLoader(PygForm, StatefulLoader):
             drawn, metadata = self._draw_planned(positions)
             size = size_of_drawn(drawn)
         else:
-            drawn = self._sample(positions)
+            otherwise = self.collates_otherwise
+            drawn = self._collated(positions) if otherwise else self._sample(positions)
             size = size_of_output(drawn)
         number, num_seeds = positions.key.batch, len(positions.positions)
         ended = monotonic_ns()
@@ -217,9 +222,9 @@ class EpochLoader(PygForm, StatefulLoader):
 
     def _join_drawn(self, drawn: DrawnBatch) -> Timed:
         """Join a sampled subgraph with its attributes. Runs in threads."""
-        began, subgraph = monotonic_ns(), drawn.subgraph
+        began, subgraph, filtered = monotonic_ns(), drawn.subgraph, False
         if not isinstance(subgraph, SampledSubgraph):
-            batch = self._join(subgraph)
+            batch, filtered = self._joined(subgraph)
         elif self._device_joiner is not None:
             device_joiner = self._device_joiner
             batch = device_joiner.join(
@@ -227,12 +232,35 @@ class EpochLoader(PygForm, StatefulLoader):
             )
         else:
             batch = self._collate(self._joiner, subgraph, drawn.metadata)
-        return Timed(batch, drawn, get_native_id(), began, monotonic_ns())
+        return Timed(batch, drawn, get_native_id(), began, monotonic_ns(), filtered)
+
+    @property
+    def _joins_here(self) -> bool:
+        """True if the iterating thread joins what other threads have drawn.
+
+        A user's store may be bound to it. PyG infers `filter_per_worker=False` for data on a GPU,
+        which other threads may read.
+        """
+        if self.filter_per_worker:
+            return False
+        replaced = self.collates_otherwise or self.filters_otherwise
+        return replaced or not getattr(self.data, "is_cuda", False)
+
+    def _joined(self, drawn: Any) -> tuple[Any, bool]:
+        """Join what was drawn in PyG's form; return whether PyG's steps have finished it, too."""
+        if self.collates_otherwise and self.filter_per_worker:
+            return drawn, True
+        if self.collates_otherwise or self.filters_otherwise:
+            with batch_scope():
+                return self.filter_fn(drawn), True
+        return self._join(drawn), False
 
     def _is_native(self) -> bool:
         """Return True if no hook, store or sampler needs PyG's form between drawing and joining."""
         sampler, data = self._sampler, self.data
         if self.transform_sampler_output is not None or type(sampler) is not NeighborSampler:
+            return False
+        if self.collates_otherwise or self.filters_otherwise:
             return False
         graph = sampler.graph
         if isinstance(data, Data):
@@ -244,25 +272,18 @@ class EpochLoader(PygForm, StatefulLoader):
             and list(data._edge_store_dict) == graph.edge_types
         )
 
-    def _finish(self, batch: Any) -> Any:
+    def _finish(self, timed: Timed) -> Any:
         """Finish a batch in the iterating thread: device, transform, pinned memory."""
+        batch = timed.batch
         if isinstance(batch, OnDevice):
             batch = batch.taken()
         elif self._device_joiner is not None:
             batch = batch.to(self._device_joiner.device.torch_device)
-        if self._layer_wise:
-            batch.layer_wise = True
-        if self.transform is not None:
+        if self.transform is not None and not timed.filtered:
             batch = self.transform(batch)
         if self.pin_memory and torch.cuda.is_available():
             batch = batch.pin_memory()
         return batch
-
-    @cached_property
-    def _layer_wise(self) -> bool:
-        """True if all nodes of a batch draw in each hop."""
-        spec = getattr(self._sampler, "spec", None)
-        return isinstance(spec, SamplingSpec) and spec.method.layer_wise
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -22,7 +22,7 @@ from khop.loader.clusters import given_clusters, metis_clusters
 from khop.loader.fingerprint import digest
 from khop.loader.induced_loader import InducedLoader, check_homogeneous
 from khop.loader.saved_tensors import load_tensors, save_tensors
-from khop.sampler.pyg_sampler import BatchKey
+from khop.sampler.draw_scope import BatchKey
 from khop.sampler.requests import SeedSet
 from khop.typing import Int64Array, WorkerType
 

@@ -5,6 +5,7 @@ Runs in the trainer and its worker processes, for loaders in memory and distribu
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,31 @@ def annotate_links(
     # The whole graph may have attributes of these names.
     for name in ("edge_label_index", "edge_label_time"):
         put(store, name, None)
+
+
+def add_values(
+    batch: Data | HeteroData,
+    values: Mapping[str, Any],
+    node_types: Sequence[NodeType],
+    edge_types: Sequence[EdgeType],
+) -> None:
+    """Add what the sampling method delivers beside nodes and edges: the only way into batches.
+
+    Args:
+        batch: a joined batch.
+        values: as of `khop.sampler.pyg_output.SampledSubgraph`.
+        node_types: the graph's, which names of `values` refer to.
+        edge_types: likewise.
+    """
+    for name, value in values.items():
+        kind, _, attribute = name.rpartition(".")
+        if isinstance(batch, Data):
+            store = batch._store
+        elif not kind:
+            store = batch._global_store
+        else:
+            store = batch[(node_types if kind[0] == "n" else edge_types)[int(kind[1:])]]
+        put(store, attribute, value)
 
 
 def put(store: Any, name: str, value: Any) -> None:

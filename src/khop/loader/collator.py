@@ -9,9 +9,9 @@ attributes one by one, which takes longer than sampling and copying a small batc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
@@ -23,7 +23,7 @@ from khop.data import Feature
 from khop.loader.adjacency import Drawn, sampled_adjacency
 from khop.loader.collate import is_plain, stack_endpoints, to_tensor
 from khop.loader.fast_copy import copy_with, hetero_data_around
-from khop.sampler.pyg_output import SampledSubgraph
+from khop.sampler.pyg_output import SampledSubgraph, values_of
 from khop.typing import EdgeType, NodeType
 
 
@@ -61,8 +61,6 @@ class Collator:
         mapping = plan.template.copy()
         plan.put_nodes(mapping, node)
         plan.put_edges(mapping, edge_index, edge, (len(node), len(node)))
-        for name, value in drawn.values.items():
-            mapping[name.partition(".")[2]] = value
         # If the sample has none, PyG removes the attributes of the whole graph.
         _put(mapping, "batch", drawn.trees and drawn.trees[0])
         _put(mapping, "num_sampled_nodes", drawn.nodes_per_hop and drawn.nodes_per_hop[0])
@@ -92,8 +90,6 @@ class Collator:
             size = sizes[edge_type[0]], sizes[edge_type[2]]
             plan.put_edges(mapping, drawn.edge_index[i], drawn.edges[i], size)
             _put_ith(mapping, "num_sampled_edges", drawn.edges_per_hop, i)
-        _put_values(nodes, "n", drawn.values)
-        _put_values(edges, "e", drawn.values)
         return hetero_data_around(data, nodes, edges)
 
     def _plan(
@@ -269,6 +265,21 @@ class _Rows:
         plain = dim == 0 and is_plain(value)
         self._feature = joiner.feature(value, kind, name, of_nodes) if plain else None
 
+    def _check(self) -> None:
+        """Raise TypeError if no rows can be taken."""
+        value, found = self._value, ""
+        if isinstance(value, Tensor) and value.layout not in (torch.strided, torch.sparse_coo):
+            found = f"a tensor of layout {value.layout}: pass a dense one (`.to_dense()`)"
+        elif isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
+            found = f"an array of dtype '{value.dtype}': replace what is no number by numbers"
+        elif isinstance(value, list | tuple):
+            found = f"a {type(value).__name__}: pass a tensor of numbers"
+        if found:
+            raise TypeError(
+                f"{self._what} has an entry for each {self._unit}, of which batches take rows, but "
+                f"is {found}, or keep it outside of the graph"
+            )
+
     def take(self, index: Tensor, ids: Any) -> Any:
         """Return the rows at `index`.
 
@@ -278,10 +289,12 @@ class _Rows:
 
         Raises:
             IndexError, ValueError: some rows do not exist; the message names the attribute.
+            TypeError: no rows can be taken.
         """
         try:
             if self._feature is not None:
                 return self._joiner.gather(self._feature, ids)
+            self._check()
             self._joiner.use(self._value)
             if isinstance(self._value, Tensor):
                 index = index.to(self._value.device)
@@ -306,18 +319,6 @@ def _put_ith(mapping: dict[str, Any], name: str, values: list[Any] | None, i: in
         mapping[name] = values[i]
 
 
-def _put_values(
-    mappings: Mapping[Any, dict[str, Any]], prefix: str, values: Mapping[str, Tensor]
-) -> None:
-    """Add what the sampling method says of types: 'e1.edge_norm' to the second edge type."""
-    if values:
-        stores = {f"{prefix}{i}": mapping for i, mapping in enumerate(mappings.values())}
-        for name, value in values.items():
-            kind, _, attribute = name.partition(".")
-            if kind in stores:
-                stores[kind][attribute] = value
-
-
 def drawn_of_data(out: SamplerOutput) -> SampledSubgraph:
     """Convert a subgraph from PyG's form."""
     return SampledSubgraph(
@@ -327,6 +328,7 @@ def drawn_of_data(out: SamplerOutput) -> SampledSubgraph:
         _listed(out.batch),
         _listed(out.num_sampled_nodes),
         _listed(out.num_sampled_edges),
+        values_of(out),
     )
 
 
@@ -354,6 +356,7 @@ def drawn_of_hetero_data(out: HeteroSamplerOutput, data: HeteroData) -> SampledS
         _in_order(out.batch, node_types),
         _in_order(out.num_sampled_nodes, node_types),
         _in_order(out.num_sampled_edges, edge_types),
+        values_of(out),
     )
 
 

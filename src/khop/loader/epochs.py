@@ -9,8 +9,8 @@ import torch
 
 from khop import _native
 from khop.sampler.arguments import check_key_part
+from khop.sampler.draw_scope import BatchKey, open_scope
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
-from khop.sampler.pyg_sampler import BatchKey
 from khop.typing import Int64Array
 
 
@@ -21,6 +21,13 @@ class KeyedBatch(NamedTuple):
         positions: [n] int64 positions of its seeds in the input; memory not shared with others.
         key: key of its draws.
     """
+
+    positions: Int64Array
+    key: BatchKey
+
+
+class ListedBatch(NamedTuple):
+    """Batch for a `collate_fn` that is the user's own; fields as of `KeyedBatch`."""
 
     positions: Int64Array
     key: BatchKey
@@ -77,7 +84,10 @@ class PlannedBatches:
 
 
 class SeedPositions:
-    """Data set for a torch `DataLoader`: returns a batch's positions, with its key."""
+    """Data set for a torch `DataLoader`: returns a batch's positions, with its key.
+
+    In torch's worker processes, users' `collate_fn` gets a list of them, as from PyG's loaders.
+    """
 
     def __init__(self, num_seeds: int) -> None:
         self._num_seeds = num_seeds
@@ -88,5 +98,9 @@ class SeedPositions:
     def __getitem__(self, position: int) -> int:
         return position
 
-    def __getitems__(self, positions: KeyedBatch) -> KeyedBatch:
-        return positions
+    def __getitems__(self, positions: KeyedBatch | ListedBatch) -> KeyedBatch | list[int]:
+        if isinstance(positions, KeyedBatch):
+            return positions
+        open_scope(positions.key)
+        listed: list[int] = positions.positions.tolist()
+        return listed

@@ -22,9 +22,9 @@ from khop.loader.arguments import check_hooks, check_loader_options
 from khop.loader.base import EpochLoader
 from khop.loader.epochs import KeyedBatch
 from khop.loader.fingerprint import digest
+from khop.sampler.draw_scope import BatchKey
 from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.pyg_output import SampledSubgraph, to_pyg
-from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.requests import SeedSet
 from khop.typing import Int64Array, WorkerType
 

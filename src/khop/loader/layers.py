@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.neighbor_sampler import EdgeIndex
@@ -28,12 +29,12 @@ class ToLayers:
 
     If nodes draw their neighbours once (lists, `Labor`), a layer has the edges of all hops up to
     its own, and the result is exactly the model's on the whole batch. If all nodes draw anew in
-    each hop (`NeighborSampling(..., layer_wise=True)`, `PoissonLadies`, `Ladies`), a layer has the
-    edges of its hop alone. Batches say which: the latter have `layer_wise`, True.
+    each hop (`NeighborSampling(..., layer_wise=True)`, `PoissonLadies`, `Ladies`, `FastGcn`), a
+    layer has the edges of its hop alone. Batches say which: the latter have `layer_wise`, True.
 
     Raises:
         ValueError: a batch whose hops cannot be told apart ('induced' or 'bidirectional'
-            subgraphs).
+            subgraphs), or in which nodes draw in several hops without `layer_wise`.
 
     Example:
         >>> loader = NeighborLoader(data, [2, 2], batch_size=1, transform=ToLayers())
@@ -83,10 +84,19 @@ def _split(
         destinations: likewise.
         edges: number of edges of each hop.
         apart: a layer has the edges of its hop alone.
+
+    Raises:
+        ValueError: nodes draw in several hops, though layers are not apart.
     """
     ends, num_src = [0, *accumulate(edges)], [*accumulate(sources)]
     num_dst = [*accumulate(destinations)]
     edge_index: Tensor = store.edge_index
+    if not apart and _is_drawn_anew(edge_index[1], ends, num_dst):
+        raise ValueError(
+            "nodes of the batch draw in several hops, but the batch has no `layer_wise`: layers "
+            "would mix the hops. A sampling method whose nodes all draw in each hop says "
+            "`layer_wise = True`; code that makes batches of others has to pass the flag on"
+        )
     ids: Tensor | None = store.get("e_id")
     adjs, ranges = [], []
     for hop in reversed(range(len(edges))):
@@ -95,6 +105,19 @@ def _split(
         adjs.append(EdgeIndex(edge_index[:, place], None if ids is None else ids[place], size))
         ranges.append(place)
     return adjs, ranges
+
+
+def _is_drawn_anew(destinations: Tensor, ends: list[int], num_dst: list[int]) -> bool:
+    """Return True if edges of a hop lead to nodes that an earlier hop had drawn for.
+
+    Args:
+        destinations: [num_edges] numbers of the nodes that drew.
+        ends: 0, then the number of edges up to each hop.
+        num_dst: number of seeds, then of nodes up to each hop.
+    """
+    hops = [hop for hop in range(1, len(ends) - 1) if ends[hop + 1] > ends[hop]]
+    least = [destinations[ends[hop] : ends[hop + 1]].min() - num_dst[hop - 1] for hop in hops]
+    return bool(least) and bool((torch.stack(least) < 0).any())
 
 
 def _known(store: Any, name: str, what: Any) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
+from khop.data.device import is_cpu
 from khop.data.info import GraphInfo
 from khop.loader.arguments import (
     check_hooks,
@@ -32,11 +33,11 @@ from khop.loader.inputs import (
 )
 from khop.loader.selection import LinkInputs
 from khop.sampler.device import DeviceOptions
+from khop.sampler.draw_scope import BatchKey
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.pyg_links import LinkOptions, link_metadata
 from khop.sampler.pyg_output import SampledSubgraph
-from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.seed_times import check_times, given_times
 from khop.sampler.source import as_input, open_input
 from khop.typing import EdgeType, WorkerType
@@ -75,7 +76,8 @@ class LinkNeighborLoader(
         transform_sampler_output: applied to the sampler's output.
         is_sorted: edges are sorted by destination and, with times, by time for each: checked, not
             sorted.
-        filter_per_worker: with worker processes, join features there (default) or in the trainer.
+        filter_per_worker: join features in the workers (default). If False, workers only sample,
+            and the thread that iterates joins: for stores that no other may read.
         neighbor_sampler: use this sampler instead.
         directed: deprecated in PyG; False is subgraph type 'induced'.
         strict_negatives: draw only negatives that are not edges of the graph; PyG's may be edges.
@@ -97,7 +99,7 @@ class LinkNeighborLoader(
             draws the next batch, without attributes, if drawing takes more than 2 ms and torch may
             use more than one thread.
         device: GPU that draws and gathers: 'cuda:1', or 'cuda' for torch's current one. Batches are
-            in its memory, and equal those made by the CPU. If None, the CPU.
+            in its memory, and equal those made by the CPU. If None or 'cpu', the CPU.
         device_options: placement of graph and attributes with `device`; see
             `khop.loader.DeviceOptions`.
         **kwargs: arguments of `torch.utils.data.DataLoader`: `batch_size`, `shuffle`, `drop_last`,
@@ -170,7 +172,7 @@ class LinkNeighborLoader(
                 device=device,
                 device_options=device_options,
             )
-        elif device is not None:
+        elif not is_cpu(device):
             raise ValueError("pass device to the sampler that is given, not to the loader")
         else:
             check_sampler(neighbor_sampler, "sample_from_edges", data)

@@ -10,6 +10,7 @@ import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.sampler import NodeSamplerInput
 
+from khop.data.device import is_cpu
 from khop.loader.arguments import check_hooks, check_loader_options, check_sampler
 from khop.loader.base import EpochLoader
 from khop.loader.collate import annotate_seeds
@@ -17,9 +18,9 @@ from khop.loader.epochs import KeyedBatch
 from khop.loader.inputs import checked_nodes, checked_times, checked_values, split_nodes
 from khop.loader.selection import NodeInputs
 from khop.sampler.device import DeviceOptions
+from khop.sampler.draw_scope import BatchKey
 from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.pyg_output import SampledSubgraph
-from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.seed_times import check_times
 from khop.sampler.source import as_input, open_input
 from khop.typing import WorkerType
@@ -31,13 +32,14 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
     It takes PyG's arguments and returns PyG's batches: seeds first in `n_id`, `edge_index` in the
     batch's numbering, `e_id`, `input_id`, `batch_size`, `num_sampled_nodes`, `num_sampled_edges`,
     and every attribute of the sampled nodes and edges. The drawn neighbours are a function of seed,
-    epoch, batch index and graph, for any number of workers.
+    epoch, batch index and graph, for any number of workers. Subclasses may override `collate_fn`
+    and `filter_fn`, and users set them on a loader: they are called as by PyG's.
 
     Args:
         data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), or any pair of a PyG
-            `FeatureStore` and a `GraphStore`, whose edge attributes batches carry, too. Threads
-            call stores at the same time: pass `worker_type='process'` for stores that do not
-            support this.
+            `FeatureStore` and a `GraphStore`, whose edge attributes batches carry, too. Worker
+            threads call stores at the same time: pass `filter_per_worker=False` (or
+            `worker_type='process'`) for stores that do not support this.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours, and
             no hops, `[]`, only the seeds. Or a method with them, `khop.sampler.Labor([15, 10])`.
         input_nodes: seeds: int64 ids, a boolean mask, or None for all nodes. For a `HeteroData`: a
@@ -57,7 +59,8 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         transform_sampler_output: applied to the sampler's output.
         is_sorted: edges are sorted by destination and, with times, by time for each: checked, not
             sorted.
-        filter_per_worker: with worker processes, join features there (default) or in the trainer.
+        filter_per_worker: join features in the workers (default). If False, workers only sample,
+            and the thread that iterates joins: for stores that no other may read.
         neighbor_sampler: use this sampler instead.
         directed: deprecated in PyG; False is subgraph type 'induced'.
         seed: makes epochs reproducible: epoch i is the same for equal seed and stream. If None,
@@ -74,7 +77,7 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             draws the next batch, without attributes, if drawing takes more than 2 ms and torch may
             use more than one thread.
         device: GPU that draws and gathers: 'cuda:1', or 'cuda' for torch's current one. Batches are
-            in its memory, and equal those made by the CPU. If None, the CPU.
+            in its memory, and equal those made by the CPU. If None or 'cpu', the CPU.
         device_options: placement of graph and attributes with `device`; see
             `khop.loader.DeviceOptions`.
         **kwargs: arguments of `torch.utils.data.DataLoader`: `batch_size`, `shuffle`, `drop_last`,
@@ -142,7 +145,7 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
                 device=device,
                 device_options=device_options,
             )
-        elif device is not None:
+        elif not is_cpu(device):
             raise ValueError("pass device to the sampler that is given, not to the loader")
         else:
             check_sampler(neighbor_sampler, "sample_from_nodes", data)

@@ -14,6 +14,7 @@ from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 
 from khop.loader.iterator import BatchSource, Taken
 from khop.metrics.watch import Cost
@@ -26,7 +27,7 @@ class DrawnBatch(NamedTuple):
     """Sampled subgraph of a batch, with times in nanoseconds of CLOCK_MONOTONIC.
 
     Attributes:
-        subgraph: output of the sampler.
+        subgraph: output of the sampler, or what a replaced `collate_fn` returned.
         metadata: the sampler's metadata of the seeds; None if `subgraph` is in PyG's form.
         number: index of the batch in the epoch.
         seeds: number of its seeds.
@@ -53,6 +54,7 @@ class Timed(NamedTuple):
         drawn: the subgraph that it was made from.
         thread: native id of the thread that joined it.
         began, ended: start and end of joining.
+        filtered: True if `filter_fn` made the batch: the transform has been applied.
     """
 
     batch: Any
@@ -60,6 +62,7 @@ class Timed(NamedTuple):
     thread: int
     began: int
     ended: int
+    filtered: bool = False
 
 
 class MadeBatches(BatchSource):
@@ -77,7 +80,7 @@ class MadeBatches(BatchSource):
         self,
         made: Iterator[Timed],
         close: Callable[[], None],
-        finish: Callable[[Any], Any],
+        finish: Callable[[Timed], Any],
         in_background: bool,
         epoch: int,
     ) -> None:
@@ -99,8 +102,8 @@ class MadeBatches(BatchSource):
     def finish(self, pending: Timed) -> tuple[Any, Cost]:
         """Finish a batch."""
         nbytes = _num_bytes(pending.batch)
-        batch = self._finish(pending.batch)
-        _, drawn, thread, joining, ended = pending
+        batch = self._finish(pending)
+        _, drawn, thread, joining, ended, _ = pending
         nodes, edges = drawn.size
         process = idle = 0
         if self._in_background:
@@ -152,8 +155,13 @@ def size_of_drawn(drawn: SampledSubgraph) -> tuple[int, int]:
 
 
 def size_of_output(out: Any) -> tuple[int, int]:
-    """Return the numbers of nodes and edges of a sampler's output in PyG's form."""
-    return _count(out.node), _count(out.row)
+    """Return the numbers of nodes and edges of a sampler's output in PyG's form.
+
+    Of a batch, too; of anything else that a replaced `collate_fn` returns they are 0.
+    """
+    if isinstance(out, Data | HeteroData):
+        return out.num_nodes or 0, out.num_edges
+    return _count(getattr(out, "node", None)), _count(getattr(out, "row", None))
 
 
 def _count(ids: Any) -> int:

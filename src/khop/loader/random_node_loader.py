@@ -11,7 +11,7 @@ from torch_geometric.data import Data, HeteroData
 
 from khop.loader.arguments import check_positive
 from khop.loader.induced_loader import InducedLoader
-from khop.sampler.pyg_sampler import BatchKey
+from khop.sampler.draw_scope import BatchKey
 from khop.sampler.requests import SeedSet
 from khop.sampler.source import open_input
 from khop.typing import Int64Array, WorkerType

@@ -23,9 +23,9 @@ from khop.loader.epochs import EpochKeys
 from khop.loader.fingerprint import digest
 from khop.loader.induced_loader import InducedLoader, check_homogeneous
 from khop.loader.saved_tensors import load_tensors, save_tensors
+from khop.sampler.draw_scope import BatchKey
 from khop.sampler.engine import finish
 from khop.sampler.methods.saint import SOURCES, SaintWalks, sources, visited
-from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.requests import SeedSet
 from khop.typing import Int64Array, WorkerType
 

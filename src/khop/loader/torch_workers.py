@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from khop.loader.epochs import KeyedBatch
+from khop.loader.epochs import KeyedBatch, ListedBatch
 from khop.loader.iterator import BatchSource, Taken
 from khop.loader.resume import EpochProgress
 from khop.metrics.watch import UNKNOWN, Cost
@@ -21,6 +21,7 @@ class EpochLoader(Protocol):
     generator: Any
     persistent_workers: bool
     _begun: EpochProgress | None
+    collates_otherwise: bool
 
     def __len__(self) -> int: ...
 
@@ -72,7 +73,8 @@ class LazyEpoch:
     def __iter__(self) -> Iterator[KeyedBatch]:
         begun = _alive(self._loader)._begun
         assert begun is not None  # making an iterator begins an epoch
-        yield from _alive(self._loader)._batches(begun)
+        for batch in _alive(self._loader)._batches(begun):
+            yield ListedBatch(*batch) if _alive(self._loader).collates_otherwise else batch
 
 
 class TorchBatches(BatchSource):

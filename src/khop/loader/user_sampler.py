@@ -8,7 +8,7 @@ from typing import Any
 from khop.loader.epochs import KeyedBatch
 from khop.loader.replay import Replay, positions_of
 from khop.loader.resume import EpochProgress
-from khop.sampler.pyg_sampler import BatchKey
+from khop.sampler.draw_scope import BatchKey
 from khop.typing import Int64Array
 
 

@@ -1,7 +1,8 @@
 """Windows of random walks, for models of node embeddings. Runs in the trainer.
 
 `Node2VecLoader` and `MetaPath2VecLoader` make what the `sample` methods of PyG's models of these
-names make, without pyg-lib and torch-cluster.
+names make, without pyg-lib and torch-cluster. (PyG's `Node2Vec` itself, unlike `MetaPath2Vec`,
+cannot be constructed without pyg-lib.)
 """
 
 from __future__ import annotations
@@ -114,6 +115,9 @@ class _WindowLoader:
 
 class Node2VecLoader(_WindowLoader):
     """Windows of node2vec's walks, which the `loss` of PyG's `Node2Vec` takes.
+
+    The loader needs no pyg-lib, but PyG's model does: the tutorial on sampling methods has a short
+    model with the same loss.
 
     Each batch is (positive, negative), both int64 tensors with `context_size` columns. Positive
     windows are of walks from the batch's nodes, B * walks_per_node * (walk_length + 1 -

@@ -187,10 +187,10 @@ class GraphSource:
             )
         for name, values in (node_attrs or {}).items():
             for node_type, value in _by_type(values, NODE).items():
-                nodes[node_type].attrs[name] = Feature(value)
+                nodes[node_type].attrs[name] = Feature(value, what=f"attribute '{name}'")
         for name, values in (edge_attrs or {}).items():
             for edge_type, value in _by_type(values, EDGE).items():
-                edges[edge_type].attrs[name] = Feature(value)
+                edges[edge_type].attrs[name] = Feature(value, what=f"attribute '{name}'")
         return cls(nodes, edges, heterogeneous)
 
     @classmethod
@@ -299,7 +299,7 @@ def _attrs_of(data: Any, store: Any, of_nodes: bool) -> dict[str, Feature]:
             )
         if data.__cat_dim__(name, value, store) != 0:
             raise TypeError(f"attribute '{name}' is not laid out with a row a node or edge")
-        attrs[name] = Feature(value)
+        attrs[name] = Feature(value, what=f"attribute '{name}'")
     return attrs
 
 

@@ -1,3 +1,4 @@
+from khop.sampler.draw_scope import BatchKey as BatchKey
 from khop.sampler.hotness import Seeds as Seeds, TypedRows as TypedRows, sample_prob as sample_prob
 from khop.sampler.link_spec import ExcludeSeedEdges as ExcludeSeedEdges
 from khop.sampler.methods import (
@@ -27,6 +28,5 @@ from khop.sampler.methods.access import Rows as Rows, Waiting as Waiting
 from khop.sampler.methods.ladies import NodesPerLayer as NodesPerLayer
 from khop.sampler.neighbor import NeighborSampler as NeighborSampler
 from khop.sampler.plan import EpochPlan as EpochPlan
-from khop.sampler.pyg_sampler import BatchKey as BatchKey
 from khop.sampler.random_walks import random_walk as random_walk
 from khop.sampler.spec import SamplingSpec as SamplingSpec

@@ -260,6 +260,7 @@ class DeviceWriter:
             edges=[next(parts) if has_ids else None for has_ids in self._has_ids],
             nodes_per_hop=node_hops if counts_hops else None,
             edges_per_hop=edge_hops if counts_hops else None,
+            values=self._spec.method.marks,
         )
 
 

@@ -8,9 +8,11 @@ the graph alone. Trainers and sampler processes use it. Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from khop import _native
 from khop.sampler.batch_draw import BatchDraw
@@ -106,6 +108,7 @@ class Engine:
                 spec.weighted,
             )
             yield from self._program.draw(drawn)
+            _check_values(self._program, subgraph, drawn.values, view)
             subgraph.values = drawn.values
             yield from self._complete(subgraph, exclude)
             return subgraph
@@ -180,6 +183,36 @@ class Engine:
     ) -> Generator[list[Ticket], None, BoolArray]:
         """Check which edges exist in the whole graph; see `GraphRows.has_edges`."""
         return self.rows.has_edges(relation, rows, neighbors)
+
+
+def _check_values(
+    program: ProgramMethod, subgraph: _native.Subgraph, values: Mapping[str, Any], view: GraphView
+) -> None:
+    """Raise ValueError unless values are what the program's class names, one for each node or edge.
+
+    Batches in memory and over partitions have what is named, so that nothing is lost in either.
+    """
+    if not values and not program.value_names("n") and not program.value_names("e"):
+        return
+    counts = {f"n{i}": subgraph.num_nodes(i) for i in range(len(view.num_nodes))}
+    counts |= {f"e{i}": subgraph.num_edges(i) for i in range(len(view.relations))}
+    lengths = {
+        f"{kind}.{name}": count
+        for kind, count in counts.items()
+        for name in program.value_names(kind[0])
+    }
+    what = type(program).__name__
+    if set(values) != set(lengths):
+        raise ValueError(
+            f"{what} delivers {sorted(values)}, but by its node_values and edge_values these are "
+            f"{sorted(lengths)}: name what `draw` puts into `graph.values`, of each type"
+        )
+    for name, array in values.items():
+        if array.dtype != np.float32 or array.shape != (lengths[name],):
+            raise ValueError(
+                f"{what} must deliver '{name}' as float32 of shape {(lengths[name],)} "
+                f"(got {array.dtype.name} of shape {array.shape})"
+            )
 
 
 def finish(steps: Generator[list[Ticket], None, Any]) -> Any:

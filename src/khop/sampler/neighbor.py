@@ -12,6 +12,7 @@ from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 
 from khop.data import Graph
 from khop.data.arrays import check_range, to_int64
+from khop.data.device import is_cpu
 from khop.data.info import GraphInfo
 from khop.sampler.collect_device import EdgeNames
 from khop.sampler.device import (
@@ -23,6 +24,7 @@ from khop.sampler.device import (
     wait_and_record_stream,
 )
 from khop.sampler.device_engine import graphs_on
+from khop.sampler.draw_scope import BatchKey
 from khop.sampler.drawer import SubgraphSampler
 from khop.sampler.hotness import Seeds, TypedRows, sample_prob
 from khop.sampler.link import Links, LinkSampler, LinkSeeds
@@ -32,7 +34,7 @@ from khop.sampler.negative import Candidates, NegativeSampler
 from khop.sampler.options import SamplingOptions
 from khop.sampler.pyg_links import negative_weights
 from khop.sampler.pyg_output import SampledSubgraph
-from khop.sampler.pyg_sampler import BatchKey, PygSampler
+from khop.sampler.pyg_sampler import PygSampler
 from khop.sampler.requests import SeedSet
 from khop.sampler.source import graph_of
 from khop.sampler.view import GraphView
@@ -72,8 +74,8 @@ class NeighborSampler(PygSampler):
             sampler draws. If None, each call takes a key from torch's default generator.
         stream: separates samplers of the same seed.
         device: a GPU that draws, and whose memory holds the output: 'cuda:1', or 'cuda' for torch's
-            current one. The draws are the same as on the CPU. If None, the CPU; for a `Graph` of
-            mode 'CUDA' the current GPU.
+            current one. The draws are the same as on the CPU. If 'cpu' or None, the CPU; for None
+            and a `Graph` of mode 'CUDA' the current GPU.
         device_options: whether the graph is copied to the device, and other options; see
             `DeviceOptions`.
 
@@ -137,7 +139,7 @@ class NeighborSampler(PygSampler):
         self._device_options = device_options or DeviceOptions.of_graph(data)
         if device is None and data.mode == "CUDA":
             device = "cuda"
-        self._device = None if device is None else TorchDevice(device)
+        self._device = None if is_cpu(device) else TorchDevice(device)
         self._edge_names: EdgeNames | None = None
         if self._device is not None:
             self._device_graphs = graphs_on(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -33,8 +33,9 @@ class SampledSubgraph(NamedTuple):
         nodes_per_hop: number of seeds, then of the nodes that each hop added; None where hops
             cannot be told apart.
         edges_per_hop: number of edges that each hop added, likewise.
-        values: what the sampling method says of nodes and edges, by name: 'e0.edge_norm' is
-            [num_edges] float32 of edge type 0.
+        values: what the sampling method delivers beside nodes and edges, by name: 'e0.edge_norm'
+            is [num_edges] float32 of edge type 0, 'n0.node_norm' [num_nodes] of node type 0;
+            names without a type are of the batch: 'layer_wise'.
         written: event after which a device has written the tensors, for
             `khop.sampler.device.wait_and_record_stream`. If None, they are written.
     """
@@ -45,8 +46,36 @@ class SampledSubgraph(NamedTuple):
     trees: list[Tensor] | None
     nodes_per_hop: list[list[int]] | None
     edges_per_hop: list[list[int]] | None
-    values: Mapping[str, Tensor] = MappingProxyType({})
+    values: Mapping[str, Any] = MappingProxyType({})
     written: Any = None
+
+
+class OutputMetadata(tuple[Any, ...]):
+    """Metadata of a sampler's output as PyG's loaders read it, with what the method delivers.
+
+    Attributes:
+        values: as of `SampledSubgraph`.
+    """
+
+    values: Mapping[str, Any]
+
+    def __new__(cls, entries: Iterable[Any], values: Mapping[str, Any]) -> OutputMetadata:
+        made = super().__new__(cls, entries)
+        made.values = values
+        return made
+
+    def __getnewargs__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what makes a copy, in this or another process."""
+        return tuple(self), dict(self.values)
+
+    def __getstate__(self) -> None:
+        """Return nothing beside what makes a copy."""
+
+
+def values_of(out: Any) -> Mapping[str, Any]:
+    """Return what the method delivers with an output in PyG's form; of another sampler nothing."""
+    metadata = out.metadata
+    return metadata.values if isinstance(metadata, OutputMetadata) else {}
 
 
 class SubgraphWriter:
@@ -63,6 +92,7 @@ class SubgraphWriter:
         self, edge_ids: list[IntArray | None], spec: SamplingSpec, backward: bool = False
     ) -> None:
         self._spec = spec
+        self._marks = spec.method.marks
         self._pool = BufferPool()
         self._has_ids = [spec.records_edge(r) for r in range(len(edge_ids))]
         self._output = _native.SubgraphOutput(edge_ids, backward)
@@ -84,7 +114,7 @@ class SubgraphWriter:
             None if trees is None else [wrap(t) for t in trees],
             node_hops if counts_hops else None,
             edge_hops if counts_hops else None,
-            {name: wrap(array) for name, array in subgraph.values.items()},
+            {**self._marks, **{name: wrap(array) for name, array in subgraph.values.items()}},
         )
 
     def _empty(self, *shape: int) -> Int64Array:
@@ -108,10 +138,12 @@ def to_pyg(
     Args:
         drawn: the subgraph.
         info: the graph that it was drawn from.
-        metadata: metadata of the output, for a loader.
+        metadata: metadata of the output, for a loader; what the method delivers is added.
         forms: classes of homogeneous and of heterogeneous outputs.
     """
     nodes, _, edges, trees, node_hops, edge_hops, *_ = drawn
+    if drawn.values:
+        metadata = OutputMetadata(metadata, drawn.values)
     # Halves of one tensor, which loaders need not stack again.
     ends = [edge_index.unbind() for edge_index in drawn.edge_index]
     rows, cols = [row for row, _ in ends], [col for _, col in ends]

@@ -27,6 +27,7 @@ from khop import _native
 from khop.data.arrays import check_range, to_int64
 from khop.data.info import GraphInfo
 from khop.sampler.arguments import check_key_part, check_request
+from khop.sampler.draw_scope import BatchKey, in_scope, next_key
 from khop.sampler.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.methods import as_method
@@ -37,20 +38,6 @@ from khop.sampler.requests import SeedSet
 from khop.sampler.seed_times import seed_times
 from khop.sampler.spec import SamplingSpec
 from khop.typing import NODE, EdgeType, Int64Array, NodeType
-
-
-class BatchKey(NamedTuple):
-    """Random key of a batch: the key of its epoch, and its index in the epoch.
-
-    Example:
-        >>> seeds = torch_geometric.sampler.NodeSamplerInput(None, torch.tensor([0]))
-        >>> key = BatchKey(run=7, batch=0)
-        >>> NeighborSampler(data, [2]).sample_from_nodes(seeds, key=key).node
-        tensor([0, 1, 2])
-    """
-
-    run: int
-    batch: int
 
 
 class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
@@ -91,6 +78,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         info = self._info_for(value)
         spec = self._options.spec(value, info)
         self._method, self._info, self._spec = as_method(value), info, spec
+        self._delivered = spec.method.delivered
         by_type = dict(zip(info.edge_types, map(list, spec.fanouts), strict=False))
         self._num_neighbors = by_type if info.heterogeneous else list(spec.fanouts[0])
         self._drawer = self._make_drawer()
@@ -150,7 +138,12 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         self.num_neighbors = self._method
 
     def sample_from_nodes(
-        self, index: NodeSamplerInput, key: BatchKey | None = None, **kwargs: Any
+        self,
+        index: NodeSamplerInput,
+        key: BatchKey | None = None,
+        *,
+        with_values: bool = False,
+        **kwargs: Any,
     ) -> SamplerOutput | HeteroSamplerOutput:
         """Draw the neighbourhood of seed nodes.
 
@@ -158,6 +151,8 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
             index: the seeds, as PyG's loaders pass them; with times if the graph has times. Seeds
                 without times see it at the time of their nodes.
             key: random key of the draws. If None, see `seed`.
+            with_values: take what the method delivers beside nodes and edges, such as `edge_norm`,
+                from `metadata.values`, as khop's loaders do. PyG's own would drop it.
             **kwargs: must be empty.
 
         Returns:
@@ -168,10 +163,12 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
             IndexError: a seed does not exist.
             PartitionUnavailableError: the server of another partition cannot be reached.
             TypeError: seeds that are no `NodeSamplerInput`.
-            ValueError: times of seeds in a graph without times, or none where they are needed.
+            ValueError: times of seeds in a graph without times, or none where they are needed; a
+                method that delivers values, which the caller does not take.
         """
         if kwargs:
             raise TypeError(f"unexpected arguments {list(kwargs)}")
+        self._check_taken(with_values)
         drawn = self._nodes_drawn(self.seed_set(index), key)
         return to_pyg(drawn, self._info, (index.input_id, index.time), self.output_forms)
 
@@ -183,6 +180,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         *,
         strict_negatives: bool = False,
         exclude_seed_edges: ExcludeSeedEdges = False,
+        with_values: bool = False,
     ) -> SamplerOutput | HeteroSamplerOutput:
         """Draw the neighbourhood of the ends of links, and of negatives.
 
@@ -193,6 +191,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
             strict_negatives: draw negatives that are no edges of the graph, in any partition.
             exclude_seed_edges: leave the links out of the neighbourhood, and their reverses; see
                 `khop.loader.LinkNeighborLoader`.
+            with_values: as for `sample_from_nodes`.
 
         Returns:
             As `sample_from_nodes`, seeds ascending by id and without repetition (in a disjoint
@@ -203,8 +202,10 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
             IndexError: an end of a link does not exist.
             PartitionUnavailableError: the server of another partition cannot be reached.
             TypeError: links that are no `EdgeSamplerInput`.
-            ValueError: options that contradict one another; no strict negative exists.
+            ValueError: options that contradict one another; no strict negative exists; a method
+                that delivers values, which the caller does not take.
         """
+        self._check_taken(with_values)
         options = LinkOptions(
             NegativeSampling.cast(neg_sampling), strict_negatives, exclude_seed_edges
         )
@@ -262,7 +263,18 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         return input_type
 
     def _key(self, key: BatchKey | None) -> BatchKey:
-        return key or _next_key(self.seed, self.stream, self._calls)
+        return key or next_key() or _next_key(self.seed, self.stream, self._calls)
+
+    def _check_taken(self, with_values: bool) -> None:
+        """Raise ValueError if the caller would drop what the method delivers."""
+        delivered = self._delivered
+        if delivered and not with_values and not in_scope():
+            raise ValueError(
+                f"{type(self._method).__name__} delivers {', '.join(delivered)}, which PyG's own "
+                "loaders drop: pass the sampler to khop.loader.NeighborLoader or "
+                "LinkNeighborLoader as neighbor_sampler=, or call it with with_values=True and "
+                "take them from the output's metadata.values"
+            )
 
     @abc.abstractmethod
     def _info_for(self, num_neighbors: Any) -> GraphInfo:

@@ -14,6 +14,7 @@ from khop import _native
 from khop.cores import available_cores
 from khop.data import Graph, Topology
 from khop.data.arrays import check_range, to_ids
+from khop.data.device import is_cpu
 from khop.data.info import GraphInfo
 from khop.sampler.arguments import check_key_part
 from khop.sampler.batch_draw import BatchDraw
@@ -116,7 +117,7 @@ class Walker:
 
     Args:
         graph: compressed by source; or a partitioned graph.
-        device: a GPU that walks over a graph in memory. If None, the CPU.
+        device: a GPU that walks over a graph in memory. If None or 'cpu', the CPU.
     """
 
     def __init__(self, graph: Graph | PartitionedRows, device: Any = None) -> None:
@@ -129,7 +130,7 @@ class Walker:
         self._graph = graph
         self._view = GraphView.of_graph(graph) if isinstance(graph, Graph) else None
         self._device: TorchDevice | None = None
-        if device is not None:
+        if not is_cpu(device):
             if self._view is None:
                 raise ValueError("the CPU walks over partitions: leave device out")
             self._device = TorchDevice(device)

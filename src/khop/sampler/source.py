@@ -58,6 +58,7 @@ def as_input(data: Any) -> Any:
 
     Raises:
         TypeError: data of another type.
+        ValueError: two graphs.
     """
     if isinstance(data, (Data, HeteroData)):
         return data
@@ -67,6 +68,12 @@ def as_input(data: Any) -> Any:
         features, edges = data
         if features is edges and isinstance(features, (Data, HeteroData)):
             return features
+        if all(isinstance(part, (Data, HeteroData)) for part in (features, edges)):
+            raise ValueError(
+                f"got two graphs, a {type(features).__name__} and a {type(edges).__name__}: a "
+                "loader is of one graph. Make a loader of each; a pair is (feature store, graph "
+                "store) of the same graph"
+            )
         if isinstance(features, FeatureStore) and isinstance(edges, GraphStore):
             return features, edges
         raise TypeError(

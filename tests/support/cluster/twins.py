@@ -180,6 +180,7 @@ FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 ATTRS = {
     "plain": {},
+    "neighbors": {"neighbor_ids": True},
     "weight": {"weight_attr": "edge_weight"},
     "time": {"time_attr": "time", "weight_attr": "edge_weight"},
     "edge_time": {"time_attr": "edge_time", "weight_attr": "edge_weight"},

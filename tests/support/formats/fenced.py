@@ -24,8 +24,8 @@ class Block(NamedTuple):
         return compile("\n" * (self.line - 1) + text, str(page), "exec")
 
 
-def blocks(page):
-    """The Python blocks of a page, in its order."""
+def blocks(page, fence="python"):
+    """The Python blocks of a page, in its order; those of tutorials are '{code-cell}'."""
     found, title, code, start = [], "", None, 0
     for number, line in enumerate(Path(page).read_text().splitlines(), 1):
         if code is not None:
@@ -34,7 +34,7 @@ def blocks(page):
                 code = None
             else:
                 code.append(line)
-        elif line.strip() == "```python":
+        elif line.strip() == f"```{fence}":
             code, start = [], number + 1
         elif heading := re.match(r"#+ (.*)", line):
             title = heading[1]

@@ -245,8 +245,6 @@ class BackendBatches(BatchSource):
         """Wait for the transfer of a batch, and transform it."""
         loader = self._loader
         batch = loader._transfer.finish(pending.transfer)
-        if loader._spec.sampling.method.layer_wise:
-            batch.layer_wise = True
         if loader.transform is not None:
             batch = loader.transform(batch)
         first, last = self._plan.bounds(pending.batch)

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 
 from khop.channel.device_arena import DeviceArray
 from khop.channel.layout import Layout, Received
-from khop.loader.collate import to_tensor
+from khop.loader.collate import add_values, to_tensor
 from khop.sampler.methods import NEIGHBOR, MethodSpec
 from khop.storage.folder import FolderMeta
 from khop.typing import EdgeType, NodeType
@@ -100,7 +100,7 @@ class Assembler:
         method: MethodSpec = NEIGHBOR,
     ) -> None:
         self._folder = folder
-        self._method = method
+        self._method, self._marks = method, method.marks
         self._labels = labels
         self._edge_types = edge_types
         self._recipes: dict[Layout, _Recipe] = {}
@@ -120,6 +120,7 @@ class Assembler:
         batch: Any = HeteroData() if self._folder.heterogeneous else Data()
         for name, keys, places in recipe.stores:
             add_to(batch, name, dict(zip(keys, map(values.__getitem__, places), strict=True)))
+        add_values(batch, self._marks, (), ())
         assembled: Data | HeteroData = batch
         return assembled
 

@@ -24,13 +24,14 @@ from khop.distributed.stores.edge_lookup import (
     StoredEdges,
     remember,
 )
+from khop.sampler.draw_scope import BatchKey
 from khop.sampler.engine import Engine
 from khop.sampler.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.options import SamplingOptions
 from khop.sampler.pyg_links import negative_weights
 from khop.sampler.pyg_output import SampledSubgraph, SubgraphWriter, number_by_link
-from khop.sampler.pyg_sampler import BatchKey, PygSampler
+from khop.sampler.pyg_sampler import PygSampler
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView

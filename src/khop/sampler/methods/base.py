@@ -64,6 +64,16 @@ class MethodSpec:
         return () if self.program is None else self.program.value_names(prefix)
 
     @property
+    def marks(self) -> dict[str, Any]:
+        """What every batch of the method says of itself, by name."""
+        return {"layer_wise": True} if self.layer_wise else {}
+
+    @property
+    def delivered(self) -> list[str]:
+        """Names of all that batches have of the method beside nodes and edges."""
+        return [*self.value_names("n"), *self.value_names("e"), *self.marks]
+
+    @property
     def needs_neighbor_ids(self) -> bool:
         """True if draws are keyed by neighbours' original ids, which a folder has on request."""
         return METHODS[self.name].needs_neighbor_ids
@@ -149,6 +159,8 @@ class ProgramMethod(SamplingMethod):
     Attributes:
         edge_values: names of the [num_edges] float32 arrays that batches have for each edge type.
         node_values: likewise of nodes.
+        layer_wise: True if all nodes draw in each hop, not only those that the last one added.
+            Batches then have `layer_wise`, by which `khop.loader.ToLayers` splits them.
 
     Example:
         >>> class SeedsAlone(ProgramMethod):
@@ -160,6 +172,7 @@ class ProgramMethod(SamplingMethod):
 
     edge_values: ClassVar[tuple[str, ...]] = ()
     node_values: ClassVar[tuple[str, ...]] = ()
+    layer_wise: Any = False
 
     def value_names(self, prefix: str) -> tuple[str, ...]:
         """Return the names of a batch's values, of edges ('e') or of nodes ('n')."""
@@ -183,7 +196,7 @@ class ProgramMethod(SamplingMethod):
                 "@khop.sampler.register, above @dataclass(frozen=True)"
             )
         codec.from_json(kind, codec.to_json(self), f"fields of {kind.__name__}")
-        return MethodSpec(self.name, program=self, layer_wise=getattr(self, "layer_wise", False))
+        return MethodSpec(self.name, program=self, layer_wise=bool(self.layer_wise))
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
         """See `SamplingMethod`."""

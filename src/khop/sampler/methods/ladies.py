@@ -76,6 +76,7 @@ class LayerMethod(ProgramMethod):
     """
 
     edge_values: ClassVar[tuple[str, ...]] = ("edge_norm",)
+    layer_wise: ClassVar[bool] = True  # all nodes draw in each hop
 
     nodes_per_layer: Any
     edge_norm: Any
@@ -172,7 +173,6 @@ class PoissonLadies(LayerMethod):
     """
 
     name: ClassVar[str] = "poisson-ladies"
-    layer_wise: ClassVar[bool] = True  # all nodes draw in each hop
 
     nodes_per_layer: NodesPerLayer
     _: KW_ONLY

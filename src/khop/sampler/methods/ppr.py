@@ -14,8 +14,8 @@ from khop.sampler.methods.base import register
 from khop.sampler.methods.ranked import RankedNeighbors, add_highest, weights_of
 from khop.typing import Int64Array
 
-_UNIT = 1 << 38  # of scores and residuals: sums of integers do not depend on their order
-_KEPT = 1 << 25  # of the share that goes on; a product with a residual stays below 2^63
+_BITS = 62
+_UNIT = 1 << _BITS  # all mass of a seed: sums of integers do not depend on their order
 _MOST = 100_000
 
 
@@ -26,19 +26,25 @@ class Ppr(RankedNeighbors):
 
     A walk from the seed goes on to a uniform neighbour (of those that the loader draws) with chance
     1 - `alpha`; a node's score is the chance that the walk ends there. Scores are approximated by
-    pushes: the seed's, then until no node's residual reaches alpha * eps * degree. The `max_nodes`
-    best nodes (of equal scores the smaller id), most often the seed first, are the seed's
-    neighbours in the batch, with `edge_weight` the score. At nodes without neighbours walks are
-    lost. The edges are not the graph's: batches have no `e_id` and no attributes of edges. Nothing
-    is random. Homogeneous graphs without times. A batch takes memory for up to 1 / (alpha * eps)
-    entries for each seed, beside its neighbours.
+    pushes: the seed's, then until the residual of every node, the mass that waits there, is below
+    eps * degree. The `max_nodes` best nodes (of equal scores the smaller id), most often the seed
+    first, are the seed's neighbours in the batch, with `edge_weight` the score. At nodes without
+    neighbours walks are lost. The edges are not the graph's: batches have no `e_id` and no
+    attributes of edges. Nothing is random. Homogeneous graphs without times. A batch takes memory
+    for up to 1 / (alpha * eps) entries for each seed, beside its neighbours.
+
+    Scores are too low. In an undirected graph, the error of node v is below eps * degree(v). In a
+    directed one the degree of v bounds nothing: the error is below eps * sum over all u of
+    degree(u) * (score of v from u). A degree is the number of neighbours that are drawn, at least
+    1. Rounding changes scores by less than 3e-19 / (alpha * eps), and `edge_weight`, float32, by
+    6e-8 of itself.
 
     Method: push (https://doi.org/10.1109/FOCS.2006.44), in rounds and integers.
 
     Args:
         max_nodes: nodes that each seed is joined to.
         alpha: chance that a walk ends at a node, 0.01 to 1.
-        eps: precision, 1e-8 to 1.
+        eps: residual for each neighbour at which pushes end, 1e-8 to 1.
 
     Raises:
         ValueError: options out of range. When the loader is made: a heterogeneous graph, or a
@@ -83,17 +89,18 @@ class Ppr(RankedNeighbors):
     def _scores(self, graph: GraphAccess, seeds: Int64Array) -> Waiting:
         """Return (place of the seed, node, score) of all pairs with a score, [n] int64 each."""
         width = np.int64(graph.num_nodes[0])
-        limit = max(1, round(self.alpha * self.eps * _UNIT))
+        limit, ending = round(self.eps * _UNIT), round(self.alpha * _UNIT)
         pairs = np.sort(np.arange(len(seeds)) * width + seeds)  # seed and node as one number
-        residuals = np.full(len(pairs), round(self.alpha * _UNIT), np.int64)
+        residuals = np.full(len(pairs), _UNIT, np.int64)
         scores = np.zeros(len(pairs), np.int64)
         degrees = yield from graph.degrees(0, pairs % width)
         pushed = np.ones(len(pairs), np.bool_)  # seeds are, whatever their degree
         while pushed.any():
             rows, amounts = pairs[pushed], residuals[pushed]
-            scores[pushed] += amounts
-            residuals[pushed] = 0
-            found, shares = yield from self._spread(graph, rows, amounts, width)
+            ended = _share(amounts, ending)
+            scores[pushed] += ended
+            found, shares, left = yield from _spread(graph, rows, amounts - ended, width)
+            residuals[pushed] = left
             new = np.setdiff1d(found, pairs)
             place = np.searchsorted(pairs, new)
             more = yield from graph.degrees(0, new % width)
@@ -101,19 +108,32 @@ class Ppr(RankedNeighbors):
             residuals, scores = np.insert(residuals, place, 0), np.insert(scores, place, 0)
             pairs = np.insert(pairs, place, new)
             np.add.at(residuals, np.searchsorted(pairs, found), shares)
-            pushed = residuals >= limit * np.maximum(degrees, 1)
+            pushed = residuals // np.maximum(degrees, 1) >= limit
         scored = scores > 0
         return pairs[scored] // width, pairs[scored] % width, scores[scored]
 
-    def _spread(
-        self, graph: GraphAccess, rows: Int64Array, amounts: Int64Array, width: np.int64
-    ) -> Waiting:
-        """Return the pairs that pushes of `rows` reach, and what each of them is given."""
-        nodes, of_row = np.unique(rows % width, return_inverse=True)
-        counts, neighbors, _ = yield from graph.neighbors(0, nodes, with_edge=False)
-        ends, degrees = np.cumsum(counts, dtype=np.int64), counts[of_row].astype(np.int64)
-        first = np.repeat((ends - counts)[of_row] - (np.cumsum(degrees) - degrees), degrees)
-        reached = neighbors[first + np.arange(len(first))]
-        kept = amounts * round((1 - self.alpha) * _KEPT) // _KEPT
-        shares = np.repeat(kept // np.maximum(degrees, 1), degrees)
-        return np.repeat(rows // width, degrees) * width + reached, shares
+
+def _share(amounts: Int64Array, part: int) -> Int64Array:
+    """Return amounts * part >> 62, exactly, in 64 bits; both are at most 2^62."""
+    half = _BITS // 2
+    low = (1 << half) - 1
+    high, rest = amounts >> half, amounts & low
+    cross = high * (part & low) + rest * (part >> half)
+    return high * (part >> half) + ((cross + (rest * (part & low) >> half)) >> half)
+
+
+def _spread(graph: GraphAccess, rows: Int64Array, amounts: Int64Array, width: np.int64) -> Waiting:
+    """Divide amounts of `rows` among their neighbours.
+
+    Returns:
+        The pairs that get a share, their shares, and what is left of each amount: less than there
+        are neighbours, nothing where there are none.
+    """
+    nodes, of_row = np.unique(rows % width, return_inverse=True)
+    counts, neighbors, _ = yield from graph.neighbors(0, nodes, with_edge=False)
+    ends, degrees = np.cumsum(counts, dtype=np.int64), counts[of_row].astype(np.int64)
+    first = np.repeat((ends - counts)[of_row] - (np.cumsum(degrees) - degrees), degrees)
+    reached = neighbors[first + np.arange(len(first))]
+    each, left = np.divmod(amounts, np.maximum(degrees, 1))
+    reached = np.repeat(rows // width, degrees) * width + reached
+    return reached, np.repeat(each, degrees), np.where(degrees > 0, left, 0)

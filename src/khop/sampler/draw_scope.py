@@ -1,0 +1,78 @@
+"""Scope of a loader's batch: what a sampler knows of the loader that calls it.
+
+Code of users may stand between a loader and its sampler: a `collate_fn` written for PyG calls
+`sample_from_nodes(inputs)` and passes no key. Within the scope, such calls draw by the batch's key,
+and the caller is known to add what the method delivers to the batch. Scopes belong to threads. Runs
+in trainers and in PyG's worker processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from khop import _native
+
+_AGAIN = 2**64 - 2
+"""Stream of the keys of a batch's further calls."""
+
+
+class BatchKey(NamedTuple):
+    """Random key of a batch: the key of its epoch, and its index in the epoch.
+
+    Example:
+        >>> seeds = torch_geometric.sampler.NodeSamplerInput(None, torch.tensor([0]))
+        >>> key = BatchKey(run=7, batch=0)
+        >>> NeighborSampler(data, [2]).sample_from_nodes(seeds, key=key).node
+        tensor([0, 1, 2])
+    """
+
+    run: int
+    batch: int
+
+
+class _Scope(threading.local):
+    is_open = False
+    key: BatchKey | None = None
+    calls = 0
+
+
+_scope = _Scope()
+
+
+@contextlib.contextmanager
+def batch_scope(key: BatchKey | None = None) -> Iterator[None]:
+    """Open the scope of a batch in this thread; in an open scope it changes nothing.
+
+    Args:
+        key: key of the batch. If None, samplers take their own keys.
+    """
+    if _scope.is_open:
+        yield
+        return
+    open_scope(key)
+    try:
+        yield
+    finally:
+        _scope.is_open, _scope.key = False, None
+
+
+def open_scope(key: BatchKey | None) -> None:
+    """Open the scope of a batch, for a worker process that makes nothing but a loader's batches."""
+    _scope.is_open, _scope.key, _scope.calls = True, key, 0
+
+
+def in_scope() -> bool:
+    """Return True within the scope of a batch."""
+    return _scope.is_open
+
+
+def next_key() -> BatchKey | None:
+    """Return the key of a call within the scope: the batch's, then a different one for each."""
+    key, calls = _scope.key, _scope.calls
+    if key is None:
+        return None
+    _scope.calls = calls + 1
+    return key if calls == 0 else BatchKey(_native.run_key(key.run, calls, _AGAIN), key.batch)
