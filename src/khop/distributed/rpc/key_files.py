@@ -7,6 +7,7 @@ this user or root, and no other user can read or write it. Imports no torch.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import stat
@@ -88,11 +89,11 @@ def add_client(folder: str | Path, name: str) -> Path:
     if not NAME.fullmatch(name) or name == "server":
         raise ValueError(f"a client's name is letters, digits, '.', '_' and '-' (got {name!r:.80})")
     folder = Path(folder)
-    keys = _existing(folder)
-    if name in keys.clients:
-        raise FileExistsError(f"'{folder / 'server.key'}' has a client '{name}' already")
     pair = KeyPair.new()
     with _private_folder(folder) as at:
+        keys = _existing(at, folder)
+        if name in keys.clients:
+            raise FileExistsError(f"'{folder / 'server.key'}' has a client '{name}' already")
         client = ClientKeys(pair, keys.server_key).to_json()
         _write_all(at, folder, {f"{name}.key": client})
         _replace_server_key(at, folder, {**keys.clients, name: pair.public}, keys)
@@ -107,23 +108,26 @@ def revoke_client(folder: str | Path, name: str) -> None:
         SecurityError: there is no `server.key`, or it cannot be used.
     """
     folder = Path(folder)
-    keys = _existing(folder)
-    if name not in keys.clients:
-        raise ValueError(f"no client '{name[:80]}' to revoke: there are {sorted(keys.clients)}")
-    left = {known: public for known, public in keys.clients.items() if known != name}
     with _private_folder(folder) as at:
+        keys = _existing(at, folder)
+        if name not in keys.clients:
+            raise ValueError(f"no client '{name[:80]}' to revoke: there are {sorted(keys.clients)}")
+        left = {known: public for known, public in keys.clients.items() if known != name}
         _replace_server_key(at, folder, left, keys)
 
 
-def _existing(folder: Path) -> ServerKeys:
-    keys = read_server_keys(folder / "server.key")
-    assert keys is not None  # a file was named
-    return keys
+def _existing(at: int, folder: Path) -> ServerKeys:
+    """Read `server.key` of a folder that is open, and so locked, as `at`."""
+    path = folder / "server.key"
+    return _read_as(_read_private(path, at), path, "server", ServerKeys)
 
 
 @contextlib.contextmanager
 def _private_folder(folder: Path) -> Iterator[int]:
-    """Open a folder that no other user may enter; yields its descriptor."""
+    """Open and lock a folder that no other user may enter; yields its descriptor.
+
+    With the lock, of two changes at a time the second begins with what the first has written.
+    """
     try:
         at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -135,6 +139,7 @@ def _private_folder(folder: Path) -> Iterator[int]:
         ) from None
     try:
         _check_private(os.fstat(at), folder, "chmod 700")
+        fcntl.flock(at, fcntl.LOCK_EX)  # until it is closed
         yield at
         os.fsync(at)
     finally:
@@ -217,7 +222,11 @@ def _read(path: str | Path | None, role: str, kind: type[_Keys]) -> _Keys | None
     if not named:
         return None
     path = Path(named)
-    content = _parse(_read_private(path), path)
+    return _read_as(_read_private(path), path, role, kind)
+
+
+def _read_as(text: bytes, path: Path, role: str, kind: type[_Keys]) -> _Keys:
+    content = _parse(text, path)
     if content.get("role") != role:
         raise SecurityError(
             f"'{path}' is the key file of a {content.get('role')!r}, but a {role}'s is needed: "
@@ -229,15 +238,18 @@ def _read(path: str | Path | None, role: str, kind: type[_Keys]) -> _Keys | None
         raise SecurityError(f"'{path}' is damaged: {error}") from None
 
 
-def _read_private(path: Path) -> bytes:
+def _read_private(path: Path, folder: int | None = None) -> bytes:
     """Return the file's bytes, if its owner alone can read it.
+
+    If `folder` is the descriptor of the file's folder, the file is opened there.
 
     Links are followed: Kubernetes mounts secrets as links. The file that was opened is checked, not
     its path, so another user's link can only lead to a private file of this user or root.
     """
     try:
         # Opening a FIFO must not block.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        name = path if folder is None else path.name
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
         raise SecurityError(f"cannot read the key file '{path}': {error.strerror}") from None
     try:
