@@ -147,6 +147,8 @@ class Connection:
     def _take_event(self, event: int) -> bool:
         """Process an event of the monitor; return whether the connection is up by it."""
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            assert self._socket is not None
+            self._socket.send(b"")  # a greeting: servers end connections that are silent
             self.lost_since = self.refused = self.final = None
             self.last_message_at = self._up_since = self._clock()
             self.has_returned, self._has_been_up = self._has_been_up, True
@@ -160,7 +162,10 @@ class Connection:
             self.refused = "it refuses this process's key"
             self.final = "refused this process's key"
         else:
-            self.refused = "it speaks with other keys, or with none, or is no server of khop"
+            self.refused = (
+                "it speaks with other keys, or with none, takes no more connections, or is no "
+                "server of khop"
+            )
         self._drop()
         return False
 

@@ -187,9 +187,8 @@ class GraphServer:
     def _queue_requests(self, front: int) -> None:
         """Queue messages that have arrived at a socket for their users, a few at a time."""
         for _ in range(_READ_AT_ONCE):
-            try:
-                message = self._sockets.fronts[front].recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
+            message = self._sockets.receive(front)
+            if message is None:
                 break
             self._queue_request(front, message)
         self._pass_on()
