@@ -147,8 +147,7 @@ class Connection:
     def _take_event(self, event: int) -> bool:
         """Process an event of the monitor; return whether the connection is up by it."""
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            assert self._socket is not None
-            self._socket.send(b"")  # a greeting: servers end connections that are silent
+            self._greet()
             self.lost_since = self.refused = self.final = None
             self.last_message_at = self._up_since = self._clock()
             self.has_returned, self._has_been_up = self._has_been_up, True
@@ -168,6 +167,11 @@ class Connection:
             )
         self._drop()
         return False
+
+    def _greet(self) -> None:
+        """Send an empty message: servers end TCP connections that bring none."""
+        if self._socket is not None and self.address.startswith("tcp:"):
+            self._socket.send(b"")
 
     def _keep_unread(self) -> None:
         """Keep messages that arrived before the connection was lost: a server's goodbye."""

@@ -72,7 +72,9 @@ def write_keys(folder: str | Path, num_clients: int | None = None) -> list[Path]
 
 
 def add_client(folder: str | Path, name: str) -> Path:
-    """Make a key pair for one more client, and admit it. Takes effect when servers are restarted.
+    """Make a key pair for one more client, and admit it.
+
+    Running servers that read this `server.key` admit it within seconds.
 
     Args:
         folder: the folder with the job's `server.key`.
@@ -101,7 +103,9 @@ def add_client(folder: str | Path, name: str) -> Path:
 
 
 def revoke_client(folder: str | Path, name: str) -> None:
-    """Revoke a client's key. Takes effect when servers are restarted with the new `server.key`.
+    """Revoke a client's key.
+
+    Running servers that read this `server.key` end its connections within seconds.
 
     Raises:
         ValueError: no client has this name; lists the clients.
@@ -180,6 +184,12 @@ def read_server_keys(path: str | Path | None = None) -> ServerKeys | None:
         SecurityError: the file is missing, not for its owner alone, not a `server.key`, or damaged.
     """
     return _read(path, "server", ServerKeys)
+
+
+def key_file_path(path: str | Path | None) -> str | None:
+    """Return the absolute path of the key file that a path or $KHOP_KEY_FILE names; else None."""
+    named = path if path is not None else os.environ.get(KEY_FILE_VARIABLE)
+    return str(Path(named).absolute()) if named else None
 
 
 def read_client_keys(path: str | Path | None = None) -> ClientKeys | None:

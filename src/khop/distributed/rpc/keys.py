@@ -9,8 +9,8 @@ to clients and to each other, and admit holders of the server pair or of a *clie
 
 So a stolen client key gives access to servers, but cannot impersonate one. With a pair for each
 client, servers distinguish clients: each has its own queue, and one can be revoked
-(`khop keygen --revoke` removes its public key from `server.key`; servers reject it after a
-restart). Files are JSON, readable by their owner alone. Secrets go from a file to a socket: they
+(`khop keygen --revoke` removes its public key from `server.key`; servers end its connections within
+seconds). Files are JSON, readable by their owner alone. Secrets go from a file to a socket: they
 are in no `repr`, log, error text, command line or environment, and reach child processes over their
 control lines. Imports no torch.
 """

@@ -24,7 +24,7 @@ from khop.log import printable, printable_lines
 from khop.sampler.requests import HopRequest, RowSet
 from khop.typing import Array, Int64Array
 
-PROTOCOL = 4
+PROTOCOL = 5
 
 Request = Any
 """A dataclass with an `op`, the name of the request."""

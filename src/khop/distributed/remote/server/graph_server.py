@@ -111,6 +111,10 @@ class GraphServer:
         self._tables.append(table)
         os.eventfd_write(self._wake, 1)
 
+    def admit(self, clients: Sequence[str]) -> None:
+        """Admit these clients' public keys and no others; connections of others end."""
+        self._sockets.admit(clients)
+
     def take_refusal(self, error: Exception) -> None:
         """End this server, which the directory refuses."""
         self._refused = error
