@@ -42,9 +42,10 @@ _MONITOR = "inproc://connections"
 _RESERVE = 256
 # Least bound of connections, however few descriptors there are.
 _LEAST = 16
-# Listening resumes when the number of connections is this share below the bound.
-_ROOM = 1 / 8
-# Share of the connections that clients may have; the others are for servers.
+# Listening resumes when the number of connections is this share below the bound. Clients that have
+# all they may have must not keep it from that.
+_ROOM = 1 / 16
+# Share of the connections that clients may have; the others are for servers, and for handshakes.
 _CLIENTS = 7 / 8
 # Connections that each key may have, whatever the number of keys; and those of them, by handshakes
 # of the last 30 s, that have brought no message.
