@@ -226,9 +226,20 @@ class JsonFormatter(logging.Formatter):
 
 def printable(text: str) -> str:
     """Return the text with unprintable characters escaped: ends of lines, escapes."""
+    return _escaped(text, "")
+
+
+def printable_lines(text: str) -> str:
+    """Return the text with unprintable characters escaped, but line feeds and tabs."""
+    return _escaped(text, "\n\t")
+
+
+def _escaped(text: str, kept: str) -> str:
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):

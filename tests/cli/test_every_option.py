@@ -102,6 +102,7 @@ class Fewest(SaintWalks):
     '''Walks of one step.'''
 """
 TOP_RUN = "top 127.0.0.1:{port} --key-file keys/client.key --interval 0.1 --once --json --debug"
+INSECURE_TOP_RUN = "top 127.0.0.1:{port} --insecure --interval 0.1 --once --json"
 ALL_RUNS = [
     *RUNS,
     *METIS_RUNS,
@@ -111,6 +112,7 @@ ALL_RUNS = [
     *COMPLETION_RUNS,
     *SERVE_RUNS,
     TOP_RUN,
+    INSECURE_TOP_RUN,
 ]
 
 
@@ -279,9 +281,10 @@ def test_servers(run, root, line):
     )
     try:
         assert server.stdout.readline() == f"serving at tcp://127.0.0.1:{port}\n"
-        if "--key-file" in words:
-            shown = json.loads(run(TOP_RUN, port=port))
-            assert shown["servers"]["0"]["picture"]["parts"] == [0, 1]
+        has_keys = "--key-file" in words
+        shown = json.loads(run(TOP_RUN if has_keys else INSECURE_TOP_RUN, port=port))
+        assert shown["servers"]["0"]["picture"]["parts"] == [0, 1]
+        if has_keys:
             with urllib.request.urlopen(f"http://127.0.0.1:{page}/metrics", timeout=20) as got:
                 assert b"khop_" in got.read()
     finally:

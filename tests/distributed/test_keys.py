@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
 
 from khop.cli.main import main
 from khop.distributed.processes.child import ChildProcess, wait_for_message
-from khop.distributed.rpc.key_files import read_client_keys, read_server_keys, write_keys
+from khop.distributed.rpc import key_files
+from khop.distributed.rpc.key_files import (
+    add_client,
+    read_client_keys,
+    read_server_keys,
+    revoke_client,
+    write_keys,
+)
 from khop.distributed.rpc.keys import ClientKeys, JobKeys, ServerKeys, check_secured
 from khop.errors import SecurityError
 
@@ -79,6 +88,36 @@ def test_a_pair_for_each_client(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ):
         assert main(["keygen", folder, *wrong]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_a_key_that_is_revoked_while_another_is_added_stays_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two changes at a time the second begins with what the first has written."""
+    write_keys(tmp_path / "keys", 2)
+    revoking = threading.Thread(target=revoke_client, args=(tmp_path / "keys", "client-0"))
+    has_come = threading.Event()
+    lock, replace = fcntl.flock, key_files._replace_server_key
+
+    def note_lock(*arguments: Any) -> None:
+        if threading.current_thread() is revoking:
+            has_come.set()
+        lock(*arguments)
+
+    def replace_late(*arguments: Any) -> None:
+        if threading.current_thread() is not revoking:
+            revoking.start()
+            while revoking.is_alive() and not has_come.wait(0.01):
+                pass
+        replace(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", note_lock)
+    monkeypatch.setattr(key_files, "_replace_server_key", replace_late)
+    add_client(tmp_path / "keys", "client-2")
+    revoking.join()
+    server = read_server_keys(tmp_path / "keys" / "server.key")
+    assert server is not None
+    assert list(server.clients) == ["client-1", "client-2"]
 
 
 def test_files_of_the_first_version_are_read() -> None:

@@ -12,7 +12,8 @@ import zmq
 
 from khop.channel.message import FRAME_BYTES
 from khop.distributed.rpc.keys import JobKeys
-from khop.distributed.rpc.listener import ConnectionLimiter, Listener, raise_descriptor_limit
+from khop.distributed.rpc.connections import Connections
+from khop.distributed.rpc.listener import Listener, raise_descriptor_limit
 from support.cluster.partition_server import client_of, draws, make_part, serving
 
 
@@ -92,7 +93,7 @@ def test_connections_that_come_and_go_are_forgotten(part):
 def test_some_descriptors_are_kept(part, monkeypatch):
     """256, or a quarter of few, and those of connections that wait; others have theirs."""
     with serving(part) as server:
-        limiter: ConnectionLimiter = server.sockets.connections
+        limiter: Connections = server.sockets.connections
         taken = len(list(Path("/proc/self/fd").iterdir()))
         for allowed, most in ((1 << 20, 4096), (4096, 4096 - 256 - 128 - taken), (64, 16)):
             monkeypatch.setattr(resource, "getrlimit", lambda _, n=allowed: (n, n))

@@ -242,3 +242,14 @@ def test_errors_of_servers_are_exceptions_that_end_nothing(said):
     assert isinstance(error, Exception)
     assert not isinstance(error, (StopIteration, StopAsyncIteration))
     assert len(str(error)) < 250_000
+
+
+def test_errors_of_servers_do_not_control_a_terminal():
+    """Escapes, bells and carriage returns of type, text and traceback are shown, not obeyed."""
+    for said in (
+        {"type": "OSError", "message": "a\n\x1b]0;b\a\r\x9b", "traceback": "\tc\x1b[2J\u202e"},
+        {"type": "\x1b[1m", "message": "\x08", "traceback": ""},
+    ):
+        text = str(rebuild_error(said, "a server"))
+        assert all(c.isprintable() or c in "\n\t" for c in text), ascii(text)
+        assert "\\x1b" in text

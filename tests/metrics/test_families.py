@@ -3,6 +3,8 @@
 import threading
 from dataclasses import fields
 
+import pytest
+
 from khop import metrics
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.loader import NeighborLoader
@@ -38,6 +40,17 @@ def test_loaders(data):
             told = value(read, "khop_loader_trainer_seconds_total", phase=phase, **labels)
             assert told == seconds
         assert value(read, "khop_loader_samplers", **labels) == stats.num_samplers
+
+
+@pytest.mark.parametrize("name", ["loader", "phase", "source"])
+def test_labels_that_khop_sets_are_refused(data, name):
+    """A user's label of such a name would be lost, or make two values of one metric."""
+    loader = NeighborLoader(data, [2], batch_size=3)
+    with pytest.raises(ValueError, match=rf"khop sets the label '{name}' itself \(got {name}='x'"):
+        metrics.of_loaders({"train": loader}, {name: "x"})
+    if name != "loader":
+        with pytest.raises(ValueError, match=name):
+            loader.stats().prometheus({name: "x"})
 
 
 def test_nothing_of_a_loaders_statistics_is_left_out():

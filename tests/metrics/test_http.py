@@ -78,24 +78,72 @@ def test_long_requests_end_early(server):
 
 def test_a_request_in_pieces(server):
     with socket.create_connection((server.host, server.port), 10) as connection:
-        for byte in b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n":
+        for byte in b"GET /metrics HTTP/1.1\r\nHost: [::1]\r\n\r\n":
             connection.sendall(bytes([byte]))
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_silent_clients_neither_stop_others_nor_stay(server, monkeypatch):
-    """More of them than there are places: whoever comes after them waits until their time is up."""
-    monkeypatch.setattr(served, "CONNECTION_SECONDS", 0.7)
-    silent = [
-        socket.create_connection((server.host, server.port), 10)
-        for _ in range(served.MAX_CONNECTIONS + 5)
-    ]
-    began = time.monotonic()
+def test_silent_clients_give_way(server, monkeypatch):
+    """Their time would never be up: who comes after 100 takes the oldest one's place."""
+    monkeypatch.setattr(served, "CONNECTION_SECONDS", 1e6)
+    address = server.host, server.port
+    silent = [socket.create_connection(address, 10) for _ in range(100)]
     assert ask(server)[0] == 200
-    assert time.monotonic() - began < 5
+    assert silent[0].recv(1) == b""  # ended
+    assert len(server._connections) <= served.MAX_CONNECTIONS
     for connection in silent:
-        assert connection.recv(1) == b""  # ended
         connection.close()
+
+
+def test_clients_that_read_nothing_give_way(monkeypatch):
+    """After a second, which the others' replies have to leave in."""
+    monkeypatch.setattr(served, "CONNECTION_SECONDS", 1e6)
+    monkeypatch.setattr(served, "_WRITE_SECONDS", 0.05)
+    page = "a 1\n" * 2_000_000
+    with serve(0, lambda: page) as server, contextlib.ExitStack() as stack:
+        for _ in range(served.MAX_CONNECTIONS):
+            slow = stack.enter_context(socket.create_connection((server.host, server.port), 10))
+            slow.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert slow.recv(1)
+        assert len(ask(server)[2]) == len(page)
+
+
+def test_silent_clients_do_not_stay(server, monkeypatch):
+    monkeypatch.setattr(served, "CONNECTION_SECONDS", 0.1)
+    with socket.create_connection((server.host, server.port), 10) as silent:
+        assert silent.recv(1) == b""
+
+
+def test_the_processor_time_is_bounded(monkeypatch):
+    """Eight pages of 40 ms each, with half a processor and 0.1 s at once, take 0.3 s at least."""
+    monkeypatch.setattr(served, "PROCESSOR_SHARE", 0.5)
+    monkeypatch.setattr(served, "PROCESSOR_SECONDS", 0.1)
+
+    def collect():
+        end = time.thread_time() + 0.04
+        while time.thread_time() < end:
+            pass
+        return "a 1\n"
+
+    with serve(0, collect) as server:
+        began = time.monotonic()
+        assert [ask(server)[0] for _ in range(8)] == [200] * 8
+        assert time.monotonic() - began > (7 * 0.04 - 0.1) / 0.5
+
+
+@pytest.mark.parametrize(
+    ("hosts", "status"),
+    [([], 200), (["localhost:9400"], 200), (["LOCALHOST"], 200), (["127.0.0.1:1"], 200),
+     (["127.9.9.9"], 200), (["[::1]:9400"], 200), (["[::ffff:127.0.0.1]"], 200),
+     (["evil.org"], 403), (["10.0.0.1:9400"], 403), (["localhost.evil.org"], 403), ([""], 403),
+     (["localhost", "evil.org"], 403), (["[::1"], 403), (["\xff"], 403)],
+)  # fmt: skip
+def test_pages_of_others_in_a_browser_here_read_nothing(server, hosts, status):
+    """A name of theirs may lead to this machine, but the browser says which name it asked for."""
+    head = "".join(f"hOsT:  {host}\r\n" for host in hosts).encode("latin-1")
+    reply = speak(server, b"GET /metrics HTTP/1.1\r\n" + head + b"a: b\r\n\r\n")
+    assert reply.startswith(b"HTTP/1.1 %d " % status)
+    assert (b"a 1\n" in reply) == (status == 200)
 
 
 def test_a_client_that_reads_nothing(monkeypatch):
@@ -165,6 +213,8 @@ def test_network_addresses_need_insecure():
             serve(0, lambda: "", host)
     with serve(0, lambda: "a 1\n", "0.0.0.0", insecure=True) as server:
         assert ask(server)[0] == 200
+        data = b"GET /metrics HTTP/1.1\r\nHost: node7.cluster:9400\r\n\r\n"
+        assert speak(server, data).startswith(b"HTTP/1.1 200 ")
 
 
 @given(st.binary(max_size=300), st.booleans())

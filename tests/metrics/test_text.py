@@ -84,6 +84,8 @@ def test_metrics_that_prometheus_refuses_are_refused():
         expose([counter, counter])
     with pytest.raises(ValueError, match="no histogram of 1 bounds"):
         Family("h", "histogram", "h").add_histogram([1.0], [1], 0.0, {})
+    with pytest.raises(ValueError, match=r"sets the label 'le' itself \(got 'x'\)"):
+        Family("h", "histogram", "h").add_histogram([1.0], [1, 2], 0.0, {"le": "x"})
 
 
 @pytest.mark.skipif(their_reader is None, reason="needs prometheus_client")

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     from khop.distributed.rpc.key_files import add_client, revoke_client, write_keys
     from khop.distributed.rpc.keys import KEY_FILE_VARIABLE
 
-    again = "copy server.key to the servers and start them again, one after the other"
+    again = "servers read server.key within seconds; copy it to those that have their own"
     if arguments.revoke is not None:
         revoke_client(arguments.folder, arguments.revoke)
         written: dict[str, object] = {"revoked": arguments.revoke}

@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     from khop.channel.control import ControlLine, socket_pair
     from khop.distributed.processes.child import explain_crashes
     from khop.distributed.remote.server.main import serve
-    from khop.distributed.rpc.key_files import read_server_keys
+    from khop.distributed.rpc.key_files import key_file_path, read_server_keys
     from khop.log import identify, speak
 
     speak("info")
@@ -109,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         "host": arguments.host,
         "port": arguments.port,
         "keys": None if keys is None else keys.to_json(),
+        "key_file": key_file_path(arguments.key_file),
         "insecure": arguments.insecure,
         "buffer_limit": arguments.buffer_limit,
         "metrics_port": arguments.metrics_port,

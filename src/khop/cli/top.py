@@ -32,7 +32,13 @@ _LEAVE = "\x1b[?25h\x1b[?1049l"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("master", metavar="HOST:PORT", help="address of graph server 0")
-    parser.add_argument("--key-file", help="client.key of the job (or $KHOP_KEY_FILE)")
+    keys = parser.add_mutually_exclusive_group()
+    keys.add_argument("--key-file", help="client.key of the job (or $KHOP_KEY_FILE)")
+    keys.add_argument(
+        "--insecure",
+        action="store_true",
+        help="ask servers beyond loopback without keys: anybody may read or change what they say",
+    )
     parser.add_argument("--interval", type=_interval, default=1.0, help="seconds (default: 1)")
     parser.add_argument(
         "--once", action="store_true", help="print one picture, after one interval, and end"
@@ -46,10 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Show servers until 'q' or Ctrl-C."""
     from khop.cli.poller import Poller
     from khop.distributed.remote.addresses import Servers
+    from khop.distributed.rpc.keys import check_secured
 
-    keys = _keys(arguments.key_file)
+    master = _address(arguments.master)
+    keys = None if arguments.insecure else _keys(arguments.key_file)
+    check_secured(master.rpartition(":")[0], keys, arguments.insecure, "graph server 0")
     servers = Servers(
-        _address(arguments.master),
+        master,
         None if keys is None else keys.server_key,
         None if keys is None else keys.credentials(),
     )

@@ -175,6 +175,9 @@ class RemoteDistSamplingWorkerOptions:
             each of the `num_workers` sampler processes per server makes batches ahead
             (`buffer_size` bounds all of them together). Batches are the same.
         pin_memory: as that of `MpDistSamplingWorkerOptions`.
+        batch_limit: bytes of a batch that this process takes from a server, '1GB' or a number; a
+            larger one fails before memory is taken. If None, 1 GiB, or as much more as lets all
+            batches in flight together take a quarter of the memory.
 
     Raises:
         TypeError, ValueError: numbers that are too small or no integers, a size that cannot be
@@ -206,6 +209,7 @@ class RemoteDistSamplingWorkerOptions:
     max_restarts: int = 3
     shared_memory: bool = True
     pin_memory: bool = False
+    batch_limit: int | str | None = None
 
     def __post_init__(self) -> None:
         _check_common(self.rpc_timeout, self.use_all2all)
@@ -218,6 +222,10 @@ class RemoteDistSamplingWorkerOptions:
         self.worker_concurrency = min(max(self.worker_concurrency, 1), 32)
         if self.buffer_size is not None:
             self.buffer_size = parse_bytes(self.buffer_size)
+        if self.batch_limit is not None:
+            self.batch_limit = parse_bytes(self.batch_limit)
+            if self.batch_limit < 1:
+                raise ValueError(f"batch_limit must be at least 1 byte (got {self.batch_limit})")
 
     @property
     def has_server_list(self) -> bool:

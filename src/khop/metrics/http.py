@@ -2,13 +2,19 @@
 
 One thread serves all connections: it waits until a socket is ready, reads requests, writes replies,
 and closes connections whose time is up. So a client that is slow, silent or hostile takes one of
-`MAX_CONNECTIONS` places for a few seconds, and never a thread. There is one page, /metrics; every
-connection gets one answer and is closed.
+`MAX_CONNECTIONS` places, and never a thread. Where all are taken, a new connection replaces one
+that waits. The thread takes a bounded share of a processor (`ProcessorBudget`), for it shares the
+interpreter with the trainer. There is one page, /metrics; every connection gets one answer and is
+closed.
+
+At an address of this machine alone, a request must name such an address as its host: a page in a
+browser of this machine could otherwise read the metrics under a name of its own (DNS rebinding).
 """
 
 from __future__ import annotations
 
-import ipaddress
+import re
+import select
 import selectors
 import socket
 import threading
@@ -19,17 +25,27 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from khop import log
+from khop.loopback import is_loopback
 from khop.metrics.text import CONTENT_TYPE
 
 MAX_REQUEST = 8192
 """Longest request, in bytes."""
 
 MAX_CONNECTIONS = 32
-"""Connections at a time; further ones wait to be accepted."""
+"""Connections at a time; a further one replaces one that waits."""
 
 CONNECTION_SECONDS = 5.0
 """Time limit of a connection, from its acceptance to its end."""
 
+PROCESSOR_SHARE = 0.2
+"""Share of a processor that the thread takes over time."""
+
+PROCESSOR_SECONDS = 0.5
+"""Seconds of a processor that it takes at once."""
+
+# A reply that is being written is not ended for a new connection before this time.
+_WRITE_SECONDS = 1.0
+_HOST = re.compile(rb"\r\n[Hh][Oo][Ss][Tt]:[ \t]*([^\r\n]*)")
 _log = log.get(__name__)
 _PLAIN = "text/plain; charset=utf-8"
 
@@ -43,6 +59,34 @@ class _Connection:
     received: bytes = b""
     unsent: bytes | memoryview = b""
     is_answered: bool = False
+
+
+class ProcessorBudget:
+    """Bound of a thread's processor time: a share over time, and some seconds at once.
+
+    Args:
+        share: seconds of the processor per second.
+        at_once: seconds of the processor that may be used without a pause.
+        clock: returns seconds.
+
+    Example:
+        >>> budget = ProcessorBudget(0.5, 1.0, clock=lambda: 0.0)
+        >>> budget.spend(1.0), budget.spend(0.5)
+        (0.0, 1.0)
+    """
+
+    def __init__(
+        self, share: float, at_once: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._share, self._at_once, self._clock = share, at_once, clock
+        self._left, self._since = at_once, clock()
+
+    def spend(self, seconds: float) -> float:
+        """Note seconds of processor time that were used; return the seconds to pause."""
+        now = self._clock()
+        self._left = min(self._at_once, self._left + (now - self._since) * self._share) - seconds
+        self._since = now
+        return max(0.0, -self._left / self._share)
 
 
 class MetricsServer:
@@ -78,6 +122,7 @@ class MetricsServer:
         insecure: bool = False,
     ) -> None:
         _check_host(host, insecure)
+        self._is_local = is_loopback(host)
         self._collect = collect
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=64)
@@ -122,8 +167,12 @@ class MetricsServer:
         self.close()
 
     def _run(self) -> None:
+        budget, used = ProcessorBudget(PROCESSOR_SHARE, PROCESSOR_SECONDS), time.thread_time()
         try:
             while True:
+                before, used = used, time.thread_time()
+                if pause := budget.spend(used - before):
+                    select.select([self._woken], [], [], pause)
                 for key, _ in self._selector.select(self._seconds_left()):
                     if key.fileobj is self._woken:
                         return
@@ -143,8 +192,11 @@ class MetricsServer:
     def _seconds_left(self) -> float | None:
         """Return seconds until a connection is overdue or accepting resumes; None if neither."""
         due = [connection.deadline for connection in self._connections.values()]
-        if not self._is_accepting and len(due) < MAX_CONNECTIONS:
-            due.append(self._accept_again)
+        if not self._is_accepting:
+            waits = self._accept_again
+            if len(due) >= MAX_CONNECTIONS:  # all are being written to
+                waits = max(waits, min(due) - CONNECTION_SECONDS + _WRITE_SECONDS)
+            due.append(waits)
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _accept(self) -> None:
@@ -156,13 +208,25 @@ class MetricsServer:
             self._accept_again = time.monotonic() + 1.0
             return
         accepted.setblocking(False)
+        if len(self._connections) == MAX_CONNECTIONS:
+            self._end(self._replaceable()[0])
         connection = _Connection(accepted, time.monotonic() + CONNECTION_SECONDS)
         self._connections[accepted.fileno()] = connection
         self._selector.register(accepted, selectors.EVENT_READ)
 
+    def _replaceable(self) -> list[_Connection]:
+        """Return the connections that may be ended for a new one, the best first.
+
+        Those that wait for a request or have been answered, the oldest first; then those whose
+        reply is not read.
+        """
+        connections = sorted(self._connections.values(), key=lambda one: bool(one.unsent))
+        until = time.monotonic() + CONNECTION_SECONDS - _WRITE_SECONDS
+        return [one for one in connections if not one.unsent or one.deadline < until]
+
     def _accept_or_not(self) -> None:
-        """Stop accepting while all places are taken or no descriptors are left, else resume."""
-        wanted = len(self._connections) < MAX_CONNECTIONS
+        """Stop accepting while no place or no descriptor is left, else resume."""
+        wanted = len(self._connections) < MAX_CONNECTIONS or bool(self._replaceable())
         wanted = wanted and time.monotonic() >= self._accept_again
         if wanted and not self._is_accepting:
             self._selector.register(self._listener, selectors.EVENT_READ)
@@ -203,6 +267,9 @@ class MetricsServer:
 
     def _reply(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")
+        if self._is_local and not all(map(_is_local_name, _HOST.findall(head))):
+            text = f"These metrics are of this machine alone: ask for {self.url}\n"
+            return _response("403 Forbidden", _PLAIN, text)
         if len(words) != 3 or words[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
             return _response("400 Bad Request", _PLAIN, "This is no request of HTTP/1.1.\n")
         method, path = words[0], words[1].partition(b"?")[0]
@@ -277,11 +344,14 @@ def _too_large() -> bytes:
     return _response("431 Request Header Fields Too Large", _PLAIN, text)
 
 
+def _is_local_name(header: bytes) -> bool:
+    """Return whether a Host header names this machine alone, with or without a port."""
+    host = header.decode("latin-1").strip()
+    return is_loopback(host) or is_loopback(re.sub(r":\d+$", "", host))
+
+
 def _check_host(host: str, insecure: bool) -> None:
-    is_local = host == "localhost"
-    with suppress(ValueError):
-        is_local = is_local or ipaddress.ip_address(host).is_loopback
-    if not is_local and not insecure:
+    if not is_loopback(host) and not insecure:
         raise ValueError(
             f"metrics are neither encrypted nor protected, and '{host}' is not of this machine "
             "alone: pass insecure=True if everybody who reaches it may read them"

@@ -113,7 +113,10 @@ class LoaderStats:
         """Return metrics in Prometheus's text format; see `khop.metrics` for a page of them.
 
         Args:
-            labels: names and values of the labels of each metric.
+            labels: names and values of the labels of each metric; not 'phase' or 'source'.
+
+        Raises:
+            ValueError: a label that khop sets, or that Prometheus does not know.
         """
         return of_stats([(labels or {}, self)])
 
@@ -269,10 +272,13 @@ def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) ->
 
     Args:
         loaders: loaders by the value of their label 'loader'.
-        labels: further labels, {'rank': 0} for example.
+        labels: further labels, {'rank': 0} for example; not 'loader', 'phase' or 'source'.
 
     Returns:
         The page, in Prometheus's text format; times in seconds, sizes in bytes.
+
+    Raises:
+        ValueError: a label that khop sets, or that Prometheus does not know.
 
     Example:
         >>> loader = NeighborLoader(data, [2], batch_size=3)
@@ -280,8 +286,10 @@ def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) ->
         >>> 'khop_loader_batches_total{loader="train",rank="0"} 0' in page
         True
     """
+    further = labels or {}
+    _check_free(further, "loader")
     return of_stats(
-        ({**(labels or {}), "loader": name}, loader.stats()) for name, loader in loaders.items()
+        ({**further, "loader": name}, loader.stats()) for name, loader in loaders.items()
     )
 
 
@@ -289,8 +297,19 @@ def of_stats(stats: Iterable[tuple[Labels, LoaderStats]]) -> str:
     """Return statistics of loaders, each with its labels, as text for Prometheus."""
     families = Families("khop_loader_")
     for labels, counted in stats:
+        _check_free(labels, "phase", "source")
         _add_loader(families, counted, labels)
     return expose(families.values())
+
+
+def _check_free(labels: Labels, *taken: str) -> None:
+    """Raise ValueError for labels whose names khop's own have."""
+    for name in taken:
+        if name in labels:
+            raise ValueError(
+                f"khop sets the label '{name}' itself (got {name}={labels[name]!r:.80}): give "
+                "yours another name"
+            )
 
 
 def _add_loader(families: Families, stats: LoaderStats, labels: Labels) -> None:

@@ -68,10 +68,13 @@ class Family:
             labels: its labels; 'le' is added.
 
         Raises:
-            ValueError: no histogram; bounds and counts that do not fit; labels as for `add`.
+            ValueError: no histogram; bounds and counts that do not fit; a label 'le'; labels as
+                for `add`.
         """
         if self.kind != "histogram" or len(counts) != len(bounds) + 1:
             raise ValueError(f"'{self.name}' is no histogram of {len(bounds)} bounds")
+        if "le" in labels:
+            raise ValueError(f"'{self.name}' sets the label 'le' itself (got {labels['le']!r:.80})")
         upto = list(accumulate(counts))
         for bound, count in zip([*bounds, math.inf], upto, strict=True):
             self._write("_bucket", {**labels, "le": number(bound)}, count)

@@ -143,6 +143,7 @@ def test_splits_with_given_homes(client):
     ({"rpc_timeout": 0}, ValueError, "rpc_timeout"),
     ({"use_all2all": True}, NotImplementedError, "use_all2all"),
     ({"buffer_size": "many"}, ValueError, "many"),
+    ({"batch_limit": 0}, ValueError, "batch_limit must be at least 1 byte"),
     ({"max_restarts": -1}, ValueError, "max_restarts"),
 ])  # fmt: skip
 def test_bad_options(options, error, match):

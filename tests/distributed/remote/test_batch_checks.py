@@ -15,7 +15,7 @@ from khop.codec import from_json, to_json
 from khop.distributed.partitions.shared_client import run
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.client.reassembly import BatchReassembler, Layouts
-from khop.distributed.remote.client.server_session import OPEN, ServerSession
+from khop.distributed.remote.client.server_session import OPEN, PendingBatch, ServerSession
 from khop.distributed.remote.session_messages import SessionSpec
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
@@ -317,3 +317,31 @@ def test_only_new_bytes_and_one_opening_count_as_progress(remote, monkeypatch):
     assert at(120.0, lambda: remote.note_fault("b")) == 110.0
     assert at(121.0, remote.opened) == 110.0
     assert (remote.fault, remote.num_faults) == ("b", 2)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "step"), [(1 << 16, None), (1 << 22, 1 << 20), (1 << 26, 1 << 22)]
+)
+def test_a_few_bytes_are_no_progress(remote, monkeypatch, nbytes, step):
+    """A byte now and then keeps no batch waiting: a sixteenth of it, and 1 MiB, are progress."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    ring = ArenaWriter(memory := create_memory(1 << 27))
+    jobs.os.close(memory)
+    pending = PendingBatch(1, 1, 0, None, 100.0, BatchReassembler(ring, nbytes))
+    remote.pending[1] = pending
+    remote.opened()
+    piece = np.zeros(1 << 14, np.uint8)
+    last, arrived = 0, 0
+    while not pending.incoming.write(arrived, piece):
+        now[0] += 1.0
+        arrived += len(piece)
+        remote.arrived(pending)
+        if remote.progress == now[0]:
+            assert arrived - last == step
+            last = arrived
+    assert (last > 0) == (step is not None)
+    now[0] += 1.0
+    remote.completed(pending)
+    assert remote.progress == now[0]
+    pending.drop_incoming()

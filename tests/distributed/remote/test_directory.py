@@ -1,6 +1,8 @@
 """The directory: who may enter, who replaces whom, who may speak for whom, when all have gone."""
 
+import contextlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -417,3 +419,45 @@ def test_published_values_beyond_the_bound_drop_the_oldest(clock, monkeypatch):
     told.wait(0, [1])
     assert told.heard.pop() == {1: "y" * 98}
     assert told.directory._values._nbytes == np.sum(kept) * 100 + 100
+
+
+def test_a_flood_of_requests_does_not_fill_a_disk(clock, caplog):
+    """A line a change, and of one user few: 20,000 of each request in a second, and all refused.
+
+    A registration and a goodbye in turn change something each time. Others' changes are logged.
+    """
+    told = Told(clock)
+    told.client(0)
+    with caplog.at_level(logging.INFO, "khop"):
+        for i in range(20_000):
+            clock.now += 1 / 20_000
+            told.goodbye("client", 0)
+            told.goodbye("client", 0, "wrong")
+            told.goodbye("server", 0)
+            told.client(1, secret=str(i % 2))
+            told.goodbye("client", 1, secret=str(i % 2))
+            told.wait(0, [0])
+            told.directory.lookup()
+            with contextlib.suppress(RendezvousError, SecurityError, ProtocolError):
+                told.publish(0, i)
+            with contextlib.suppress(SecurityError):
+                told.server(0, source=MEMBER)
+            told.directory.tick()
+            if i % 2:
+                told.client(0)
+        assert sum(len(record.getMessage()) for record in caplog.records) < 32_000
+        told.server(0)
+        assert caplog.records[-1].getMessage() == "server 0 has registered"
+        assert caplog.records[-1].fields["left_out"] > 10_000
+
+
+def test_only_changes_are_logged(clock, caplog):
+    """A client that says goodbye twice has left once; one that registers again was there."""
+    told = Told(clock)
+    with caplog.at_level(logging.INFO, "khop"):
+        for _ in range(2):
+            told.client(0)
+        for _ in range(2):
+            told.goodbye("client", 0)
+            told.goodbye("server", 1)
+    assert [record.event for record in caplog.records] == ["client-registered", "client-left"]

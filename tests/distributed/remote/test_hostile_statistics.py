@@ -45,6 +45,8 @@ def answering(answers):
         while not done.is_set():
             if socket.poll(50):
                 peer, frame, *_ = socket.recv_multipart()
+                if not frame:
+                    continue  # a greeting
                 asked = json.loads(frame)
                 said = answers(asked["op"], address)
                 header = said if isinstance(said, dict) and "error" in said else {}

@@ -111,6 +111,19 @@ def test_lies_are_protocol_errors_of_that_server(graph, root, spec):
                     assert time.monotonic() < end, name
 
 
+def test_a_batch_that_is_claimed_to_be_huge_fails_at_once(graph, root, spec):
+    """A terabyte is no batch of this loader: no memory is taken, and the next batch is made."""
+    with scripted(root, spec) as server, training(server, spec, batch_limit=1 << 20) as trainer:
+        server.change = partial(header_of_last(nbytes=1 << 40), server)
+        epoch, _ = trainer.open(columns(root))
+        trainer.ask(epoch, [1])
+        with pytest.raises(ProtocolError, match=rf"batch 1 has {1 << 40} bytes.*batch_limit"):
+            trainer.take(epoch, 1)
+        server.change = lambda op, messages: messages
+        trainer.ask(epoch, [2])
+        check_same(trainer.take(epoch, 2), list(reference(graph))[2])
+
+
 def test_a_lying_server_is_asked_less_and_less_often(root, spec):
     """The time that a batch may take counts from the first lie on, however it goes on."""
     with scripted(root, spec) as server, training(server, spec, timeout=4.0) as trainer:

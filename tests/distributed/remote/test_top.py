@@ -192,6 +192,23 @@ def test_keys(root, tmp_path):
         assert top(graph, "--key-file", tmp_path / "none")[0] == 2
 
 
+def test_servers_beyond_this_machine_are_asked_with_keys(monkeypatch, capsys):
+    """Nothing is sent to them without, unless `--insecure` says so."""
+    asked = []
+
+    def note(servers, timeout):
+        asked.append(servers)
+        raise PartitionUnavailableError("nobody is there")
+
+    monkeypatch.delenv("KHOP_KEY_FILE", raising=False)
+    monkeypatch.setattr(poller, "Poller", note)
+    assert main(["top", "10.0.0.1:7"]) == 2
+    assert "graph server 0 at '10.0.0.1' could be reached by anybody" in capsys.readouterr().err
+    assert not asked
+    main(["top", "10.0.0.1:7", "--insecure"])
+    assert asked == [Servers("10.0.0.1:7")]
+
+
 @pytest.mark.parametrize("address", ["localhost", "localhost:", "localhost:x", ":5", "h:99999"])
 def test_bad_addresses(address, capsys):
     assert main(["top", address]) == 2

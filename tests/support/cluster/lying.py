@@ -74,6 +74,8 @@ class ScriptedServer:
             if self._theirs.fileno() in ready:
                 return
             peer, *frames = self._socket.recv_multipart()
+            if frames == [b""]:
+                continue  # a greeting
             header, arrays = unpack(frames)
             self.asked.append((header["op"], time.monotonic()))
             for message in self.change(header["op"], self._answer(header, arrays, frames)):

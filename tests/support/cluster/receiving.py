@@ -74,6 +74,7 @@ class Trainer:
             "schema": to_json(schema),
             "depth": 4,
             "timeout": 30.0,
+            "batch_limit": 1 << 30,
             **options,
         }
         ring = create_memory(ring_bytes)

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from khop.distributed.job.rendezvous import StoreRendezvous
 from khop.distributed.rpc.protocol import describe_error
 from khop.errors import RendezvousError
+from khop.log import printable_lines
 
 _BEAT_SECONDS = 1.0
 _LONGEST_PAUSE = 0.2
@@ -85,9 +86,10 @@ class MonitoredBarrier:
             self._failure = error
             return
         for rank, described in failed.items():
+            failure = printable_lines(f"{described['type']}: {described['message']}")
             self._failure = RendezvousError(
                 f"trainer {self._rendezvous.rank} cannot go on with {self._name}: trainer {rank} "
-                f"has failed with {described['type']}: {described['message']}"
+                f"has failed with {failure}"
             )
 
     def _store_has_gone(self, error: RuntimeError) -> RendezvousError:

@@ -48,6 +48,7 @@ JSON of Op.CONFIG; its first descriptor is the arena, then `share()`d arrays if 
                     'loader', hex text: sessions are called 'loader/number'
     schema          `BatchSchema`: what batches are checked against
     depth           batches that may be asked for at a time
+    batch_limit     bytes of a batch; a larger one fails
     timeout         seconds without any progress after which a batch fails with
                     PartitionUnavailableError, or ProtocolError if its server has sent nonsense
     has_arrays      whether weights of negatives come along

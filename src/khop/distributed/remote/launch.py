@@ -18,7 +18,7 @@ from khop.distributed.job.context import DistContext, DistRole, enter, get_conte
 from khop.distributed.processes.child import ChildProcess, wait_for_message
 from khop.distributed.processes.socket_files import remove_socket
 from khop.distributed.remote.addresses import address_of, check_place
-from khop.distributed.rpc.key_files import read_server_keys
+from khop.distributed.rpc.key_files import key_file_path, read_server_keys
 from khop.distributed.rpc.keys import check_secured
 from khop.distributed.rpc.protocol import rebuild_error, wait_until_ready
 from khop.errors import PartitionUnavailableError
@@ -221,6 +221,7 @@ def start_server(
         "host": host,
         "methods": _modules(methods),
         "keys": None if keys is None else keys.to_json(),
+        "key_file": key_file_path(key_file),
         "insecure": insecure,
         "timeout": timeout,
         "lost_after": lost_after,

@@ -147,6 +147,7 @@ class Connection:
     def _take_event(self, event: int) -> bool:
         """Process an event of the monitor; return whether the connection is up by it."""
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._greet()
             self.lost_since = self.refused = self.final = None
             self.last_message_at = self._up_since = self._clock()
             self.has_returned, self._has_been_up = self._has_been_up, True
@@ -160,9 +161,17 @@ class Connection:
             self.refused = "it refuses this process's key"
             self.final = "refused this process's key"
         else:
-            self.refused = "it speaks with other keys, or with none, or is no server of khop"
+            self.refused = (
+                "it speaks with other keys, or with none, takes no more connections, or is no "
+                "server of khop"
+            )
         self._drop()
         return False
+
+    def _greet(self) -> None:
+        """Send an empty message: servers end TCP connections that bring none."""
+        if self._socket is not None and self.address.startswith("tcp:"):
+            self._socket.send(b"")
 
     def _keep_unread(self) -> None:
         """Keep messages that arrived before the connection was lost: a server's goodbye."""

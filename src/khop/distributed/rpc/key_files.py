@@ -7,6 +7,7 @@ this user or root, and no other user can read or write it. Imports no torch.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import stat
@@ -71,7 +72,9 @@ def write_keys(folder: str | Path, num_clients: int | None = None) -> list[Path]
 
 
 def add_client(folder: str | Path, name: str) -> Path:
-    """Make a key pair for one more client, and admit it. Takes effect when servers are restarted.
+    """Make a key pair for one more client, and admit it.
+
+    Running servers that read this `server.key` admit it within seconds.
 
     Args:
         folder: the folder with the job's `server.key`.
@@ -88,11 +91,11 @@ def add_client(folder: str | Path, name: str) -> Path:
     if not NAME.fullmatch(name) or name == "server":
         raise ValueError(f"a client's name is letters, digits, '.', '_' and '-' (got {name!r:.80})")
     folder = Path(folder)
-    keys = _existing(folder)
-    if name in keys.clients:
-        raise FileExistsError(f"'{folder / 'server.key'}' has a client '{name}' already")
     pair = KeyPair.new()
     with _private_folder(folder) as at:
+        keys = _existing(at, folder)
+        if name in keys.clients:
+            raise FileExistsError(f"'{folder / 'server.key'}' has a client '{name}' already")
         client = ClientKeys(pair, keys.server_key).to_json()
         _write_all(at, folder, {f"{name}.key": client})
         _replace_server_key(at, folder, {**keys.clients, name: pair.public}, keys)
@@ -100,30 +103,35 @@ def add_client(folder: str | Path, name: str) -> Path:
 
 
 def revoke_client(folder: str | Path, name: str) -> None:
-    """Revoke a client's key. Takes effect when servers are restarted with the new `server.key`.
+    """Revoke a client's key.
+
+    Running servers that read this `server.key` end its connections within seconds.
 
     Raises:
         ValueError: no client has this name; lists the clients.
         SecurityError: there is no `server.key`, or it cannot be used.
     """
     folder = Path(folder)
-    keys = _existing(folder)
-    if name not in keys.clients:
-        raise ValueError(f"no client '{name[:80]}' to revoke: there are {sorted(keys.clients)}")
-    left = {known: public for known, public in keys.clients.items() if known != name}
     with _private_folder(folder) as at:
+        keys = _existing(at, folder)
+        if name not in keys.clients:
+            raise ValueError(f"no client '{name[:80]}' to revoke: there are {sorted(keys.clients)}")
+        left = {known: public for known, public in keys.clients.items() if known != name}
         _replace_server_key(at, folder, left, keys)
 
 
-def _existing(folder: Path) -> ServerKeys:
-    keys = read_server_keys(folder / "server.key")
-    assert keys is not None  # a file was named
-    return keys
+def _existing(at: int, folder: Path) -> ServerKeys:
+    """Read `server.key` of a folder that is open, and so locked, as `at`."""
+    path = folder / "server.key"
+    return _read_as(_read_private(path, at), path, "server", ServerKeys)
 
 
 @contextlib.contextmanager
 def _private_folder(folder: Path) -> Iterator[int]:
-    """Open a folder that no other user may enter; yields its descriptor."""
+    """Open and lock a folder that no other user may enter; yields its descriptor.
+
+    With the lock, of two changes at a time the second begins with what the first has written.
+    """
     try:
         at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -135,6 +143,7 @@ def _private_folder(folder: Path) -> Iterator[int]:
         ) from None
     try:
         _check_private(os.fstat(at), folder, "chmod 700")
+        fcntl.flock(at, fcntl.LOCK_EX)  # until it is closed
         yield at
         os.fsync(at)
     finally:
@@ -177,6 +186,12 @@ def read_server_keys(path: str | Path | None = None) -> ServerKeys | None:
     return _read(path, "server", ServerKeys)
 
 
+def key_file_path(path: str | Path | None) -> str | None:
+    """Return the absolute path of the key file that a path or $KHOP_KEY_FILE names; else None."""
+    named = path if path is not None else os.environ.get(KEY_FILE_VARIABLE)
+    return str(Path(named).absolute()) if named else None
+
+
 def read_client_keys(path: str | Path | None = None) -> ClientKeys | None:
     """Read the keys of a trainer from a `client.key`; otherwise like `read_server_keys`."""
     return _read(path, "client", ClientKeys)
@@ -217,7 +232,11 @@ def _read(path: str | Path | None, role: str, kind: type[_Keys]) -> _Keys | None
     if not named:
         return None
     path = Path(named)
-    content = _parse(_read_private(path), path)
+    return _read_as(_read_private(path), path, role, kind)
+
+
+def _read_as(text: bytes, path: Path, role: str, kind: type[_Keys]) -> _Keys:
+    content = _parse(text, path)
     if content.get("role") != role:
         raise SecurityError(
             f"'{path}' is the key file of a {content.get('role')!r}, but a {role}'s is needed: "
@@ -229,15 +248,18 @@ def _read(path: str | Path | None, role: str, kind: type[_Keys]) -> _Keys | None
         raise SecurityError(f"'{path}' is damaged: {error}") from None
 
 
-def _read_private(path: Path) -> bytes:
+def _read_private(path: Path, folder: int | None = None) -> bytes:
     """Return the file's bytes, if its owner alone can read it.
+
+    If `folder` is the descriptor of the file's folder, the file is opened there.
 
     Links are followed: Kubernetes mounts secrets as links. The file that was opened is checked, not
     its path, so another user's link can only lead to a private file of this user or root.
     """
     try:
         # Opening a FIFO must not block.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        name = path if folder is None else path.name
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
         raise SecurityError(f"cannot read the key file '{path}': {error.strerror}") from None
     try:

@@ -9,15 +9,14 @@ to clients and to each other, and admit holders of the server pair or of a *clie
 
 So a stolen client key gives access to servers, but cannot impersonate one. With a pair for each
 client, servers distinguish clients: each has its own queue, and one can be revoked
-(`khop keygen --revoke` removes its public key from `server.key`; servers reject it after a
-restart). Files are JSON, readable by their owner alone. Secrets go from a file to a socket: they
+(`khop keygen --revoke` removes its public key from `server.key`; servers end its connections within
+seconds). Files are JSON, readable by their owner alone. Secrets go from a file to a socket: they
 are in no `repr`, log, error text, command line or environment, and reach child processes over their
 control lines. Imports no torch.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from zmq.utils import z85
 from khop import log
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.errors import SecurityError
+from khop.loopback import is_loopback
 
 KEY_FILE_VARIABLE = "KHOP_KEY_FILE"
 """Environment variable with the path of the key file, used if no path is passed."""
@@ -189,19 +189,6 @@ def check_secured(
         "reaches this network can read the graph and feed trainers wrong batches",
         address=host,
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address is this machine's loopback.
-
-    Of names only `localhost` counts: the resolver may give another address for others later.
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _pair_json(pair: KeyPair) -> dict[str, str]:

@@ -45,6 +45,10 @@ class Limits:
         handshakes: connections over TCP that are not authenticated; likewise.
         handshake_ms: milliseconds that a handshake may take.
         backlog: connections that wait to be accepted.
+        silent_seconds: seconds after which a connection that has brought no message ends.
+        untaken_bytes: bytes of a connection that the server has received and not taken: of messages
+            that are not whole, or wait in ZeroMQ. Beyond, it ends. All of a user have
+            `waiting_bytes`, and all together four times as much.
     """
 
     reply_bytes: int = MESSAGE_BYTES
@@ -58,6 +62,8 @@ class Limits:
     handshakes: int = 1024
     handshake_ms: int = 5_000
     backlog: int = 128
+    silent_seconds: float = 10.0
+    untaken_bytes: int = MESSAGE_BYTES + (64 << 20)
 
 
 DEFAULT = Limits()

@@ -33,6 +33,7 @@ from khop.distributed.rpc.protocol import (
 )
 from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.forks import check_process
+from khop.log import printable
 from khop.sampler.requests import HopRequest, RowSet
 from khop.trace.requests import RequestLog
 from khop.typing import Array, Int64Array
@@ -245,7 +246,7 @@ class PartitionClient:
 
     def _take(self, part: int, header: dict[str, Any], arrays: list[Array], nbytes: int) -> None:
         if "goodbye" in header:
-            self.give_up(part, f"has ended: {str(header['goodbye'])[:1000]}")
+            self.give_up(part, f"has ended: {printable(str(header['goodbye'])[:1000])}")
             return
         request = self._pending.answered(part, header.get("id"))
         if request is None:  # answered twice, after a reconnection

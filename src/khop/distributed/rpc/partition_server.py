@@ -81,6 +81,7 @@ class PartitionServer:
         poller.register(line.fileno(), zmq.POLLIN)
         while True:
             has_room = threads is None or threads.has_room
+            self.sockets.note_reading(has_room)
             for front in self.sockets.fronts:
                 poller.register(front, zmq.POLLIN if has_room else 0)
             for ready, _ in poller.poll():
@@ -96,7 +97,10 @@ class PartitionServer:
                     self._take(self.sockets.fronts.index(ready))
 
     def _take(self, front: int) -> None:
-        name, *frames = self.sockets.fronts[front].recv_multipart(copy=False)
+        message = self.sockets.receive(front)
+        if message is None:
+            return
+        name, *frames = message
         request, peer = [frame.buffer for frame in frames], name.bytes
         self._note_peer(front, peer)
         why = self.sockets.why_not(peer)

@@ -20,10 +20,11 @@ from khop.channel.message import MAX_ARRAYS
 from khop.codec import AtMost, Distinct, Id
 from khop.distributed.processes.child import ChildProcess, wait_for_message
 from khop.errors import PartitionUnavailableError, ProtocolError
+from khop.log import printable, printable_lines
 from khop.sampler.requests import HopRequest, RowSet
 from khop.typing import Array, Int64Array
 
-PROTOCOL = 4
+PROTOCOL = 5
 
 Request = Any
 """A dataclass with an `op`, the name of the request."""
@@ -151,6 +152,8 @@ def _short(text: str) -> str:
 def rebuild_error(described: Any, where: str) -> Exception:
     """Rebuild an exception: of the same type if that is builtin or khop's, else RuntimeError.
 
+    Its text may reach a terminal, so unprintable characters in it are escaped.
+
     Args:
         described: from `describe_error`, optionally with a 'traceback'.
         where: the process in which it was raised.
@@ -161,9 +164,10 @@ def rebuild_error(described: Any, where: str) -> Exception:
     text = f"{message}\n\nRaised in {where}."
     if described.get("traceback"):
         text += f"\n{_short(str(described['traceback']))}"
+    text = printable_lines(text)
     kind = _TYPES.get(name)
     if kind is None:
-        return RuntimeError(f"{name}: {text}")
+        return RuntimeError(f"{printable(name)}: {text}")
     return kind(text)
 
 

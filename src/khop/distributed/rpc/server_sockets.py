@@ -11,29 +11,16 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import zmq
 
+from khop.distributed.rpc.connections import Connections
+from khop.distributed.rpc.key_gate import KeyGate
 from khop.distributed.rpc.limits import DEFAULT, ENVELOPE_BYTES, Limits, RateLimiter, SendBacklog
-from khop.distributed.rpc.listener import ConnectionLimiter, Listener
-
-if TYPE_CHECKING:
-    from zmq.auth.thread import ThreadAuthenticator
+from khop.distributed.rpc.listener import Listener
 
 _WORKERS = "inproc://workers"
-
-
-class _Admitted:
-    """Set of admitted public keys, for zmq's authenticator."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._keys = {key.encode() for key in keys}
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether a client with this public key, in Z85, may connect."""
-        del domain
-        return key in self._keys
 
 
 class ServerSockets:
@@ -52,13 +39,13 @@ class ServerSockets:
         fronts: the bound sockets, to receive requests from.
         addresses: their addresses, by 'ipc' and 'tcp'.
         backlog: bytes that each peer has not read.
-        connections: bound of the connections over TCP.
+        connections: the connections over TCP, and their bounds.
 
     Raises:
         zmq.ZMQError: an address cannot be bound.
     """
 
-    connections: ConnectionLimiter
+    connections: Connections
 
     def __init__(
         self,
@@ -75,8 +62,8 @@ class ServerSockets:
         self.addresses: dict[str, str] = {}
         self.backlog = SendBacklog()
         self._rates = RateLimiter(limits.rate, limits.burst)
-        self._authenticator: ThreadAuthenticator | None = None
         self._listener: Listener | None = None
+        self._tcp: int | None = None
         if ipc_path is not None:
             self._bind_ipc(ipc_path)
         if tcp_host is not None:
@@ -103,10 +90,11 @@ class ServerSockets:
 
     def _bind_tcp(self, host: str, port: int) -> None:
         front = self._router()
+        self._tcp = len(self.fronts) - 1
+        self._listener = Listener(host, port, self.limits.backlog)
+        self.connections = Connections(self.context, front, self._listener, self.limits)
         if self.curve is not None:
             self._secure(front, self.curve)
-        self._listener = Listener(host, port, self.limits.backlog)
-        self.connections = ConnectionLimiter(self.context, front, self._listener, self.limits)
         self.addresses["tcp"] = self._listener.bind(front)
 
     def _router(self) -> zmq.Socket[bytes]:
@@ -125,17 +113,49 @@ class ServerSockets:
         return socket
 
     def _secure(self, socket: zmq.Socket[bytes], curve: Mapping[str, Any]) -> None:
-        # Imported here: it imports asyncio, a fifth of the time that a server takes to start.
-        from zmq.auth.thread import ThreadAuthenticator
-
-        self._authenticator = ThreadAuthenticator(self.context)
-        self._authenticator.start()
         # Servers use the same pair to connect to each other.
-        admitted = _Admitted([*curve["clients"], curve["public"]])
-        self._authenticator.configure_curve_callback("*", admitted)
+        self.connections.set_keys(curve["public"], curve["clients"])
+        KeyGate(self.context, self.connections.admit)
         socket.curve_server = True
         socket.curve_publickey = curve["public"].encode()
         socket.curve_secretkey = curve["secret"].encode()
+
+    def admit(self, clients: Sequence[str]) -> None:
+        """Admit these clients' public keys, and no others; connections of others end.
+
+        Any thread may call it.
+        """
+        assert self.curve is not None
+        self.curve = {**self.curve, "clients": list(clients)}
+        self.connections.set_keys(self.curve["public"], clients)
+
+    def note_reading(self, is_reading: bool) -> None:
+        """Note whether the loop reads from the sockets; True at the beginning."""
+        if self._tcp is not None:
+            self.connections.note_reading(is_reading)
+
+    def receive(self, front: int) -> list[zmq.Frame] | None:
+        """Return the next message at a socket: the peer's name, and frames; None if there is none.
+
+        Greetings, which clients send when they are connected, are left out.
+
+        Args:
+            front: index of the socket.
+        """
+        while True:
+            try:
+                message = self.fronts[front].recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return None
+            name, *frames = message
+            is_client = (
+                not frames
+                or front != self._tcp
+                or self.connections.note_message(name.bytes, frames)
+            )
+            is_greeting = len(frames) == 1 and not len(frames[0])
+            if is_client and not is_greeting:
+                return message
 
     def send(self, front: int, peer: bytes, frames: Sequence[Any]) -> None:
         """Send frames to a peer; dropped if it has disconnected, or does not read.
@@ -175,8 +195,6 @@ class ServerSockets:
         """
         if self.context.closed:
             return
-        if self._authenticator is not None:
-            self._authenticator.stop()
         for socket in self.fronts:
             socket.close(linger_ms)
         self.context.term()

@@ -6,6 +6,7 @@ are on this machine, there is none: their samplers write into the trainer's aren
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -27,6 +28,9 @@ from khop.distributed.sampling.pool import SamplerPool
 from khop.sampler.methods.modules import modules_of
 from khop.sampler.plan import EpochPlan
 from khop.typing import Array
+
+# Default limit of a batch's bytes, where memory is short: far more than batches have.
+_LEAST_BATCH_LIMIT = 1 << 30
 
 
 def create_remote_backend(
@@ -113,7 +117,14 @@ def _config(
         "schema": codec.to_json(BatchSchema.create(graph.meta, spec)),
         "depth": arena.depth,
         "timeout": options.rpc_timeout,
+        "batch_limit": options.batch_limit or _default_batch_limit(arena.depth),
     }
+
+
+def _default_batch_limit(depth: int) -> int:
+    """Return a limit of bytes so that all batches in flight take a quarter of the memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(_LEAST_BATCH_LIMIT, memory // 4 // depth)
 
 
 def _start_receiver(config: Mapping[str, Any], memory: Sequence[int]) -> ChildProcess:

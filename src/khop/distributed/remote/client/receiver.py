@@ -84,6 +84,7 @@ class Receiver:
         self._arrays = dict(arrays)
         self._timeout: float = config["timeout"]
         self._depth: int = config["depth"]
+        self._batch_limit: int = config["batch_limit"]
         loader = {k: v for k, v in config["session"].items() if k != "loader"}
         session = {
             **loader,
@@ -270,6 +271,9 @@ class Receiver:
         if pending is None:  # of an epoch that was closed
             return
         if pending.incoming is None:
+            if chunk.nbytes > self._batch_limit:
+                self._refuse_batch(remote, pending, chunk.nbytes)
+                return
             pending.incoming = BatchReassembler(self._arena, chunk.nbytes)
         if pending.incoming.nbytes != chunk.nbytes:
             raise ProtocolError(f"{chunk.nbytes} bytes for a batch of {pending.incoming.nbytes}")
@@ -281,6 +285,17 @@ class Receiver:
             to_trainer = self._line, pending.epoch, pending.batch, layout, chunk.extras
             pending.incoming.announce(*to_trainer)
             remote.completed(pending)
+
+    def _refuse_batch(self, remote: ServerSession, pending: PendingBatch, nbytes: int) -> None:
+        """Fail a batch that is too large, before memory is taken for it."""
+        del remote.pending[pending.id]
+        remote.send(Cancel(remote.name, [pending.id]))
+        error = ProtocolError(
+            f"{remote.where} says that batch {pending.batch} has {nbytes} bytes, more than the "
+            f"{self._batch_limit} that this loader takes: if that can be, pass a larger "
+            "batch_limit in worker_options, or a smaller batch_size or fan-out"
+        )
+        self._fail(pending, describe_error(error))
 
     def _take_failure(self, remote: ServerSession, failed: Failed) -> None:
         pending = remote.pending.pop(failed.batch_id, None)

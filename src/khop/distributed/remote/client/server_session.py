@@ -35,6 +35,9 @@ CLOSED, OPENING, OPEN = range(3)
 
 # Seconds after which a lost server's batches are assigned to others that may make them.
 _GRACE = 1.0
+# New bytes that count as progress: these, or a sixteenth of the batch if that is more. So a batch
+# takes 16 times the timeout at most.
+_STEP_BYTES, _STEPS = 1 << 20, 16
 # Layouts that a session may have.
 _MAX_LAYOUTS = 1024
 # Seconds until the next connection: after the first fault, doubled with each, at most.
@@ -108,6 +111,7 @@ class ServerSession:
         self.layouts: dict[int, Layout] = {}
         self.refused: dict[str, str] | None = None
         self.unacked_bytes = 0
+        self._new_bytes = 0
         self.opening = 0
         self._open_at = 0.0
         # Opening counts as progress once: a server that restarts repeatedly makes none.
@@ -213,10 +217,16 @@ class ServerSession:
             self._get_on()
 
     def arrived(self, pending: PendingBatch) -> None:
-        """Note that bytes of a batch have arrived; those that are sent again are no progress."""
+        """Note that bytes of a batch have arrived.
+
+        Those that are sent again are no progress, and a few are none either.
+        """
         assert pending.incoming is not None
-        if pending.incoming.arrived > pending.most_arrived:
-            pending.most_arrived = pending.incoming.arrived
+        if pending.incoming.arrived <= pending.most_arrived:
+            return
+        self._new_bytes += pending.incoming.arrived - pending.most_arrived
+        pending.most_arrived = pending.incoming.arrived
+        if self._new_bytes >= max(_STEP_BYTES, pending.incoming.nbytes // _STEPS):
             self._opening_counts = True
             self._get_on()
 
@@ -228,6 +238,7 @@ class ServerSession:
         self._get_on()
 
     def _get_on(self) -> None:
+        self._new_bytes = 0
         if self.fault is None:
             self.progress = time.monotonic()
 

@@ -31,6 +31,7 @@ from khop.distributed.remote.directory_messages import (
     WaitFor,
 )
 from khop.distributed.remote.message_fields import MAX_CLIENTS, incarnation_of
+from khop.distributed.remote.server.change_log import ChangeLog
 from khop.distributed.remote.server.identity import Source
 from khop.distributed.remote.server.published_values import (
     PublishedValues,
@@ -82,6 +83,7 @@ class Directory:
         self._servers: dict[int, RegisteredProcess] = {}
         self._clients: dict[int, RegisteredProcess] = {}
         self._values = PublishedValues(self._clients, clock)
+        self._changes = ChangeLog(_log, clock)
 
     @property
     def finished(self) -> bool:
@@ -206,7 +208,8 @@ class Directory:
         if known is not None:
             self._values.forget(known)  # the new process publishes other values
         peers[rank] = RegisteredProcess(entry, source, now, now)
-        _log.info(f"{role}-registered", f"{role} {rank} has registered", pid=entry.pid)
+        what = f"{role} {rank} has registered"
+        self._changes.info(source.user, f"{role}-registered", what, pid=entry.pid)
         return True
 
     def _may_replace(
@@ -250,11 +253,13 @@ class Directory:
         known = peers.get(request.rank)
         if known is None or known.entry.incarnation != incarnation_of(request.secret):
             return
-        if not is_server:
-            known.gone = True
-        elif source.is_server:
+        if known.gone or (is_server and not source.is_server):
+            return
+        if is_server:
             del peers[request.rank]
-        _log.info(f"{request.role}-left", f"{request.role} {request.rank} has said goodbye")
+        known.gone = True
+        what = f"{request.role} {request.rank} has said goodbye"
+        self._changes.info(source.user, f"{request.role}-left", what)
 
     # Published values ---------------------------------------------------------------------------
 
@@ -276,7 +281,8 @@ class Directory:
             silent = now - client.last_message_at
             if not client.gone and silent > self._lost_after:
                 client.gone = True
-                _log.warning("client-lost", f"client {rank} is lost: silent for {silent:.0f} s")
+                what = f"client {rank} is lost: silent for {silent:.0f} s"
+                self._changes.warning(client.source.user, "client-lost", what)
             is_old = client.gone and silent > _FORGOTTEN_AFTER * self._lost_after
             if is_old and self._num_clients == 0:
                 self._values.forget(client)

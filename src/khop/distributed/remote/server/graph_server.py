@@ -111,6 +111,10 @@ class GraphServer:
         self._tables.append(table)
         os.eventfd_write(self._wake, 1)
 
+    def admit(self, clients: Sequence[str]) -> None:
+        """Admit these clients' public keys and no others; connections of others end."""
+        self._sockets.admit(clients)
+
     def take_refusal(self, error: Exception) -> None:
         """End this server, which the directory refuses."""
         self._refused = error
@@ -187,9 +191,8 @@ class GraphServer:
     def _queue_requests(self, front: int) -> None:
         """Queue messages that have arrived at a socket for their users, a few at a time."""
         for _ in range(_READ_AT_ONCE):
-            try:
-                message = self._sockets.fronts[front].recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
+            message = self._sockets.receive(front)
+            if message is None:
                 break
             self._queue_request(front, message)
         self._pass_on()

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import zmq
 
 from khop.distributed.rpc.partition_handler import pack_or_refuse
+from khop.loopback import is_loopback
 from khop.typing import Array
 
 _T = TypeVar("_T")
@@ -26,7 +27,8 @@ class Source:
     Attributes:
         connection: index of the socket where it arrived, and ZeroMQ's name of the peer there.
         user: user of the connection. The public key if each client has its own; else the key, if
-            there is one, and the address; of a local socket, the process.
+            there is one, and the address, where all loopback addresses are one; of a local socket,
+            the process.
         is_server: whether it may act as a graph server: it has the servers' key, or is a process
             of this user on this machine; without keys, any process.
         is_proven: whether a key or the operating system proves this.
@@ -82,6 +84,8 @@ def source_of(
     """
     connection = place, peer.bytes
     address = str(_property(frame, "Peer-Address"))
+    if is_loopback(address):
+        address = "loopback"  # a process of this machine has all 16 million of them
     key = _property(frame, "User-Id") if curve is not None else None
     if key is None or curve is None:
         # 'localhost:user:group:process' for local sockets; only this user can enter their folder.

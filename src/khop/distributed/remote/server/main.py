@@ -9,6 +9,7 @@
     host, port      where to listen; null: server 0 at `master`, others at the address on the route
                     to it and a free port
     keys            `ServerKeys.to_json()`; null: none
+    key_file        where these were read; read again when it changes; null: nowhere
     insecure        listen beyond loopback without keys
     buffer_limit    bytes that the sessions of all clients may hold
     sampler_limit   sampler processes that the sessions of all clients may have
@@ -56,6 +57,7 @@ from khop.distributed.remote.server.graph_handler import (
     with_labels,
 )
 from khop.distributed.remote.server.graph_server import GraphServer
+from khop.distributed.remote.server.key_watch import KeyFileWatch
 from khop.distributed.remote.server.local_clients import LocalSamplerService
 from khop.distributed.remote.server.session import LEASE_SECONDS, SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
@@ -80,6 +82,7 @@ DEFAULTS: dict[str, Any] = {
     "host": None,
     "port": None,
     "keys": None,
+    "key_file": None,
     "insecure": False,
     "buffer_limit": 8 << 30,
     "sampler_limit": 1024,
@@ -145,6 +148,8 @@ def serve(
         server, counters, registration = _make_server(config, labels, stack)
         keys = None if config["keys"] is None else ServerKeys.from_json(config["keys"])
         stack.callback(server.close)
+        if keys is not None and config["key_file"] is not None:
+            stack.enter_context(KeyFileWatch(config["key_file"], keys, server.admit))
         remote = DirectoryClient(
             Servers(
                 config["master"],

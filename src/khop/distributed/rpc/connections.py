@@ -1,0 +1,406 @@
+"""Bounds of a server's TCP connections: their number, and what they make ZeroMQ keep.
+
+Partition servers and graph servers run it. Imports no torch.
+
+ZeroMQ accepts connections without a bound, lets a connection send one message of any number of
+frames, and hands it over when it is whole. It has no means against either; its bounded queues count
+whole messages, and end the process when a peer with a full one disconnects. So this module counts
+from outside: which connections there are (ZeroMQ's reports), whose they are (the first message that
+the server takes from each), and how much of what the kernel has received the server has not taken.
+Whoever is beyond a bound is disconnected. The bounds are in `Limits`.
+
+A client of khop sends an empty message as soon as it is connected, so a connection that brings none
+is no client's. Until then the handshakes of a key are counted instead, for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import struct
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from khop import log
+from khop.distributed.rpc.key_gate import ADMITTED, LATER, REFUSED
+from khop.distributed.rpc.limits import Limits, RateLimiter
+from khop.distributed.rpc.listener import Listener
+from khop.distributed.rpc.tcp_sockets import bytes_received, end_connection, peer_of
+from khop.loopback import is_loopback
+
+_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+_EVENT = struct.Struct("=Hi")
+_MONITOR = "inproc://connections"
+# Descriptors left for samplers, local clients and files; a quarter of all if that is less.
+_RESERVE = 256
+# Least bound of connections, however few descriptors there are.
+_LEAST = 16
+# Listening resumes when the number of connections is this share below the bound. Clients that have
+# all they may have must not keep it from that.
+_ROOM = 1 / 16
+# Share of the connections that clients may have; the others are for servers, and for handshakes.
+_CLIENTS = 7 / 8
+# Connections that each key may have, whatever the number of keys; and those of them, by handshakes
+# of the last 30 s, that have brought no message.
+_LEAST_OF_KEY = 64
+_SILENT_OF_KEY, _HANDSHAKE_SECONDS = 64, 30.0
+_LOOK_SECONDS = 0.25
+# The thread takes at most this share of a core for looking at connections.
+_LOOK_SHARE = 0.05
+_COUNT_SECONDS = 1.0
+_SAY_SECONDS = 60.0
+# Messages that may be taken before the reports of their connections are read.
+_MAX_EARLY = 4096
+# Names that ZeroMQ itself gives to peers: a zero byte and a number.
+_NAME_BYTES = 5
+# Bytes of a connection beside its messages: its handshake, and heartbeats and their answers.
+_HANDSHAKE_BYTES, _BYTES_PER_SECOND = 4096, 128
+# What ZeroMQ adds to a frame, short or long; and CURVE.
+_SHORT, _LONG, _LONG_FROM, _CURVE = 2, 9, 256, 33
+_REVOKED = "its key was revoked"
+_log = log.get(__name__)
+
+
+@dataclass
+class _Connection:
+    """An open connection.
+
+    Attributes:
+        peer: address and port of the peer.
+        since: when it was accepted (`time.monotonic`).
+        user: its key, else its address, once it has brought a message.
+        key: its key, if it has one.
+        taken: bytes of the messages that the server has taken, as they were on the wire.
+    """
+
+    peer: Any
+    since: float
+    user: str | None = None
+    key: str | None = None
+    taken: int = 0
+
+
+class Connections:
+    """The open connections of a socket, and the thread that bounds them.
+
+    The thread ends with the context. It waits for nothing, so that it never lags: its queue of
+    reports is not bounded, since ZeroMQ would block if a bounded one were full.
+
+    Args:
+        context: context of the socket.
+        front: the socket, before it is bound.
+        listener: the listener on which it will accept connections.
+        limits: see `Limits`.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        front: zmq.Socket[bytes],
+        listener: Listener,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._listener = listener
+        self._limits = limits
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open: dict[int, _Connection] = {}
+        self._by_key: Counter[str] = Counter()
+        self._handshakes: dict[str, deque[float]] = {}
+        self._server_key: str | None = None
+        self._clients: frozenset[str] = frozenset()
+        # Messages of connections that are not known yet: descriptor, a frame, bytes.
+        self._early: deque[tuple[int, zmq.Frame, int]] = deque(maxlen=_MAX_EARLY)
+        self._proved: deque[float] = deque()
+        self._others = 0
+        self._count_at = self._say_at = self._look_at = 0.0
+        self._reading_since = 0.0
+        self._ended_log = RateLimiter(1.0, 50, clock)
+        front.monitor(_MONITOR, _EVENTS)
+        self._reports: zmq.Socket[bytes] = context.socket(zmq.PAIR)
+        self._reports.linger = 0
+        self._reports.rcvhwm = 0
+        self._reports.connect(_MONITOR)
+        threading.Thread(target=self._run, name="khop-connections", daemon=True).start()
+
+    @property
+    def num_connections(self) -> int:
+        """Number of open connections."""
+        return len(self._open)
+
+    # Keys ---------------------------------------------------------------------------------------
+
+    def set_keys(self, server: str, clients: Iterable[str]) -> None:
+        """Set the admitted keys, Z85 text; connections of others end."""
+        with self._lock:
+            self._server_key, self._clients = server, frozenset(clients)
+            revoked = [
+                (descriptor, connection)
+                for descriptor, connection in self._open.items()
+                if connection.key not in (None, server) and connection.key not in self._clients
+            ]
+        for descriptor, connection in revoked:
+            self._end(descriptor, connection, _REVOKED)
+
+    def admit(self, key: str) -> bytes:
+        """Return the answer to a handshake with a key; see `key_gate`. Any thread.
+
+        All clients together leave connections for servers, and each key some for others.
+        """
+        with self._lock:
+            if key == self._server_key:
+                return ADMITTED
+            if key not in self._clients:
+                return REFUSED
+            now = self._clock()
+            most = int(self._most_connections() * _CLIENTS)
+            of_key = most
+            silent = self._limits.handshakes
+            if len(self._clients) > 1:
+                of_key = min(most, max(_LEAST_OF_KEY, most // len(self._clients)))
+                silent = _SILENT_OF_KEY
+            waiting = self._waiting(key, now)
+            clients = sum(self._by_key.values()) - self._by_key[self._server_key or ""]
+            clients += sum(map(len, self._handshakes.values()))
+            own = self._by_key[key] + len(waiting)
+            if clients >= most or own >= of_key or len(waiting) >= silent:
+                return LATER
+            waiting.append(now)
+            return ADMITTED
+
+    def _waiting(self, key: str, now: float) -> deque[float]:
+        """Return the times of a key's handshakes whose connection has brought no message."""
+        for times in self._handshakes.values():
+            while times and times[0] < now - _HANDSHAKE_SECONDS:
+                times.popleft()
+        self._handshakes = {k: times for k, times in self._handshakes.items() if times}
+        return self._handshakes.setdefault(key, deque())
+
+    # Messages -----------------------------------------------------------------------------------
+
+    def note_reading(self, is_reading: bool) -> None:
+        """Note whether the server reads from the socket; else it cannot know what is silent."""
+        if not is_reading:
+            self._reading_since = float("inf")
+        elif self._reading_since == float("inf"):
+            self._reading_since = self._clock()
+
+    def note_message(self, name: bytes, frames: Sequence[zmq.Frame]) -> bool:
+        """Count a message that the server has taken; return False if its peer is no client's.
+
+        Args:
+            name: ZeroMQ's name of the peer. Peers that name themselves are disconnected: ZeroMQ
+                ends the process when one has taken the name that it gives next.
+            frames: the message; each has the properties of its connection.
+        """
+        try:
+            descriptor = int(frames[-1].get(zmq.SRCFD))
+        except (zmq.ZMQError, ValueError):
+            return True
+        overhead = 0 if self._server_key is None else _CURVE
+        sizes = [len(frame) + overhead for frame in frames]
+        nbytes = sum(size + (_LONG if size >= _LONG_FROM else _SHORT) for size in sizes)
+        connection = self._open.get(descriptor)
+        if connection is None:  # accepted a moment ago; or ended meanwhile
+            self._early.append((descriptor, frames[-1], nbytes))
+            return is_unnamed(name)
+        connection.taken += nbytes
+        # A greeting is the first message of its connection, so it settles whose the descriptor is.
+        if connection.user is None or not frames[-1]:
+            self._learn_user(descriptor, connection, frames[-1])
+        if not is_unnamed(name):
+            self._end(descriptor, connection, "it names itself")
+            return False
+        return True
+
+    def _learn_user(self, descriptor: int, connection: _Connection, frame: zmq.Frame) -> None:
+        address, key = _property(frame, "Peer-Address") or "", _property(frame, "User-Id")
+        user = "loopback" if is_loopback(address) else address
+        if self._server_key is None or key is None:
+            connection.user = user
+            return
+        with self._lock:
+            # With one key for all, users differ by address.
+            is_shared = len(self._clients) <= 1 or key == self._server_key
+            connection.user = f"{key} {user}" if is_shared else key
+            if connection.key is not None:
+                self._by_key[connection.key] -= 1
+            connection.key = key
+            self._by_key[key] += 1
+            if waiting := self._handshakes.get(key):
+                waiting.popleft()
+            is_revoked = key != self._server_key and key not in self._clients
+        if is_revoked:  # since its handshake
+            self._end(descriptor, connection, _REVOKED)
+
+    # The thread ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while True:
+                pause = self._look_at - self._clock()
+                if self._listener.is_paused or self._open:
+                    self._reports.poll(max(0, 1000 * min(pause, _LOOK_SECONDS)))
+                else:
+                    self._reports.poll(None)
+                while self._reports.poll(0):
+                    event, descriptor = _EVENT.unpack(self._reports.recv_multipart()[0])
+                    self._note_event(event, descriptor)
+                self._note_early()
+                with self._lock:
+                    most = self._most_connections()
+                self._pause_or_resume(most)
+                if self._clock() >= self._look_at:
+                    self._look()
+        except zmq.ContextTerminated:
+            pass
+        finally:
+            self._reports.close(0)
+
+    def _note_event(self, event: int, descriptor: int) -> None:
+        if event == zmq.EVENT_ACCEPTED:
+            connection = _Connection(peer_of(descriptor), self._clock())
+            with self._lock:
+                self._open[descriptor] = connection
+        elif event == zmq.EVENT_DISCONNECTED:
+            with self._lock:
+                ended = self._open.pop(descriptor, None)
+                if ended is not None and ended.key is not None:
+                    self._by_key[ended.key] -= 1
+                    self._by_key += Counter()  # forget those at 0
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._proved.append(self._clock())
+
+    def _note_early(self) -> None:
+        """Count messages that the server took before this thread knew of their connection."""
+        while self._early:
+            descriptor, frame, nbytes = self._early.popleft()
+            connection = self._open.get(descriptor)
+            if connection is not None:
+                connection.taken += nbytes
+                self._learn_user(descriptor, connection, frame)
+
+    def _look(self) -> None:
+        """End connections that are silent, or keep too much from being taken."""
+        began = self._clock()
+        with self._lock:
+            connections = list(self._open.items())
+        untaken: dict[str, list[tuple[int, int, _Connection]]] = {}
+        for descriptor, connection in connections:
+            age = began - connection.since
+            if connection.user is None:
+                heard = max(connection.since, self._reading_since)
+                if began - heard > self._limits.silent_seconds:
+                    self._end(descriptor, connection, "it has sent no message")
+                    continue
+            received = bytes_received(descriptor)
+            if received is not None:
+                kept = received - connection.taken - _HANDSHAKE_BYTES
+                kept -= int(age * _BYTES_PER_SECOND)
+                of_user = untaken.setdefault(connection.user or "", [])
+                of_user.append((kept, descriptor, connection))
+        self._bound_untaken(untaken)
+        self._look_at = began + max(_LOOK_SECONDS, (self._clock() - began) / _LOOK_SHARE)
+
+    def _bound_untaken(self, untaken: dict[str, list[tuple[int, int, _Connection]]]) -> None:
+        """End the connections that keep most, of the users that keep most, until all is bounded."""
+        limits = self._limits
+        sums: Counter[str] = Counter()
+        for user, of_user in untaken.items():
+            of_user.sort(key=lambda one: one[0])
+            sums[user] = sum(max(0, kept) for kept, _, _ in of_user)
+            while of_user and (
+                of_user[-1][0] > limits.untaken_bytes or sums[user] > limits.waiting_bytes
+            ):
+                sums[user] -= self._end_largest(of_user)
+        while sum(sums.values()) > 4 * limits.waiting_bytes:
+            user = max(sums, key=lambda user: sums[user])
+            sums[user] -= self._end_largest(untaken[user])
+
+    def _end_largest(self, of_user: list[tuple[int, int, _Connection]]) -> int:
+        kept, descriptor, connection = of_user.pop()
+        self._end(descriptor, connection, f"{kept} bytes of unfinished or waiting messages")
+        return kept
+
+    def _end(self, descriptor: int, connection: _Connection, why: str) -> None:
+        if end_connection(descriptor, connection.peer) and self._ended_log.admit(b""):
+            who = connection.user or connection.peer
+            _log.warning("connection-ended", f"a connection of {who} was ended: {why}")
+
+    # The number of connections ------------------------------------------------------------------
+
+    def _pause_or_resume(self, most: int) -> None:
+        count, unproved = len(self._open), self._count_unproved()
+        fullness = max(count / most, unproved / self._limits.handshakes)
+        try:
+            if not self._listener.is_paused and fullness >= 1:
+                self._listener.pause()
+                self._say(count, unproved)
+            elif self._listener.is_paused and fullness < 1 - _ROOM:
+                self._listener.resume()
+        except OSError as error:  # closed meanwhile; or a system that has no such filters
+            _log.debug("connections-unbounded", f"further connections are not dropped: {error}")
+
+    def _most_connections(self) -> int:
+        """Return the bound of connections, given the free descriptors."""
+        now = self._clock()
+        if now >= self._count_at:
+            self._count_at = now + _COUNT_SECONDS
+            with contextlib.suppress(OSError):  # no descriptor is left: keep the last count
+                open_now = sum(1 for _ in Path("/proc/self/fd").iterdir())
+                self._others = max(0, open_now - len(self._open))
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        # Connections in the backlog are accepted even after the listener is paused.
+        kept = min(_RESERVE, allowed // 4) + self._limits.backlog
+        return max(_LEAST, min(self._limits.connections, allowed - kept - self._others))
+
+    def _count_unproved(self) -> int:
+        """Return an upper bound of the connections that are not authenticated.
+
+        ZeroMQ reports that a connection was authenticated, but not which. All that are not are
+        younger than the time limit of a handshake.
+        """
+        since = self._clock() - self._limits.handshake_ms / 1000
+        while self._proved and self._proved[0] < since:
+            self._proved.popleft()
+        young = 0
+        for connection in reversed(self._open.values()):
+            if connection.since < since:
+                break
+            young += 1
+        return max(0, young - len(self._proved))
+
+    def _say(self, count: int, unproved: int) -> None:
+        now = self._clock()
+        if now < self._say_at:
+            return
+        self._say_at = now + _SAY_SECONDS
+        _log.warning(
+            "connections-paused",
+            f"{count} connections, of which up to {unproved} have not shown a key: no further ones "
+            "are taken until there are fewer",
+            connections=count,
+            unproved=unproved,
+        )
+
+
+def is_unnamed(name: bytes) -> bool:
+    """Return whether ZeroMQ itself has named a peer."""
+    return len(name) == _NAME_BYTES and name[0] == 0
+
+
+def _property(frame: zmq.Frame, name: str) -> str | None:
+    """Return a property of the connection over which a frame has come."""
+    try:
+        return str(frame.get(name))
+    except (zmq.ZMQError, ValueError):
+        return None

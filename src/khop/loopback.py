@@ -1,0 +1,28 @@
+"""Addresses of this machine alone. Imports no torch; any process."""
+
+from __future__ import annotations
+
+import ipaddress
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is this machine's loopback.
+
+    These are 127.0.0.0/8 and ::1, with or without brackets, also IPv4 addresses in IPv6's form. Of
+    names only `localhost` counts: the resolver may give another address for others later.
+
+    Example:
+        >>> is_loopback("127.0.0.2"), is_loopback("::ffff:127.0.0.1"), is_loopback("10.0.0.1")
+        (True, True, False)
+    """
+    if host.lower() == "localhost":
+        return True
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    # Python before 3.13 does not look into mapped addresses.
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
