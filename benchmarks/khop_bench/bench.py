@@ -27,6 +27,7 @@ class Bench:
         graphs: the graphs of its scale.
         peers: the peers that can be measured here.
         say: prints a line.
+        keep: writes the report with the rows that a suite has so far.
         notes: remarks that a reader of the figures needs.
         left_out: cases that could not be measured, a line each.
         failed: failures, a line each.
@@ -36,6 +37,7 @@ class Bench:
     graphs: Graphs
     peers: Peers
     say: Callable[[str], None] = print
+    keep: Callable[[list[Row]], None] = lambda rows: None
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)

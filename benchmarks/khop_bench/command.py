@@ -9,7 +9,14 @@ from pathlib import Path
 
 from khop import _native
 from khop.errors import KhopError
-from khop_bench.settings import DEFAULT, DEVICE_SUITE, SUITES, Settings, default_cache
+from khop_bench.settings import (
+    DEFAULT,
+    DEVICE_PARTS,
+    DEVICE_SUITE,
+    SUITES,
+    Settings,
+    default_cache,
+)
 
 PROGRAM = "benchmarks/run.py"
 
@@ -93,6 +100,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="random batches that CPU and device must draw alike (default: 1000)",
     )
     add(
+        "--part",
+        action="append",
+        metavar="P",
+        help=f"of the suite '{DEVICE_SUITE}', any number of times: {', '.join(DEVICE_PARTS)} "
+        "(default: all)",
+    )
+    add(
         "--trace",
         type=Path,
         metavar="FILE",
@@ -116,6 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.trace,
         arguments.device,
         arguments.configurations,
+        tuple(arguments.part or ()),
     )
     wanted = arguments.suites or ([DEVICE_SUITE] if settings.device else DEFAULT)
     names = [name for name in SUITES if name in wanted]  # in order, and once

@@ -25,7 +25,7 @@ from khop_bench.goals import DEVICE, ONE_CORE
 from khop_bench.kernels import KhopKernel, Seeds, as_columns, khop_case, one_thread
 from khop_bench.measure import Case, Row, Turn
 from khop_bench.on_device import Drawn, Place, open_place
-from khop_bench.settings import FANOUTS
+from khop_bench.settings import DEVICE_PARTS, FANOUTS
 
 SAMPLING = "sampling"
 RECORDED = f"{DEVICE}, CUDA graph"
@@ -41,9 +41,10 @@ def run(bench: Bench) -> list[Row]:
         if not place.is_cuda:
             bench.note("device: emulated on the CPU; its times say nothing of a GPU's")
         drawn = Drawn(bench)
-        for name, part in PARTS.items():
+        for name in bench.settings.parts or DEVICE_PARTS:
             with bench.survives(f"device: {name}"):  # the next part may work: GPUs are rare
-                rows += part(bench, place, drawn)
+                rows += PARTS[name](bench, place, drawn)
+            bench.keep(rows)
     return rows
 
 
@@ -235,4 +236,4 @@ PARTS: dict[str, Callable[[Bench, Place, Drawn], list[Row]]] = {
     "hot cache": measure_hot_cache,
     "training": measure_training,
 }
-"""The parts of the suite, in order."""
+"""The parts of the suite."""

@@ -128,9 +128,15 @@ def to_markdown(
 
 
 def write(folder: Path, name: str, content: Mapping[str, Any], markdown: str) -> list[Path]:
-    """Write the report as JSON and as Markdown; return its files."""
+    """Write the report as JSON and as Markdown; return its files.
+
+    Earlier files of the name are replaced at once: whoever is killed meanwhile leaves one or the
+    other.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}.json", folder / f"{name}.md"]
-    files[0].write_text(json.dumps(content, indent=1) + "\n")
-    files[1].write_text(markdown)
+    for file, text in zip(files, (json.dumps(content, indent=1) + "\n", markdown), strict=True):
+        unfinished = file.with_name(f".{file.name}")
+        unfinished.write_text(text)
+        unfinished.replace(file)
     return files

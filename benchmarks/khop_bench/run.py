@@ -6,8 +6,9 @@ import gc
 import importlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from khop_bench import chart, report
 from khop_bench.bench import Bench
@@ -55,36 +56,54 @@ def run_suites(
     for line in peers.left_out:
         bench.leave_out(line)
     output.mkdir(parents=True, exist_ok=True)  # fail before the work rather than after it
+    file_name = _file_name(names, settings, about)
     rows: dict[str, list[Row]] = {}
+
+    def write() -> list[Path]:
+        arguments = (about, rows, standings(rows), bench.notes, bench.left_out)
+        texts = report.to_json(*arguments), report.to_markdown(*arguments)
+        return report.write(output, file_name, *texts)
+
     for name in names:
         say(f"\n{name}: {SUITES[name]}")
         begin = time.perf_counter()
+
+        def keep(some: list[Row], name: str = name) -> None:
+            rows[name] = some
+            write()
+
+        bench.keep = keep
         rows[name] = importlib.import_module(f"khop_bench.{name}").run(bench)
         gc.collect()  # a suite's graph may be large, and objects may be in reference cycles
         say(f"({time.perf_counter() - begin:.0f} s)\n")
         for line in report.row_lines(rows[name]):
             say(line)
+        write()  # now: a run that is killed keeps what it has measured
 
     found = standings(rows)
     if found:
         say("")
         for line in report.goal_lines(found):
             say(line)
-    arguments = (about, rows, found, bench.notes, bench.left_out)
-    name = f"bench-scale{settings.scale:g}"
-    if tuple(names) != DEFAULT:
-        name += "-" + "-".join(names)
-    if settings.device is not None:
-        name += "-" + slug(about["machine"]["device"])
-    files = report.write(output, name, report.to_json(*arguments), report.to_markdown(*arguments))
+    files = write()
     if chart.can_draw():
-        files.append(output / f"{name}.png")
+        files.append(output / f"{file_name}.png")
         chart.draw(rows, f"khop benchmarks, scale {settings.scale:g}", files[-1])
     else:
         say("no chart: matplotlib is not installed (pip install 'khop[plot]')")
     if bench.failed:
         raise RuntimeError("; ".join(bench.failed))
     return files
+
+
+def _file_name(names: Sequence[str], settings: Settings, about: Mapping[str, Any]) -> str:
+    """Return the name of the report's files, without an ending."""
+    name = f"bench-scale{settings.scale:g}"
+    if tuple(names) != DEFAULT:
+        name += "-" + "-".join(names)
+    if settings.device is not None:
+        name += "-" + slug(about["machine"]["device"])
+    return name
 
 
 def slug(name: str) -> str:

@@ -31,6 +31,9 @@ FANOUTS = (15, 10, 5)
 DEVICE_SUITE = "device"
 """The suite that `--device` runs."""
 
+DEVICE_PARTS = ("batch equality", "sampling", "gathering", "hot cache", "training")
+"""The parts of that suite, in order."""
+
 BATCH_SIZE = 1024
 """Seeds in such a batch, where the graph has so many."""
 
@@ -58,6 +61,7 @@ class Settings:
         device: device of the suite 'device': 'cuda', 'cuda:1', ..., or 'emulated' (on the CPU: its
             times mean nothing). If None, that suite does not run.
         configurations: random batches that the suite 'device' draws on CPU and device alike.
+        parts: of the suite 'device' that run. If empty, all.
 
     Raises:
         ValueError: a value out of its range.
@@ -71,6 +75,7 @@ class Settings:
     trace: Path | None = None
     device: str | None = None
     configurations: int = 1000
+    parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the values, and choose the number of batches if it is 0."""
@@ -88,12 +93,23 @@ class Settings:
             )
         if self.configurations < 1:
             raise ValueError(f"--configurations must be 1 or more (got {self.configurations})")
+        for part in self.parts:
+            if part not in DEVICE_PARTS:
+                raise ValueError(f"no part '{part}': there are {', '.join(DEVICE_PARTS)}")
+        if self.parts and self.device is None:
+            raise ValueError(f"--part is of the suite '{DEVICE_SUITE}': pass --device, too")
         if self.batches == 0:
             object.__setattr__(self, "batches", _BATCHES[self.scale >= _LARGE])
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings for the JSON report."""
-        content = {"scale": self.scale, "repeat": self.repeat, "batches": self.batches}
+        content: dict[str, Any] = {
+            "scale": self.scale,
+            "repeat": self.repeat,
+            "batches": self.batches,
+        }
         if self.device is None:
             return content
+        if self.parts:
+            content["parts"] = list(self.parts)
         return {**content, "device": self.device, "configurations": self.configurations}

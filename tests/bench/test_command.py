@@ -14,6 +14,7 @@ import pytest
 import khop
 from khop_bench import floor
 from khop_bench.command import main
+from khop_bench.device import PARTS
 from khop_bench.settings import DEFAULT, SUITES, default_cache
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "run.py"
@@ -207,6 +208,33 @@ def test_the_suite_of_devices_on_an_emulated_one(bench, tmp_path):
     assert "its times say nothing of a GPU's" in out
 
 
+def test_what_was_measured_is_kept_when_the_run_ends_early(cache, tmp_path, monkeypatch):
+    """The report is written after each suite, and after each part of the suite of devices."""
+    monkeypatch.chdir(tmp_path)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    common = (*TINY, "--cache", str(cache))
+    monkeypatch.setattr("khop_bench.draws.run", interrupt)
+    assert main(["gather", "draws", *common]) == 130
+    (report,) = (json.loads(file.read_text()) for file in tmp_path.glob("*.json"))
+    check_report(report, ["gather"])
+    monkeypatch.setitem(PARTS, "sampling", interrupt)
+    arguments = ["--device", "emulated", "--configurations", "3", "--output", "devices"]
+    assert main([*arguments, *common]) == 130
+    (report,) = (json.loads(file.read_text()) for file in tmp_path.glob("devices/*.json"))
+    assert {row["group"] for row in report["suites"]["device"]} == {"batch equality"}
+
+
+def test_some_parts_of_the_suite_of_devices(bench, tmp_path):
+    bench("--device", "emulated", "--part", "gathering")
+    (report,) = (json.loads(file.read_text()) for file in tmp_path.glob("*.json"))
+    assert report["settings"]["parts"] == ["gathering"]
+    groups = {row["group"] for row in report["suites"]["device"]}
+    assert groups == {"gather, device memory, emulated", "gather, host memory, emulated"}
+
+
 def test_the_cache_is_reused_and_peers_that_are_not_there_are_named(bench, cache, monkeypatch):
     for name in ("pyg_lib", "torch_sparse", "graphlearn_torch", "dgl", "dgl.graphbolt"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -263,6 +291,11 @@ def test_help_names_the_suites(program):
         (["--device", "gpu"], "--device must be 'cuda', 'cuda:N' or 'emulated' (got 'gpu')"),
         (["--device", "cuda:99"], "--device cuda:99 cannot be used ("),
         (["--device", "emulated", "--configurations", "0"], "--configurations must be 1 or more"),
+        (
+            ["--device", "emulated", "--part", "all"],
+            "no part 'all': there are batch equality, ",
+        ),
+        (["--part", "training"], "--part is of the suite 'device': pass --device, too"),
     ],
 )
 def test_bad_arguments(program, arguments, message, tmp_path):

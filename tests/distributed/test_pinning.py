@@ -9,6 +9,7 @@ import ctypes
 import gc
 import os
 from functools import partialmethod
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -108,7 +109,8 @@ def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "device", gpu.use)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(gpu, device))
+    streams = SimpleNamespace(lease=lambda index: FakeStream(gpu, f"cuda:{index}"))
+    monkeypatch.setattr("khop.distributed.loaders.device_transfer.STREAMS", streams)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
     monkeypatch.setattr(torch.Tensor, "pin_memory", partialmethod(_pinned, gpu))

@@ -196,6 +196,23 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   });
 }
 
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+  return call("cudaStreamCreateWithPriority", kContext, [&] {
+    *stream = add_stream(this_thread().device, option("mode"));
+    find_stream(*stream)->priority = priority;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  return call("cudaStreamGetPriority", kContext, [&] {
+    const auto found = find_stream(stream);
+    if (found == nullptr) return cudaErrorInvalidResourceHandle;
+    *priority = found->priority;
+    return cudaSuccess;
+  });
+}
+
 // "In case the device is still doing work in the stream when cudaStreamDestroy() is called, the
 // function will return immediately."
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {

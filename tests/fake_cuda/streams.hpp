@@ -52,6 +52,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   int device() const { return device_; }
   bool is_emulated() const { return is_emulated_; }
 
+  int priority = 0;  // kept for who asks: nothing runs earlier for it
+
   // In the order of the calls; into the graph while it is captured.
   void submit(Work work);
   void submit_wait(Position position);

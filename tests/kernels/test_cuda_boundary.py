@@ -127,7 +127,7 @@ def test_the_current_device_stays_what_it_was():
 
 
 CALLS = [
-    "cudaStreamCreateWithFlags",
+    "cudaStreamCreateWithPriority",
     "cudaMallocAsync",
     "cudaLaunchKernelExC",
     "cudaMemcpyAsync",

@@ -76,11 +76,23 @@ def test_the_parts_of_matrices():
         (matrix.to_sparse_csc(), 3),
         (matrix.to_sparse_bsr((2, 2)), 3),
         (matrix, 1),
-        ([matrix], 0),
+        ("matrix", 0),
     ]:
         parts = tensors_within(made)
         assert [part.layout for part in parts] == [torch.strided] * count
     assert len(tensors_in(Data(x=matrix, adj_t=matrix.to_sparse_csr(), num_nodes=4))) == 4
+
+
+def test_tensors_within_other_values():
+    """PyG copies what lies in lists, tuples and dicts, too: it is waited for and kept likewise."""
+    one, two, three = torch.arange(3), torch.arange(4), torch.eye(2).to_sparse_coo()
+    packed = torch.nn.utils.rnn.pack_sequence([torch.zeros(2), torch.zeros(1)])
+    batch = Data(
+        x=one, extra={"deep": [(two, "text", None, 3)], "sparse": three}, packed=packed, num_nodes=3
+    )
+    found = tensors_in(batch)
+    assert [len(tensor) for tensor in found[:2]] == [3, 4]
+    assert len(found) == 2 + 2 + 2  # a matrix has indices and values; a sequence, data and sizes
 
 
 def test_the_parts_of_torch_sparses_matrices(monkeypatch):

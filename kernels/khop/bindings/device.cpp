@@ -166,6 +166,13 @@ Args:
 
 Raises:
     RuntimeError: there is no such GPU, or a CUDA call failed; names the call.)");
+  m.def("cuda_stream", &cuda::make_lasting_stream, nb::arg("index"),
+        R"(The address of a new cudaStream_t of a GPU, which is never destroyed.
+
+Its work comes before that of other streams, where both wait.
+
+Raises:
+    RuntimeError: there is no such GPU, or a CUDA call failed; names the call.)");
 #endif
 }
 

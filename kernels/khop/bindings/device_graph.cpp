@@ -20,13 +20,13 @@ DeviceGraph::DeviceGraph(std::shared_ptr<PyDevice> device, nb::object csr, const
   nb::gil_scoped_release unlocked;
   arrays_ = host.visit([](const auto& view) { return device::arrays_of(view); });
   try {
-    place(arrays_.indptr, (arrays_.num_rows + 1) * arrays_.indptr_width);
-    place(arrays_.indices, arrays_.num_edges * arrays_.indices_width);
-    place(arrays_.row_ids, arrays_.num_rows * arrays_.row_id_width);
-    place(arrays_.neighbor_ids, arrays_.num_edges * arrays_.neighbor_id_width);
-    place(arrays_.times, arrays_.num_edges * static_cast<int64_t>(sizeof(int64_t)));
-    place(arrays_.weight_sums, arrays_.num_edges * static_cast<int64_t>(sizeof(uint64_t)));
-    place(arrays_.weight_guide, arrays_.num_edges * static_cast<int64_t>(sizeof(uint32_t)));
+    place(arrays_.indptr, arrays_.num_rows + 1, arrays_.indptr_width);
+    place(arrays_.indices, arrays_.num_edges, arrays_.indices_width);
+    place(arrays_.row_ids, arrays_.num_rows, arrays_.row_id_width);
+    place(arrays_.neighbor_ids, arrays_.num_edges, arrays_.neighbor_id_width);
+    place(arrays_.times, arrays_.num_edges, sizeof(int64_t));
+    place(arrays_.weight_sums, arrays_.num_edges, sizeof(uint64_t));
+    place(arrays_.weight_guide, arrays_.num_edges, sizeof(uint32_t));
   } catch (...) {
     release();
     throw;
@@ -36,9 +36,9 @@ DeviceGraph::DeviceGraph(std::shared_ptr<PyDevice> device, nb::object csr, const
 DeviceGraph::~DeviceGraph() { release(); }
 
 template <class T>
-void DeviceGraph::place(const T*& array, int64_t bytes) {
-  if (array == nullptr || bytes == 0) return;
-  const auto size = static_cast<std::size_t>(bytes);
+void DeviceGraph::place(const T*& array, int64_t count, std::size_t width) {
+  const std::size_t size = static_cast<std::size_t>(count) * width;
+  if (array == nullptr || size == 0) return;
   device::Device& device = **device_;
   if (mode_ == "CUDA") {
     void* const memory = device.allocate(size);
@@ -46,7 +46,8 @@ void DeviceGraph::place(const T*& array, int64_t bytes) {
     device.upload(memory, array, size);
     array = static_cast<const T*>(memory);
   } else {
-    mapped_.push_back(std::make_unique<device::HostMapping>(native(device_), array, size, owner_));
+    mapped_.push_back(
+        std::make_unique<device::HostMapping>(native(device_), array, size, width, owner_));
     array = static_cast<const T*>(mapped_.back()->on_device());
   }
 }

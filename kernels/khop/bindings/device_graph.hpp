@@ -29,7 +29,7 @@ class DeviceGraph {
 
  private:
   template <class T>
-  void place(const T*& array, int64_t bytes);
+  void place(const T*& array, int64_t count, std::size_t width);
   void release() noexcept;
 
   std::shared_ptr<PyDevice> device_;

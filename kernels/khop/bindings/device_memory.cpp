@@ -54,8 +54,8 @@ class DeviceMemory {
   // An array of the host as the device reads it: in place, or a pinned copy.
   DeviceMemory(SharedDevice device, const InArray& array)
       : device_(std::move(device)), bytes_(array.nbytes()), origin_(Origin::kHost) {
-    mapping_ =
-        std::make_unique<device::HostMapping>(native(device_), array.data(), bytes_, keep(array));
+    mapping_ = std::make_unique<device::HostMapping>(native(device_), array.data(), bytes_,
+                                                     array.itemsize(), keep(array));
     data_ = static_cast<char*>(const_cast<void*>(mapping_->on_device()));
   }
   ~DeviceMemory() {

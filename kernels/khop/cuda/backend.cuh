@@ -95,6 +95,14 @@ class Recording {
   cudaGraphExec_t graph_ = nullptr;
 };
 
+// A stream of the current device, of a higher priority than others have: a batch is a chain of
+// small kernels, of which each would wait for a trainer's large ones.
+inline cudaStream_t make_stream() {
+  cudaStream_t stream = nullptr;
+  KHOP_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, -1));
+  return stream;
+}
+
 class Backend {
  public:
   using Recording = cuda::Recording;
@@ -104,7 +112,7 @@ class Backend {
       : device_(device), stream_(stream), allocator_(std::move(allocator)), staging_(device) {
     const OnDevice on(device_);
     if (stream_ == nullptr) {
-      KHOP_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+      stream_ = make_stream();
       owns_stream_ = true;
     }
     if (!allocator_.allocate) keep_pooled_memory();

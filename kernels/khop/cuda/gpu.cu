@@ -82,4 +82,9 @@ std::unique_ptr<device::Device> make_device(int index, uintptr_t stream,
                                                      std::move(allocator));
 }
 
+uintptr_t make_lasting_stream(int index) {
+  const OnDevice on(index);
+  return reinterpret_cast<uintptr_t>(make_stream());
+}
+
 }  // namespace khop::cuda

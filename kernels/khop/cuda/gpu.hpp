@@ -38,6 +38,9 @@ DeviceStatus device_status();
 std::unique_ptr<device::Device> make_device(int index, uintptr_t stream,
                                             device::Allocator allocator);
 
+// A stream of GPU number `index` that is never destroyed. Throws as `make_device` does.
+uintptr_t make_lasting_stream(int index);
+
 #ifdef KHOP_FAKE_CUDA
 // With the CUDA runtime of the tests: an emulated device, whose memory is the host's, that does
 // what a GPU does (tests/fake_cuda/emulated_device.cpp).

@@ -43,8 +43,8 @@ class BatchHead {
   BatchHead& operator=(const BatchHead&) = delete;
   ~BatchHead() { release(); }
 
-  // Lays the block out anew, with zeros. Returns whether it has moved on the device. What was
-  // uploaded before must have arrived.
+  // Lays the block out anew, with zeros. Returns whether it has moved, on the host or on the
+  // device. What was uploaded before must have arrived.
   bool lay_out(const HeadSizes& sizes) {
     sizes_ = sizes;
     const int64_t num_cleared = place_parts(nullptr, nullptr);
@@ -112,12 +112,13 @@ class BatchHead {
   }
 
   bool reserve(int64_t count) {
-    if (count > host_capacity_) {
+    const bool grows = count > host_capacity_;
+    if (grows) {
       release();
       host_ = static_cast<int64_t*>(backend_.allocate_host(bytes_of(count, kWord)));
       host_capacity_ = count;
     }
-    return words_.reserve(count);
+    return words_.reserve(count) || grows;
   }
 
   void release() {

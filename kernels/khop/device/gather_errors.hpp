@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "khop/device/steps/memory.hpp"
 
@@ -16,7 +17,11 @@ class GatherErrors {
 
   // The word that a gather lowers to the first entry whose row does not exist.
   uint64_t* of_next_gather() {
-    if (first_bad_.reserve(1)) clear();
+    if (first_bad_.data() == nullptr) {
+      DeviceArray<Backend, uint64_t> first_bad(*backend_, 1);
+      clear(first_bad);
+      first_bad_ = std::move(first_bad);
+    }
     is_checked_ = false;
     return first_bad_.data();
   }
@@ -37,14 +42,16 @@ class GatherErrors {
     first_bad_.download(&bad, 1);
     is_checked_ = true;
     if (bad == kNone) return -1;
-    clear();
+    clear(first_bad_);
     return static_cast<int64_t>(bad);
   }
 
  private:
   static constexpr uint64_t kNone = ~uint64_t{0};
 
-  void clear() { backend_->fill(first_bad_.data(), 0xFF, sizeof(kNone)); }
+  void clear(const DeviceArray<Backend, uint64_t>& word) {
+    backend_->fill(word.data(), 0xFF, sizeof(kNone));
+  }
 
   Backend* backend_;
   DeviceArray<Backend, uint64_t> first_bad_;

@@ -161,14 +161,15 @@ DeviceTable::DeviceTable(std::shared_ptr<Device> device, const HostRows& table, 
   split_.row_bytes = row_bytes_;
   split_.sorts_from = sorts_from;
   if (hot_ == nullptr || hot_->num_rows() < num_rows_) {
-    cold_ = std::make_unique<HostMapping>(device_, table.data, table.bytes(), table.owner);
+    // Rows are gathered in words that fit wherever they begin (with_widest_word).
+    cold_ = std::make_unique<HostMapping>(device_, table.data, table.bytes(), 1, table.owner);
     split_.cold = cold_->on_device();
   }
 }
 
 // Memory of the host, and of peers, is given back at once, not in the order of the device's work.
 DeviceTable::~DeviceTable() {
-  if (pending_ > 0) device_->wait_quietly();
+  if (is_read_) device_->wait_quietly();
 }
 
 void DeviceTable::split(std::shared_ptr<const HotRows> hot) {
@@ -210,7 +211,12 @@ int64_t DeviceTable::gather(const void* rows, int row_width, bool rows_on_host, 
     return gather_on_host(rows, row_width, rows_on_host, count, out, num_threads);
   }
   if (waits) check_earlier();
-  if (counts_.reserve(1)) device_->fill(counts_.data(), 0xFF, sizeof(SplitCounts));
+  if (counts_.data() == nullptr) {
+    DeviceArray<Device, SplitCounts> counts(*device_, 1);
+    device_->fill(counts.data(), 0xFF, sizeof(SplitCounts));
+    counts_ = std::move(counts);
+  }
+  is_read_ = true;  // also by a gather of which only a part is launched
   device_->split_gather(split_, rows, row_width, count, out, counts_.data());
   pending_ += count;
   return waits ? collect() : -1;
@@ -222,6 +228,7 @@ int64_t DeviceTable::collect() {
   if (pending_ == 0) return -1;
   SplitCounts counts;
   device_->download(&counts, counts_.data(), sizeof(counts));
+  is_read_ = false;
   device_->fill(counts_.data(), 0xFF, sizeof(counts));
   const int64_t asked = std::exchange(pending_, 0);
   if (counts.bad() >= 0) return counts.bad();

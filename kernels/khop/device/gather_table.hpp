@@ -134,7 +134,8 @@ class DeviceTable {
   std::unique_ptr<PinnedMemory> staged_rows_;  // of kHost
   std::unique_ptr<PinnedMemory> staged_out_;
   DeviceArray<Device, SplitCounts> counts_;
-  int64_t pending_ = 0;  // rows asked for since the counts were collected
+  int64_t pending_ = 0;   // rows asked for since the counts were collected
+  bool is_read_ = false;  // by gathers that nobody has waited for
   Served served_{0, 0};
 };
 

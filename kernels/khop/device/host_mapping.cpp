@@ -1,14 +1,17 @@
 #include "khop/device/host_mapping.hpp"
 
+#include <cstdint>
 #include <cstring>
 
 namespace khop::device {
 
 HostMapping::HostMapping(std::shared_ptr<Device> device, const void* memory, std::size_t bytes,
-                         std::shared_ptr<const void> owner)
+                         std::size_t width, std::shared_ptr<const void> owner)
     : device_(std::move(device)), memory_(memory), bytes_(bytes), owner_(std::move(owner)) {
   if (bytes_ == 0) return;
-  on_device_ = device_->map_host(memory_, bytes_, owner_);
+  if (reinterpret_cast<uintptr_t>(memory_) % width == 0) {
+    on_device_ = device_->map_host(memory_, bytes_, owner_);
+  }
   if (on_device_ != nullptr) return;
   copy_ = std::make_unique<PinnedMemory>(device_, bytes_);
   std::memcpy(copy_->data(), memory_, bytes_);

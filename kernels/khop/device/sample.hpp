@@ -55,6 +55,7 @@ class BatchOn {
     num_trees_ = 0;
     plan_.reset();
     is_drawn_ = false;
+    has_failed_ = false;
     is_timed_ = false;
   }
 
@@ -96,12 +97,15 @@ class BatchOn {
   void finish() {
     if (!plan_.has_value()) sample(no_hops());
     for (;;) {
+      if (has_failed_) {
+        throw std::runtime_error(
+            "the batch could not be drawn, as an earlier error said: begin another one");
+      }
       head_.download();
       is_under_way_ = false;
       check_error(*head_.error.host);
       if (head_.needs.host->exceeded == 0) break;
-      learn();
-      draw();
+      draw_with_more();
     }
     is_drawn_ = true;
   }
@@ -202,11 +206,17 @@ class BatchOn {
   // Makes room, uploads what to draw, and launches it.
   void draw() {
     if (is_under_way_) backend_.synchronize();  // what was uploaded is about to be overwritten
-    find_bounds();
-    const bool moved = make_room();
+    is_drawn_ = false;
+    has_failed_ = true;  // until all of it is launched
+    const std::vector<int64_t> most = most_seeds();
+    find_bounds(most);
+    // Lost where only a part of the memory has moved when there is no more.
+    std::optional<typename Backend::Recording> recording = std::exchange(recording_, std::nullopt);
+    const bool moved = make_room(most);
+    if (!moved) recording_ = std::move(recording);
+    seeds_most_ = most;
     write_head();
     is_under_way_ = true;
-    is_drawn_ = false;
     if (has_exclusions()) {
       recording_.reset();
       head_.upload();
@@ -215,23 +225,48 @@ class BatchOn {
     } else {
       launch_steps(moved);
     }
+    has_failed_ = false;
+  }
+
+  // The batch again, with the room that it has turned out to need. Later batches need not ask for
+  // more than the memory has.
+  void draw_with_more() {
+    const Room known = learned_;
+    if (!learn()) {
+      throw std::runtime_error(
+          "a batch has more edges than its graph had when the device got it: a graph must not "
+          "change while it is read in place. If it did not, please report this");
+    }
+    try {
+      draw();
+    } catch (...) {
+      learned_ = known;
+      throw;
+    }
   }
 
   bool has_exclusions() const {
     return std::any_of(excluded_.begin(), excluded_.end(), [](auto& e) { return !e.empty(); });
   }
 
-  void find_bounds() {
-    std::vector<int64_t> num_ids;
-    seeds_most_.resize(types_.size());
+  // Seeds of each type that there is to be room for: recorded batches have no more, and may have
+  // fewer.
+  std::vector<int64_t> most_seeds() const {
+    std::vector<int64_t> most;
     for (std::size_t t = 0; t < types_.size(); ++t) {
       const auto count = static_cast<int64_t>(types_[t].seeds.size());
-      seeds_most_[t] = plan_->as_graph ? std::max(seeds_most_[t], count) : count;
-      num_ids.push_back(types_[t].num_ids());
+      const bool is_more = plan_->as_graph && t < seeds_most_.size() && seeds_most_[t] > count;
+      most.push_back(is_more ? seeds_most_[t] : count);
     }
+    return most;
+  }
+
+  void find_bounds(const std::vector<int64_t>& most_seeds) {
+    std::vector<int64_t> num_ids;
+    for (const auto& type : types_) num_ids.push_back(type.num_ids());
     std::vector<bool> has_excluded;
     for (const auto& excluded : excluded_) has_excluded.push_back(!excluded.empty());
-    bounds_.emplace(*plan_, relations_, seeds_most_, num_ids, disjoint_, has_excluded, learned_,
+    bounds_.emplace(*plan_, relations_, most_seeds, num_ids, disjoint_, has_excluded, learned_,
                     [&](std::size_t r, const HopStep& step) { return words_of(r, step); });
   }
 
@@ -248,12 +283,13 @@ class BatchOn {
     return options.replace || scans ? 0 : PickedSet::words_for(options.fanout);
   }
 
-  bool make_room() {
+  // Returns whether any memory that recordings use has moved.
+  bool make_room(const std::vector<int64_t>& most_seeds) {
     HeadSizes sizes;
     sizes.types = static_cast<int64_t>(types_.size());
     sizes.relations = static_cast<int64_t>(relations_.size());
     sizes.hops = static_cast<int64_t>(plan_->num_hops());
-    for (const int64_t count : seeds_most_) sizes.seeds += count;
+    for (const int64_t count : most_seeds) sizes.seeds += count;
     sizes.times = is_timed_ ? sizes.seeds : 0;
     const int64_t num_trees = disjoint_ ? sizes.seeds : 0;
     for (std::size_t r = 0; r < relations_.size(); ++r) {
@@ -331,7 +367,7 @@ class BatchOn {
       upload_and_launch();
       return;
     }
-    const Recorded now{head_.sizes(), bounds_->hops, is_timed_, num_wide()};
+    const Recorded now{head_.sizes(), bounds_->hops, methods(), is_timed_, num_wide()};
     if (!recording_.has_value() || !(recorded_ == now)) {
       recording_ = backend_.record(upload_and_launch);
       recorded_ = now;
@@ -343,14 +379,24 @@ class BatchOn {
   struct Recorded {
     HeadSizes sizes;
     std::vector<HopBounds> hops;
+    std::vector<HopMethod> methods;
     bool is_timed = false;
     int64_t num_wide = 0;
 
     bool operator==(const Recorded& other) const {
-      return sizes == other.sizes && hops == other.hops && is_timed == other.is_timed &&
-             num_wide == other.num_wide;
+      return sizes == other.sizes && hops == other.hops && methods == other.methods &&
+             is_timed == other.is_timed && num_wide == other.num_wide;
     }
   };
+
+  // Of each hop over each edge type: there are kernels for each method.
+  std::vector<HopMethod> methods() const {
+    std::vector<HopMethod> methods;
+    for (const auto& hops : plan_->hops) {
+      for (const HopOptions& options : hops) methods.push_back(options.method);
+    }
+    return methods;
+  }
 
   int64_t num_wide() const {
     return std::count_if(types_.begin(), types_.end(), [](auto& t) { return !t.is_narrow(); });
@@ -360,9 +406,13 @@ class BatchOn {
     return {backend_, head_, memory_, bounds_->hops, is_timed_, num_wide() > 0};
   }
 
-  void learn() {
-    const auto note = [](int64_t& room, int64_t needed) {
-      room = std::max(room, needed + needed / 4);
+  // Returns whether it learns anything new.
+  bool learn() {
+    bool is_new = false;
+    const auto note = [&is_new](int64_t& room, int64_t needed) {
+      const int64_t wanted = needed + needed / 4;
+      is_new |= wanted > room;
+      room = std::max(room, wanted);
     };
     const Needs& needs = *head_.needs.host;
     for (std::size_t t = 0; t < types_.size(); ++t) {
@@ -373,6 +423,7 @@ class BatchOn {
     note(learned_.edges, needs.edges);
     note(learned_.candidates, needs.candidates);
     note(learned_.scratch, needs.scratch);
+    return is_new;
   }
 
   Backend& backend_;
@@ -390,7 +441,8 @@ class BatchOn {
   int64_t num_trees_ = 0;
   bool is_timed_ = false;
   bool is_drawn_ = false;
-  bool is_under_way_ = false;  // launched, and not been waited for
+  bool is_under_way_ = false;  // launched, at least in part, and not been waited for
+  bool has_failed_ = false;    // it was not launched, or in part only
 
   Room learned_;
   std::vector<int64_t> seeds_most_;

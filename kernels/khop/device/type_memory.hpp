@@ -6,6 +6,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "khop/device/steps/batch_view.hpp"
@@ -62,20 +63,22 @@ class TypeMemory {
           "fan-outs");
     }
     narrow_ = disjoint_ ? num_trees <= (kNarrowLimit - 1) >> id_bits_ : num_ids_ < kNarrowLimit;
+    capacity = std::max(capacity, std::exchange(capacity_, 0));  // none, until all of it is there
     bool moved = keys_.reserve(capacity);
     moved |= numbers_.reserve(capacity);
     if (with_edges) moved |= edges_.reserve(capacity);
     moved |= destinations_.reserve(capacity);
     moved |= nodes_.reserve(capacity);
-    capacity_ = std::max(capacity_, capacity);
     int bits = kMinBits;
-    while ((int64_t{1} << bits) < 2 * capacity_) ++bits;
+    while ((int64_t{1} << bits) < 2 * capacity) ++bits;
     const bool grown = slots_.reserve(int64_t{1} << bits);
-    if (grown || bits_ != bits || stamp_ > kMaxStamp - static_cast<uint32_t>(capacity_)) {
+    if (grown || bits_ != bits || stamp_ > kMaxStamp - static_cast<uint32_t>(capacity)) {
+      bits_ = 0;
+      backend_->fill(slots_.data(), 0, (std::size_t{1} << bits) * sizeof(uint64_t));
       bits_ = bits;
       stamp_ = kFirstStamp;
-      backend_->fill(slots_.data(), 0, (std::size_t{1} << bits) * sizeof(uint64_t));
     }
+    capacity_ = capacity;
     return moved || grown;
   }
 

@@ -109,6 +109,7 @@ def open_device(device: Any, stream: Any = None) -> _native.Device:
     if stream is None or torch is None:
         return _native.cuda_device(number)
 
+    # The device keeps this function, which keeps the stream: nobody else gets it meanwhile.
     def allocate(nbytes: int) -> int:
         return int(torch.cuda.caching_allocator_alloc(nbytes, number, stream))
 

@@ -29,6 +29,7 @@ from khop.sampler.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.pyg_output import SampledSubgraph
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
+from khop.sampler.streams import STREAMS
 from khop.typing import ArrayLike, NodeType
 
 _GRAPH_MODES = ("CUDA", "ZERO_COPY")
@@ -113,7 +114,7 @@ class TorchDevice:
         self.torch_device = torch.device("cpu")
         if kind == "cuda":
             self.torch_device = torch.device("cuda", index)
-            self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
+            self._stream = STREAMS.lease(index)
         self.native = open_device(self.name, self._stream)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
@@ -160,11 +161,22 @@ def tensors_of(drawn: SampledSubgraph) -> list[Tensor]:
 
 def tensors_in(batch: Any) -> list[Tensor]:
     """Return the dense tensors of a `Data` or `HeteroData`."""
-    values = [value for store in batch.stores for value in store.values()]
-    return [tensor for value in values for tensor in tensors_within(value)]
+    return [t for store in batch.stores for value in store.values() for t in tensors_within(value)]
 
 
 def tensors_within(value: Any) -> list[Tensor]:
+    """Return the dense tensors of a value: a tensor, a sparse matrix, or lists and dicts of such.
+
+    As deep as PyG's `Data.to` copies them; none for anything else.
+    """
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return [tensor for item in value for tensor in tensors_within(item)]
+    return _parts_of(value)
+
+
+def _parts_of(value: Any) -> list[Tensor]:
     """Return the dense tensors of a tensor or a sparse matrix; none for anything else."""
     if isinstance(value, torch_geometric.typing.SparseTensor):
         return [part for part in vars(value.storage).values() if isinstance(part, Tensor)]

@@ -1,6 +1,7 @@
 // Arrays in the memory of a device, and what sorts and checks need of it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <utility>
@@ -79,7 +80,11 @@ class SortMemory {
     values_.reserve(count);
     other_values_.reserve(count);
   }
-  int64_t capacity() const { return other_values_.capacity(); }
+  // Of all four: growing may have failed between them.
+  int64_t capacity() const {
+    return std::min(
+        {keys_.capacity(), other_keys_.capacity(), values_.capacity(), other_values_.capacity()});
+  }
 
   SortPairs pairs() const {
     return {keys_.data(), values_.data(), other_keys_.data(), other_values_.data()};

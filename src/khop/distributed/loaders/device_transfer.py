@@ -23,6 +23,7 @@ from khop import _native
 from khop.channel.device_arena import DeviceArenaReader
 from khop.data.device import current_gpu, full_name, open_device, parse_device
 from khop.sampler.device import on_stream, tensors_in, wait_and_record_stream
+from khop.sampler.streams import STREAMS
 
 
 class TargetDevice:
@@ -110,7 +111,7 @@ class DeviceTransfer:
         self._to = destination
         self._stream: Any = None
         if destination.torch_device is not None and destination.torch_device.type == "cuda":
-            self._stream = torch.cuda.Stream(destination.torch_device)  # type: ignore[no-untyped-call]
+            self._stream = STREAMS.lease(destination.torch_device.index)
         # Consumers' streams: their queued work may read any batch.
         self._consumers: dict[int, Any] = {}
         self._copied_from: deque[tuple[Any, list[Tensor]]] = deque()

@@ -1,0 +1,214 @@
+"""Random loaders on a device against the same on the CPU, bit for bit, for some minutes.
+
+    python -m khop_bench.gpu.random_loaders --device cuda --seconds 300 --output FILE
+    python -m khop_bench.gpu.random_loaders --device cuda --first 4711 --seconds 1
+
+On a GPU, batches are taken on torch's current stream or on another one, while large kernels run
+there, and from time to time nearly all of the GPU's memory is taken, so that torch's allocator
+gives back and reuses what it has. Everything about a loader follows from its number. Writes FILE
+whenever a loader has differed, and every few seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from khop.loader import NeighborLoader
+from khop.sampler.device import DeviceOptions
+
+_ENOUGH = 20  # failures: after a fault of a GPU all further ones fail, too
+_EVERY = 5.0  # seconds between two writes
+_LEFT = 256 << 20  # bytes of a GPU that are left to be used where its memory is taken
+_FANOUTS = (-1, 0, 1, 2, 3, 5, 15)
+_FEATURES = ("float32", "float64", "float16", "int64", "int8")
+
+
+def random_data(rng: np.random.Generator) -> Data:
+    """Return a graph with hubs, weights and attributes of some type and width.
+
+    Args:
+        rng: determines it.
+    """
+    count = int(rng.choice([3, 50, 2000, 20_000]))
+    num_edges = int(count * rng.integers(1, 20))
+    rows = rng.integers(0, count, num_edges)
+    hubs = (count * rng.random(num_edges) ** 4).astype(np.int64)
+    width = int(rng.choice([1, 3, 16, 100]))
+    values = rng.integers(-100, 100, (count, width)).astype(rng.choice(_FEATURES))
+    return Data(
+        x=torch.from_numpy(values),
+        y=torch.arange(count),
+        edge_index=torch.from_numpy(np.stack([hubs, rows])),
+        edge_weight=torch.from_numpy(rng.random(num_edges).astype(np.float32)),
+        edge_attr=torch.arange(num_edges),
+        num_nodes=count,
+    )
+
+
+def random_options(rng: np.random.Generator, data: Data) -> dict[str, Any]:
+    """Return arguments of a loader: seeds, fan-outs and how it draws.
+
+    Args:
+        rng: determines them.
+        data: the graph.
+    """
+    count = int(data.num_nodes or 0)
+    seeds = rng.permutation(count)[: int(rng.integers(1, 600))]
+    is_weighted = bool(rng.random() < 0.3)
+    return {
+        "num_neighbors": [int(k) for k in rng.choice(_FANOUTS, int(rng.integers(1, 4)))],
+        "input_nodes": torch.from_numpy(seeds),
+        "batch_size": int(rng.choice([1, 7, 64, 512])),
+        "shuffle": bool(rng.random() < 0.5),
+        "replace": bool(rng.random() < 0.3),
+        "disjoint": bool(rng.random() < 0.3),
+        "subgraph_type": str(rng.choice(["directional", "induced", "bidirectional"])),
+        "weight_attr": "edge_weight" if is_weighted else None,
+        "seed": int(rng.integers(0, 1 << 30)),
+    }
+
+
+def random_device_options(rng: np.random.Generator, num_nodes: int) -> DeviceOptions:
+    """Return where graph and attributes lie, and whether batches are recorded.
+
+    Args:
+        rng: determines them.
+        num_nodes: of the graph.
+    """
+    mode = str(rng.choice(["CUDA", "ZERO_COPY", "CPU"]))
+    return DeviceOptions(
+        graph_mode=str(rng.choice(["CUDA", "ZERO_COPY"])),
+        feature_mode=mode,
+        split_ratio=float(rng.random()) if mode == "CUDA" and rng.random() < 0.5 else None,
+        hotness=rng.random(num_nodes),
+        cuda_graph=bool(rng.random() < 0.5),
+    )
+
+
+def difference(ours: Data, theirs: Data) -> str | None:
+    """Return what is different of two batches; None if nothing is.
+
+    Args:
+        ours: of the device.
+        theirs: of the CPU.
+    """
+    a, b = ours.to_dict(), theirs.to_dict()
+    if list(a) != list(b):
+        return f"attributes {list(a)}, not {list(b)}"
+    for name, value in a.items():
+        other = b[name]
+        if isinstance(value, Tensor):
+            if value.dtype != other.dtype or not torch.equal(value.cpu(), other):
+                return f"'{name}' is not the CPU's"
+        elif value != other:
+            return f"'{name}' is {value!r}, not {other!r}"
+    return None
+
+
+@contextlib.contextmanager
+def surroundings(rng: np.random.Generator, device: str) -> Iterator[None]:
+    """Work on some stream beside large kernels, with or without memory to spare.
+
+    Args:
+        rng: determines them.
+        device: 'cuda', or another, where nothing is done.
+    """
+    if device != "cuda":
+        yield
+        return
+    make_stream: Any = torch.cuda.Stream
+    stream = make_stream() if rng.random() < 0.5 else torch.cuda.current_stream()
+    with torch.cuda.stream(stream), contextlib.ExitStack() as held:
+        if rng.random() < 0.2:
+            free, _ = torch.cuda.mem_get_info()
+            taken = torch.empty(max(0, free - _LEFT), dtype=torch.uint8, device="cuda")
+            held.callback(taken.resize_, 0)
+            del taken
+            held.callback(torch.cuda.empty_cache)
+        yield
+
+
+def large_kernel(rng: np.random.Generator, device: str) -> None:
+    """Launch a matrix product on the current stream, half of the times.
+
+    Args:
+        rng: determines whether.
+        device: 'cuda', or another, where nothing is done.
+    """
+    if device == "cuda" and rng.random() < 0.5:
+        matrix = torch.ones((1024, 1024), device="cuda")
+        torch.mm(matrix, matrix)
+
+
+def compare(number: int, device: str) -> str | None:
+    """Draw an epoch with a loader on the CPU and on a device; return how they differ, or None.
+
+    Args:
+        number: of the loader.
+        device: 'cuda' or 'emulated'.
+    """
+    rng = np.random.default_rng(number)
+    data = random_data(rng)
+    options = random_options(rng, data)
+    expected = list(NeighborLoader(data, **options))
+    placed = random_device_options(rng, len(data.y))
+    with surroundings(rng, device):
+        loader = NeighborLoader(data, **options, device=device, device_options=placed)
+        found = []
+        for batch in loader:
+            large_kernel(rng, device)
+            # Of some batches nothing but a part is kept, and the rest's memory used again.
+            found.append(batch if rng.random() < 0.7 else None)
+            del batch
+        for place, (ours, theirs) in enumerate(itertools.zip_longest(found, expected)):
+            if ours is not None and (why := difference(ours, theirs)):
+                return f"batch {place}: {why}"
+    return None if len(found) == len(expected) else f"{len(found)} batches, not {len(expected)}"
+
+
+def main() -> int:
+    """Compare loaders for as long as the command line says; return 1 if one differed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", default="cuda", help="'cuda' or 'emulated' (default: cuda)")
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first one")
+    parser.add_argument("--output", type=Path, help="file for what is found, as JSON")
+    given = parser.parse_args()
+    begin = written = time.monotonic()
+    different: dict[int, str] = {}
+    for tried, number in enumerate(itertools.count(given.first), start=1):
+        try:
+            why = compare(number, given.device)
+        except Exception:  # a CUDA error, say: it is reported, and the next loader may work
+            why = traceback.format_exc(limit=-3)
+        if why is not None:
+            different[number] = why
+            print(f"loader {number}: {why}", flush=True)
+        now = time.monotonic()
+        is_over = now - begin > given.seconds or len(different) >= _ENOUGH
+        if given.output is not None and (is_over or why is not None or now - written > _EVERY):
+            written = now
+            found = {"tried": tried, "seconds": now - begin, "different": different}
+            given.output.write_text(json.dumps(found, indent=1) + "\n")
+        if is_over:
+            break
+    print(f"{tried} loaders, {len(different)} of them different")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

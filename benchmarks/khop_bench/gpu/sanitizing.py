@@ -1,0 +1,131 @@
+"""Stages that run tests under compute-sanitizer, and what its findings are.
+
+Tests take ten times as long under it and longer: each tool has the files that it says most of.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+from khop_bench.gpu.runner import Stage
+from khop_bench.gpu.testing import BOUNDARY, KERNELS, pytest, there
+
+MEMCHECKED = (*BOUNDARY, f"{KERNELS}/test_device_table.py", f"{KERNELS}/test_device_sample.py")
+INITCHECKED = (
+    f"{KERNELS}/test_device_sample.py",
+    f"{KERNELS}/test_device_table.py",
+    f"{KERNELS}/test_gpu_boundary.py",
+)
+SHARED_MEMORY = (f"{KERNELS}/test_device_sample.py::test_launches_of_a_batch",)
+"""Sums alone use shared memory, of few items and of many; racecheck looks at nothing else."""
+FOUND = 99  # compute-sanitizer's exit code where it found something
+
+_EXAMPLES = "0.05"  # of random tests
+_PRINTED = 200  # findings, at most
+
+_FINDING = re.compile(
+    r"=+ (Invalid|Misaligned|Uninitialized|Out-of-range|Error: |Warning: |Race reported|Host API"
+    r"|Program hit|Barrier error)"
+)
+_PLACE = re.compile(r"\bat (?:void )?(?P<scope>\w+)::")
+
+
+def memcheck(stage: Stage) -> None:
+    """Look for accesses out of bounds, and of memory before it is allocated or after its end."""
+    # khop checks every call, and tests provoke calls that fail.
+    options = ["--report-api-errors", "no", "--track-stream-ordered-races", "all"]
+    sanitize(stage, "memcheck", options, MEMCHECKED)
+
+
+def racecheck(stage: Stage) -> None:
+    """Look for races in shared memory."""
+    sanitize(stage, "racecheck", [], SHARED_MEMORY)
+
+
+def initcheck(stage: Stage) -> None:
+    """Look for reads of device memory that nobody wrote."""
+    sanitize(stage, "initcheck", [], INITCHECKED)
+
+
+def sanitize(stage: Stage, tool: str, options: Sequence[str], tests: Sequence[str]) -> None:
+    """Run tests under a tool of compute-sanitizer; without it in a dry run.
+
+    Args:
+        stage: the stage.
+        tool: name of the tool.
+        options: of the tool.
+        tests: as pytest names them.
+    """
+    fixed = ["--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", str(_PRINTED)]
+    fixed += ["--target-processes", "application-only"]
+    command = ["compute-sanitizer", *fixed, *options]
+    if stage.options.is_dry:
+        command = []
+    elif not shutil.which("compute-sanitizer"):
+        raise FileNotFoundError(
+            "compute-sanitizer is not on the PATH: it comes with CUDA's toolkit"
+        )
+    step = stage.run(
+        tool,
+        [*command, *pytest(stage), *there(tests)],
+        KHOP_TEST_EXAMPLES=_EXAMPLES,
+        # Each tensor is an allocation of its own: what lies beyond it is nobody's.
+        PYTORCH_NO_CUDA_MEMORY_CACHING="1",
+    )
+    step.about = findings_in(stage.output)
+    # CUB's scans and sorts read by design what nobody wrote, and torch's kernels are not ours
+    # to judge: what is found in them is told, but is no failure.
+    if step.code == FOUND:
+        ours = step.about["in khop"] + step.about["of unknown kind"]
+        step.passed = ours == 0 and step.about["tests passed"]
+    print(step.about)
+
+
+def findings_in(output: str) -> dict[str, Any]:
+    """Return what compute-sanitizer and pytest say.
+
+    Args:
+        output: of both.
+
+    Returns:
+        `findings`, how many are printed; `in khop`, how many of them are in khop's kernels or
+        copies, and not in CUB's or torch's; `of unknown kind`, how many the tool counts beside
+        those; `first`, the first lines of one of khop's, or else of any; `summary`, the tool's last
+        line; `tests`, pytest's; `tests passed`.
+    """
+    findings: list[list[str]] = []
+    is_open = False
+    for line in output.splitlines():
+        if _FINDING.match(line):
+            findings.append([])
+            is_open = True
+        is_open = is_open and line.startswith("=========") and line.strip("= ") != ""
+        if is_open:
+            findings[-1].append(line)
+    ours = [finding for finding in findings if _is_ours(finding)]
+    summary = re.findall(r"^=+ ((?:ERROR|RACECHECK) SUMMARY: .*)$", output, re.MULTILINE)
+    counted = sum(map(int, re.findall(r"^=+ ERROR SUMMARY: (\d+) error", output, re.MULTILINE)))
+    ended = re.findall(
+        r"^(?:=+ )?((?:\d+ \w+, )*\d+ \w+ in [\d.]+s.*?)(?: =+)?$", output, re.MULTILINE
+    )
+    tests_end = ended[-1] if ended else ""
+    return {
+        "findings": len(findings),
+        "in khop": len(ours),
+        "of unknown kind": max(0, counted - len(findings)) if len(findings) < _PRINTED else 0,
+        "first": (ours or findings or [[]])[0][:6],
+        "summary": summary[-1] if summary else None,
+        "tests": tests_end or None,
+        "tests passed": "passed" in tests_end and not re.search("failed|error", tests_end),
+    }
+
+
+def _is_ours(finding: Sequence[str]) -> bool:
+    """Return True by the function that it is in; where it is a copy, by who asked for that."""
+    if "Host API" in finding[0]:
+        return any("_native." in line for line in finding)
+    scopes = (found["scope"] for line in finding if (found := _PLACE.search(line)))
+    return next(scopes, "khop") == "khop"
