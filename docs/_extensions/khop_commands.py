@@ -17,7 +17,7 @@ class Commands(Directive):
         parser = parser_of_all()
         (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
         sections = [self._section(name, command) for name, command in commands.choices.items()]
-        return [*sections, nodes.paragraph(text=parser.epilog)]
+        return [*sections, nodes.literal_block(text=parser.epilog, language="none")]
 
     def _section(self, name: str, command: argparse.ArgumentParser) -> nodes.section:
         section = nodes.section(ids=[f"khop-{name}"], names=[f"khop {name}"])

@@ -201,7 +201,7 @@ def test_stage_files_lie_where_tmp_says(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"memory": "100"}, "memory of 100 bytes is too small: 60 nodes take .*; give "),
+        ({"memory": "100"}, "memory of 100 B is too small: 60 nodes take .*; give "),
         (
             {"memory": "30KB", "method": "frequency"},
             r"the method \(frequency\) takes .*--method random",
@@ -232,7 +232,7 @@ def test_a_disk_that_is_too_small_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr("khop.partition.plan.shutil.disk_usage", lambda folder: Usage)
     with pytest.raises(
-        ValueError, match=r"has 1000 bytes free, but partitioning writes .* KB there"
+        ValueError, match=r"has 1000 B free, but partitioning writes .* KiB there"
     ):
         khop.partition(graph(), tmp_path / "f", 3, **OPTIONS)
     assert list(tmp_path.iterdir()) == []
