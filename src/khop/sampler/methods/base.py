@@ -156,7 +156,8 @@ class ProgramMethod(SamplingMethod):
         edge_values: names of the [num_edges] float32 arrays that batches have for each edge type.
         node_values: likewise of nodes.
         layer_wise: True, of a class or a field, if all nodes draw in each hop, not only those that
-            the last one added; by default they do not. Batches then have `layer_wise`, by which `khop.loader.ToLayers` splits them.
+            the last one added; by default they do not. Batches then have `layer_wise`, by which
+            `khop.loader.ToLayers` splits them.
 
     Example:
         >>> class SeedsAlone(ProgramMethod):
