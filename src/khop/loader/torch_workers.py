@@ -21,9 +21,11 @@ class EpochLoader(Protocol):
     generator: Any
     persistent_workers: bool
     _begun: EpochProgress | None
-    collates_otherwise: bool
 
     def __len__(self) -> int: ...
+
+    @property
+    def collates_otherwise(self) -> bool: ...
 
     def filter_fn(self, out: Any) -> Any: ...
 
@@ -70,7 +72,7 @@ class LazyEpoch:
     def __len__(self) -> int:
         return len(_alive(self._loader))
 
-    def __iter__(self) -> Iterator[KeyedBatch]:
+    def __iter__(self) -> Iterator[KeyedBatch | ListedBatch]:
         begun = _alive(self._loader)._begun
         assert begun is not None  # making an iterator begins an epoch
         for batch in _alive(self._loader)._batches(begun):

@@ -159,8 +159,9 @@ class ProgramMethod(SamplingMethod):
     Attributes:
         edge_values: names of the [num_edges] float32 arrays that batches have for each edge type.
         node_values: likewise of nodes.
-        layer_wise: True if all nodes draw in each hop, not only those that the last one added.
-            Batches then have `layer_wise`, by which `khop.loader.ToLayers` splits them.
+        layer_wise: True, of a class or a field, if all nodes draw in each hop, not only those that
+            the last one added; by default they do not. Batches then have `layer_wise`, by which
+            `khop.loader.ToLayers` splits them.
 
     Example:
         >>> class SeedsAlone(ProgramMethod):
@@ -172,7 +173,6 @@ class ProgramMethod(SamplingMethod):
 
     edge_values: ClassVar[tuple[str, ...]] = ()
     node_values: ClassVar[tuple[str, ...]] = ()
-    layer_wise: Any = False
 
     def value_names(self, prefix: str) -> tuple[str, ...]:
         """Return the names of a batch's values, of edges ('e') or of nodes ('n')."""
@@ -196,7 +196,9 @@ class ProgramMethod(SamplingMethod):
                 "@khop.sampler.register, above @dataclass(frozen=True)"
             )
         codec.from_json(kind, codec.to_json(self), f"fields of {kind.__name__}")
-        return MethodSpec(self.name, program=self, layer_wise=bool(self.layer_wise))
+        return MethodSpec(
+            self.name, program=self, layer_wise=bool(getattr(self, "layer_wise", False))
+        )
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
         """See `SamplingMethod`."""

@@ -119,7 +119,8 @@ def _share(amounts: Int64Array, part: int) -> Int64Array:
     low = (1 << half) - 1
     high, rest = amounts >> half, amounts & low
     cross = high * (part & low) + rest * (part >> half)
-    return high * (part >> half) + ((cross + (rest * (part & low) >> half)) >> half)
+    found: Int64Array = high * (part >> half) + ((cross + (rest * (part & low) >> half)) >> half)
+    return found
 
 
 def _spread(graph: GraphAccess, rows: Int64Array, amounts: Int64Array, width: np.int64) -> Waiting:
