@@ -12,6 +12,7 @@ cost less than replies (`RateLimiter`), and so does one that does not read its r
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -143,7 +144,7 @@ class _Waiting:
 class SendBacklog:
     """Count of bytes that each peer has not read, so that ZeroMQ still holds their memory.
 
-    All messages to a peer go through `send`. ZeroMQ reports when it has released a frame; frames of
+    All messages to a peer go through `send`, in one thread; any thread may call `of`. ZeroMQ reports when it has released a frame; frames of
     a peer leave in the order in which they were sent. So one frame in every 64 KiB is tracked, and
     represents those before it.
     """
@@ -155,6 +156,7 @@ class SendBacklog:
 
     def __init__(self) -> None:
         self._peers: OrderedDict[bytes, _Waiting] = OrderedDict()
+        self._counting = threading.Lock()
 
     def send(self, socket: zmq.Socket[bytes], peer: bytes, frames: Sequence[Any]) -> None:
         """Send a message and count its bytes; dropped if the peer has disconnected.
@@ -179,8 +181,9 @@ class SendBacklog:
             tracked = zmq.Frame(data, track=True, copy=False, copy_threshold=0)
             socket.send(tracked, more, copy=False)
             assert tracked.tracker is not None
-            waiting.sent.append((tracked.tracker, waiting.untracked))
-            waiting.nbytes += waiting.untracked
+            with self._counting:
+                waiting.sent.append((tracked.tracker, waiting.untracked))
+                waiting.nbytes += waiting.untracked
             waiting.untracked = 0
 
     def of(self, peer: bytes) -> int:
@@ -188,9 +191,10 @@ class SendBacklog:
         waiting = self._peers.get(peer)
         if waiting is None:
             return 0
-        while waiting.sent and waiting.sent[0][0].done:
-            waiting.nbytes -= waiting.sent.popleft()[1]
-        return waiting.nbytes
+        with self._counting:
+            while waiting.sent and waiting.sent[0][0].done:
+                waiting.nbytes -= waiting.sent.popleft()[1]
+            return waiting.nbytes
 
     def _forget_oldest(self) -> None:
         """Forget the least recently served peer, if it has read all or has disconnected.
@@ -202,6 +206,14 @@ class SendBacklog:
             self._peers.move_to_end(oldest)
         else:
             del self._peers[oldest]
+
+
+def check_unread(nbytes: int, limit: int) -> None:
+    """Raise ProtocolError if a peer has not read more bytes than allowed."""
+    if nbytes > limit:
+        raise ProtocolError(
+            f"a peer has not read {nbytes} bytes of replies: it must read before it asks"
+        )
 
 
 def check_reply_bytes(nbytes: int, limit: int, what: str) -> None:
@@ -220,20 +232,12 @@ def check_reply_bytes(nbytes: int, limit: int, what: str) -> None:
 
 
 def degrees_of(indptr: IntArray, first_row: int, ids: Int64Array) -> Int64Array:
-    """Return the degrees [m] of the m rows that exist; kernels refuse the others."""
+    """Return the degrees of rows, [n] int64; 0 of those that do not exist: kernels refuse them."""
     rows = ids - first_row
-    rows = rows[(ids >= first_row) & (rows >= 0) & (rows < len(indptr) - 1)]
+    exist = (ids >= first_row) & (rows >= 0) & (rows < len(indptr) - 1)
+    if not exist.all():
+        degrees = np.zeros(len(ids), np.int64)
+        degrees[exist] = degrees_of(indptr, first_row, ids[exist])
+        return degrees
     # In a damaged file indptr may decrease.
-    degrees: Int64Array = np.maximum(indptr[rows + 1].astype(np.int64) - indptr[rows], 0)
-    return degrees
-
-
-def pieces(sizes: Int64Array, limit: int) -> list[slice]:
-    """Cut a list of sizes into pieces with a sum of at most `limit`, or of one entry."""
-    cuts, begin, total = [], 0, 0
-    for i, size in enumerate(sizes.tolist()):
-        if total + size > limit and i > begin:
-            cuts.append(slice(begin, i))
-            begin, total = i, 0
-        total += size
-    return [*cuts, slice(begin, len(sizes))]
+    return np.maximum(indptr[rows + 1].astype(np.int64) - indptr[rows], 0)
