@@ -14,6 +14,7 @@ from __future__ import annotations
 import bisect
 import heapq
 import itertools
+import sys
 import time
 from array import array
 from collections import Counter, OrderedDict
@@ -43,8 +44,8 @@ _MAX_WAITERS = 4 * MAX_CLIENTS
 _MAX_WAITERS_EACH = 64
 _MAX_REPLY = 1 << 20
 _MAX_PUBLISHED = 256 << 20
-# Bytes that a value takes beside its text and its name's.
-_OVERHEAD = 256
+# Bytes that a value takes beside its text and its name.
+_OVERHEAD = 128
 # Seconds for which requests are answered at a time.
 _ANSWER_SECONDS = 0.005
 
@@ -91,7 +92,7 @@ class RegisteredProcess:
 
 
 def _size_of(name: str, value: bytes) -> int:
-    return len(value) + 4 * len(name) + _OVERHEAD
+    return len(value) + sys.getsizeof(name) + _OVERHEAD
 
 
 @dataclass(eq=False)
