@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import zmq
 
+from khop import _native
 from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES, pack, unpack
-from khop.distributed.rpc.limits import RateLimiter, SendBacklog, degrees_of
+from khop.distributed.rpc.limits import RateLimiter, SendBacklog
 from khop.distributed.rpc.partition_handler import RequestHandler, refusal
 from khop.distributed.rpc.protocol import PROTOCOL
 from khop.errors import ProtocolError
@@ -100,7 +101,7 @@ def test_induced_edges_piece_by_piece(part, with_edge):
     members = rows[::4].copy()
     _, whole = ask(RequestHandler(part), "induce", rows, members, with_edge=with_edge)
     nbytes = sum(array.nbytes for array in whole)
-    degrees = degrees_of(part.indptr(CITES), int(rows[0]), rows)
+    degrees = _native.degrees(part.csrs[CITES], rows)
     assert degrees.sum() * (16 if with_edge else 8) > nbytes, "the test shows nothing"
     error, found = ask(RequestHandler(part, nbytes), "induce", rows, members, with_edge=with_edge)
     assert error is None
@@ -119,13 +120,6 @@ def test_rows_that_are_not_there_are_named_still(part):
             RequestHandler(part, 10), "induce", np.array([bad]), own_rows(part), with_edge=True
         )
         assert error["type"] in ("IndexError", "ProtocolError")
-
-
-def test_degrees():
-    indptr = np.array([0, 3, 3, 2, 7], np.int32)  # damaged: row 2 counts backwards
-    assert degrees_of(indptr, 10, np.array([10, 11, 12, 13, 14, 9, -(2**63)])).tolist() == [
-        3, 0, 0, 5, 0, 0, 0,
-    ]  # fmt: skip
 
 
 def test_too_many_frames_and_too_long_headers(part):

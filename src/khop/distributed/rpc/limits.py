@@ -19,13 +19,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import zmq
 
 from khop import log
 from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES
 from khop.errors import ProtocolError
-from khop.typing import Int64Array, IntArray
 
 _log = log.get(__name__)
 
@@ -144,9 +142,9 @@ class _Waiting:
 class SendBacklog:
     """Count of bytes that each peer has not read, so that ZeroMQ still holds their memory.
 
-    All messages to a peer go through `send`, in one thread; any thread may call `of`. ZeroMQ reports when it has released a frame; frames of
-    a peer leave in the order in which they were sent. So one frame in every 64 KiB is tracked, and
-    represents those before it.
+    All messages to a peer go through `send`, in one thread; any thread may call `of`. ZeroMQ
+    reports when it has released a frame; frames of a peer leave in the order in which they were
+    sent. So one frame in every 64 KiB is tracked, and represents those before it.
     """
 
     STEP = 1 << 16
@@ -229,15 +227,3 @@ def check_reply_bytes(nbytes: int, limit: int, what: str) -> None:
             f"{what} would make a reply of {nbytes} bytes, more than the {limit} that are allowed: "
             "ask for less at a time (a smaller batch, or a smaller fan-out)"
         )
-
-
-def degrees_of(indptr: IntArray, first_row: int, ids: Int64Array) -> Int64Array:
-    """Return the degrees of rows, [n] int64; 0 of those that do not exist: kernels refuse them."""
-    rows = ids - first_row
-    exist = (ids >= first_row) & (rows >= 0) & (rows < len(indptr) - 1)
-    if not exist.all():
-        degrees = np.zeros(len(ids), np.int64)
-        degrees[exist] = degrees_of(indptr, first_row, ids[exist])
-        return degrees
-    # In a damaged file indptr may decrease.
-    return np.maximum(indptr[rows + 1].astype(np.int64) - indptr[rows], 0)

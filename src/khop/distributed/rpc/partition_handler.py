@@ -23,7 +23,7 @@ from khop.channel.pool import BufferPool
 from khop.codec import INT64
 from khop.data.arrays import storage_dtype
 from khop.distributed.rpc import work
-from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes, degrees_of
+from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
 from khop.distributed.rpc.protocol import (
     Degrees,
     Fetch,
@@ -182,12 +182,12 @@ class RequestHandler(FrameHandler):
             ids, trees, times = _piece(rows, piece)
             return _native.sample_rows(csr, ids, options, trees, times, pairs, stop)
 
-        return (yield from _in_slices(draw, costs, len(rows.ids)))
+        return (yield from self._in_slices(draw, costs, len(rows.ids)))
 
     def _costs_of_draws(
         self, relation: int, rows: RowSet, hop: HopRequest, pairs: _native.ExcludedPairs | None
-    ) -> Generator[None, None, Int64Array | None]:
-        """Return the cost of each row; None if all of them are one slice. Nothing is drawn yet.
+    ) -> Generator[None, None, int | Int64Array]:
+        """Return the cost of each row, a number if it is the same for all. Nothing is drawn yet.
 
         Raises:
             ProtocolError: the neighbours would not fit a reply, or would take too long.
@@ -195,11 +195,12 @@ class RequestHandler(FrameHandler):
         count, fanout, width = len(rows.ids), hop.fanout, _edge_bytes(hop.with_edge)
         name = f"neighbours of {count} rows"
         nbytes = 4 * count + count * fanout * width
-        if fanout >= 0 and nbytes <= self._reply_bytes:
-            cost = work.cost_of_draws(hop, count)
-            if cost <= work.SLICE and not work.reads_degrees(hop, pairs is not None):
-                return None
-        degrees = yield from self._all_degrees(relation, rows.ids)
+        fits = fanout >= 0 and nbytes <= self._reply_bytes
+        if fits and not work.reads_degrees(hop, pairs is not None):
+            work.check_draws(hop)
+            work.check_cost(count * work.cost_of_row(hop), name)
+            return work.cost_of_row(hop)
+        degrees = yield from self._degrees(relation, rows.ids)
         if hop.replace and fanout >= 0:
             edges = int(np.count_nonzero(degrees)) * fanout
         else:
@@ -215,16 +216,15 @@ class RequestHandler(FrameHandler):
         work.check_cost(int(costs.sum()), name)
         return costs
 
-    def _all_degrees(self, relation: int, ids: Int64Array) -> Generator[None, None, Int64Array]:
-        """Return the degrees of rows, [n] int64; 0 of those that do not exist."""
-        indptr = self._part.indptr(relation)
-        _, row_type = self._part.relations[relation]
-        first_row = self._part.meta.node_types[row_type].bounds[self._part.part]
+    def _degrees(self, relation: int, ids: Int64Array) -> Generator[None, None, Int64Array]:
+        """Return the degrees of rows, [n] int64; IndexError if the part does not own them."""
+        csr = self._csr(relation)
+        if len(ids) <= work.ROWS_AT_ONCE:
+            return _native.degrees(csr, ids)
         degrees = np.empty(len(ids), np.int64)
         for piece in work.ranges(len(ids)):
-            degrees[piece] = degrees_of(indptr, first_row, ids[piece])
-            if piece.stop < len(ids):
-                yield
+            degrees[piece] = _native.degrees(csr, ids[piece])
+            yield
         return degrees
 
     def _induce(self, request: Induce, arrays: list[Array]) -> Steps:
@@ -234,8 +234,8 @@ class RequestHandler(FrameHandler):
         work.check_count(len(keys), work.MOST_MEMBERS, "nodes among which it asks for edges")
         pairs = _excluded_of(rows)
         name = f"edges among {len(keys)} nodes"
-        degrees = yield from self._all_degrees(relation, rows.ids)
-        costs = work.costs_of_induced(degrees)
+        degrees = yield from self._degrees(relation, rows.ids)
+        costs = work.costs_of_induced(degrees, len(keys))
         work.check_cost(int(costs.sum()), name)
         source, _ = self._part.relations[relation]
         num_nodes = self._part.meta.node_types[source].count
@@ -259,7 +259,29 @@ class RequestHandler(FrameHandler):
         room = self._reply_bytes // _edge_bytes(with_edge)
         if int(degrees.sum()) > room:
             costs = np.maximum(costs, degrees * work.SLICE // max(room, 1))
-        return (yield from _in_slices(find, costs, len(rows.ids)))
+        return (yield from self._in_slices(find, costs, len(rows.ids)))
+
+    def _in_slices(
+        self, draw: Callable[[slice], Drawn], costs: int | Int64Array, count: int
+    ) -> Steps:
+        """Draw for rows in slices of about the same cost, and return the reply.
+
+        Args:
+            draw: draws for the rows of a slice.
+            costs: cost of each row, or of all.
+            count: number of rows.
+        """
+        if isinstance(costs, int):
+            parts = list(work.ranges(count, max(1, work.SLICE // costs)))
+        else:
+            parts = work.slices(costs)
+        if len(parts) <= 1:
+            return _reply(draw(slice(0, count)))
+        drawn = []
+        for part in parts:
+            drawn.append(_reply(draw(part)))
+            yield
+        return (yield from work.joined(drawn, self._pool.empty))
 
     def _has_edges(self, request: HasEdges, arrays: list[Array]) -> Steps:
         csr = self._csr(request.relation)
@@ -268,7 +290,7 @@ class RequestHandler(FrameHandler):
         count = len(rows.ids)
         if len(neighbors) != count:
             raise ProtocolError("a question for edges names other numbers of rows and neighbours")
-        degrees = yield from self._all_degrees(request.relation, rows.ids)
+        degrees = yield from self._degrees(request.relation, rows.ids)
         costs = work.costs_of_edges(degrees)
         work.check_cost(int(costs.sum()), f"{count} questions for edges")
         found = np.empty(count, np.bool_)
@@ -280,12 +302,7 @@ class RequestHandler(FrameHandler):
 
     def _answer_degrees(self, request: Degrees, arrays: list[Array]) -> Steps:
         relation = check_index(request.relation, len(self._part.csrs), "relation")
-        ids = ids_of(arrays)
-        _, row_type = self._part.relations[relation]
-        low, high = self._part.meta.node_types[row_type].bounds[self._part.part :][:2]
-        if len(ids) and not low <= int(ids.min()) <= int(ids.max()) < high:
-            raise IndexError(f"partition {self._part.part} does not own all nodes of a request")
-        return [(yield from self._all_degrees(relation, ids))]
+        return [(yield from self._degrees(relation, ids_of(arrays)))]
 
     def _csr(self, relation: int) -> _native.Csr:
         return self._part.csrs[check_index(relation, len(self._part.csrs), "relation")]
@@ -335,28 +352,6 @@ def _piece(rows: RowSet, piece: slice) -> tuple[Int64Array, Int32Array | None, I
     """Return ids, trees and times of some of the rows."""
     trees = None if rows.trees is None else rows.trees[piece]
     return rows.ids[piece], trees, None if rows.times is None else rows.times[piece]
-
-
-def _in_slices(draw: Callable[[slice], Drawn], costs: Int64Array | None, count: int) -> Steps:
-    """Draw for rows in slices of about the same cost, and return the reply.
-
-    Args:
-        draw: draws for the rows of a slice.
-        costs: cost of each row. If None, all rows are one slice.
-        count: number of rows.
-    """
-    parts = [slice(0, count)] if costs is None else work.slices(costs)
-    if len(parts) == 1:
-        return _reply(draw(parts[0]))
-    drawn = []
-    for part in parts:
-        drawn.append(_reply(draw(part)))
-        yield
-    arrays: list[Array] = []
-    for arrays in work.joined(drawn):
-        if not arrays:
-            yield
-    return arrays
 
 
 def _reply(drawn: Drawn) -> list[Array]:

@@ -78,8 +78,8 @@ class RequestThreads:
     Args:
         handler: makes the replies.
         num_threads: number of threads. If 0, the caller processes requests with `work`.
-        limits: `waiting` and `waiting_bytes` bound the requests of a user; nothing is made for a peer
-            with `unread_bytes` that it has not read.
+        limits: `waiting` and `waiting_bytes` bound the requests of a user; nothing is made for a
+            peer with `unread_bytes` that it has not read.
         unread: returns how many bytes a peer has not read. Called in the threads.
         clock: processor time of the calling thread, in seconds.
 

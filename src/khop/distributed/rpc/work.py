@@ -10,7 +10,8 @@ in slices of rows, between which other requests have their turns.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from khop.errors import ProtocolError
 from khop.sampler.requests import HopRequest
 from khop.typing import Array, Int64Array
 
-SLICE = 1 << 21
-"""Entries of a slice: about 20 ms."""
+SLICE = 3 << 20
+"""Entries of a slice: about 30 ms."""
 
 MOST = 1 << 30
 """Most entries of a request: about 10 s."""
@@ -27,7 +28,7 @@ MOST = 1 << 30
 ROWS_AT_ONCE = 1 << 17
 """Rows whose degrees are read at a time: random access, 10 to 100 ns each."""
 
-MOST_EXCLUDED = 1 << 20
+MOST_EXCLUDED = 1 << 19
 """Most excluded edges of a request. They are sorted at once: about 0.1 s."""
 
 MOST_MEMBERS = 1 << 24
@@ -40,9 +41,14 @@ MOST_REPEATED = 1 << 20
 _MOVES = 32
 # Most moves of one row's draws by weight, which are not divided: about 0.1 s.
 _MOST_MOVES = 1 << 28
-# Entries that a row counts for, beside its neighbours; a pick; a pick by weight; a neighbour whose
-# number is drawn by weight.
-_ROW, _PICK, _WEIGHTED_PICK, _WEIGHTED_LABOR = 8, 2, 8, 4
+# Entries that a row counts for, beside its neighbours; a pick, one of few or of many of a row, and
+# one by weight; a neighbour whose number is drawn, uniformly or by weight.
+_ROW, _PICK, _FAR_PICK, _WEIGHTED_PICK, _LABOR, _WEIGHTED_LABOR = 5, 1, 3, 8, 2, 6
+_FEW_PICKS = 48
+# A neighbour that is looked for among the excluded ones, if these are more than a few.
+_EXCLUDED, _FEW_EXCLUDED = 6, 8
+# A neighbour that is looked for among members, if their table is larger than caches.
+_MEMBER, _FEW_MEMBERS = 6, 1 << 16
 # Bytes that are copied in the time of an entry; entries that an attribute itself counts for.
 _ROW_BYTES, _ATTRIBUTE = 32, 2048
 # Questions for an edge read a row's neighbours many at a time.
@@ -104,12 +110,14 @@ def picks_of(hop: HopRequest, degrees: Int64Array) -> Int64Array:
 
 def reads_degrees(hop: HopRequest, has_excluded: bool) -> bool:
     """Return whether the cost of a hop depends on the degrees of its rows."""
-    return hop.fanout < 0 or hop.last or has_excluded or hop.method.needs_neighbor_ids
+    by_weight = hop.weighted and not hop.replace
+    reads_whole = hop.last or has_excluded or hop.method.needs_neighbor_ids
+    return hop.fanout < 0 or reads_whole or (by_weight and hop.fanout > _FEW_PICKS)
 
 
-def cost_of_draws(hop: HopRequest, num_rows: int) -> int:
-    """Return the cost of a hop that does not depend on degrees."""
-    return num_rows * (_ROW + _cost_of_pick(hop) * max(hop.fanout, 0) + _moves(hop, hop.fanout, 0))
+def cost_of_row(hop: HopRequest) -> int:
+    """Return the cost of each row of a hop that does not depend on degrees."""
+    return _ROW + _cost_of_pick(hop) * max(hop.fanout, 0)
 
 
 def costs_of_rows(
@@ -128,11 +136,12 @@ def costs_of_rows(
     picks = picks_of(hop, degrees)
     costs = _ROW + _cost_of_pick(hop) * picks
     if hop.method.needs_neighbor_ids:  # LABOR reads rows whole
-        costs = costs + degrees * (_WEIGHTED_LABOR if hop.weighted else 1)
+        costs = costs + degrees * (_WEIGHTED_LABOR if hop.weighted else _LABOR)
     elif hop.last:
         costs = costs + degrees
     if num_excluded is not None:
-        costs = costs + np.where(num_excluded > 0, degrees + num_excluded, 0)
+        each = np.where(num_excluded > _FEW_EXCLUDED, _EXCLUDED, num_excluded > 0)
+        costs = costs + each * degrees + num_excluded
     if hop.weighted and not hop.replace and hop.fanout >= 0:
         gaps = np.minimum(num_excluded, degrees) if num_excluded is not None else 0
         drawn = np.where(degrees > hop.fanout, picks, 0)  # others are taken whole
@@ -160,9 +169,9 @@ def costs_of_edges(degrees: Int64Array) -> Int64Array:
     return _ROW + degrees // _SCANNED
 
 
-def costs_of_induced(degrees: Int64Array) -> Int64Array:
-    """Return the cost of a look at all neighbours of each row; a quarter of that of a draw."""
-    return _ROW + degrees // 4
+def costs_of_induced(degrees: Int64Array, num_members: int) -> Int64Array:
+    """Return the cost of a look at all neighbours of each row, among so many nodes."""
+    return _ROW + (degrees // 2 if num_members <= _FEW_MEMBERS else degrees * _MEMBER)
 
 
 def rows_in_slice(row_bytes: int) -> int:
@@ -175,29 +184,29 @@ def cost_of_rows(num_rows: int, row_bytes: int) -> int:
     return _ATTRIBUTE + num_rows * (_ROW + row_bytes // _ROW_BYTES)
 
 
-def joined(pieces: Sequence[Sequence[Array]]) -> Iterator[list[Array]]:
-    """Join the arrays of replies to pieces of a request, one after the other.
+def joined(
+    pieces: Sequence[Sequence[Array]], empty: Callable[[tuple[int, ...], np.dtype[Any]], Array]
+) -> Generator[None, None, list[Array]]:
+    """Return the arrays of replies to pieces of a request, joined.
 
-    Yields:
-        An empty list after each piece that was copied, then the arrays, last.
+    Args:
+        pieces: arrays of the replies.
+        empty: allocates the arrays.
     """
     outs: list[Array] = []
     for arrays in zip(*pieces, strict=True):
-        out = np.empty(sum(map(len, arrays)), arrays[0].dtype)
+        out = empty((sum(map(len, arrays)),), arrays[0].dtype)
         begin = 0
-        for array in arrays:
+        for i, array in enumerate(arrays):
             out[begin : begin + len(array)] = array
             begin += len(array)
-            yield []
+            if i % 8 == 7:
+                yield
         outs.append(out)
-    yield outs
+    return outs
 
 
 def _cost_of_pick(hop: HopRequest) -> int:
-    return _WEIGHTED_PICK if hop.weighted else _PICK
-
-
-def _moves(hop: HopRequest, picks: int, gaps: int) -> int:
-    if not hop.weighted or hop.replace:
-        return 0
-    return picks * (picks // 2 + gaps) // _MOVES
+    if hop.weighted:
+        return _WEIGHTED_PICK
+    return _FAR_PICK if hop.fanout > _FEW_PICKS else _PICK

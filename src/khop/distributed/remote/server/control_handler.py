@@ -70,8 +70,8 @@ class ControlHandler:
         counters: counters of the server.
         rank: rank of the server.
         send: sends frames to a peer: index of its socket, its name there, frames.
-        limits: `waiting` and `waiting_bytes` bound the queue of each user, `unread_bytes` what a peer
-            has not read.
+        limits: `waiting` and `waiting_bytes` bound the queue of each user, `unread_bytes` what a
+            peer has not read.
         unread: returns how many bytes a peer has not read.
     """
 
