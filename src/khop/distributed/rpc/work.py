@@ -55,18 +55,19 @@ _ROW_BYTES, _ATTRIBUTE = 32, 2048
 _SCANNED = 16
 
 
-def ranges(count: int, at_once: int = ROWS_AT_ONCE) -> Iterator[slice]:
-    """Yield slices of `count` entries, one after the other."""
+def ranges(count: int, at_once: int | None = None) -> Iterator[slice]:
+    """Yield slices of `count` entries, of `ROWS_AT_ONCE` or so many each."""
+    at_once = at_once or ROWS_AT_ONCE
     for first in range(0, count, at_once):
         yield slice(first, min(first + at_once, count))
 
 
-def slices(costs: Int64Array, limit: int = SLICE) -> list[slice]:
+def slices(costs: Int64Array, limit: int | None = None) -> list[slice]:
     """Cut rows into slices of about the same cost.
 
     Args:
         costs: [n] int64 cost of each row.
-        limit: a slice costs at most twice as much, or is a single row.
+        limit: most that a slice costs beside its first row. If None, `SLICE`.
 
     Example:
         >>> slices(np.array([3, 3, 3, 9, 1]), 10)
@@ -74,7 +75,7 @@ def slices(costs: Int64Array, limit: int = SLICE) -> list[slice]:
     """
     if not len(costs):
         return [slice(0, 0)]
-    place = np.cumsum(costs) // limit
+    place = np.cumsum(costs) // (limit or SLICE)
     cuts = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(costs)]
     return [slice(a, b) for a, b in itertools.pairwise(cuts)]
 
