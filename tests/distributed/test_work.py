@@ -73,8 +73,11 @@ def all_requests(part):
     }
 
 
-@pytest.mark.parametrize("name", list("uniform all again excluded trees last weighted".split())
-                         + ["induce", "has_edges", "degrees", "fetch"])  # fmt: skip
+KINDS = ["uniform", "all", "again", "excluded", "trees", "last", "weighted"]
+KINDS += ["induce", "has_edges", "degrees", "fetch"]
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_slices_give_what_a_whole_request_gives(part, monkeypatch, name):
     """One slice where it is cheap; more where it is not, with the same reply."""
     request, arrays = all_requests(part)[name]

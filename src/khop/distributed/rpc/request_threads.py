@@ -151,13 +151,14 @@ class RequestThreads:
         reply = self._advance(job)
         seconds = self._clock() - began
         with self._changed:
+            if self._is_closed:
+                return
             self._queue.charge(turn, seconds)
-            if reply is None and not self._is_closed:
+            if reply is None:
                 self._queue.put_back(turn)
-        if reply:
-            self._replies.append((job.front, job.peer, reply))
-            if self._threads:
-                with contextlib.suppress(OSError):  # closed
+            elif reply:
+                self._replies.append((job.front, job.peer, reply))
+                if self._threads:
                     os.eventfd_write(self.descriptor, 1)
 
     def _advance(self, job: _Job) -> list[Any] | None:
@@ -211,4 +212,5 @@ class RequestThreads:
         end = time.monotonic() + _CLOSING_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
-        os.close(self.descriptor)
+        with self._changed:
+            os.close(self.descriptor)

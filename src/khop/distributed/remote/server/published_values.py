@@ -95,6 +95,12 @@ def _size_of(name: str, value: bytes) -> int:
     return len(value) + sys.getsizeof(name) + _OVERHEAD
 
 
+def _as_bits(ranks: Sequence[int]) -> int:
+    flags = np.zeros(MAX_CLIENTS, np.uint8)
+    flags[np.array(ranks, np.int64)] = 1
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
 @dataclass(eq=False)
 class _Waiter:
     """A client's request for values that are not all published yet.
@@ -247,7 +253,7 @@ class PublishedValues:
         client = self._clients.get(request.rank)
         is_known = client and client.entry.incarnation == incarnation_of(request.secret)
         came = client.since if client and is_known else 0.0
-        ranks = sum(1 << rank for rank in request.ranks)
+        ranks = _as_bits(request.ranks)
         until = self._clock() + request.wait
         waiter = _Waiter(name, array("H", request.ranks), source, ranks, came, until, send)
         if request.wait == 0:
@@ -257,7 +263,7 @@ class PublishedValues:
         group = self._groups.get(name)
         if group is None:
             clients = self._clients.items()
-            known = sum(1 << rank for rank, peer in clients if name in peer.published)
+            known = _as_bits([rank for rank, peer in clients if name in peer.published])
             group = self._groups[name] = _Group(known)
         group.waiters[waiter] = None
         heapq.heappush(self._expiring, (until, next(self._numbers), waiter))
