@@ -20,8 +20,9 @@ def largest(kind: type) -> Iterator[Any]:
     made = _make(kind, counter)
     yield made
     for place in range(counter.count):
-        for wide in (True, False):
-            yield _make(kind, _Counter(place, wide))
+        yield _make(kind, counter := _Counter(place))
+        if counter.is_nested:
+            yield _make(kind, _Counter(place, wide=False))
 
 
 class _Counter:
@@ -32,11 +33,13 @@ class _Counter:
         self.room = _MOST
         self._long = long
         self._wide = wide
+        self.is_nested = False
 
     def length(self, most: int, is_inner: bool) -> int:
         """Return the length of the next collection."""
         place, self.count = self.count, self.count + 1
         if place == self._long:
+            self.is_nested = is_inner
             return min(most, self.room)
         # Those around a long one: many, each with a part of what there is room for.
         return min(most, 1024) if place == self._long - 1 and self._wide and not is_inner else 1

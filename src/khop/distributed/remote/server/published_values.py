@@ -248,7 +248,8 @@ class PublishedValues:
         """
         user, name = source.user, request.name
         own, waiting = self._num_waiting[user], self._num_waiting.total()
-        if own >= _MAX_WAITERS_EACH * self._clients_of(source) or waiting >= _MAX_WAITERS:
+        is_many = own >= _MAX_WAITERS_EACH and own >= _MAX_WAITERS_EACH * self._clients_of(source)
+        if is_many or waiting >= _MAX_WAITERS:
             raise RendezvousError(f"{own} requests of yours wait here already: ask again later")
         client = self._clients.get(request.rank)
         is_known = client and client.entry.incarnation == incarnation_of(request.secret)
