@@ -6,8 +6,10 @@ Starts `khop serve`'s program with a key pair for each of two clients on loopbac
 batches all the time and compares each with the first one of the same seeds. The other, a process of
 its own, does what the names below say, as fast as it is answered or faster. For each it prints the
 honest client's rate against that before, and against that while the same is done to *another*
-server on this machine, which takes as much of the processors; the server's resident memory at most;
-and whether a batch has changed. Nothing is asserted but that the server lives.
+server on this machine, which takes as much of the processors; how long the honest client waits for
+new ids of a few nodes and for its session's heartbeat, in the middle and at most, before and
+meanwhile; the server's resident memory at most; and whether a batch has changed. Nothing is
+asserted but that the server lives. Last, a server is sent all of it and SIGTERM.
 
     nested      publishes values nested 985 deep, and asks for them
     doubled     opens sessions that name an attribute twice
@@ -15,6 +17,11 @@ and whether a batch has changed. Nothing is asserted but that the server lives.
     unread      asks for everything that was published and never reads a reply
     crowd       40 connections, each with requests for a million ids waiting
     sessions    opens and closes sessions, takes over those that statistics name
+    labor       draws from a row of 200,000 neighbours, again and again, by LABOR
+    excluded    draws from it around 100,000 excluded edges
+    induced     looks for edges among no nodes in it
+    opens       opens sessions of a thousand hops that do not fit
+    waits       waits for values of everybody, and publishes one
 """
 
 from __future__ import annotations
@@ -23,9 +30,12 @@ import argparse
 import contextlib
 import json
 import multiprocessing
+import os
+import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -51,9 +61,10 @@ from khop.distributed.remote.directory_messages import (
     RegisterServer,
     WaitFor,
 )
-from khop.distributed.remote.graph_messages import Statistics, ToOriginalIds
+from khop.distributed.remote.graph_messages import Statistics, ToNewIds, ToOriginalIds
 from khop.distributed.remote.session_messages import (
     Acknowledge,
+    Alive,
     Batch,
     Cancel,
     Close,
@@ -62,12 +73,15 @@ from khop.distributed.remote.session_messages import (
 )
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.keys import ClientKeys, JobKeys
-from khop.distributed.rpc.protocol import PROTOCOL, request_header
+from khop.distributed.rpc.protocol import PROTOCOL, Induce, Sample, request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.partition import PartitionFolder, RandomPartitioner
+from khop.sampler.methods import Labor
+from khop.sampler.requests import HopRequest
 from khop.sampler.spec import SamplingSpec
 
 _SEEDS, _ROUNDS = 256, 8
+_HUB_DEGREE = 200_000
 
 
 # The hostile member -------------------------------------------------------------------------------
@@ -173,8 +187,76 @@ def sessions(members: list[Member], spec: PipelineSpec) -> None:
         one.ask(Close(name))
 
 
+def _send_of_part(member: Member, request: Any, arrays: Any) -> None:
+    with contextlib.suppress(zmq.Again):
+        member.socket.send_multipart(pack(request_header(request, 1, part=0), list(arrays)))
+
+
+def _drain(members: list[Member]) -> None:
+    time.sleep(0.05)
+    for member in members:
+        while member.socket.poll(0):
+            member.socket.recv_multipart()
+
+
+def labor(members: list[Member], spec: PipelineSpec) -> None:
+    """A partition of one part has the nodes' own ids: node 0 is the hub."""
+    hop = HopRequest(1, False, False, 7, method=Labor([1]).spec())
+    for member in members:
+        for _ in range(20):
+            _send_of_part(member, Sample(0, [], hop), [np.zeros(2000, np.int64)])
+    _drain(members)
+
+
+def excluded(members: list[Member], spec: PipelineSpec) -> None:
+    """As `labor`."""
+    pairs = [np.zeros(100_000, np.int64), np.arange(100_000)]
+    request = Sample(0, ["excluded"], HopRequest(1, False, False, 7))
+    for member in members:
+        for _ in range(4):
+            _send_of_part(member, request, [np.zeros(400, np.int64), *pairs])
+    _drain(members)
+
+
+def induced(members: list[Member], spec: PipelineSpec) -> None:
+    """As `labor`."""
+    for member in members:
+        for _ in range(20):
+            arrays = [np.zeros(4000, np.int64), np.zeros(0, np.int64)]
+            _send_of_part(member, Induce(0, [], False), arrays)
+    _drain(members)
+
+
+def opens(members: list[Member], spec: PipelineSpec) -> None:
+    """Asks for more than there is, so that it costs no sampler."""
+    session = to_json(_session("hostile", spec))
+    session["pipeline"]["sampling"]["fanouts"] = [list(range(1000))] * len(spec.sampling.fanouts)
+    session["buffer_bytes"] = 1 << 50
+    header = {"op": "open", "protocol": PROTOCOL, "id": 1, "outstanding": [], "names": []}
+    for member in members:
+        for _ in range(64):
+            member.send({**header, "spec": session, "outstanding": list(range(60_000))})
+    _drain(members)
+
+
+def waits(members: list[Member], spec: PipelineSpec) -> None:
+    """With as many clients as one may register."""
+    one = members[0]
+    for rank in range(500, 700):
+        one.send(RegisterClient(rank, "h", 1, 0, "hostile", 1))
+    for number in range(500):
+        one.send(WaitFor(500, "h", f"n{number % 8}", list(range(2048)), 10.0))
+    for _ in range(200):
+        one.send(Publish(500, "h", "m"), [_text("1")])
+    _drain(members)
+
+
 ATTACKS: dict[str, Callable[[list[Member], PipelineSpec], None]] = {
-    f.__name__: f for f in (nested, doubled, servers, unread, crowd, sessions)
+    f.__name__: f
+    for f in (
+        *(nested, doubled, servers, unread, crowd, sessions),
+        *(labor, excluded, induced, opens, waits),
+    )
 }
 
 
@@ -272,11 +354,54 @@ class Honest:
         self._context.destroy(0)
 
 
+class Delays(threading.Thread):
+    """A connection of the honest one that asks for little, ten times a second."""
+
+    def __init__(self, address: str, keys: ClientKeys, spec: PipelineSpec) -> None:
+        super().__init__(daemon=True)
+        self._address, self._keys, self._spec = address, keys, spec
+        self._ended = threading.Event()
+        self.waited: dict[str, list[float]] = {"ids": [], "alive": []}
+
+    def run(self) -> None:
+        """Asks until `end`."""
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        member = Member(context, self._address, self._keys)
+        member.socket.rcvtimeo = 60_000
+        member.ask(Open(_session("delays", self._spec), [], []))
+        ids = np.arange(10)
+        while not self._ended.wait(0.1):
+            for name, request, arrays in (
+                ("ids", ToNewIds(0), [ids]),
+                ("alive", Alive("delays"), []),
+            ):
+                began = time.monotonic()
+                header, _ = member.ask(request, arrays)
+                self.waited[name].append(time.monotonic() - began)
+                assert "error" not in header, header
+        member.ask(Close("delays"))
+        context.destroy(0)
+
+    def told(self) -> str:
+        """Milliseconds since the last call: in the middle, and at most."""
+        texts = []
+        for name, waited in self.waited.items():
+            some = sorted(waited) or [0.0]
+            texts.append(f"{name} {1e3 * some[len(some) // 2]:.0f} ({1e3 * some[-1]:.0f})")
+            waited.clear()
+        return " ".join(texts)
+
+    def end(self) -> None:
+        """Leaves."""
+        self._ended.set()
+        self.join(60)
+
+
 # Both ---------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def graph_server(root: Path, keys: JobKeys) -> Iterator[tuple[int, str]]:
+def graph_server(root: Path, keys: JobKeys, expects_end: bool = False) -> Iterator[tuple[int, str]]:
     """A server: process id and address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -288,7 +413,7 @@ def graph_server(root: Path, keys: JobKeys) -> Iterator[tuple[int, str]]:
         message = wait_for_message(process.line)
         assert message is not None and message.op is Op.READY, message
         yield process.pid, message.json()["addresses"]["tcp"]
-        assert not process.has_ended, f"the server {process.exit_status()}"
+        assert expects_end or not process.has_ended, f"the server {process.exit_status()}"
     finally:
         process.close()
 
@@ -303,21 +428,41 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--nodes", type=int, default=50_000)
-    parser.add_argument("--only", choices=list(ATTACKS))
+    parser.add_argument("--only", nargs="*", choices=list(ATTACKS))
     arguments = parser.parse_args()
     keys = JobKeys.new(["honest", "hostile"])
     with tempfile.TemporaryDirectory(prefix="khop-members-") as place:
         root = Path(place) / "parts"
         generator = torch.Generator().manual_seed(1)
-        edges = torch.randint(0, arguments.nodes, (2, 10 * arguments.nodes), generator=generator)
+        edges = torch.randint(1, arguments.nodes, (2, 10 * arguments.nodes), generator=generator)
+        hub = torch.stack([edges[0, :1].repeat(_HUB_DEGREE), torch.zeros(_HUB_DEGREE)]).long()
+        hub[0] = torch.arange(_HUB_DEGREE) % arguments.nodes
+        edges = torch.cat([edges, hub], 1)
         data = Data(x=torch.rand(arguments.nodes, 32), edge_index=edges)
-        RandomPartitioner.from_data(data, root, 1).partition()
+        RandomPartitioner.from_data(data, root, 1, neighbor_ids=True).partition()
         meta = PartitionFolder(root).meta
         sampling = SamplingSpec.create([10, 5], [t.name for t in meta.edge_types])
         spec = PipelineSpec(sampling, collect_spec(meta, sampling, True))
         with graph_server(root, keys) as (pid, address), graph_server(root, keys) as (_, other):
             compare(arguments, keys, spec, (pid, address, other))
+        print(f"ended by SIGTERM in {time_to_end(root, keys, spec):.2f} s")
     return 0
+
+
+def time_to_end(root: Path, keys: JobKeys, spec: PipelineSpec) -> float:
+    """Seconds from SIGTERM to the end of a server at work."""
+    with contextlib.ExitStack() as stack:
+        pid, address = stack.enter_context(graph_server(root, keys, expects_end=True))
+        context = stack.enter_context(zmq.Context())
+        member = Member(context, address, keys.for_client("hostile"))
+        for of in (labor, excluded, induced, opens, waits):
+            of([member], spec)
+        time.sleep(1.0)
+        began = time.monotonic()
+        os.kill(pid, signal.SIGTERM)
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
+        return time.monotonic() - began
 
 
 def compare(
@@ -327,30 +472,37 @@ def compare(
     pid, address, other = at
     honest = Honest(address, keys.for_client("honest"), spec)
     honest.run(3.0)
+    delays = Delays(address, keys.for_client("honest"), spec)
+    delays.start()
     print(f"server: {resident(pid):.0f} MB at the start")
-    for name in [arguments.only] if arguments.only else ATTACKS:
+    for name in arguments.only or ATTACKS:
+        delays.told()
         quiet = honest.run(arguments.seconds)
+        before = delays.told()
         rates, most = [], resident(pid)
         for target in (other, address):
             words = name, target, keys.for_client("hostile"), spec, arguments.seconds
             hostile = multiprocessing.get_context("spawn").Process(target=attack, args=words)
             hostile.start()
             honest.run(2.0)  # it takes that long to start
+            delays.told()
             parts = []
             for _ in range(4):
                 parts.append(honest.run((arguments.seconds - 3.0) / 4))
                 most = max(most, resident(pid))
             rates.append(sum(parts) / len(parts))
+            during = delays.told()
             hostile.join(30)
             hostile.kill()
         honest.run(1.0)
         print(
             f"{name:10s} {quiet:6.1f} batches a second, then {rates[1]:6.1f}: "
             f"{rates[1] / quiet:.2f}; against the same on another server ({rates[0]:.1f}) "
-            f"{rates[1] / rates[0]:.2f}; at most {most:.0f} MB; "
+            f"{rates[1] / rates[0]:.2f}; ms {before}, meanwhile {during}; at most {most:.0f} MB; "
             f"{honest.changed} of {honest.batches} batches changed",
             flush=True,
         )
+    delays.end()
     honest.close()
 
 

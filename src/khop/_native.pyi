@@ -1,5 +1,5 @@
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 from khop.typing import (
     Array,
@@ -148,6 +148,19 @@ class SubgraphOutput:
         trees: list[Int64Array] | None = None,
     ) -> None: ...
 
+class StopFlag:
+    def __init__(self) -> None: ...
+    def set(self) -> None: ...
+
+class ExcludedPairs:
+    def __init__(self, rows: Int64Array, neighbors: Int64Array) -> None: ...
+    def counts(self, rows: Int64Array) -> Int64Array: ...
+
+class Members:
+    def __init__(self, num_nodes: int, disjoint: bool) -> None: ...
+    def add(self, keys: Int64Array) -> None: ...
+
+@overload
 def sample_rows(
     graph: Csr,
     ids: Int64Array,
@@ -156,6 +169,17 @@ def sample_rows(
     times: Int64Array | None = None,
     excluded: tuple[Int64Array, Int64Array] | None = None,
 ) -> _Reply: ...
+@overload
+def sample_rows(
+    graph: Csr,
+    ids: Int64Array,
+    options: HopOptions,
+    trees: Int32Array | None,
+    times: Int64Array | None,
+    excluded: ExcludedPairs | None,
+    stop: StopFlag | None,
+) -> _Reply: ...
+@overload
 def induce_rows(
     graph: Csr,
     ids: Int64Array,
@@ -166,6 +190,17 @@ def induce_rows(
     trees: Int32Array | None = None,
     times: Int64Array | None = None,
     excluded: tuple[Int64Array, Int64Array] | None = None,
+) -> _Reply: ...
+@overload
+def induce_rows(
+    graph: Csr,
+    ids: Int64Array,
+    members: Members,
+    with_edges: bool,
+    trees: Int32Array | None,
+    times: Int64Array | None,
+    excluded: ExcludedPairs | None,
+    stop: StopFlag | None,
 ) -> _Reply: ...
 def program_key(run: int, batch: int, purpose: int, step: int, type: int) -> int: ...
 def draw_words(key: int, ids: Int64Array, trees: Int32Array | None = None) -> UInt64Array: ...

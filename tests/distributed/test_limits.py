@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import zmq
 
+from khop import _native
 from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES, pack, unpack
-from khop.distributed.rpc.limits import RateLimiter, SendBacklog, degrees_of, pieces
+from khop.distributed.rpc.limits import RateLimiter, SendBacklog
 from khop.distributed.rpc.partition_handler import RequestHandler, refusal
 from khop.distributed.rpc.protocol import PROTOCOL
 from khop.errors import ProtocolError
 from khop.sampler.requests import HopRequest, RowSet
-from khop.sampler.row_fetcher import fetch_rows
 from support.cluster.partition_server import (
     CITES,
     PART,
@@ -101,7 +101,7 @@ def test_induced_edges_piece_by_piece(part, with_edge):
     members = rows[::4].copy()
     _, whole = ask(RequestHandler(part), "induce", rows, members, with_edge=with_edge)
     nbytes = sum(array.nbytes for array in whole)
-    degrees = degrees_of(part.indptr(CITES), int(rows[0]), rows)
+    degrees = _native.degrees(part.csrs[CITES], rows)
     assert degrees.sum() * (16 if with_edge else 8) > nbytes, "the test shows nothing"
     error, found = ask(RequestHandler(part, nbytes), "induce", rows, members, with_edge=with_edge)
     assert error is None
@@ -120,17 +120,6 @@ def test_rows_that_are_not_there_are_named_still(part):
             RequestHandler(part, 10), "induce", np.array([bad]), own_rows(part), with_edge=True
         )
         assert error["type"] in ("IndexError", "ProtocolError")
-
-
-def test_degrees_and_pieces():
-    indptr = np.array([0, 3, 3, 2, 7], np.int32)  # damaged: row 2 counts backwards
-    assert degrees_of(indptr, 10, np.array([10, 11, 12, 13, 14, 9, -(2**63)])).tolist() == [
-        3, 0, 0, 5,
-    ]  # fmt: skip
-    assert pieces(np.array([3, 4, 9, 1, 1, 5]), 7) == [
-        slice(0, 2), slice(2, 3), slice(3, 6),
-    ]  # fmt: skip
-    assert pieces(np.array([100]), 1) == [slice(0, 1)]
 
 
 def test_too_many_frames_and_too_long_headers(part):
@@ -214,7 +203,8 @@ def test_replies_of_many_frames(part):
     with serving(part) as server, client_of(server) as client:
         ticket = client.fetch(PART, "node", place, ids, ["id", "id"])
         client.wait([ticket])
-        (expected,) = fetch_rows(part, "node", place, ids, ["id"])
+        expected = part.feature("node", place, "id").gather(ids - own_rows(part)[0])
+        expected = expected.astype(np.int64)
         assert expected.nbytes > 2 * FRAME_BYTES
         assert all(np.array_equal(rows, expected) for rows in ticket.result())
 
@@ -259,13 +249,13 @@ class GatedHandler(RequestHandler):
         super().__init__(part)
         self.asked, self.is_busy, self.gate = [], threading.Event(), threading.Event()
 
-    def __call__(self, frames):
+    def steps(self, frames):
         fanout = unpack(frames)[0]["hop"]["fanout"]
         self.asked.append(fanout)
         if fanout > 100:
             self.is_busy.set()
             self.gate.wait(20)
-        return super().__call__(frames)
+        return super().steps(frames)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

@@ -15,7 +15,7 @@ from khop.distributed.inference.rows import OutputClient, RowReader
 from khop.distributed.partitions.shared_client import run
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.partition_client import PartitionClient
-from khop.distributed.rpc.partition_handler import RequestHandler
+from khop.distributed.rpc.partition_handler import RequestHandler, finish
 from khop.distributed.rpc.partition_server import PartitionServer
 from khop.distributed.rpc.protocol import rebuild_error
 from khop.errors import ProtocolError
@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 def lying(handler, op, change):
     """The handler, which answers as it should but for what `change` makes of some arrays."""
     kind, answer = handler._answers[op]
-    lie = lambda asked, arrays: change(list(answer(asked, arrays)))  # noqa: E731
+    lie = lambda asked, arrays: change(list(finish(answer(asked, arrays))))  # noqa: E731
     handler._answers = {**handler._answers, op: (kind, lie)}
     return handler
 

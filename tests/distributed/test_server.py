@@ -295,9 +295,9 @@ def test_server_that_comes_back_elsewhere(part, tmp_path):
 class SlowHandler(RequestHandler):
     """Takes longer over an answer than heartbeats may be late."""
 
-    def __call__(self, frames):
+    def steps(self, frames):
         time.sleep(4)
-        return super().__call__(frames)
+        return super().steps(frames)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

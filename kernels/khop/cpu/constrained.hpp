@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
-#include <vector>
 
 #include "khop/core/csr.hpp"
 #include "khop/core/eligible.hpp"
@@ -13,6 +12,7 @@
 #include "khop/core/weights.hpp"
 #include "khop/cpu/buffer.hpp"
 #include "khop/cpu/exclude.hpp"
+#include "khop/cpu/excluded_finder.hpp"
 #include "khop/cpu/prefetch.hpp"
 #include "khop/cpu/rows.hpp"
 #include "khop/cpu/uniform.hpp"
@@ -32,16 +32,15 @@ template <class Ptr, class Col>
 class ConstrainedDrawer {
  public:
   ConstrainedDrawer(const CsrView<Ptr, Col>& graph, const HopSpec& spec)
-      : graph_(graph), spec_(spec) {}
+      : graph_(graph), spec_(spec), finder_(graph, spec.stop) {}
 
   // Appends positions drawn from a row some of whose edges are excluded.
   void draw_uniformly(const Row& row, const PairSet::Span& excluded, Buffer<int64_t>& positions) {
     if (spec_.fanout == 0) return;
-    excluded_positions_.clear();
-    find_excluded(row, excluded);
+    finder_.find(row, excluded);
     const EligibleEdges<CsrView<Ptr, Col>> edges = edges_of(row);
     const int64_t begin = begin_of(row, edges);
-    const ExcludedPositions excluded_positions = all_excluded().from(begin);
+    const ExcludedPositions excluded_positions = finder_.positions().from(begin);
     const int64_t degree = row.end - begin - excluded_positions.count;
     if (takes_all(degree, spec_.fanout, spec_.replace)) {
       edges.take(begin, [&](int64_t edge) { positions.push_back(edge); });
@@ -52,6 +51,13 @@ class ConstrainedDrawer {
         out[j] = excluded_positions.step_over(begin + out[j]);
       }
     }
+  }
+
+  // Places that a row's draw by weight takes beside other rows': its picks, and the edges between
+  // which it draws.
+  int64_t places_of(const Row& row) const {
+    const int64_t excluded = std::min(spec_.excluded_of(row.id).size(), row.end - row.begin);
+    return std::max<int64_t>(spec_.fanout, 1) + excluded;
   }
 
   // Appends positions drawn by weight from a block of rows.
@@ -90,12 +96,8 @@ class ConstrainedDrawer {
   }
 
  private:
-  ExcludedPositions all_excluded() const {
-    return {excluded_positions_.data(), static_cast<int64_t>(excluded_positions_.size())};
-  }
-
   EligibleEdges<CsrView<Ptr, Col>> edges_of(const Row& row) const {
-    return {graph_, row, all_excluded(), spec_.weighted};
+    return {graph_, row, finder_.positions(), spec_.weighted};
   }
 
   // Where that part of a row begins which may be drawn.
@@ -107,45 +109,12 @@ class ConstrainedDrawer {
     return {spec_.key, graph_.original_id(row.row), row.tree};
   }
 
-  // Reads the row once: for a few neighbours block by block, without a branch an entry, so that
-  // entries are compared many at a time.
-  void find_excluded(const Row& row, const PairSet::Span& excluded) {
-    constexpr std::ptrdiff_t kFew = 8;
-    if (excluded.end - excluded.begin > kFew) {
-      for (int64_t e = row.begin; e < row.end; ++e) {
-        if (excluded.contains(static_cast<int64_t>(graph_.indices[e])))
-          excluded_positions_.push_back(e);
-      }
-      return;
-    }
-    constexpr int64_t kBlock = 64;
-    for (int64_t first = row.begin; first < row.end; first += kBlock) {
-      const int64_t last = std::min(first + kBlock, row.end);
-      unsigned found = 0;
-      for (const PairSet::Pair* pair = excluded.begin; pair != excluded.end; ++pair) {
-        const Col wanted = static_cast<Col>(pair->neighbor);
-        for (int64_t e = first; e < last; ++e) {
-          found |= static_cast<unsigned>(graph_.indices[e] == wanted);
-        }
-      }
-      if (found == 0) continue;
-      for (int64_t e = first; e < last; ++e) {
-        if (excluded.contains(static_cast<int64_t>(graph_.indices[e])))
-          excluded_positions_.push_back(e);
-      }
-    }
-  }
-
   // Takes a row whole, or prepares drawing from it, which it returns.
   bool begin_row(const Row& row) {
-    excluded_positions_.clear();
-    if (spec_.excluded != nullptr) {
-      const PairSet::Span excluded = spec_.excluded->of(row.id);
-      if (!excluded.empty()) find_excluded(row, excluded);
-    }
+    finder_.find(row, spec_.excluded_of(row.id));
     const EligibleEdges<CsrView<Ptr, Col>> edges = edges_of(row);
     const int64_t begin = begin_of(row, edges);
-    const ExcludedPositions excluded_positions = all_excluded().from(begin);
+    const ExcludedPositions excluded_positions = finder_.positions().from(begin);
     if (takes_all(row.end - begin - excluded_positions.count, spec_.fanout, spec_.replace)) {
       edges.take(begin, [&](int64_t edge) { taken_.push_back(edge); });
       return false;
@@ -159,7 +128,7 @@ class ConstrainedDrawer {
   const CsrView<Ptr, Col>& graph_;
   const HopSpec& spec_;
   UniformPicker picker_;
-  std::vector<int64_t> excluded_positions_;  // excluded edges of the row at hand, ascending
+  ExcludedFinder<Ptr, Col> finder_;
   WeightedInterleaved interleaved_;
   Buffer<int64_t> taken_;  // of rows that are taken whole
 };

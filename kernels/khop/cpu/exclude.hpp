@@ -20,6 +20,7 @@ class PairSet {
     const Pair* begin;
     const Pair* end;
     bool empty() const { return begin == end; }
+    int64_t size() const { return end - begin; }
     bool contains(int64_t neighbor) const;
   };
 

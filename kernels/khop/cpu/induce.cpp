@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "khop/cpu/id_filter.hpp"
+
 namespace khop::cpu {
 namespace {
 
@@ -26,47 +28,22 @@ int32_t checked_count(int64_t count) {
   return static_cast<int32_t>(count);
 }
 
-// Which ids may be members: one bit for all ids that are equal in their lowest bits, few enough of
-// which are set that most others are told from members without a look into their table. It takes
-// two to four bytes a member, which stay in the first level of caches for batches of 10,000 nodes.
-class MemberFilter {
- public:
-  explicit MemberFilter(const NodeSet& members) {
-    uint64_t bits = 1024;
-    while (bits < 16 * static_cast<uint64_t>(members.size())) bits *= 2;
-    mask_ = bits - 1;
-    words_.resize(static_cast<int64_t>(bits / 64));
-    std::fill_n(words_.data(), words_.size(), uint64_t{0});
-    for (int64_t i = 0; i < members.size(); ++i) {
-      const uint64_t bit = static_cast<uint64_t>(members.id_of(members.keys()[i])) & mask_;
-      words_[static_cast<int64_t>(bit / 64)] |= uint64_t{1} << bit % 64;
-    }
-  }
-
-  // 1 if the id is a member's, and seldom if it is not; 0 else.
-  int64_t may_hold(int64_t id) const {
-    const uint64_t bit = static_cast<uint64_t>(id) & mask_;
-    return static_cast<int64_t>(words_[static_cast<int64_t>(bit / 64)] >> bit % 64 & 1);
-  }
-
- private:
-  uint64_t mask_;
-  Buffer<uint64_t> words_;
-};
-
 // Row by row.
 template <class Ptr, class Col>
 void induce_each(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num_rows,
-                 const NodeSet& members, const PairSet* excluded, bool with_edges,
-                 InducedRows& out) {
+                 const NodeSet& members, const PairSet* excluded, bool with_edges, InducedRows& out,
+                 const StopFlag* stop) {
   const RowFinder<Ptr, Col> finder(graph);
-  const MemberFilter filter(members);
+  IdFilter filter;
+  filter.reset(members.size());
+  for (int64_t i = 0; i < members.size(); ++i) filter.add(members.id_of(members.keys()[i]));
   int64_t found[kChunk], keys[kChunk];
   for (int64_t i = 0; i < num_rows; ++i) {
     const Row row = finder.find(rows, i);
     const PairSet::Span hidden = hidden_from(excluded, row.id);
     const int64_t before = out.sources.size();
     for (int64_t first = row.begin; first < row.end; first += kChunk) {
+      check_stop(stop);
       const int64_t last = std::min(first + kChunk, row.end);
       int64_t count = 0;
       for (int64_t e = first; e < last; ++e) {
@@ -251,7 +228,7 @@ void write_by_row(const Buffer<FoundEdge>& found, const Buffer<int64_t>& counts,
 template <class Ptr, class Col>
 void induce_shared(const CsrView<Ptr, Col>& graph, const RowSet& row_set, int64_t num_rows,
                    TreeRows<Ptr, Col>& rows, const NodeSet& members, const PairSet* excluded,
-                   bool with_edges, InducedRows& out) {
+                   bool with_edges, InducedRows& out, const StopFlag* stop) {
   rows.index();
   const NumbersByNode by_node = members_by_node(members, rows.num_trees());
   const RowFinder<Ptr, Col> finder(graph);
@@ -269,6 +246,7 @@ void induce_shared(const CsrView<Ptr, Col>& graph, const RowSet& row_set, int64_
     const PairSet::Span hidden = hidden_from(excluded, row.id);
     const int64_t end = rows.end_of(here);
     for (int64_t first = row.begin; first < end; first += kChunk) {
+      check_stop(stop);
       const int64_t last = std::min(first + kChunk, end);
       ids.clear();
       for (int64_t e = first; e < last; ++e) {
@@ -301,21 +279,22 @@ void induce_shared(const CsrView<Ptr, Col>& graph, const RowSet& row_set, int64_
 
 template <class Ptr, class Col>
 void induce_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num_rows,
-                 const NodeSet& members, const PairSet* excluded, bool with_edges,
-                 InducedRows& out) {
+                 const NodeSet& members, const PairSet* excluded, bool with_edges, InducedRows& out,
+                 const StopFlag* stop) {
   if (rows.trees != nullptr) {
     TreeRows<Ptr, Col> tree_rows(graph, rows, num_rows);
     if (tree_rows.overlap()) {
-      induce_shared(graph, rows, num_rows, tree_rows, members, excluded, with_edges, out);
+      induce_shared(graph, rows, num_rows, tree_rows, members, excluded, with_edges, out, stop);
       return;
     }
   }
-  induce_each(graph, rows, num_rows, members, excluded, with_edges, out);
+  induce_each(graph, rows, num_rows, members, excluded, with_edges, out, stop);
 }
 
-#define KHOP_INSTANTIATE(Ptr, Col)                                                      \
-  template void induce_rows<Ptr, Col>(const CsrView<Ptr, Col>&, const RowSet&, int64_t, \
-                                      const NodeSet&, const PairSet*, bool, InducedRows&);
+#define KHOP_INSTANTIATE(Ptr, Col)                                                        \
+  template void induce_rows<Ptr, Col>(const CsrView<Ptr, Col>&, const RowSet&, int64_t,   \
+                                      const NodeSet&, const PairSet*, bool, InducedRows&, \
+                                      const StopFlag*);
 KHOP_INSTANTIATE(int32_t, int32_t)
 KHOP_INSTANTIATE(int32_t, int64_t)
 KHOP_INSTANTIATE(int64_t, int32_t)

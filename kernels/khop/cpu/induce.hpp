@@ -7,6 +7,7 @@
 #include "khop/cpu/buffer.hpp"
 #include "khop/cpu/node_table.hpp"
 #include "khop/cpu/rows.hpp"
+#include "khop/cpu/stop.hpp"
 
 namespace khop::cpu {
 
@@ -20,10 +21,10 @@ struct InducedRows {
 // Scans whole rows (as far as their trees' times see them) for neighbours that are `members` of the
 // same tree. Appends to `out`. O(degree) a row. Where trees overlap, a node's row is scanned once
 // for all of them: O(degree) a node, and a look-up for each tree of the node or of the neighbour,
-// whichever is in fewer.
+// whichever is in fewer. Throws Stopped if `stop` is set.
 template <class Ptr, class Col>
 void induce_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num_rows,
-                 const NodeSet& members, const PairSet* excluded, bool with_edges,
-                 InducedRows& out);
+                 const NodeSet& members, const PairSet* excluded, bool with_edges, InducedRows& out,
+                 const StopFlag* stop = nullptr);
 
 }  // namespace khop::cpu

@@ -9,13 +9,13 @@
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
-#include <vector>
 
 #include "khop/core/csr.hpp"
 #include "khop/core/eligible.hpp"
 #include "khop/core/labor.hpp"
 #include "khop/core/pick.hpp"
 #include "khop/cpu/buffer.hpp"
+#include "khop/cpu/excluded_finder.hpp"
 #include "khop/cpu/prefetch.hpp"
 #include "khop/cpu/rows.hpp"
 #include "khop/cpu/simd.hpp"
@@ -25,7 +25,8 @@ namespace khop::cpu {
 template <class Ptr, class Col>
 class LaborDrawer {
  public:
-  LaborDrawer(const CsrView<Ptr, Col>& graph, const HopSpec& spec) : graph_(graph), spec_(spec) {
+  LaborDrawer(const CsrView<Ptr, Col>& graph, const HopSpec& spec)
+      : graph_(graph), spec_(spec), finder_(graph, spec.stop) {
     // More than two standard deviations above the fan-out: of a hundred rows one has too few.
     const double fanout = static_cast<double>(std::max<int64_t>(spec.fanout, 0));
     expected_ = fanout + 2.5 * std::sqrt(fanout) + 1.0;
@@ -35,9 +36,8 @@ class LaborDrawer {
   int64_t draw(const Row& row, Buffer<int64_t>& positions) {
     if (spec_.fanout == 0) return 0;
     const int64_t before = positions.size();
-    find_excluded(row);
-    const ExcludedPositions excluded_positions{excluded_positions_.data(),
-                                               static_cast<int64_t>(excluded_positions_.size())};
+    finder_.find(row, spec_.excluded_of(row.id));
+    const ExcludedPositions excluded_positions = finder_.positions();
     if (takes_all(row.end - row.begin - excluded_positions.count, spec_.fanout, false)) {
       const EligibleEdges<CsrView<Ptr, Col>> edges(graph_, row, excluded_positions, spec_.weighted);
       edges.take(row.begin, [&](int64_t edge) { positions.push_back(edge); });
@@ -117,6 +117,7 @@ class LaborDrawer {
     words_.clear();
     edges_.clear();
     for (int64_t first = row.begin; first < row.end; first += kChunk) {
+      check_stop(spec_.stop);
       const int64_t count = std::min(kChunk, row.end - first);
       const int64_t before = words_.size();
       uint64_t* const words = words_.extend(count + kLanes);
@@ -167,24 +168,13 @@ class LaborDrawer {
     return nullptr;
   }
 
-  void find_excluded(const Row& row) {
-    excluded_positions_.clear();
-    if (spec_.excluded == nullptr) return;
-    const PairSet::Span excluded = spec_.excluded->of(row.id);
-    if (excluded.empty()) return;
-    for (int64_t e = row.begin; e < row.end; ++e) {
-      if (excluded.contains(static_cast<int64_t>(graph_.indices[e])))
-        excluded_positions_.push_back(e);
-    }
-  }
-
   const CsrView<Ptr, Col>& graph_;
   const HopSpec& spec_;
   const SimdPicker& simd_ = simd_pickers().front();
   double expected_;
-  std::vector<int64_t> excluded_positions_;  // excluded edges of the row at hand, ascending
-  Buffer<uint64_t> words_;                   // of candidates of the row at hand, or of a heap
-  Buffer<int64_t> edges_;                    // of the same candidates, ascending
+  ExcludedFinder<Ptr, Col> finder_;
+  Buffer<uint64_t> words_;  // of candidates of the row at hand, or of a heap
+  Buffer<int64_t> edges_;   // of the same candidates, ascending
   Buffer<uint64_t> sorted_;
 };
 

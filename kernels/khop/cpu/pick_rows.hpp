@@ -25,7 +25,8 @@ namespace khop::cpu {
 // Most rows drawn at a time. That many are interleaved if drawn from by weight (if sixteen do, a
 // batch takes 1.07 of the time); otherwise sixteen are drawn at once.
 constexpr int64_t kBlockRows = 4 * kLanes;
-// Fewer rows are interleaved where each draws many neighbours: each pick takes 24 bytes until then.
+// Fewer rows are interleaved where each draws many neighbours, or leaves many out: each of these
+// takes 24 bytes until then.
 constexpr int64_t kMaxInterleavedPicks = int64_t{1} << 16;
 // LABOR reads rows whole, one after the other; so many of the next are fetched meanwhile.
 constexpr int64_t kLaborRowsAhead = 8;
@@ -69,11 +70,14 @@ class RowDrawer {
       }
     }
     if (!spec_.weighted) return;
-    const int64_t at_a_time = std::clamp<int64_t>(
-        kMaxInterleavedPicks / std::max<int64_t>(spec_.fanout, 1), 1, kBlockRows);
-    for (int64_t first = 0; first < count; first += at_a_time) {
-      const int64_t some = std::min(at_a_time, count - first);
-      constrained_.draw_by_weight(found.data() + first, some, counts + first, positions);
+    for (int64_t first = 0, next = 0; first < count; first = next) {
+      int64_t left = kMaxInterleavedPicks;
+      do {
+        const int64_t places = constrained_.places_of(found[static_cast<std::size_t>(next)]);
+        if (places > left && next > first) break;
+        left -= std::min(places, left);
+      } while (++next < count);
+      constrained_.draw_by_weight(found.data() + first, next - first, counts + first, positions);
     }
   }
 

@@ -10,14 +10,21 @@
 #include "khop/cpu/exclude.hpp"
 #include "khop/cpu/prefetch.hpp"
 #include "khop/cpu/row_errors.hpp"
+#include "khop/cpu/stop.hpp"
 
 namespace khop::cpu {
 
 // How one hop over one edge type is drawn, and what the batch keeps out of it.
 struct HopSpec : HopOptions {
-  HopSpec(const HopOptions& options, const PairSet* pairs) : HopOptions(options), excluded(pairs) {}
+  HopSpec(const HopOptions& options, const PairSet* pairs, const StopFlag* flag = nullptr)
+      : HopOptions(options), excluded(pairs), stop(flag) {}
+
+  PairSet::Span excluded_of(int64_t row) const {
+    return excluded == nullptr ? PairSet::Span{nullptr, nullptr} : excluded->of(row);
+  }
 
   const PairSet* excluded;  // (row, neighbour) pairs; may be null
+  const StopFlag* stop;     // ends the draw if it is set; may be null
 };
 
 // Rows to draw from. `trees` and `times` (of the trees' seeds) may be null: one tree, no times.

@@ -82,6 +82,7 @@ void sample_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num
   };
   drawer.prefetch_rows(rows.ids, std::min(kRowsAhead, num_rows));
   for (int64_t first = 0; first < num_rows; first += kBlockRows) {
+    check_stop(spec.stop);
     const int64_t coming = std::min(first + kRowsAhead, num_rows);
     drawer.prefetch_rows(rows.ids + coming, std::min(kBlockRows, num_rows - coming));
     const int64_t before = positions.size();

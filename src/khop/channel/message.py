@@ -32,6 +32,8 @@ from khop.typing import Array
 _ALIGNMENT = 64
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER = 1 << 20
+# Most lists and objects of a header, and most values; a name and its value count for four.
+_MAX_LISTS, _MAX_VALUES = 1 << 14, 1 << 17
 _MAX_AXES = 16
 _MAX_BYTES = 1 << 48
 
@@ -191,7 +193,14 @@ def _joined(frames: Sequence[Any], begin: int, end: int, nbytes: int) -> Any:
         size = min(nbytes - (place - begin) * FRAME_BYTES, FRAME_BYTES)
         if len(frames[place]) != size:
             raise ProtocolError(f"a frame has {len(frames[place])} bytes instead of {size}")
-    return frames[begin] if end - begin == 1 else b"".join(frames[begin:end])
+    if end - begin == 1:
+        return frames[begin]
+    joined = np.empty(nbytes, np.uint8)  # NumPy lets other threads run while it copies
+    for place in range(begin, end):
+        at = (place - begin) * FRAME_BYTES
+        joined[at : at + len(frames[place])] = np.frombuffer(frames[place], np.uint8)
+    joined.flags.writeable = False
+    return joined
 
 
 def _check_values(array: Array) -> None:
@@ -207,6 +216,11 @@ def _name_of(dtype: np.dtype[Any]) -> str:
 
 
 def _parse(text: bytes) -> dict[str, Any]:
+    # Values and lists take more time than bytes: a mebibyte of lists 0.1 s, of numbers 0.02 s.
+    num_lists = text.count(b"[") + text.count(b"{")
+    num_values = num_lists + text.count(b",") + 4 * text.count(b":")
+    if num_lists > _MAX_LISTS or num_values > _MAX_VALUES:
+        raise ProtocolError("a header holds too many values: name less, or ask for less, at a time")
     try:
         header = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -22,15 +22,20 @@ import numpy as np
 from khop import _native
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
 from khop.channel.pool import BufferPool
-from khop.codec import Distinct
+from khop.codec import AtMost, Distinct
 from khop.data import Feature
 from khop.sampler.requests import RemoteParts, Ticket
 from khop.sampler.row_fetcher import PartRows, RowFetch, write_rows
+from khop.sampler.spec import MAX_TYPES
 from khop.storage.part import Part
 from khop.trace.clock import ROWS, BatchTimings
 from khop.typing import Array, Int64Array
 
 _INT64 = np.dtype(np.int64)
+_MAX_ATTRIBUTES = 4096  # of a type
+
+_Names = Annotated[list[Annotated[str, AtMost(512)]], AtMost(_MAX_ATTRIBUTES), Distinct()]
+_NamesByType = Annotated[list[_Names], AtMost(MAX_TYPES)]
 
 Allocate = Callable[[Record], Mapping[str, Array]]
 
@@ -47,9 +52,9 @@ class CollectSpec:
         counts_hops: include the numbers of nodes and edges of each hop.
     """
 
-    node_attrs: list[Annotated[list[str], Distinct()]] = field(default_factory=list)
-    edge_attrs: list[Annotated[list[str], Distinct()]] = field(default_factory=list)
-    with_edge: list[bool] = field(default_factory=list)
+    node_attrs: _NamesByType = field(default_factory=list)
+    edge_attrs: _NamesByType = field(default_factory=list)
+    with_edge: Annotated[list[bool], AtMost(MAX_TYPES)] = field(default_factory=list)
     with_trees: bool = False
     counts_hops: bool = True
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 from khop import codec
-from khop.codec import Between, Id
+from khop.codec import AtMost, Between, Id
+from khop.sampler.spec import MAX_TYPES
 from khop.typing import EdgeDir, EdgeType, NodeType
 
 NegativeMode: TypeAlias = Literal["binary", "triplet"]
@@ -45,7 +46,7 @@ class LinkSpec:
     mode: NegativeMode | None = None
     amount: Annotated[float, Between(0, 1e6)] = 1
     strict: bool = False
-    excluded: tuple[tuple[Id, bool], ...] = ()
+    excluded: Annotated[tuple[tuple[Id, bool], ...], AtMost(MAX_TYPES)] = ()
 
     @classmethod
     def create(

@@ -4,16 +4,15 @@ The ids of a node or edge type are divided into *slices*, ranges of ids with one
 parts of a partition folder (`PartRows`), or shares of layer-wise outputs (`ShareRows` in
 `khop.distributed.inference.files`). `RowFetcher.fetch` splits ids by slice and sends the requests
 to owners. `write_rows` copies the rows at hand while these are in flight, then checks each reply
-and copies it. `fetch_rows` reads what an owner replies. Used by samplers, trainers and partition
-servers. Imports no torch.
+and copies it. Used by samplers and trainers. Imports no torch.
 """
 
 from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Generator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -262,34 +261,3 @@ def write_rows(
             if not request.done:
                 yield [request]
             request.write(outs)
-
-
-def fetch_rows(
-    part: Part,
-    kind: str,
-    index: int,
-    ids: Int64Array,
-    names: Sequence[str],
-    empty: Callable[[tuple[int, ...], np.dtype[Any]], Array] = np.empty,
-) -> list[Array]:
-    """Read the rows that a fetch asks a part for, one array per attribute; ids as int64.
-
-    Args:
-        part: the part.
-        kind: 'node' or 'edge'.
-        index: index of the type.
-        ids: [n] int64, new ids of nodes or positions of edges.
-        names: names of the attributes.
-        empty: allocates the arrays.
-
-    Raises:
-        IndexError: an id that the part does not own.
-        KeyError: no such attribute.
-    """
-    rows = ids - part.meta.types(kind)[index].bounds[part.part]
-    replies = []
-    for name in names:
-        feature = part.feature(kind, index, name)
-        dtype = storage_dtype(_IDS[name].dtype if name in _IDS else feature.dtype)
-        replies.append(feature.gather(rows, empty((len(rows), *feature.row_shape), dtype)))
-    return replies

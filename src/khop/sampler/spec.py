@@ -8,10 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from khop.codec import INT64, Between, Id
+from khop.codec import INT64, AtMost, Between, Id
 from khop.sampler.methods import NEIGHBOR, MethodSpec, as_method
 from khop.sampler.requests import HopRequest
 from khop.typing import EdgeType
+
+MAX_HOPS = 1024
+"""Most hops of a batch; methods of users' own have as many steps."""
+
+MAX_TYPES = 1024
+"""Most edge types, or node types, that a specification names."""
 
 _SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
 _STRATEGIES = ("uniform", "last")
@@ -42,15 +48,18 @@ class SamplingSpec:
         (((15, 10),), 2)
     """
 
-    fanouts: tuple[tuple[Annotated[int, Between(-1, INT64)], ...], ...]
+    fanouts: Annotated[
+        tuple[Annotated[tuple[Annotated[int, Between(-1, INT64)], ...], AtMost(MAX_HOPS)], ...],
+        AtMost(MAX_TYPES),
+    ]
     replace: bool = False
     with_edge: bool = True
     subgraph_type: Literal["directional", "bidirectional", "induced"] = "directional"
     disjoint: bool = False
     temporal: bool = False
     last: bool = False
-    weighted: tuple[bool, ...] = ()
-    reversals: tuple[tuple[Id, Id, bool], ...] = ()
+    weighted: Annotated[tuple[bool, ...], AtMost(MAX_TYPES)] = ()
+    reversals: Annotated[tuple[tuple[Id, Id, bool], ...], AtMost(MAX_TYPES)] = ()
     keep_edge: bool = True
     method: MethodSpec = NEIGHBOR
 
@@ -81,11 +90,17 @@ class SamplingSpec:
         :meta private:
         """
         weighted = self.is_weighted(relation)
+        return [self._request(fanout, weighted) for fanout in self.fanouts[relation]]
+
+    def distinct_requests(self) -> list[HopRequest]:
+        """Return the parameters of all hops over all edge types, each once."""
+        relations = range(len(self.fanouts))
+        pairs = {(self.is_weighted(r), fanout) for r in relations for fanout in self.fanouts[r]}
+        return [self._request(fanout, weighted) for weighted, fanout in pairs]
+
+    def _request(self, fanout: int, weighted: bool) -> HopRequest:
         method = self.method if self.method.program is None else NEIGHBOR
-        return [
-            HopRequest(fanout, self.replace, self.with_edge, 0, weighted, self.last, method)
-            for fanout in self.fanouts[relation]
-        ]
+        return HopRequest(fanout, self.replace, self.with_edge, 0, weighted, self.last, method)
 
     @classmethod
     def create(
@@ -230,8 +245,10 @@ def _hops(values: Any, what: str) -> tuple[int, ...]:
     is_list = hasattr(values, "__iter__") and getattr(values, "ndim", 1) == 1
     if isinstance(values, (str, bytes)) or not is_list:
         raise TypeError(f"{what} must be a list of fan-outs, one a hop (got {values!r})")
-    hops = []
+    hops: list[int] = []
     for value in values:
+        if len(hops) == MAX_HOPS:
+            raise ValueError(f"{what} has more than {MAX_HOPS} hops")
         try:
             hops.append(operator.index(value))
         except TypeError:

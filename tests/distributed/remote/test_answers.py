@@ -18,6 +18,7 @@ from khop.distributed.remote.graph_messages import (
     ToOriginalIds,
 )
 from khop.distributed.remote.server.graph_handler import MAX_ROWS, GraphRequestHandler, with_labels
+from khop.distributed.rpc.partition_handler import finish
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError, RendezvousError
 from khop.partition import PartitionFolder
@@ -85,7 +86,7 @@ def test_replies_are_bounded(folder_of):
     folder = PartitionFolder(folder_of("random", 1))
     answers = GraphRequestHandler(folder, folder.meta, 0, [0])
     with pytest.raises(ProtocolError, match="more than"):
-        answers._to_new_ids(ToNewIds(0), [np.zeros(MAX_ROWS + 1, np.int64)])
+        finish(answers._to_new_ids(ToNewIds(0), [np.zeros(MAX_ROWS + 1, np.int64)]))
 
 
 def test_labels(graph, folder_of):

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from khop.channel.message import pack
 from khop.distributed.remote.graph_messages import Ping
-from khop.distributed.remote.server.identity import Source, Turns
+from khop.distributed.remote.server.identity import Source
 from khop.distributed.rpc.protocol import request_header
 from support.cluster.control_plane import CLIENTS, RANKS, SOURCES, ControlPlane
 
@@ -59,17 +59,6 @@ def test_users_take_turns(folder_of):
         assert len(answered) < 100
     finally:
         plane.close()
-
-
-def test_queue_of_each_user_is_bounded():
-    """By number and by bytes; one of any size may wait."""
-    turns = Turns(3, 100)
-    assert turns.put("a", 1, 1000)
-    assert not turns.put("a", 2, 1)
-    assert [turns.put("b", i, 30) for i in range(5)] == [True, True, True, False, False]
-    assert [turns.take() for _ in range(5)] == [1, 0, 1, 2, None]
-    assert not turns
-    assert turns.put("a", 3, 100)
 
 
 def frames_of(request, number):

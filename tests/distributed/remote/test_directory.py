@@ -405,6 +405,7 @@ def test_client_that_has_published_long_ago(clock):
 def test_published_values_beyond_the_bound_drop_the_oldest(clock, monkeypatch):
     """The oldest values of whoever published most go first; what is said twice counts once."""
     monkeypatch.setattr(module, "_MAX_PUBLISHED", 1000)
+    monkeypatch.setattr(module, "_size_of", lambda name, value: len(value))
     told = Told(clock)
     told.client(0), told.client(1)
     told.publish(1, "y" * 98)

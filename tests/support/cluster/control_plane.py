@@ -36,6 +36,8 @@ from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.identity import Source
+from khop.distributed.remote.server.published_values import PublishedValues
+from khop.distributed.remote.server.published_values import _size_of as size_of
 from khop.distributed.remote.server.session import SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
@@ -209,12 +211,24 @@ class ControlPlane:
         peers = directory._clients.values()
         assert directory._values._nbytes == sum(peer.nbytes for peer in peers)
         for peer in peers:
-            assert peer.nbytes == sum(map(len, peer.published.values()))
-        assert len(directory._values._waiters) < 2000
+            assert peer.nbytes == sum(size_of(*item) for item in peer.published.items())
+        self._check_waiting(directory._values)
         assert not self.handler.has_requests
         assert len(self.sessions._sessions) <= 8
         assert set(self.sessions._opened.values()) <= set(self.sessions._sessions.values())
         json.dumps(codec.to_json(directory.lookup()))
+
+    def _check_waiting(self, values: PublishedValues) -> None:
+        """Who waits is counted, and waits for something that is not there, or does not count."""
+        clients = self.directory._clients
+        for name, group in values._groups.items():
+            known = {rank for rank, peer in clients.items() if name in peer.published}
+            assert group.published == sum(1 << rank for rank in known)
+            for waiter in group.waiters:
+                heard = {r for r in known if clients[r].last_message_at >= waiter.since}
+                assert set(waiter.order) - heard or waiter in values._unconfirmed
+        counted = sum(len(group.waiters) for group in values._groups.values())
+        assert counted == values._num_waiting.total() < 2000
 
     def _clients(self) -> dict[int, Any]:
         return {

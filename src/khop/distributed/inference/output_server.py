@@ -7,6 +7,7 @@ like those of the partition server. Imports no torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import numpy as np
 from khop import _native
 from khop.data.files import load_npy
 from khop.distributed.inference.files import output_file
-from khop.distributed.rpc.partition_handler import FrameHandler
+from khop.distributed.rpc import work
+from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
+from khop.distributed.rpc.partition_handler import FrameHandler, Steps
 from khop.distributed.rpc.partition_server import run_server
 from khop.distributed.rpc.protocol import OutputRows, check_index, ids_of
 from khop.errors import ProtocolError
@@ -48,15 +51,20 @@ class OutputHandler(FrameHandler):
         self._file_names = frozenset(file_names)
         self._opened: dict[tuple[int, int, str], Array] = {}
 
-    def _rows(self, request: OutputRows, arrays: list[Array]) -> list[Array]:
+    def _rows(self, request: OutputRows, arrays: list[Array]) -> Steps:
         layer = check_index(request.layer, self._num_layers, "layer")
         node_type = check_index(request.node_type, len(self._node_types), "node_type")
         if request.file not in self._file_names:
             raise ProtocolError("no such file of outputs")
         table = self._open(layer, node_type, request.file)
         rows = ids_of(arrays)
+        row_bytes = table.itemsize * math.prod(table.shape[1:])
+        check_reply_bytes(len(rows) * row_bytes, DEFAULT.reply_bytes, f"{len(rows)} rows")
         out = np.empty((len(rows), *table.shape[1:]), table.dtype)
-        _native.gather(table, rows, out)
+        for piece in work.ranges(len(rows), work.rows_in_slice(row_bytes)):
+            _native.gather(table, rows[piece], out[piece])
+            if piece.stop < len(rows):
+                yield
         return [out]
 
     def _open(self, layer: int, node_type: int, name: str) -> Array:

@@ -1,9 +1,9 @@
 """Requests to the directory, their replies, and its table. Imports no torch.
 
 Graph servers and clients use it. A request is a dataclass below, sent as
-`khop.distributed.rpc.protocol` describes, with the arrays that its docstring names. The reply has
-the fields of the request's `reply`, or `error`. Both sides read with `khop.codec`, which checks the
-types and bounds given here.
+`khop.distributed.rpc.protocol` describes, with the arrays that its docstring names, of at most
+`carries` bytes. The reply has the fields of the request's `reply`, or `error`. Both sides read with
+`khop.codec`, which checks the types and bounds given here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from khop.codec import AtMost, Between, Distinct, Id
 from khop.distributed.remote.message_fields import (
     MAX_CLIENTS,
     MAX_SERVERS,
+    MAX_VALUE,
     MAX_WAIT,
     Address,
     ClientCount,
@@ -120,6 +121,7 @@ class Lookup:
 
     op: ClassVar[str] = "lookup"
     reply: ClassVar[type] = Done
+    carries: ClassVar[int] = 0
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ class RegisterServer:
 
     op: ClassVar[str] = "register_server"
     reply: ClassVar[type] = Done
+    carries: ClassVar[int] = 0
 
     rank: ServerRank
     secret: Digest
@@ -166,6 +169,7 @@ class RegisterClient:
 
     op: ClassVar[str] = "register_client"
     reply: ClassVar[type] = Done
+    carries: ClassVar[int] = 0
 
     rank: ClientRank
     secret: Digest
@@ -186,6 +190,7 @@ class Goodbye:
 
     op: ClassVar[str] = "goodbye"
     reply: ClassVar[type] = Done
+    carries: ClassVar[int] = 0
 
     role: Literal["server", "client"]
     rank: ClientRank
@@ -198,6 +203,7 @@ class Publish:
 
     op: ClassVar[str] = "publish"
     reply: ClassVar[type] = Done
+    carries: ClassVar[int] = MAX_VALUE
 
     rank: ClientRank
     secret: Digest
@@ -222,6 +228,7 @@ class WaitFor:
 
     op: ClassVar[str] = "wait_for"
     reply: ClassVar[type] = Published
+    carries: ClassVar[int] = 0
 
     rank: ClientRank
     secret: Digest

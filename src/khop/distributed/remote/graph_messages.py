@@ -26,6 +26,7 @@ class Ping:
 
     op: ClassVar[str] = "ping"
     reply: ClassVar[type] = Pong
+    carries: ClassVar[int] = 0
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Statistics:
 
     op: ClassVar[str] = "statistics"
     reply: ClassVar[type] = Done
+    carries: ClassVar[int] = 0
 
 
 @dataclass(frozen=True)

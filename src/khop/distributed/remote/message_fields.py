@@ -20,6 +20,8 @@ CHUNK_BYTES = FRAME_BYTES  # of a batch, in one event
 LEAST_CHUNK = 4096  # minimum bytes that a chunk counts for against a session's credits
 MAX_ROWS = 4 << 20  # of a reply; more rows are requested in pieces
 MAX_WORKERS = 256
+MAX_SEEDS = 1 << 20  # of a batch
+MAX_VALUE = 64 << 10  # bytes of a value that a client publishes
 
 # All clients' names are sent to every server, every second.
 ShortName = Annotated[str, AtMost(64)]

@@ -10,9 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from khop.channel.message import MESSAGE_BYTES
 from khop.codec import AtMost, Between, Distinct, Id, Name, Word
 from khop.distributed.remote.directory_messages import Done
-from khop.distributed.remote.message_fields import MAX_DEPTH, MAX_WORKERS, BatchIds, Digest, Pid
+from khop.distributed.remote.message_fields import (
+    MAX_DEPTH,
+    MAX_SEEDS,
+    MAX_WORKERS,
+    BatchIds,
+    Digest,
+    Pid,
+)
 from khop.distributed.sampling.pipeline import PipelineSpec
 
 
@@ -79,6 +87,7 @@ class Open:
 
     op: ClassVar[str] = "open"
     reply: ClassVar[type] = Held
+    carries: ClassVar[int] = MESSAGE_BYTES
 
     spec: SessionSpec
     outstanding: BatchIds
@@ -91,6 +100,7 @@ class Batch:
 
     op: ClassVar[str] = "batch"
     reply: ClassVar[type] = Done
+    carries: ClassVar[int] = 3 * 8 * MAX_SEEDS
 
     session: Name
     batch_id: Id
@@ -104,6 +114,7 @@ class Cancel:
 
     op: ClassVar[str] = "cancel"
     reply: ClassVar[type] = Done
+    carries: ClassVar[int] = 0
 
     session: Name
     ids: BatchIds
@@ -115,6 +126,7 @@ class Acknowledge:
 
     op: ClassVar[str] = "ack"
     reply: ClassVar[type] = Done
+    carries: ClassVar[int] = 0
 
     session: Name
     bytes: Id
@@ -140,6 +152,7 @@ class Alive:
 
     op: ClassVar[str] = "alive"
     reply: ClassVar[type] = Progress
+    carries: ClassVar[int] = 0
 
     session: Name
 
@@ -150,6 +163,7 @@ class Close:
 
     op: ClassVar[str] = "close"
     reply: ClassVar[type] = Done
+    carries: ClassVar[int] = 0
 
     session: Name
 

@@ -123,7 +123,6 @@ class Connections:
         self._proved: deque[float] = deque()
         self._others = 0
         self._count_at = self._say_at = self._look_at = 0.0
-        self._reading_since = 0.0
         self._ended_log = RateLimiter(1.0, 50, clock)
         front.monitor(_MONITOR, _EVENTS)
         self._reports: zmq.Socket[bytes] = context.socket(zmq.PAIR)
@@ -186,13 +185,6 @@ class Connections:
         return self._handshakes.setdefault(key, deque())
 
     # Messages -----------------------------------------------------------------------------------
-
-    def note_reading(self, is_reading: bool) -> None:
-        """Note whether the server reads from the socket; else it cannot know what is silent."""
-        if not is_reading:
-            self._reading_since = float("inf")
-        elif self._reading_since == float("inf"):
-            self._reading_since = self._clock()
 
     def note_message(self, name: bytes, frames: Sequence[zmq.Frame]) -> bool:
         """Count a message that the server has taken; return False if its peer is no client's.
@@ -297,11 +289,9 @@ class Connections:
         untaken: dict[str, list[tuple[int, int, _Connection]]] = {}
         for descriptor, connection in connections:
             age = began - connection.since
-            if connection.user is None:
-                heard = max(connection.since, self._reading_since)
-                if began - heard > self._limits.silent_seconds:
-                    self._end(descriptor, connection, "it has sent no message")
-                    continue
+            if connection.user is None and age > self._limits.silent_seconds:
+                self._end(descriptor, connection, "it has sent no message")
+                continue
             received = bytes_received(descriptor)
             if received is not None:
                 kept = received - connection.taken - _HANDSHAKE_BYTES

@@ -12,19 +12,18 @@ cost less than replies (`RateLimiter`), and so does one that does not read its r
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import zmq
 
 from khop import log
 from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES
 from khop.errors import ProtocolError
-from khop.typing import Int64Array, IntArray
 
 _log = log.get(__name__)
 
@@ -149,9 +148,9 @@ class _Waiting:
 class SendBacklog:
     """Count of bytes that each peer has not read, so that ZeroMQ still holds their memory.
 
-    All messages to a peer go through `send`. ZeroMQ reports when it has released a frame; frames of
-    a peer leave in the order in which they were sent. So one frame in every 64 KiB is tracked, and
-    represents those before it.
+    All messages to a peer go through `send`, in one thread; any thread may call `of`. ZeroMQ
+    reports when it has released a frame; frames of a peer leave in the order in which they were
+    sent. So one frame in every 64 KiB is tracked, and represents those before it.
     """
 
     STEP = 1 << 16
@@ -161,6 +160,7 @@ class SendBacklog:
 
     def __init__(self) -> None:
         self._peers: OrderedDict[bytes, _Waiting] = OrderedDict()
+        self._counting = threading.Lock()
 
     def send(self, socket: zmq.Socket[bytes], peer: bytes, frames: Sequence[Any]) -> None:
         """Send a message and count its bytes; dropped if the peer has disconnected.
@@ -185,8 +185,9 @@ class SendBacklog:
             tracked = zmq.Frame(data, track=True, copy=False, copy_threshold=0)
             socket.send(tracked, more, copy=False)
             assert tracked.tracker is not None
-            waiting.sent.append((tracked.tracker, waiting.untracked))
-            waiting.nbytes += waiting.untracked
+            with self._counting:
+                waiting.sent.append((tracked.tracker, waiting.untracked))
+                waiting.nbytes += waiting.untracked
             waiting.untracked = 0
 
     def of(self, peer: bytes) -> int:
@@ -194,9 +195,10 @@ class SendBacklog:
         waiting = self._peers.get(peer)
         if waiting is None:
             return 0
-        while waiting.sent and waiting.sent[0][0].done:
-            waiting.nbytes -= waiting.sent.popleft()[1]
-        return waiting.nbytes
+        with self._counting:
+            while waiting.sent and waiting.sent[0][0].done:
+                waiting.nbytes -= waiting.sent.popleft()[1]
+            return waiting.nbytes
 
     def _forget_oldest(self) -> None:
         """Forget the least recently served peer, if it has read all or has disconnected.
@@ -208,6 +210,14 @@ class SendBacklog:
             self._peers.move_to_end(oldest)
         else:
             del self._peers[oldest]
+
+
+def check_unread(nbytes: int, limit: int) -> None:
+    """Raise ProtocolError if a peer has not read more bytes than allowed."""
+    if nbytes > limit:
+        raise ProtocolError(
+            f"a peer has not read {nbytes} bytes of replies: it must read before it asks"
+        )
 
 
 def check_reply_bytes(nbytes: int, limit: int, what: str) -> None:
@@ -223,23 +233,3 @@ def check_reply_bytes(nbytes: int, limit: int, what: str) -> None:
             f"{what} would make a reply of {nbytes} bytes, more than the {limit} that are allowed: "
             "ask for less at a time (a smaller batch, or a smaller fan-out)"
         )
-
-
-def degrees_of(indptr: IntArray, first_row: int, ids: Int64Array) -> Int64Array:
-    """Return the degrees [m] of the m rows that exist; kernels refuse the others."""
-    rows = ids - first_row
-    rows = rows[(ids >= first_row) & (rows >= 0) & (rows < len(indptr) - 1)]
-    # In a damaged file indptr may decrease.
-    degrees: Int64Array = np.maximum(indptr[rows + 1].astype(np.int64) - indptr[rows], 0)
-    return degrees
-
-
-def pieces(sizes: Int64Array, limit: int) -> list[slice]:
-    """Cut a list of sizes into pieces with a sum of at most `limit`, or of one entry."""
-    cuts, begin, total = [], 0, 0
-    for i, size in enumerate(sizes.tolist()):
-        if total + size > limit and i > begin:
-            cuts.append(slice(begin, i))
-            begin, total = i, 0
-        total += size
-    return [*cuts, slice(begin, len(sizes))]

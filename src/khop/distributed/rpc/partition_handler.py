@@ -1,15 +1,17 @@
 """Request handlers of partition servers and graph servers. Imports no torch.
 
 Stateless: a request has all that its reply depends on, so it may be sent twice, and any server of
-the part gives the same reply. Each request is checked in full before memory is read, and the size
-of its reply is computed before memory is allocated (`limits`).
+the part gives the same reply. Each request is checked in full before memory is read; the size of
+its reply (`limits`) and its cost (`work`) are computed before memory is allocated. Requests are
+processed in slices, between which a thread may turn to others (`request_threads`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from time import monotonic_ns
 from typing import Any
 
@@ -19,7 +21,9 @@ from khop import _native
 from khop.channel.message import pack, unpack
 from khop.channel.pool import BufferPool
 from khop.codec import INT64
-from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes, degrees_of, pieces
+from khop.data.arrays import storage_dtype
+from khop.distributed.rpc import work
+from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
 from khop.distributed.rpc.protocol import (
     Degrees,
     Fetch,
@@ -35,17 +39,32 @@ from khop.distributed.rpc.protocol import (
 )
 from khop.errors import ProtocolError
 from khop.sampler.requests import Drawn, HopRequest, RowSet
-from khop.sampler.row_fetcher import fetch_rows
 from khop.storage.folder import AttrMeta
 from khop.storage.part import Part
 from khop.trace.requests import served_since
-from khop.typing import Array, Int64Array
+from khop.typing import Array, Int32Array, Int64Array
 
 _MAX_IDLE = 64 << 20
 # A refusal does not parse headers longer than this.
 _MAX_REFUSED = 16 << 10
 
-Answer = Callable[[Any, list[Array]], list[Array]]
+Steps = Generator[None, None, list[Array]]
+"""Work on a reply, in slices of some 20 ms; returns the reply's arrays."""
+
+Answer = Callable[[Any, list[Array]], "list[Array] | Steps"]
+"""Function of a request and its arrays: the reply's arrays, or the steps to them."""
+
+
+def finish(reply: list[Array] | Steps) -> list[Array]:
+    """Return a reply's arrays, after all steps to them."""
+    if isinstance(reply, list):
+        return reply
+    while True:
+        try:
+            next(reply)
+        except StopIteration as end:
+            arrays: list[Array] = end.value
+            return arrays
 
 
 class FrameHandler:
@@ -54,14 +73,17 @@ class FrameHandler:
     Args:
         what: name of the data that is served: 'partition'.
         number: its number; requests for another are refused. If None, requests have no number.
-        answers: {class of a request: function of request and arrays that returns the reply's
-            arrays}.
+        answers: {class of a request: what answers it}.
+
+    Attributes:
+        stop: ends the kernels that work on requests, once it is set.
     """
 
     def __init__(self, what: str, number: int | None, answers: Mapping[Any, Answer]) -> None:
         self._what = what
         self._number = number
         self._answers = {kind.op: (kind, answer) for kind, answer in answers.items()}
+        self.stop = _native.StopFlag()
 
     @property
     def names(self) -> list[str]:
@@ -70,6 +92,10 @@ class FrameHandler:
 
     def __call__(self, frames: list[Any]) -> list[Any]:
         """Return the frames of the reply to a request's frames; never raises."""
+        return finish(self.steps(frames))
+
+    def steps(self, frames: list[Any]) -> Generator[None, None, list[Any]]:
+        """Process a request in slices, and return the frames of the reply; never raises."""
         number, began = None, monotonic_ns()
         try:
             header, arrays = unpack(frames)
@@ -87,6 +113,8 @@ class FrameHandler:
                 mine = "" if self._number is None else f" {self._number}"
                 raise ProtocolError(f"this is {self._what}{mine}")
             reply = answer(request, arrays)
+            if not isinstance(reply, list):
+                reply = yield from reply
             timed = {"served": served_since(began)} if header.get("timed") is True else {}
             return pack({"id": number, **timed}, reply)
         except Exception as error:
@@ -136,7 +164,7 @@ class RequestHandler(FrameHandler):
         # than to fill it.
         self._pool = BufferPool(_MAX_IDLE)
 
-    def _sample(self, request: Sample, arrays: list[Array]) -> list[Array]:
+    def _sample(self, request: Sample, arrays: list[Array]) -> Steps:
         csr, relation, hop = self._csr(request.relation), request.relation, request.hop
         rows, rest = unpack_rows(request.rows, arrays)
         check_empty(rest)
@@ -144,69 +172,142 @@ class RequestHandler(FrameHandler):
             raise ProtocolError(
                 f"edge type {relation} has no weights in partition {self._part.part}"
             )
-        self._check_drawn(relation, rows, hop)
-        return _reply(rows.draw(csr, hop))
+        pairs = _excluded_of(rows)
+        costs = yield from self._costs_of_draws(relation, rows, hop, pairs)
+        if hop.last and not csr.has_times:
+            hop = replace(hop, last=False)
+        options, stop = hop.options(), self.stop
 
-    def _check_drawn(self, relation: int, rows: RowSet, hop: HopRequest) -> None:
-        """Raise ProtocolError if the neighbours would not fit a reply. Nothing is sampled yet."""
+        def draw(piece: slice) -> Drawn:
+            ids, trees, times = _piece(rows, piece)
+            return _native.sample_rows(csr, ids, options, trees, times, pairs, stop)
+
+        return (yield from self._in_slices(draw, costs, len(rows.ids)))
+
+    def _costs_of_draws(
+        self, relation: int, rows: RowSet, hop: HopRequest, pairs: _native.ExcludedPairs | None
+    ) -> Generator[None, None, int | Int64Array]:
+        """Return the cost of each row, a number if it is the same for all. Nothing is drawn yet.
+
+        Raises:
+            ProtocolError: the neighbours would not fit a reply, or would take too long.
+        """
         count, fanout, width = len(rows.ids), hop.fanout, _edge_bytes(hop.with_edge)
+        name = f"neighbours of {count} rows"
         nbytes = 4 * count + count * fanout * width
-        if fanout < 0 or nbytes > self._reply_bytes:  # then the degrees bound it
-            degrees = self._degrees(relation, rows)
-            if hop.replace and fanout >= 0:
-                edges = int(np.count_nonzero(degrees)) * fanout
-            elif fanout >= 0:
-                edges = int(np.minimum(degrees, fanout).sum())
-            else:
-                edges = int(degrees.sum())
-            nbytes = 4 * count + edges * width
-        check_reply_bytes(nbytes, self._reply_bytes, f"neighbours of {count} rows")
+        fits = fanout >= 0 and nbytes <= self._reply_bytes
+        if fits and not work.reads_degrees(hop, pairs is not None):
+            work.check_draws(hop)
+            work.check_cost(count * work.cost_of_row(hop), name)
+            return work.cost_of_row(hop)
+        degrees = yield from self._degrees(relation, rows.ids)
+        if hop.replace and fanout >= 0:
+            edges = int(np.count_nonzero(degrees)) * fanout
+        else:
+            edges = int(work.picks_of(hop, degrees).sum())
+        check_reply_bytes(4 * count + edges * width, self._reply_bytes, name)
+        work.check_draws(hop)
+        costs = np.empty(count, np.int64)
+        for piece in work.ranges(count):
+            numbers = None if pairs is None else pairs.counts(rows.ids[piece])
+            costs[piece] = work.costs_of_rows(hop, degrees[piece], numbers)
+            if piece.stop < count:
+                yield
+        work.check_cost(int(costs.sum()), name)
+        return costs
 
-    def _degrees(self, relation: int, rows: RowSet) -> Int64Array:
-        indptr = self._part.indptr(relation)
-        _, row_type = self._part.relations[relation]
-        first_row = self._part.meta.node_types[row_type].bounds[self._part.part]
-        return degrees_of(indptr, first_row, rows.ids)
+    def _degrees(self, relation: int, ids: Int64Array) -> Generator[None, None, Int64Array]:
+        """Return the degrees of rows, [n] int64; IndexError if the part does not own them."""
+        csr = self._csr(relation)
+        if len(ids) <= work.ROWS_AT_ONCE:
+            return _native.degrees(csr, ids)
+        degrees = np.empty(len(ids), np.int64)
+        for piece in work.ranges(len(ids)):
+            degrees[piece] = _native.degrees(csr, ids[piece])
+            yield
+        return degrees
 
-    def _induce(self, request: Induce, arrays: list[Array]) -> list[Array]:
+    def _induce(self, request: Induce, arrays: list[Array]) -> Steps:
         csr, relation, with_edge = self._csr(request.relation), request.relation, request.with_edge
         rows, rest = unpack_rows(request.rows, arrays)
         keys = ids_of(rest)
+        work.check_count(len(keys), work.MOST_MEMBERS, "nodes among which it asks for edges")
+        pairs = _excluded_of(rows)
+        name = f"edges among {len(keys)} nodes"
+        degrees = yield from self._degrees(relation, rows.ids)
+        costs = work.costs_of_induced(degrees, len(keys))
+        work.check_cost(int(costs.sum()), name)
         source, _ = self._part.relations[relation]
         num_nodes = self._part.meta.node_types[source].count
-        # The number of a row's neighbours in the batch is known only afterwards. So rows are
-        # processed in pieces whose replies would fit if all neighbours were in the batch.
-        room = self._reply_bytes // _edge_bytes(with_edge)
-        degrees = self._degrees(relation, rows)
-        if len(degrees) < len(rows.ids) or int(degrees.sum()) <= room:
-            return _reply(rows.induce(csr, keys, num_nodes, with_edge))
-        found, nbytes = [], 0
-        for piece in pieces(degrees, room):
-            found.append(_reply(_rows_at(rows, piece).induce(csr, keys, num_nodes, with_edge)))
-            nbytes += sum(array.nbytes for array in found[-1])
-            check_reply_bytes(nbytes, self._reply_bytes, f"edges among {len(keys)} nodes")
-        return [np.concatenate(arrays) for arrays in zip(*found, strict=True)]
+        members = _native.Members(num_nodes, rows.trees is not None)
+        for piece in work.ranges(len(keys), 4 * work.ROWS_AT_ONCE):
+            members.add(keys[piece])
+            if piece.stop < len(keys):
+                yield
+        stop, left = self.stop, self._reply_bytes
 
-    def _has_edges(self, request: HasEdges, arrays: list[Array]) -> list[Array]:
+        def find(piece: slice) -> Drawn:
+            nonlocal left
+            ids, trees, times = _piece(rows, piece)
+            found = _native.induce_rows(csr, ids, members, with_edge, trees, times, pairs, stop)
+            left -= sum(array.nbytes for array in _reply(found))
+            check_reply_bytes(self._reply_bytes - left, self._reply_bytes, name)
+            return found
+
+        # The number of a row's neighbours in the batch is known only afterwards. So a slice's reply
+        # would fit if all neighbours were in the batch, or is of a single row.
+        room = self._reply_bytes // _edge_bytes(with_edge)
+        if int(degrees.sum()) > room:
+            costs = np.maximum(costs, degrees * work.SLICE // max(room, 1))
+        return (yield from self._in_slices(find, costs, len(rows.ids)))
+
+    def _in_slices(
+        self, draw: Callable[[slice], Drawn], costs: int | Int64Array, count: int
+    ) -> Steps:
+        """Draw for rows in slices of about the same cost, and return the reply.
+
+        Args:
+            draw: draws for the rows of a slice.
+            costs: cost of each row, or of all.
+            count: number of rows.
+        """
+        if isinstance(costs, int):
+            parts = list(work.ranges(count, max(1, work.SLICE // costs)))
+        else:
+            parts = work.slices(costs)
+        if len(parts) <= 1:
+            return _reply(draw(slice(0, count)))
+        drawn = []
+        for part in parts:
+            drawn.append(_reply(draw(part)))
+            yield
+        return (yield from work.joined(drawn, self._pool.empty))
+
+    def _has_edges(self, request: HasEdges, arrays: list[Array]) -> Steps:
         csr = self._csr(request.relation)
         rows, rest = unpack_rows(request.rows, arrays)
         neighbors = ids_of(rest)
-        if len(neighbors) != len(rows.ids):
+        count = len(rows.ids)
+        if len(neighbors) != count:
             raise ProtocolError("a question for edges names other numbers of rows and neighbours")
-        return [_native.has_edges(csr, rows.ids, neighbors)]
+        degrees = yield from self._degrees(request.relation, rows.ids)
+        costs = work.costs_of_edges(degrees)
+        work.check_cost(int(costs.sum()), f"{count} questions for edges")
+        found = np.empty(count, np.bool_)
+        for piece in work.slices(costs):
+            found[piece] = _native.has_edges(csr, rows.ids[piece], neighbors[piece])
+            if piece.stop < count:
+                yield
+        return [found]
 
-    def _answer_degrees(self, request: Degrees, arrays: list[Array]) -> list[Array]:
+    def _answer_degrees(self, request: Degrees, arrays: list[Array]) -> Steps:
         relation = check_index(request.relation, len(self._part.csrs), "relation")
-        ids = ids_of(arrays)
-        degrees = self._degrees(relation, RowSet(ids))
-        if len(degrees) != len(ids):
-            raise IndexError(f"partition {self._part.part} does not own all nodes of a request")
-        return [degrees]
+        return [(yield from self._degrees(relation, ids_of(arrays)))]
 
     def _csr(self, relation: int) -> _native.Csr:
         return self._part.csrs[check_index(relation, len(self._part.csrs), "relation")]
 
-    def _fetch(self, request: Fetch, arrays: list[Array]) -> list[Array]:
+    def _fetch(self, request: Fetch, arrays: list[Array]) -> Steps:
         kind, names = request.kind, request.names
         types = self._part.meta.types(kind)
         place = check_index(request.index, len(types), "index")
@@ -218,7 +319,20 @@ class RequestHandler(FrameHandler):
         wanted = ids_of(arrays)
         nbytes = len(wanted) * sum(known[name].row_bytes for name in names)
         check_reply_bytes(nbytes, self._reply_bytes, f"{len(names)} attributes of {len(wanted)}")
-        return fetch_rows(self._part, kind, place, wanted, names, self._pool.empty)
+        rows = wanted - types[place].bounds[self._part.part]
+        replies, cost = [], 0
+        for name in names:
+            feature, row_bytes = self._part.feature(kind, place, name), known[name].row_bytes
+            dtype = storage_dtype("int64" if name == original_ids else feature.dtype)
+            out = self._pool.empty((len(rows), *feature.row_shape), dtype)
+            for piece in work.ranges(len(rows), work.rows_in_slice(row_bytes)):
+                if cost > work.SLICE:
+                    yield
+                    cost = 0
+                feature.gather(rows[piece], out[piece])
+                cost += work.cost_of_rows(piece.stop - piece.start, row_bytes)
+            replies.append(out)
+        return replies
 
 
 def _edge_bytes(with_edge: bool) -> int:
@@ -226,13 +340,18 @@ def _edge_bytes(with_edge: bool) -> int:
     return 16 if with_edge else 8
 
 
-def _rows_at(rows: RowSet, piece: slice) -> RowSet:
-    return RowSet(
-        rows.ids[piece],
-        None if rows.trees is None else rows.trees[piece],
-        None if rows.times is None else rows.times[piece],
-        rows.excluded,
-    )
+def _excluded_of(rows: RowSet) -> _native.ExcludedPairs | None:
+    """Return the edges not to be drawn, sorted once for all slices."""
+    if rows.excluded is None:
+        return None
+    work.check_count(len(rows.excluded[0]), work.MOST_EXCLUDED, "excluded edges")
+    return _native.ExcludedPairs(*rows.excluded)
+
+
+def _piece(rows: RowSet, piece: slice) -> tuple[Int64Array, Int32Array | None, Int64Array | None]:
+    """Return ids, trees and times of some of the rows."""
+    trees = None if rows.trees is None else rows.trees[piece]
+    return rows.ids[piece], trees, None if rows.times is None else rows.times[piece]
 
 
 def _reply(drawn: Drawn) -> list[Array]:

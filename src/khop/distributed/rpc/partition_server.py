@@ -3,9 +3,8 @@
 `partition_handler` checks requests and makes replies; `server_sockets` has the sockets, at which
 only the job's key is admitted. Imports no torch.
 
-The server takes at most two requests per thread from ZeroMQ. The others stay in a queue for each
-peer, and ZeroMQ takes one request of each peer in turn: a peer with many requests delays mostly
-itself.
+Requests are processed in slices, in turns by connection: all processes of a job have the same key.
+A peer with many or expensive requests delays mostly itself (`request_threads`).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import atexit
 import contextlib
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,11 +27,16 @@ from khop.distributed.rpc.limits import DEFAULT, Limits
 from khop.distributed.rpc.listener import raise_descriptor_limit
 from khop.distributed.rpc.partition_handler import FrameHandler, RequestHandler, refusal
 from khop.distributed.rpc.protocol import describe_error
-from khop.distributed.rpc.server_sockets import HandlerThreads, ServerSockets
+from khop.distributed.rpc.request_threads import RequestThreads
+from khop.distributed.rpc.server_sockets import ServerSockets
 from khop.errors import ProtocolError
 from khop.storage.folder import PartitionFolder
 from khop.storage.part import Part
 
+# Messages read from a socket before other work of the loop.
+_READ_AT_ONCE = 64
+# Seconds for which the loop itself processes requests before it looks for more.
+_WORK_SECONDS = 0.005
 # Peers that a goodbye is sent to, and milliseconds that sending it may take.
 _MAX_PEERS = 4096
 _GOODBYE_MS = 300
@@ -45,7 +50,7 @@ class PartitionServer:
         ipc_path: see `ServerSockets`, as of `tcp_host`, `curve`, `tcp_port` and `limits`.
         tcp_host: see there.
         curve: see there.
-        num_threads: threads that answer requests. If 1, the loop itself answers them.
+        num_threads: threads that process requests. If 1, the loop itself does.
         tcp_port: see there.
         limits: see there.
 
@@ -63,12 +68,10 @@ class PartitionServer:
         tcp_port: int | None = None,
         limits: Limits = DEFAULT,
     ) -> None:
-        self._handler = handler
         self.sockets = ServerSockets(ipc_path, tcp_host, curve, tcp_port, limits)
         self.addresses = self.sockets.addresses
-        self._threads: HandlerThreads | None = None
-        if num_threads > 1:
-            self._threads = HandlerThreads(self.sockets.context, handler, num_threads)
+        in_threads = num_threads if num_threads > 1 else 0
+        self._threads = RequestThreads(handler, in_threads, limits, self.sockets.backlog.of)
         # Peers that have sent requests, as (front, name), the most recent last.
         self._peers: dict[tuple[int, bytes], None] = {}
         self._linger_ms = 0
@@ -76,40 +79,45 @@ class PartitionServer:
     def serve(self, line: ControlLine) -> None:
         """Answer requests until the control line closes."""
         poller, threads = zmq.Poller(), self._threads
-        if threads is not None:
-            poller.register(threads.socket, zmq.POLLIN)
-        poller.register(line.fileno(), zmq.POLLIN)
+        for source in (threads.descriptor, line.fileno(), *self.sockets.fronts):
+            poller.register(source, zmq.POLLIN)
         while True:
-            has_room = threads is None or threads.has_room
-            self.sockets.note_reading(has_room)
-            for front in self.sockets.fronts:
-                poller.register(front, zmq.POLLIN if has_room else 0)
-            for ready, _ in poller.poll():
+            for ready, _ in poller.poll(0 if threads.has_work else None):
                 if ready == line.fileno():
                     with contextlib.suppress(EOFError):
                         while line.receive() is not None:
                             pass
                         continue
                     return
-                if threads is not None and ready is threads.socket:
-                    self.sockets.send(*threads.receive())
-                else:
-                    self._take(self.sockets.fronts.index(ready))
+                if ready != threads.descriptor:
+                    self._receive(self.sockets.fronts.index(ready))
+            end = time.monotonic() + _WORK_SECONDS
+            while threads.has_work and time.monotonic() < end:
+                threads.work()
+                self._send_replies()
+            self._send_replies()
 
-    def _take(self, front: int) -> None:
-        message = self.sockets.receive(front)
-        if message is None:
-            return
-        name, *frames = message
-        request, peer = [frame.buffer for frame in frames], name.bytes
+    def _send_replies(self) -> None:
+        for reply in self._threads.replies():
+            self.sockets.send(*reply)
+
+    def _receive(self, front: int) -> None:
+        """Queue messages that have arrived at a socket, a few at a time."""
+        for _ in range(_READ_AT_ONCE):
+            message = self.sockets.receive(front)
+            if message is None:
+                return
+            name, *frames = message
+            self._take(front, name.bytes, frames)
+
+    def _take(self, front: int, peer: bytes, frames: list[zmq.Frame]) -> None:
         self._note_peer(front, peer)
         why = self.sockets.why_not(peer)
+        if why is None and not self._threads.put(f"{front} {peer.hex()}", front, peer, frames):
+            why = "too many requests of a peer wait: it must wait for answers before it asks again"
         if why is not None:
+            request = [frame.buffer for frame in frames]
             self.sockets.send(front, peer, refusal(request, ProtocolError(why)))
-        elif self._threads is None:
-            self.sockets.send(front, peer, self._handler(request))
-        else:
-            self._threads.submit([bytes([front]), name, *frames])
 
     def _note_peer(self, front: int, name: bytes) -> None:
         self._peers.pop((front, name), None)
@@ -131,8 +139,7 @@ class PartitionServer:
 
     def close(self) -> None:
         """Close the sockets; harmless if called again."""
-        if self._threads is not None:
-            self._threads.close()
+        self._threads.close()
         self.sockets.close(self._linger_ms)
 
 

@@ -1,4 +1,4 @@
-"""Sockets of a server, and the threads that make its replies. Imports no torch.
+"""Sockets of a server. Imports no torch.
 
 Partition servers, output servers and graph servers have them; each has a loop of its own that reads
 the sockets. Sockets: `ipc://` in a folder that only the owner can enter, for processes of this
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import zmq
@@ -19,8 +18,6 @@ from khop.distributed.rpc.connections import Connections
 from khop.distributed.rpc.key_gate import KeyGate
 from khop.distributed.rpc.limits import DEFAULT, ENVELOPE_BYTES, Limits, RateLimiter, SendBacklog
 from khop.distributed.rpc.listener import Listener
-
-_WORKERS = "inproc://workers"
 
 
 class ServerSockets:
@@ -129,11 +126,6 @@ class ServerSockets:
         self.curve = {**self.curve, "clients": list(clients)}
         self.connections.set_keys(self.curve["public"], clients)
 
-    def note_reading(self, is_reading: bool) -> None:
-        """Note whether the loop reads from the sockets; True at the beginning."""
-        if self._tcp is not None:
-            self.connections.note_reading(is_reading)
-
     def receive(self, front: int) -> list[zmq.Frame] | None:
         """Return the next message at a socket: the peer's name, and frames; None if there is none.
 
@@ -200,67 +192,3 @@ class ServerSockets:
         self.context.term()
         if self._listener is not None:
             self._listener.close()
-
-
-class HandlerThreads:
-    """Threads that make replies, and the socket over which a loop gives them requests.
-
-    The loop passes on at most two requests per thread. The others stay in queues where each peer
-    has its turn.
-
-    Args:
-        context: context of the loop's sockets. The threads end when it is terminated.
-        handler: returns the frames of the reply to a request's frames; never raises.
-        num_threads: number of threads.
-
-    Attributes:
-        socket: readable when a reply is there; see `receive`.
-    """
-
-    def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        handler: Callable[[list[Any]], list[Any]],
-        num_threads: int,
-    ) -> None:
-        self._context = context
-        self._handler = handler
-        self._in_flight, self._max_in_flight = 0, 2 * num_threads
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.bind(_WORKERS)
-        for _ in range(num_threads):
-            threading.Thread(target=self._work, daemon=True).start()
-
-    @property
-    def has_room(self) -> bool:
-        """True if another request may be passed on."""
-        return self._in_flight < self._max_in_flight
-
-    def submit(self, request: Sequence[Any]) -> None:
-        """Pass a request on to a thread.
-
-        Args:
-            request: index of the peer's socket as one byte, the peer's name, frames.
-        """
-        self._in_flight += 1
-        self.socket.send_multipart(request, copy=False)
-
-    def receive(self) -> tuple[int, bytes, list[zmq.Frame]]:
-        """Return a reply: index of the peer's socket, the peer's name, frames."""
-        self._in_flight -= 1
-        index, peer, *reply = self.socket.recv_multipart(copy=False)
-        return index.bytes[0], peer.bytes, reply
-
-    def _work(self) -> None:
-        socket = self._context.socket(zmq.DEALER)
-        socket.connect(_WORKERS)
-        with contextlib.suppress(zmq.ContextTerminated):
-            while True:
-                index, peer, *frames = socket.recv_multipart(copy=False)
-                reply = self._handler([frame.buffer for frame in frames])
-                socket.send_multipart([index, peer, *reply], copy=False)
-        socket.close(0)
-
-    def close(self) -> None:
-        """Close the loop's end; harmless if called again. Call before the context ends."""
-        self.socket.close(0)

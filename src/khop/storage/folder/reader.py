@@ -45,6 +45,8 @@ INTS = ("int32", "int64")
 """Dtypes of ids, row pointers and positions."""
 
 _MAX_META = 64 << 20
+# Ids that are turned around before other threads have their turns.
+_IDS_AT_ONCE = 1 << 18
 _ADVICE = "make one with `khop partition` or khop.partition()"
 
 
@@ -201,7 +203,9 @@ class PartitionFolder:
             id_map = self.id_map(node_type)
             known = np.full(len(id_map), -1, id_map.dtype)
             with self.complete(known, f"map of '{node_type}'"):
-                known[id_map] = np.arange(len(id_map), dtype=id_map.dtype)
+                for first in range(0, len(id_map), _IDS_AT_ONCE):
+                    piece = id_map[first : first + _IDS_AT_ONCE]
+                    known[piece] = np.arange(first, first + len(piece), dtype=id_map.dtype)
             # Threads that make it at the same time get equal arrays.
             self._original[node_type] = known
         return known

@@ -1,18 +1,19 @@
 """Answers to requests about a graph server's own state: directory, sessions, statistics.
 
-The loop of the graph server runs it, in its thread. Requests are queued by user, and the queues are
-served round-robin (`identity.Turns`). A reply goes to the connection that sent the request, at once
-or, where a request waits for other clients, later.
+The loop of the graph server runs it, in its thread. Requests are queued by user; the user who has
+used least of the loop's time is next (`rpc.fair_queue`). No request takes long: what it may carry
+is bounded by its class (`carries`), fields by its schema. A reply goes to the connection that sent
+the request, at once or, where a request waits for other clients, later.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from khop import codec, log
-from khop.channel.message import unpack
+from khop.channel.message import FRAME_BYTES, unpack
 from khop.distributed.remote.directory_messages import (
     Done,
     Goodbye,
@@ -28,24 +29,36 @@ from khop.distributed.remote.encoding import text_array, text_bytes
 from khop.distributed.remote.graph_messages import Ping, Pong, Statistics
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
-from khop.distributed.remote.server.identity import Requester, Source, Turns
+from khop.distributed.remote.server.graph_handler import peek_op
+from khop.distributed.remote.server.identity import Requester, Source
 from khop.distributed.remote.server.session_table import Answer, SessionTable
 from khop.distributed.remote.session_messages import Acknowledge, Batch, Cancel
-from khop.distributed.rpc.limits import DEFAULT, ErrorLog, Limits
+from khop.distributed.rpc.fair_queue import FairQueue
+from khop.distributed.rpc.limits import DEFAULT, ErrorLog, Limits, check_unread
 from khop.distributed.rpc.protocol import check_empty, describe_error, read_request
 from khop.errors import ProtocolError
 from khop.typing import Array
 
 _log = log.get(__name__)
 
-# Requests answered before other work of the loop.
-_ANSWERED_AT_ONCE = 16
+# Seconds of processor time for which requests are answered before other work of the loop.
+_ANSWER_SECONDS = 0.005
+# Most arrays that a request carries.
+_MAX_ARRAYS = 2
 
 _QUIET = (Batch, Cancel, Acknowledge)
 """Requests whose only reply is an error."""
 
 _Reply = tuple[Any, Sequence[Array]]
 """Fields and arrays of a reply."""
+
+
+class _Waiting(NamedTuple):
+    """A queued request: sender, frames, and when it arrived (`time.monotonic`)."""
+
+    source: Source
+    frames: list[Any]
+    arrived_at: float
 
 
 class ControlHandler:
@@ -57,7 +70,9 @@ class ControlHandler:
         counters: counters of the server.
         rank: rank of the server.
         send: sends frames to a peer: index of its socket, its name there, frames.
-        limits: `waiting` and `waiting_bytes` bound the queue of each user.
+        limits: `waiting` and `waiting_bytes` bound the queue of each user, `unread_bytes` what a
+            peer has not read.
+        unread: returns how many bytes a peer has not read.
     """
 
     def __init__(
@@ -68,13 +83,16 @@ class ControlHandler:
         rank: int,
         send: Callable[[int, bytes, Sequence[Any]], None],
         limits: Limits = DEFAULT,
+        unread: Callable[[bytes], int] = lambda peer: 0,
     ) -> None:
+        self._limits = limits
+        self._unread = unread
         self._directory = directory
         self._counters = counters
         self._errors = ErrorLog(lambda: counters.refused("unexpected"))
         self._rank = rank
         self._send = send
-        self._queues: Turns[tuple[Source, list[Any]]] = Turns(limits.waiting, limits.waiting_bytes)
+        self._queue: FairQueue[_Waiting] = FairQueue(limits.waiting, limits.waiting_bytes)
         answers: dict[Any, Answer] = {
             Statistics: self._statistics,
             Ping: self._ping,
@@ -90,8 +108,8 @@ class ControlHandler:
 
     @property
     def has_requests(self) -> bool:
-        """True if a request is queued."""
-        return bool(self._queues)
+        """True if a request is queued, or one for values can be answered."""
+        return bool(self._queue) or (self._directory is not None and self._directory.has_answers)
 
     def handles(self, op: str) -> bool:
         """Return whether requests of this name are answered here."""
@@ -106,17 +124,27 @@ class ControlHandler:
             nbytes: their size.
             is_bounded: whether the bounds apply.
         """
-        return self._queues.put(source.user, (source, frames), nbytes, is_bounded)
+        waiting = _Waiting(source, frames, time.monotonic())
+        return self._queue.put(source.user, waiting, nbytes, source.connection, is_bounded)
+
+    def waiting_since(self, user: str) -> float | None:
+        """Return when a user's oldest queued request arrived; None if none is queued."""
+        return min((w.arrived_at for w in self._queue.first_of(user)), default=None)
 
     def answer_some(self) -> None:
-        """Answer a few queued requests, of all users in turn."""
-        for _ in range(_ANSWERED_AT_ONCE):
-            entry = self._queues.take()
-            if entry is None:
-                return
-            source, frames = entry
+        """Answer queued requests for a few milliseconds, of all users in turn."""
+        if self._directory is not None:
+            with self._errors.guarded("requests for values"):
+                self._directory.answer_some()
+        end = time.thread_time() + _ANSWER_SECONDS
+        while (turn := self._queue.take()) is not None:
+            began, source = time.thread_time(), turn.entry.source
             with self._errors.guarded(f"a request of {source.user}"):
-                self._answer(source, frames)
+                self._answer(source, turn.entry.frames)
+            now = time.thread_time()
+            self._queue.charge(turn, now - began)
+            if now >= end:
+                return
 
     def _answer(self, source: Source, frames: list[Any]) -> None:
         """Answer a request, or leave it to its handler to answer later."""
@@ -124,6 +152,9 @@ class ControlHandler:
         requester, is_refused = Requester(source, None, self._send), False
         request_class: Any = None
         try:
+            # Requests that wait were admitted when their sender had read more.
+            check_unread(self._unread(source.connection[1]), self._limits.unread_bytes)
+            self._check_size(frames)
             header, arrays = unpack(frames)
             request_id = header.get("id")
             requester.request_id = request_id if type(request_id) is int else None
@@ -144,6 +175,21 @@ class ControlHandler:
         if request_class is not None:
             seconds, nbytes = time.monotonic() - began, sum(map(len, frames))
             self._counters.count_request(request_class.op, seconds, nbytes, 0, is_refused)
+
+    def _check_size(self, frames: list[Any]) -> None:
+        """Raise ProtocolError if a request carries more than those of its name may.
+
+        Arrays are not joined, and their descriptions not read, before that.
+        """
+        kind, _ = self._answers.get(peek_op(frames[0]) if frames else "", (None, None))
+        most = 0 if kind is None else kind.carries
+        nbytes = sum(map(len, frames[1:]))
+        if nbytes > most or len(frames) > 1 + _MAX_ARRAYS + most // FRAME_BYTES:
+            name = "" if kind is None else f" '{kind.op}'"
+            raise ProtocolError(
+                f"a request{name} carries {nbytes} bytes in {len(frames) - 1} frames, more than "
+                f"the {most} bytes in at most {_MAX_ARRAYS} arrays that are allowed"
+            )
 
     # This server --------------------------------------------------------------------------------
 

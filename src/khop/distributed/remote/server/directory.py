@@ -206,7 +206,7 @@ class Directory:
         if known is not None and not known.gone and not self._may_replace(known, entry, source):
             return self._contend(role, rank, known, entry.incarnation)
         if known is not None:
-            self._values.forget(known)  # the new process publishes other values
+            self._values.forget(rank, known)  # the new process publishes other values
         peers[rank] = RegisteredProcess(entry, source, now, now)
         what = f"{role} {rank} has registered"
         self._changes.info(source.user, f"{role}-registered", what, pid=entry.pid)
@@ -273,19 +273,35 @@ class Directory:
 
     # Time ---------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Mark silent clients as gone, answer expired requests. Called several times a second."""
+    @property
+    def has_answers(self) -> bool:
+        """True if requests for values can be answered; see `answer_some`."""
+        return self._values.has_answers
+
+    def answer_some(self) -> None:
+        """Answer requests for values, for a few milliseconds."""
+        self._values.answer_some()
+
+    def tick(self, heard_until: Callable[[str, float], float] = lambda user, now: now) -> None:
+        """Mark silent clients as gone, answer expired requests. Called several times a second.
+
+        Args:
+            heard_until: returns the time up to which all messages of a user have been read, given
+                the user and the time now. A client is not silent while its messages wait here.
+        """
         now = self._clock()
         self._values.tick()
         for rank, client in list(self._clients.items()):
             silent = now - client.last_message_at
+            if not client.gone and silent > self._lost_after:
+                silent = heard_until(client.source.user, now) - client.last_message_at
             if not client.gone and silent > self._lost_after:
                 client.gone = True
                 what = f"client {rank} is lost: silent for {silent:.0f} s"
                 self._changes.warning(client.source.user, "client-lost", what)
             is_old = client.gone and silent > _FORGOTTEN_AFTER * self._lost_after
             if is_old and self._num_clients == 0:
-                self._values.forget(client)
+                self._values.forget(rank, client)
                 del self._clients[rank]
 
 

@@ -1,14 +1,15 @@
 """Answers to requests about the graph, and to partition requests of all parts of a graph server.
 
 Stateless. Runs in separate threads of the graph server, so requests do not wait for batches in
-flight to clients. Each reply has at most `MAX_ROWS` rows; more are requested in pieces.
+flight to clients. Each reply has at most `MAX_ROWS` rows; more are requested in pieces. Rows are
+read in slices, between which other requests have their turns.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -26,7 +27,14 @@ from khop.distributed.remote.graph_messages import (
 )
 from khop.distributed.remote.message_fields import MAX_ROWS
 from khop.distributed.remote.server.counters import OTHER, ServerCounters
-from khop.distributed.rpc.partition_handler import Answer, FrameHandler, RequestHandler
+from khop.distributed.rpc import work
+from khop.distributed.rpc.partition_handler import (
+    Answer,
+    FrameHandler,
+    RequestHandler,
+    Steps,
+    finish,
+)
 from khop.distributed.rpc.protocol import check_empty, check_index, ids_of
 from khop.errors import ProtocolError
 from khop.storage.folder import AttrMeta, FolderMeta, PartitionFolder
@@ -73,6 +81,8 @@ class GraphRequestHandler(FrameHandler):
         self, folder: PartitionFolder, meta: FolderMeta, rank: int, parts: Sequence[int]
     ) -> None:
         self._opened: dict[int, Part] = {}
+        self._described: Array | None = None
+        self._devices: int | None = None
         answers: dict[Any, Answer] = {
             DescribeGraph: self._graph,
             ToNewIds: self._to_new_ids,
@@ -90,31 +100,34 @@ class GraphRequestHandler(FrameHandler):
 
     def _graph(self, request: DescribeGraph, arrays: list[Array]) -> list[Array]:
         check_empty(arrays)
-        content = {
-            "meta": asdict(self._meta),
-            "fingerprint": self._folder.fingerprint,
-            "root": str(self._folder.root),
-            "rank": self._rank,
-            "parts": self._parts,
-        }
-        return [text_array(content)]
+        if self._described is None:  # it does not change, and may have megabytes
+            content = {
+                "meta": asdict(self._meta),
+                "fingerprint": self._folder.fingerprint,
+                "root": str(self._folder.root),
+                "rank": self._rank,
+                "parts": self._parts,
+            }
+            self._described = text_array(content)
+        return [self._described]
 
-    def _to_new_ids(self, request: ToNewIds, arrays: list[Array]) -> list[Array]:
+    def _to_new_ids(self, request: ToNewIds, arrays: list[Array]) -> Steps:
         name, wanted = self._nodes(request.node_type, arrays)
-        return [self._folder.id_map(name)[wanted].astype(np.int64)]
+        new_ids = self._folder.id_map(name)
+        return [(yield from _in_slices(len(wanted), lambda piece: new_ids[wanted[piece]]))]
 
-    def _to_original_ids(self, request: ToOriginalIds, arrays: list[Array]) -> list[Array]:
+    def _to_original_ids(self, request: ToOriginalIds, arrays: list[Array]) -> Steps:
         name, wanted = self._nodes(request.node_type, arrays)
-        return [self._original(name, wanted)]
+        return [(yield from self._original(name, wanted))]
 
-    def _node_times(self, request: NodeTimes, arrays: list[Array]) -> list[Array]:
+    def _node_times(self, request: NodeTimes, arrays: list[Array]) -> Steps:
         name, wanted = self._nodes(request.node_type, arrays)
         times = self._folder.node_times(name)
         if times is None:
             raise KeyError(f"nodes of type '{name}' have no times of their own")
-        return [times[wanted].astype(np.int64)]
+        return [(yield from _in_slices(len(wanted), lambda piece: times[wanted[piece]]))]
 
-    def _split(self, request: Split, arrays: list[Array]) -> list[Array]:
+    def _split(self, request: Split, arrays: list[Array]) -> Steps:
         check_empty(arrays)
         types = self._meta.node_types
         node_type = types[check_index(request.node_type, len(types), "node_type")]
@@ -122,9 +135,9 @@ class GraphRequestHandler(FrameHandler):
         begin = check_index(request.begin, len(new_ids) + 1, "begin")
         piece = new_ids[begin : begin + MAX_ROWS].astype(np.int64)
         total = np.array([len(new_ids)], np.int64)
-        return [total, piece, self._original(node_type.name, piece)]
+        return [total, piece, (yield from self._original(node_type.name, piece))]
 
-    def _home_edges(self, request: HomeEdges, arrays: list[Array]) -> list[Array]:
+    def _home_edges(self, request: HomeEdges, arrays: list[Array]) -> Steps:
         check_empty(arrays)
         types = self._meta.edge_types
         place = check_index(request.edge_type, len(types), "edge_type")
@@ -139,14 +152,22 @@ class GraphRequestHandler(FrameHandler):
         places = np.arange(begin, end, step)
         if part not in self._opened:
             self._opened[part] = Part(self._folder, part)
-        return [self._opened[part].edge_ends(place, places)]
+        opened = self._opened[part]
+        ends = np.empty((2, len(places)), np.int64)
+        for piece in work.ranges(len(places)):
+            ends[:, piece] = opened.edge_ends(place, places[piece])
+            if piece.stop < len(places):
+                yield
+        return [ends]
 
     def _device_count(self, request: DeviceCount, arrays: list[Array]) -> list[Array]:
         from khop import _native
 
         check_empty(arrays)
-        # There is no 'devices' if khop was built without CUDA.
-        return [np.array([_native.cuda_status().get("devices", 0)], np.int64)]
+        if self._devices is None:  # the driver takes a moment to find out
+            # There is no 'devices' if khop was built without CUDA.
+            self._devices = int(_native.cuda_status().get("devices", 0))
+        return [np.array([self._devices], np.int64)]
 
     def _nodes(self, place: int, arrays: list[Array]) -> tuple[str, Int64Array]:
         """Return the name of a node type, and the request's ids of its nodes, checked."""
@@ -162,8 +183,19 @@ class GraphRequestHandler(FrameHandler):
             )
         return node_type.name, wanted
 
-    def _original(self, node_type: str, new_ids: Array) -> Int64Array:
-        return self._folder.original_ids(node_type)[new_ids].astype(np.int64)
+    def _original(self, node_type: str, new_ids: Array) -> Generator[None, None, Int64Array]:
+        ids = self._folder.original_ids(node_type)
+        return (yield from _in_slices(len(new_ids), lambda piece: ids[new_ids[piece]]))
+
+
+def _in_slices(count: int, read: Callable[[slice], Array]) -> Generator[None, None, Int64Array]:
+    """Return `count` values, [count] int64, which `read` returns a slice at a time."""
+    values = np.empty(count, np.int64)
+    for piece in work.ranges(count):
+        values[piece] = read(piece)
+        if piece.stop < count:
+            yield
+    return values
 
 
 class ServerHandler:
@@ -185,13 +217,20 @@ class ServerHandler:
         self._parts = dict(parts)
         self._counters = counters
         first = next(iter(self._parts.values()))
+        self.stop = graph.stop
+        for part in self._parts.values():
+            part.stop = graph.stop  # one ends all
         self._known = {*graph.names, *first.names}
 
     def __call__(self, frames: list[Any]) -> list[Any]:
         """Return the frames of the reply to a request's frames; never raises."""
+        return finish(self.steps(frames))
+
+    def steps(self, frames: list[Any]) -> Generator[None, None, list[Any]]:
+        """Process a request in slices, and return the frames of the reply; never raises."""
         began = time.monotonic()
         op = peek_op(frames[0]) if frames else ""
-        reply: list[Any] = self._handler(frames)(frames)
+        reply: list[Any] = yield from self._handler(frames).steps(frames)
         self._counters.count_request(
             op if op in self._known else OTHER,
             time.monotonic() - began,

@@ -3,9 +3,10 @@
 One thread, the loop, owns the sockets, the sessions with their sampler processes, and on server 0
 the directory. It answers requests that concern these (`control_handler`), sends chunks of batches
 of all sessions in turn, and never does anything that takes long. Requests about the graph alone
-(of other servers' samplers, for ids or splits) are answered by other threads, so that they do not
-wait for batches. One more thread (`DirectoryClient`) registers this server with the directory every
-second, and gets the other servers' addresses.
+(of other servers' samplers, for ids or splits) are processed by other threads (`request_threads`),
+so that they do not wait for batches. Users have their turns in both. One more thread
+(`DirectoryClient`) registers this server with the directory every second, and gets the other
+servers' addresses.
 
 An error in the work for one peer, session or sampler does not end the loop: it is logged with its
 origin and fails that item alone (`ErrorLog`).
@@ -30,14 +31,15 @@ from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.graph_handler import peek_op
-from khop.distributed.remote.server.identity import Turns, source_of
+from khop.distributed.remote.server.identity import source_of
 from khop.distributed.remote.server.local_clients import LocalSamplerService
 from khop.distributed.remote.server.session import Session
 from khop.distributed.remote.server.session_table import SessionTable
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.limits import ErrorLog
 from khop.distributed.rpc.partition_handler import refusal
-from khop.distributed.rpc.server_sockets import HandlerThreads, ServerSockets
+from khop.distributed.rpc.request_threads import RequestThreads
+from khop.distributed.rpc.server_sockets import ServerSockets
 from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.errors import ProtocolError
 
@@ -57,7 +59,7 @@ class GraphServer:
 
     Args:
         sockets: its sockets.
-        threads: threads that answer requests about the graph.
+        threads: threads that process requests about the graph.
         control: answers requests about directory, sessions and statistics.
         sessions: sessions of clients.
         local_samplers: samplers for clients of this machine.
@@ -74,7 +76,7 @@ class GraphServer:
     def __init__(
         self,
         sockets: ServerSockets,
-        threads: HandlerThreads,
+        threads: RequestThreads,
         control: ControlHandler,
         sessions: SessionTable,
         local_samplers: LocalSamplerService,
@@ -95,9 +97,9 @@ class GraphServer:
         self._errors = ErrorLog(lambda: counters.refused("unexpected"))
         self._directory = directory
         self._tables: deque[Table] = deque()
-        # Requests for the threads, while these have no room.
-        limits = sockets.limits
-        self._parked: Turns[list[Any]] = Turns(limits.waiting, limits.waiting_bytes)
+        # Time up to which all that had arrived has been read.
+        self._read_until = time.monotonic()
+        self._has_read_all = True
         self._finished_at: float | None = None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._refused: Exception | None = None
@@ -129,13 +131,14 @@ class GraphServer:
             RendezvousError: the directory refuses this server.
         """
         poller, polled = zmq.Poller(), dict[Any, int]()
-        own = self._threads.socket, line.fileno(), self._wake, *self._sockets.fronts
+        own = self._threads.descriptor, line.fileno(), self._wake, *self._sockets.fronts
         for source in own:
             poller.register(source, zmq.POLLIN)
         tick_at = 0.0
         while not self._finished:
             lines = self._follow_lines(poller, polled)
             has_work = self._control.has_requests or self._sessions.has_turns
+            began, self._has_read_all = time.monotonic(), True
             for ready, _ in poller.poll(0 if has_work else _TICK_MS):
                 if ready == line.fileno():
                     if _has_ended(line):
@@ -149,6 +152,8 @@ class GraphServer:
             while self._tables:
                 with self._errors.guarded("the directory's table"):
                     self._follow_table(self._tables.popleft())
+            if self._has_read_all:
+                self._read_until = began
             self._control.answer_some()
             self._sessions.stream()
             if time.monotonic() >= tick_at:
@@ -159,9 +164,10 @@ class GraphServer:
         if ready == self._wake:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
-        elif ready is self._threads.socket:
-            with self._errors.guarded("a reply"):
-                self._send_reply()
+        elif ready == self._threads.descriptor:
+            for reply in self._threads.replies():
+                with self._errors.guarded("a reply"):
+                    self._sockets.send(*reply)
         elif isinstance(ready, int):
             with self._errors.guarded("a client of this machine"):
                 self._local_samplers.process_ready(ready)
@@ -193,9 +199,9 @@ class GraphServer:
         for _ in range(_READ_AT_ONCE):
             message = self._sockets.receive(front)
             if message is None:
-                break
+                return
             self._queue_request(front, message)
-        self._pass_on()
+        self._has_read_all = False
 
     def _queue_request(self, front: int, message: list[zmq.Frame]) -> None:
         """Queue a request of a peer, or refuse it."""
@@ -211,34 +217,26 @@ class GraphServer:
             if self._control.handles(peek_op(request[0]) if request else ""):
                 has_room = self._control.put(source, request, nbytes, is_bounded)
             else:
-                entry = [bytes([front]), *message]
-                has_room = self._parked.put(source.user, entry, nbytes, is_bounded)
+                has_room = self._threads.put(source.user, front, peer.bytes, frames, is_bounded)
             why = None if has_room else _TOO_MANY
         if why is not None:
             self._counters.refused("too much at a time")
             _log.debug("request-refused", f"{source.user}: {why}")
             self._sockets.send(front, peer.bytes, refusal(request, ProtocolError(why)))
 
-    def _pass_on(self) -> None:
-        """Pass queued requests to the threads, as far as these have room."""
-        while self._threads.has_room and (request := self._parked.take()) is not None:
-            self._threads.submit(request)
-
-    def _send_reply(self) -> None:
-        """Send the reply of a thread."""
-        reply = self._threads.receive()
-        try:
-            self._sockets.send(*reply)
-        finally:
-            self._pass_on()
-
     def _tick(self) -> None:
         with self._errors.guarded("samplers of this machine"):
             self._local_samplers.flush()
         if self._directory is not None:
             with self._errors.guarded("the directory"):
-                self._directory.tick()
-        self._sessions.tick()
+                self._directory.tick(self._heard_until)
+        self._sessions.tick(self._heard_until)
+
+    def _heard_until(self, user: str, now: float) -> float:
+        """Return the time up to which all messages of a user have been read and answered."""
+        del now
+        waiting_since = self._control.waiting_since(user)
+        return self._read_until if waiting_since is None else min(waiting_since, self._read_until)
 
     # Servers and clients ------------------------------------------------------------------------
 

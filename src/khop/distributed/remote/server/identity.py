@@ -1,4 +1,4 @@
-"""Senders of messages, as far as the transport authenticates them, and queues of their work.
+"""Senders of messages, as far as the transport authenticates them.
 
 Run by graph servers. Work is counted and queued by user, not by connection, so more connections
 give a user no more of it.
@@ -6,18 +6,15 @@ give a user no more of it.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import zmq
 
 from khop.distributed.rpc.partition_handler import pack_or_refuse
 from khop.loopback import is_loopback
 from khop.typing import Array
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -103,63 +100,3 @@ def _property(frame: zmq.Frame, name: str) -> str | None:
         return str(frame.get(name))
     except (zmq.ZMQError, ValueError):
         return None
-
-
-class Turns(Generic[_T]):
-    """Queues of pending work, one for each user, served round-robin.
-
-    Args:
-        most: maximum number of entries in a user's queue.
-        most_bytes: maximum bytes of these. A single entry is always accepted.
-
-    Example:
-        >>> turns = Turns[str](2, 100)
-        >>> [turns.put(user, user, 1) for user in ("a", "a", "a", "b")]
-        [True, True, False, True]
-        >>> turns.take(), turns.take(), turns.take(), turns.take()
-        ('a', 'b', 'a', None)
-    """
-
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._waiting: OrderedDict[str, deque[tuple[_T, int]]] = OrderedDict()
-        self._nbytes: dict[str, int] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def put(self, user: str, entry: _T, nbytes: int, is_bounded: bool = True) -> bool:
-        """Append an entry to its user's queue; return whether there was room.
-
-        Args:
-            user: the user.
-            entry: the entry.
-            nbytes: its size.
-            is_bounded: whether the bounds apply.
-        """
-        queue = self._waiting.get(user)
-        taken = self._nbytes.get(user, 0)
-        is_full = queue is not None and (
-            len(queue) >= self._most or taken + nbytes > self._most_bytes
-        )
-        if is_full and is_bounded:
-            return False
-        if queue is None:
-            queue = self._waiting[user] = deque()
-        queue.append((entry, nbytes))
-        self._nbytes[user] = taken + nbytes
-        return True
-
-    def take(self) -> _T | None:
-        """Remove and return the oldest entry of the next user; None if all queues are empty."""
-        if not self._waiting:
-            return None
-        user, queue = self._waiting.popitem(last=False)
-        entry, nbytes = queue.popleft()
-        if queue:
-            self._waiting[user] = queue  # behind the others
-            self._nbytes[user] -= nbytes
-        else:
-            del self._nbytes[user]
-        return entry

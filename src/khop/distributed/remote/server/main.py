@@ -68,7 +68,8 @@ from khop.distributed.rpc.limits import DEFAULT
 from khop.distributed.rpc.listener import raise_descriptor_limit
 from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import describe_error
-from khop.distributed.rpc.server_sockets import HandlerThreads, ServerSockets
+from khop.distributed.rpc.request_threads import RequestThreads
+from khop.distributed.rpc.server_sockets import ServerSockets
 from khop.errors import RendezvousError
 from khop.sampler.methods.modules import import_methods
 from khop.storage.folder import PartitionFolder
@@ -244,8 +245,10 @@ def _make_server(
     handler = ServerHandler(graph, handlers, counters)
     server = GraphServer(
         sockets,
-        HandlerThreads(sockets.context, handler, half_of_cores(2, 8)),
-        ControlHandler(sessions, directory, counters, rank, sockets.send, sockets.limits),
+        RequestThreads(handler, half_of_cores(2, 8), sockets.limits, sockets.backlog.of),
+        ControlHandler(
+            sessions, directory, counters, rank, sockets.send, sockets.limits, sockets.backlog.of
+        ),
         sessions,
         local_samplers,
         parts,

@@ -109,6 +109,7 @@ class Session:
         last_message_at: time of the client's last message (`time.monotonic`).
         made: batches that its samplers have made so far.
         opened_by: connection that opened it last, and its name.
+        user: user of this connection.
         promised_bytes: memory that it may take: its buffer, and arrays that its samplers read.
     """
 
@@ -122,6 +123,7 @@ class Session:
     ) -> None:
         self.spec = spec
         self.opened_by: tuple[tuple[int, bytes], str] = (-1, b""), ""
+        self.user = ""
         self._host = host
         self._shared = share(arrays) if arrays else None
         self.promised_bytes = spec.buffer_bytes + sum(a.nbytes for a in arrays.values())
@@ -160,10 +162,14 @@ class Session:
         return f"no graph server has registered partition(s) {missing}"
 
     @property
+    def lacks_sampler(self) -> bool:
+        """True if a sampler is missing, and no recent attempt to start it has failed."""
+        return self._pool.missing is not None and self._clock() >= self._start_at
+
+    @property
     def can_start(self) -> bool:
         """True if `start` would start a sampler now."""
-        is_due = self._pool.missing is not None and self._clock() >= self._start_at
-        return is_due and not self._host.missing_parts()
+        return self.lacks_sampler and not self._host.missing_parts()
 
     def start(self) -> None:
         """Start one sampler, if one is missing and can be started.

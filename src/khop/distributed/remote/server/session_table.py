@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -32,6 +32,7 @@ from khop.distributed.remote.session_messages import (
     SessionSpec,
 )
 from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.fair_queue import FairQueue
 from khop.distributed.rpc.limits import RateLimiter
 from khop.distributed.rpc.protocol import check_empty, describe_error
 from khop.distributed.sampling.process_handle import SamplerProcess
@@ -41,6 +42,8 @@ _log = log.get(__name__)
 
 # Chunks that are sent before messages are read again.
 _CHUNKS_A_TURN = 64
+# Sessions are bounded elsewhere.
+_ANY_NUMBER = 1 << 62
 # Sampler processes that a user may start per second, and at once: each costs a quarter of a second
 # of a core.
 _STARTS_RATE, _STARTS_BURST = 16.0, 1024.0
@@ -77,7 +80,10 @@ class SessionTable:
         self._sessions: dict[tuple[str, str], Session] = {}
         # Sessions by the connection that may send requests for them, and their name.
         self._opened: dict[tuple[tuple[int, bytes], str], Session] = {}
-        self._turns: deque[Session] = deque()
+        # Sessions that may send, and may be in the queue: those that have ended leave it later.
+        self._turns: FairQueue[Session] = FairQueue(_ANY_NUMBER, _ANY_NUMBER)
+        self._queued: set[Session] = set()
+        self._num_started: Counter[str] = Counter()
         self._starts = RateLimiter(_STARTS_RATE, _STARTS_BURST)
         self.answers: dict[type, Answer] = {
             Open: self._open,
@@ -91,7 +97,14 @@ class SessionTable:
     @property
     def has_turns(self) -> bool:
         """True if there is a chunk to send with `stream`, or a sampler to start."""
-        return bool(self._turns) or any(s.can_start for s in self._sessions.values())
+        return bool(self._turns) or self._next_to_start() is not None
+
+    def _next_to_start(self) -> Session | None:
+        """Return the session that may start a sampler next, of the user with the fewest starts."""
+        lacking = [s for s in self._sessions.values() if s.lacks_sampler]
+        if not lacking or self._host.missing_parts():
+            return None
+        return min(lacking, key=lambda s: self._num_started[s.user])
 
     def state(self) -> ServerState:
         """Return clients and sessions, for statistics."""
@@ -127,17 +140,25 @@ class SessionTable:
                 session.relocate(part, endpoint)
 
     def start(self) -> None:
-        """Start a sampler of each session that lacks one and may start it."""
-        for session in self._sessions.values():
+        """Start a sampler of a session that lacks one and may start it. Users take turns."""
+        session = self._next_to_start()
+        if session is not None:
+            self._num_started[session.user] += 1
             with self._guarded(session):
                 session.start()
 
-    def tick(self) -> None:
-        """End sessions whose clients are silent. Called several times a second."""
+    def tick(self, heard_until: Callable[[str, float], float] = lambda user, now: now) -> None:
+        """End sessions whose clients are silent. Called several times a second.
+
+        Args:
+            heard_until: see `Directory.tick`.
+        """
         now = time.monotonic()
         for session in list(self._sessions.values()):
             with self._guarded(session):
                 silent = now - session.last_message_at
+                if silent > self._allowed.lease:
+                    silent = heard_until(session.user, now) - session.last_message_at
                 if silent > self._allowed.lease:
                     name = session.spec.session
                     text = f"session {name} of {session.spec.client}: silent for {silent:.0f} s"
@@ -150,19 +171,23 @@ class SessionTable:
             self._end(session)
 
     def _give_turn(self, session: Session) -> None:
-        if session.can_send and session not in self._turns:
-            self._turns.append(session)
+        if session.can_send and session not in self._queued:
+            self._queued.add(session)
+            self._turns.put(session.user, session, connection=session)
 
     def stream(self) -> None:
-        """Start samplers, then send chunks of the sessions that may send, round-robin."""
+        """Start a sampler, then send chunks, of all users in turn, of a user's sessions in turn."""
         self.start()
         for _ in range(_CHUNKS_A_TURN):
-            if not self._turns:
+            turn = self._turns.take()
+            if turn is None:
                 return
-            session = self._turns.popleft()
+            session = turn.entry
+            self._queued.discard(session)
             with self._guarded(session):
                 if session.can_send:
                     session.send_chunk()
+                    self._turns.charge(turn, 1.0)
                     self._give_turn(session)
 
     def _session(self, name: str, requester: Requester) -> Session:
@@ -185,9 +210,9 @@ class SessionTable:
             return Held(held), ()
         if known is not None:
             self._end(known)
-        self._checks.pipeline(spec.pipeline)
-        named = self._checks.arrays(request.names, arrays)
         self._check_room(spec, sum(array.nbytes for array in arrays))
+        self._checks.pipeline(spec.pipeline)
+        named = self._checks.arrays(spec.pipeline, request.names, arrays)
         user = requester.source.user.encode()
         if not all(self._starts.admit(user) for _ in range(spec.num_workers)):
             raise MemoryError(
@@ -210,6 +235,7 @@ class SessionTable:
     def _belongs_to(self, session: Session, requester: Requester) -> None:
         """Accept requests for a session from this connection only."""
         self._opened.pop(session.opened_by, None)
+        session.user = requester.source.user
         session.opened_by = requester.source.connection, session.spec.session
         self._opened[session.opened_by] = session
 
@@ -277,7 +303,7 @@ class SessionTable:
         del self._sessions[name, session.spec.secret]
         self._opened.pop(session.opened_by, None)
         session.close()
-        with contextlib.suppress(ValueError):
-            self._turns.remove(session)
+        if not any(s.user == session.user for s in self._sessions.values()):
+            self._num_started.pop(session.user, None)
         self._counters.session_ended(name, expired)
         _log.info("session-closed", f"session {name} has ended", session=name)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from khop.distributed.remote.message_fields import MAX_SEEDS
 from khop.distributed.remote.server.session import LEASE_SECONDS
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
 from khop.storage.folder import FolderMeta
 from khop.typing import Array, Int64Array
 
-_MAX_SEEDS = 16 << 20
 _MAX_FANOUT = 1 << 24
 
 
@@ -64,13 +64,12 @@ class SessionValidator:
         fanouts = sampling.fanouts
         if len(fanouts) != len(edges) or len({len(hops) for hops in fanouts}) > 1:
             raise ValueError(f"fan-outs for {len(fanouts)} of {len(edges)} edge types")
-        if any(k > _MAX_FANOUT for hops in fanouts for k in hops):
+        if any(max(hops, default=0) > _MAX_FANOUT for hops in fanouts):
             raise ValueError(f"a fan-out is not an integer from -1 to {_MAX_FANOUT}")
         if sampling.weighted and len(sampling.weighted) != len(edges):
             raise ValueError("'weighted' is not said of each edge type")
-        for place in range(len(edges)):
-            for hop in sampling.hop_requests(place):
-                hop.options()  # whether they go together
+        for hop in sampling.distinct_requests():
+            hop.options()  # whether they go together
         if sampling.method.needs_neighbor_ids and not self._meta.knows_neighbors:
             raise ValueError("the folder was partitioned without neighbours' original ids")
         places = {i for *pair, _ in sampling.reversals for i in pair}
@@ -88,16 +87,27 @@ class SessionValidator:
                 if relation is not None:
                     _index(relation, len(edges), "relation")
 
-    def arrays(self, names: Sequence[str], arrays: Sequence[Array]) -> dict[str, Array]:
+    def arrays(
+        self, pipeline: PipelineSpec, names: Sequence[str], arrays: Sequence[Array]
+    ) -> dict[str, Array]:
         """Return the sampling weights of negative endpoints by name.
 
         Raises:
-            ProtocolError: names and arrays differ in number, or an array is no float64 vector.
+            ProtocolError: names and arrays differ in number, or an array is no float64 vector with
+                an entry for each node.
         """
         if len(names) != len(arrays):
             raise ProtocolError("'names' must name the arrays that follow")
         if any(array.dtype != np.float64 or array.ndim != 1 for array in arrays):
             raise ProtocolError("a session takes float64 vectors alone")
+        for name, array in zip(names, arrays, strict=True):
+            link = pipeline.link
+            if link is None:
+                raise ProtocolError(f"'{name}' is of links, but batches are of nodes")
+            place = link.src_type if name == "src_weight" else link.dst_type
+            count = self._meta.node_types[place].count
+            if len(array) != count:
+                raise ProtocolError(f"'{name}' has {len(array)} entries for {count} nodes")
         return dict(zip(names, arrays, strict=True))
 
     def columns(self, pipeline: PipelineSpec, columns: Int64Array) -> None:
@@ -112,8 +122,8 @@ class SessionValidator:
         wanted = len(types) + pipeline.sampling.temporal
         if len(columns) != wanted:
             raise ProtocolError(f"seeds come in {len(columns)} columns instead of {wanted}")
-        if columns.shape[1] > _MAX_SEEDS:
-            raise ProtocolError(f"a batch has {columns.shape[1]} seeds, more than {_MAX_SEEDS}")
+        if columns.shape[1] > MAX_SEEDS:
+            raise ProtocolError(f"a batch has {columns.shape[1]} seeds, more than {MAX_SEEDS}")
         for ids, place in zip(columns, types, strict=False):
             count = nodes[place].count
             if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < count:

@@ -1,0 +1,208 @@
+"""Queue of pending work that users share by processor time. Imports no torch.
+
+Servers have one for their threads and one for their loop. Each user has used some processor time,
+which is measured (`charge`) and not estimated. The next to be served is the user that has used
+least of those that wait; among the connections of a user, the one that has used least. So a user
+with expensive requests waits while others are served, however many requests or connections the
+user has.
+
+Time is virtual: a user who comes after a pause is treated as if it had used as much as the one
+served last. A pause earns no credit, and what was used while nobody else waited is no debt. This is
+start-time fair queueing (Goyal, Vin & Cheng, IEEE/ACM Transactions on Networking 5(5), 1997).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+_K = TypeVar("_K", bound=Hashable)
+
+# Users without pending work whose time is remembered.
+_MAX_IDLE = 4096
+
+
+class _Shares(Generic[_K]):
+    """Keys that have pending work, in the order of the time that they have used."""
+
+    def __init__(self) -> None:
+        self._used: dict[_K, float] = {}
+        self._waiting: list[tuple[float, int, _K]] = []
+        self._numbers = itertools.count()
+        self._now = 0.0
+
+    def enter(self, key: _K) -> None:
+        """Add a key; each may be there once."""
+        used = self._used.pop(key, 0.0)
+        self._used[key] = used = max(used, self._now)
+        heapq.heappush(self._waiting, (used, next(self._numbers), key))
+        if len(self._used) > _MAX_IDLE + 2 * len(self._waiting):
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget idle keys: first those that would begin anew, then those that used little of late.
+
+        Keys that were charged last are at the end.
+        """
+        waiting = {key for _, _, key in self._waiting}
+        idle = [k for k, used in self._used.items() if k not in waiting and used > self._now]
+        kept = waiting.union(idle[-_MAX_IDLE // 2 :])
+        self._used = {key: used for key, used in self._used.items() if key in kept}
+
+    def next(self) -> _K | None:
+        """Remove and return the key that has used least; the first that came of equal ones."""
+        while self._waiting:
+            since, number, key = self._waiting[0]
+            used = self._used[key]
+            if used > since:  # it was charged while it waited
+                heapq.heapreplace(self._waiting, (used, number, key))
+                continue
+            heapq.heappop(self._waiting)
+            self._now = max(self._now, used)
+            return key
+        return None
+
+    def charge(self, key: _K, seconds: float) -> None:
+        """Add to the time that a key has used."""
+        self._used[key] = self._used.pop(key, self._now) + seconds
+
+
+@dataclass
+class _User(Generic[_T]):
+    """Pending work of one user: a queue for each connection."""
+
+    connections: _Shares[Hashable] = field(default_factory=_Shares)
+    queues: dict[Hashable, deque[tuple[_T, int]]] = field(default_factory=dict)
+    count: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class Turn(Generic[_T]):
+    """Work that was taken from a queue.
+
+    Attributes:
+        user: its user.
+        connection: its connection.
+        entry: the entry.
+        nbytes: size of the entry.
+    """
+
+    user: str
+    connection: Hashable
+    entry: _T
+    nbytes: int
+
+
+class FairQueue(Generic[_T]):
+    """Queues of pending work, a user each, served by the time that users have used.
+
+    For one thread at a time.
+
+    Args:
+        most: maximum number of entries of a user.
+        most_bytes: maximum bytes of these. A single entry is always accepted.
+
+    Example:
+        >>> queue = FairQueue[int](100, 100)
+        >>> [queue.put(user, n) for n, user in enumerate("aaab")]
+        [True, True, True, True]
+        >>> first = queue.take()
+        >>> queue.charge(first, 0.5)
+        >>> first.entry, [queue.take().entry for _ in range(3)]
+        (0, [3, 1, 2])
+    """
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._shares: _Shares[str] = _Shares()
+        self._users: dict[str, _User[_T]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._users)
+
+    def put(
+        self,
+        user: str,
+        entry: _T,
+        nbytes: int = 0,
+        connection: Hashable = None,
+        is_bounded: bool = True,
+    ) -> bool:
+        """Append an entry to the queue of its connection; return whether there was room.
+
+        Args:
+            user: its user.
+            entry: the entry.
+            nbytes: its size.
+            connection: its connection. Entries of one are served in order.
+            is_bounded: whether the bounds apply.
+        """
+        own = self._users.get(user) if is_bounded else None
+        if own is not None and (own.count >= self._most or own.nbytes + nbytes > self._most_bytes):
+            return False
+        self._insert(user, connection, (entry, nbytes), is_first=False)
+        return True
+
+    def put_back(self, turn: Turn[_T]) -> None:
+        """Put work back that is not done, ahead of what its connection has queued since."""
+        self._insert(turn.user, turn.connection, (turn.entry, turn.nbytes), is_first=True)
+
+    def _insert(
+        self, user: str, connection: Hashable, entry: tuple[_T, int], is_first: bool
+    ) -> None:
+        own = self._users.get(user)
+        if own is None:
+            own = self._users[user] = _User()
+            self._shares.enter(user)
+        queue = own.queues.get(connection)
+        if queue is None:
+            queue = own.queues[connection] = deque()
+            own.connections.enter(connection)
+        (queue.appendleft if is_first else queue.append)(entry)
+        own.count += 1
+        own.nbytes += entry[1]
+
+    def first_of(self, user: str) -> list[_T]:
+        """Return the oldest entry of each connection of a user."""
+        own = self._users.get(user)
+        return [] if own is None else [queue[0][0] for queue in own.queues.values()]
+
+    def take(self) -> Turn[_T] | None:
+        """Remove and return the next entry; None if there is none."""
+        user = self._shares.next()
+        if user is None:
+            return None
+        own = self._users[user]
+        connection = own.connections.next()
+        queue = own.queues[connection]
+        entry, nbytes = queue.popleft()
+        own.count -= 1
+        own.nbytes -= nbytes
+        if queue:
+            own.connections.enter(connection)
+        else:
+            del own.queues[connection]
+        if own.queues:
+            self._shares.enter(user)
+        else:
+            del self._users[user]
+        return Turn(user, connection, entry, nbytes)
+
+    def charge(self, turn: Turn[_T], seconds: float) -> None:
+        """Add processor time to what the user, and the connection, of some work has used."""
+        self._shares.charge(turn.user, seconds)
+        own = self._users.get(turn.user)
+        if own is not None:
+            own.connections.charge(turn.connection, seconds)
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        while self.take() is not None:
+            pass

@@ -1,0 +1,213 @@
+"""Cost of a request to a partition, and its division into slices. Imports no torch.
+
+Bytes bound memory, and cost bounds time: the same few bytes can ask for a draw from a row of ten
+neighbours or of ten million. Cost is counted in *entries*: neighbours that are read, looked up or
+drawn, about 10 ns of a processor each. It follows from the request and from the degrees of its
+rows, before anything is drawn. A request that costs too much is refused; others are processed
+in slices of rows, between which other requests have their turns.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from khop.errors import ProtocolError
+from khop.sampler.requests import HopRequest
+from khop.typing import Array, Int64Array
+
+SLICE = 3 << 20
+"""Entries of a slice: about 30 ms."""
+
+MOST = 1 << 30
+"""Most entries of a request: about 10 s."""
+
+ROWS_AT_ONCE = 1 << 17
+"""Rows whose degrees are read at a time: random access, 10 to 100 ns each."""
+
+MOST_EXCLUDED = 1 << 19
+"""Most excluded edges of a request. They are sorted at once: about 0.1 s."""
+
+MOST_MEMBERS = 1 << 24
+"""Most keys of a request for edges among nodes."""
+
+MOST_REPEATED = 1 << 20
+"""Most draws with replacement from one row, which is not divided."""
+
+# Moves of an entry in memory that take as long as to read a neighbour.
+_MOVES = 32
+# Most moves of one row's draws by weight, which are not divided: about 0.1 s.
+_MOST_MOVES = 1 << 28
+# Entries that a row counts for, beside its neighbours; a pick, one of few or of many of a row, and
+# one by weight; a neighbour whose number is drawn, uniformly or by weight.
+_ROW, _PICK, _FAR_PICK, _WEIGHTED_PICK, _LABOR, _WEIGHTED_LABOR = 5, 1, 3, 8, 2, 6
+_FEW_PICKS = 48
+# A neighbour that is looked for among the excluded ones, if these are more than a few.
+_EXCLUDED, _FEW_EXCLUDED = 6, 8
+# A neighbour that is looked for among members, if their table is larger than caches.
+_MEMBER, _FEW_MEMBERS = 6, 1 << 16
+# Bytes that are copied in the time of an entry; entries that an attribute itself counts for.
+_ROW_BYTES, _ATTRIBUTE = 32, 2048
+# Questions for an edge read a row's neighbours many at a time.
+_SCANNED = 16
+
+
+def ranges(count: int, at_once: int | None = None) -> Iterator[slice]:
+    """Yield slices of `count` entries, of `ROWS_AT_ONCE` or so many each."""
+    at_once = at_once or ROWS_AT_ONCE
+    for first in range(0, count, at_once):
+        yield slice(first, min(first + at_once, count))
+
+
+def slices(costs: Int64Array, limit: int | None = None) -> list[slice]:
+    """Cut rows into slices of about the same cost.
+
+    Args:
+        costs: [n] int64 cost of each row.
+        limit: most that a slice costs beside its first row. If None, `SLICE`.
+
+    Example:
+        >>> slices(np.array([3, 3, 3, 9, 1]), 10)
+        [slice(0, 3, None), slice(3, 5, None)]
+    """
+    if not len(costs):
+        return [slice(0, 0)]
+    place = np.cumsum(costs) // (limit or SLICE)
+    cuts = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(costs)]
+    return [slice(a, b) for a, b in itertools.pairwise(cuts)]
+
+
+def check_cost(cost: int, what: str) -> None:
+    """Raise ProtocolError if a request costs more than allowed.
+
+    Args:
+        cost: its cost.
+        what: what it asks for, for the message: 'neighbours of 5 rows'.
+    """
+    if cost > MOST:
+        raise ProtocolError(
+            f"{what} would take the work of reading {cost} neighbours, more than the {MOST} that "
+            "are allowed: ask for less at a time (a smaller batch, or a smaller fan-out)"
+        )
+
+
+def check_count(count: int, most: int, what: str) -> None:
+    """Raise ProtocolError if a request names more than `most` of something."""
+    if count > most:
+        raise ProtocolError(f"a request names {count} {what}, more than the {most} allowed")
+
+
+def picks_of(hop: HopRequest, degrees: Int64Array) -> Int64Array:
+    """Return how many neighbours a hop draws from rows at most."""
+    if hop.fanout < 0:
+        return degrees
+    if hop.replace:
+        return np.where(degrees > 0, hop.fanout, 0)
+    return np.minimum(degrees, hop.fanout)
+
+
+def reads_degrees(hop: HopRequest, has_excluded: bool) -> bool:
+    """Return whether the cost of a hop depends on the degrees of its rows."""
+    by_weight = hop.weighted and not hop.replace
+    reads_whole = hop.last or has_excluded or hop.method.needs_neighbor_ids
+    return hop.fanout < 0 or reads_whole or (by_weight and hop.fanout > _FEW_PICKS)
+
+
+def cost_of_row(hop: HopRequest) -> int:
+    """Return the cost of each row of a hop that does not depend on degrees."""
+    return _ROW + _cost_of_pick(hop) * max(hop.fanout, 0)
+
+
+def costs_of_rows(
+    hop: HopRequest, degrees: Int64Array, num_excluded: Int64Array | None
+) -> Int64Array:
+    """Return the cost of each row of a hop, [n] int64.
+
+    Args:
+        hop: the hop.
+        degrees: [n] int64.
+        num_excluded: [n] int64 excluded edges of each row, if there are any.
+
+    Raises:
+        ProtocolError: one row would take too long; it cannot be divided.
+    """
+    picks = picks_of(hop, degrees)
+    costs = _ROW + _cost_of_pick(hop) * picks
+    if hop.method.needs_neighbor_ids:  # LABOR reads rows whole
+        costs = costs + degrees * (_WEIGHTED_LABOR if hop.weighted else _LABOR)
+    elif hop.last:
+        costs = costs + degrees
+    if num_excluded is not None:
+        each = np.where(num_excluded > _FEW_EXCLUDED, _EXCLUDED, num_excluded > 0)
+        costs = costs + each * degrees + num_excluded
+    if hop.weighted and not hop.replace and hop.fanout >= 0:
+        gaps = np.minimum(num_excluded, degrees) if num_excluded is not None else 0
+        drawn = np.where(degrees > hop.fanout, picks, 0)  # others are taken whole
+        moves = drawn.astype(np.float64) * (drawn / 2 + gaps)
+        if len(moves) and moves.max() > _MOST_MOVES:
+            raise ProtocolError(
+                f"a fan-out of {hop.fanout} by weight without replacement takes too long from a "
+                "row of more neighbours: ask for a smaller one"
+            )
+        costs = costs + (moves / _MOVES).astype(np.int64)
+    return costs
+
+
+def check_draws(hop: HopRequest) -> None:
+    """Raise ProtocolError if a hop asks one row for too many draws with replacement."""
+    if hop.replace and hop.fanout > MOST_REPEATED:
+        raise ProtocolError(
+            f"a fan-out of {hop.fanout} with replacement is more than the {MOST_REPEATED} that are "
+            "allowed: ask for a smaller one"
+        )
+
+
+def costs_of_edges(degrees: Int64Array) -> Int64Array:
+    """Return the cost of a question for an edge of each row."""
+    return _ROW + degrees // _SCANNED
+
+
+def costs_of_induced(degrees: Int64Array, num_members: int) -> Int64Array:
+    """Return the cost of a look at all neighbours of each row, among so many nodes."""
+    return _ROW + (degrees // 2 if num_members <= _FEW_MEMBERS else degrees * _MEMBER)
+
+
+def rows_in_slice(row_bytes: int) -> int:
+    """Return how many rows of attributes are gathered at a time."""
+    return max(1, SLICE // (_ROW + row_bytes // _ROW_BYTES))
+
+
+def cost_of_rows(num_rows: int, row_bytes: int) -> int:
+    """Return the cost of gathering rows of an attribute."""
+    return _ATTRIBUTE + num_rows * (_ROW + row_bytes // _ROW_BYTES)
+
+
+def joined(
+    pieces: Sequence[Sequence[Array]], empty: Callable[[tuple[int, ...], np.dtype[Any]], Array]
+) -> Generator[None, None, list[Array]]:
+    """Return the arrays of replies to pieces of a request, joined.
+
+    Args:
+        pieces: arrays of the replies.
+        empty: allocates the arrays.
+    """
+    outs: list[Array] = []
+    for arrays in zip(*pieces, strict=True):
+        out = empty((sum(map(len, arrays)),), arrays[0].dtype)
+        begin = 0
+        for i, array in enumerate(arrays):
+            out[begin : begin + len(array)] = array
+            begin += len(array)
+            if i % 8 == 7:
+                yield
+        outs.append(out)
+    return outs
+
+
+def _cost_of_pick(hop: HopRequest) -> int:
+    if hop.weighted:
+        return _WEIGHTED_PICK
+    return _FAR_PICK if hop.fanout > _FEW_PICKS else _PICK
