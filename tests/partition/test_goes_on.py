@@ -231,9 +231,7 @@ def test_a_disk_that_is_too_small_is_refused(tmp_path, monkeypatch):
         free = 1000
 
     monkeypatch.setattr("khop.partition.plan.shutil.disk_usage", lambda folder: Usage)
-    with pytest.raises(
-        ValueError, match=r"has 1000 B free, but partitioning writes .* KiB there"
-    ):
+    with pytest.raises(ValueError, match=r"has 1000 B free, but partitioning writes .* KiB there"):
         khop.partition(graph(), tmp_path / "f", 3, **OPTIONS)
     assert list(tmp_path.iterdir()) == []
 

@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _ended(command, arguments, "interrupted", 130)
     except Terminated as end:
-        return _ended(command, arguments, "terminated", int(str(end)))
+        return _ended(command, arguments, "terminated", int(end.args[0]))
     except BrokenPipeError:  # the reader has closed the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -71,7 +71,8 @@ def partition_graph(
             `PartitionerBase`; and those of the method.
 
     Returns:
-        The summary of the folder; notebooks show it as a table.
+        The summary of the folder; notebooks show it as a table. Its `left_out` names attributes
+        without a row for each node or edge, which the folder does not hold.
 
     Raises:
         ValueError, TypeError: options that do not fit the method or the graph.
