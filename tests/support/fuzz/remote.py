@@ -173,7 +173,7 @@ def session(root: Path) -> Run:
             request = read_request(Open, changed)
             pipeline = request.spec.pipeline
             checks.pipeline(pipeline)
-            checks.arrays(request.names, [])
+            checks.arrays(pipeline, request.names, [])
             checks.columns(pipeline, columns_of([columns.reshape(shape)]))
         except (ProtocolError, IndexError):
             return

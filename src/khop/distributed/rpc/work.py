@@ -144,9 +144,9 @@ def costs_of_rows(
         each = np.where(num_excluded > _FEW_EXCLUDED, _EXCLUDED, num_excluded > 0)
         costs = costs + each * degrees + num_excluded
     if hop.weighted and not hop.replace and hop.fanout >= 0:
-        gaps = np.minimum(num_excluded, degrees) if num_excluded is not None else 0
+        gaps = 0 if num_excluded is None else np.minimum(num_excluded, degrees)
         drawn = np.where(degrees > hop.fanout, picks, 0)  # others are taken whole
-        moves = drawn.astype(np.float64) * (drawn / 2 + gaps)
+        moves: Array = drawn * (0.5 * drawn + gaps)
         if len(moves) and moves.max() > _MOST_MOVES:
             raise ProtocolError(
                 f"a fan-out of {hop.fanout} by weight without replacement takes too long from a "
