@@ -16,6 +16,7 @@ is no client's. Until then the handshakes of a key are counted instead, for a wh
 from __future__ import annotations
 
 import contextlib
+import math
 import resource
 import struct
 import threading
@@ -32,7 +33,13 @@ from khop import log
 from khop.distributed.rpc.key_gate import ADMITTED, LATER, REFUSED
 from khop.distributed.rpc.limits import Limits, RateLimiter
 from khop.distributed.rpc.listener import Listener
-from khop.distributed.rpc.tcp_sockets import bytes_received, end_connection, peer_of
+from khop.distributed.rpc.tcp_sockets import (
+    bytes_received,
+    end_connection,
+    is_unnamed,
+    peer_of,
+    wire_bytes,
+)
 from khop.loopback import is_loopback
 
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -58,12 +65,8 @@ _COUNT_SECONDS = 1.0
 _SAY_SECONDS = 60.0
 # Messages that may be taken before the reports of their connections are read.
 _MAX_EARLY = 4096
-# Names that ZeroMQ itself gives to peers: a zero byte and a number.
-_NAME_BYTES = 5
 # Bytes of a connection beside its messages: its handshake, and heartbeats and their answers.
 _HANDSHAKE_BYTES, _BYTES_PER_SECOND = 4096, 128
-# What ZeroMQ adds to a frame, short or long; and CURVE.
-_SHORT, _LONG, _LONG_FROM, _CURVE = 2, 9, 256, 33
 _REVOKED = "its key was revoked"
 _log = log.get(__name__)
 
@@ -206,9 +209,7 @@ class Connections:
             descriptor = int(frames[-1].get(zmq.SRCFD))
         except (zmq.ZMQError, ValueError):
             return True
-        overhead = 0 if self._server_key is None else _CURVE
-        sizes = [len(frame) + overhead for frame in frames]
-        nbytes = sum(size + (_LONG if size >= _LONG_FROM else _SHORT) for size in sizes)
+        nbytes = wire_bytes(map(len, frames), self._server_key is not None)
         connection = self._open.get(descriptor)
         if connection is None:  # accepted a moment ago; or ended meanwhile
             self._early.append((descriptor, frames[-1], nbytes))
@@ -249,7 +250,7 @@ class Connections:
             while True:
                 pause = self._look_at - self._clock()
                 if self._listener.is_paused or self._open:
-                    self._reports.poll(max(0, 1000 * min(pause, _LOOK_SECONDS)))
+                    self._reports.poll(max(0, math.ceil(1000 * min(pause, _LOOK_SECONDS))))
                 else:
                     self._reports.poll(None)
                 while self._reports.poll(0):
@@ -391,11 +392,6 @@ class Connections:
             connections=count,
             unproved=unproved,
         )
-
-
-def is_unnamed(name: bytes) -> bool:
-    """Return whether ZeroMQ itself has named a peer."""
-    return len(name) == _NAME_BYTES and name[0] == 0
 
 
 def _property(frame: zmq.Frame, name: str) -> str | None:
