@@ -4,6 +4,7 @@ import contextlib
 import socket
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -204,19 +205,19 @@ def test_all_clients_leave_connections_to_servers(part, keys):
 
 def test_a_connection_that_brings_no_message_ends(part, keys, often):
     """A client of khop greets, and stays however long it asks nothing."""
-    curve = keys.for_servers().curve()
+    honest = keys.clients["honest"]
     with (
-        serving(part, curve=curve, silent_seconds=0.3) as server,
-        client_with(server, keys, keys.clients["honest"]) as client,
+        serving(part, curve=keys.for_servers().curve()) as server,
+        client_with(server, keys, honest) as client,
         member_of(server, keys, keys.clients["hostile"]) as connect,
     ):
-        wait_until(
-            lambda: client.pump() is None and server.sockets.connections.num_connections == 1
-        )
+        connections = server.sockets.connections
+        wait_until(lambda: client.pump() is None and open_of(server, honest) == 1)
         silent = connect(greets=False)
-        wait_until(lambda: server.sockets.connections.num_connections == 2)
-        wait_until(lambda: server.sockets.connections.num_connections == 1)
-        assert open_of(server, keys.clients["honest"]) == 1
+        wait_until(lambda: connections.num_connections == 2)
+        connections._limits = replace(connections._limits, silent_seconds=0.0)  # time is over
+        wait_until(lambda: connections.num_connections == 1)
+        assert open_of(server, honest) == 1
         assert draws(client, part)
         assert not silent.poll(0)
 
