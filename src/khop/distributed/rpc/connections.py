@@ -58,6 +58,9 @@ _CLIENTS = 7 / 8
 # of the last 30 s, that have brought no message.
 _LEAST_OF_KEY = 64
 _SILENT_OF_KEY, _HANDSHAKE_SECONDS = 64, 30.0
+# Handshakes of a key per second, and at once; and of a key that all clients have. Each may be a
+# guess at the name that ZeroMQ gives next.
+_RATE_OF_KEY, _RATE_OF_ALL = (2.0, 256.0), (64.0, 4096.0)
 _LOOK_SECONDS = 0.25
 # The thread takes at most this share of a core for looking at connections.
 _LOOK_SHARE = 0.05
@@ -128,6 +131,8 @@ class Connections:
         self._count_at = self._say_at = self._look_at = 0.0
         self._reading_since = 0.0
         self._ended_log = RateLimiter(1.0, 50, clock)
+        self._rate_of_key = RateLimiter(*_RATE_OF_KEY, clock)
+        self._rate_of_all = RateLimiter(*_RATE_OF_ALL, clock)
         front.monitor(_MONITOR, _EVENTS)
         self._reports: zmq.Socket[bytes] = context.socket(zmq.PAIR)
         self._reports.linger = 0
@@ -166,16 +171,16 @@ class Connections:
                 return REFUSED
             now = self._clock()
             most = int(self._most_connections() * _CLIENTS)
-            of_key = most
-            silent = self._limits.handshakes
+            of_key, silent, rate = most, self._limits.handshakes, self._rate_of_all
             if len(self._clients) > 1:
                 of_key = min(most, max(_LEAST_OF_KEY, most // len(self._clients)))
-                silent = _SILENT_OF_KEY
+                silent, rate = _SILENT_OF_KEY, self._rate_of_key
             waiting = self._waiting(key, now)
             clients = sum(self._by_key.values()) - self._by_key[self._server_key or ""]
             clients += sum(map(len, self._handshakes.values()))
             own = self._by_key[key] + len(waiting)
-            if clients >= most or own >= of_key or len(waiting) >= silent:
+            is_full = clients >= most or own >= of_key or len(waiting) >= silent
+            if is_full or not rate.admit(key.encode()):
                 return LATER
             waiting.append(now)
             return ADMITTED
