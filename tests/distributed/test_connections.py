@@ -1,9 +1,11 @@
 """What a server's TCP connections may make it keep, and how many of them each key may have."""
 
 import contextlib
+import ctypes
 import socket
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import zmq
 
 from khop.distributed.rpc import connections as module
 from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.key_gate import ADMITTED, REFUSED
 from khop.distributed.rpc.keys import JobKeys
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.rpc.tcp_sockets import bytes_received, end_connection, peer_of
@@ -189,6 +192,43 @@ def test_a_member_leaves_connections_to_others(part, keys):
         wait_until(lambda: open_of(server, hostile) == 64)
 
 
+def test_handshakes_of_a_key_are_few(part, keys):
+    """64 that bring no message in 30 s; of others 256 at once, and two a second."""
+    key, now = keys.clients["hostile"].public, [1e6]
+    with serving(part, curve=keys.for_servers().curve()) as server:
+        connections = server.sockets.connections
+        connections._clock = lambda: now[0]
+        for limiter in (connections._rate_of_key, connections._rate_of_all):
+            limiter._clock = connections._clock
+
+        def admitted(brings_message):
+            count = 0
+            while connections.admit(key) == ADMITTED:
+                count += 1
+                if brings_message:
+                    connections._handshakes.clear()
+            return count
+
+        assert admitted(False) == 64
+        now[0] += 60
+        assert admitted(True) == 256
+        now[0] += 10
+        assert admitted(True) == 20
+        assert connections.admit(keys.server.public) == ADMITTED
+        assert connections.admit("x" * 40) == REFUSED
+
+
+def test_names_that_zeromq_gives_cannot_be_foreseen(part):
+    """It counts up from a number that follows from time and process; here from a random one."""
+    libc = ctypes.CDLL(None)
+    drawn = set()
+    for _ in range(2):
+        libc.srand(7)
+        with serving(part):
+            drawn.add(libc.rand())
+    assert len(drawn) == 2
+
+
 def test_all_clients_leave_connections_to_servers(part, keys):
     """An eighth: two keys with 14 each of 32."""
     with (
@@ -204,19 +244,19 @@ def test_all_clients_leave_connections_to_servers(part, keys):
 
 def test_a_connection_that_brings_no_message_ends(part, keys, often):
     """A client of khop greets, and stays however long it asks nothing."""
-    curve = keys.for_servers().curve()
+    honest = keys.clients["honest"]
     with (
-        serving(part, curve=curve, silent_seconds=0.3) as server,
-        client_with(server, keys, keys.clients["honest"]) as client,
+        serving(part, curve=keys.for_servers().curve()) as server,
+        client_with(server, keys, honest) as client,
         member_of(server, keys, keys.clients["hostile"]) as connect,
     ):
-        wait_until(
-            lambda: client.pump() is None and server.sockets.connections.num_connections == 1
-        )
+        connections = server.sockets.connections
+        wait_until(lambda: client.pump() is None and open_of(server, honest) == 1)
         silent = connect(greets=False)
-        wait_until(lambda: server.sockets.connections.num_connections == 2)
-        wait_until(lambda: server.sockets.connections.num_connections == 1)
-        assert open_of(server, keys.clients["honest"]) == 1
+        wait_until(lambda: connections.num_connections == 2)
+        connections._limits = replace(connections._limits, silent_seconds=0.0)  # time is over
+        wait_until(lambda: connections.num_connections == 1)
+        assert open_of(server, honest) == 1
         assert draws(client, part)
         assert not silent.poll(0)
 

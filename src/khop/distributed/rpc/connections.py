@@ -16,6 +16,7 @@ is no client's. Until then the handshakes of a key are counted instead, for a wh
 from __future__ import annotations
 
 import contextlib
+import math
 import resource
 import struct
 import threading
@@ -32,7 +33,13 @@ from khop import log
 from khop.distributed.rpc.key_gate import ADMITTED, LATER, REFUSED
 from khop.distributed.rpc.limits import Limits, RateLimiter
 from khop.distributed.rpc.listener import Listener
-from khop.distributed.rpc.tcp_sockets import bytes_received, end_connection, peer_of
+from khop.distributed.rpc.tcp_sockets import (
+    bytes_received,
+    end_connection,
+    is_unnamed,
+    peer_of,
+    wire_bytes,
+)
 from khop.loopback import is_loopback
 
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -51,6 +58,9 @@ _CLIENTS = 7 / 8
 # of the last 30 s, that have brought no message.
 _LEAST_OF_KEY = 64
 _SILENT_OF_KEY, _HANDSHAKE_SECONDS = 64, 30.0
+# Handshakes of a key per second, and at once; and of a key that all clients have. Each may be a
+# guess at the name that ZeroMQ gives next.
+_RATE_OF_KEY, _RATE_OF_ALL = (2.0, 256.0), (64.0, 4096.0)
 _LOOK_SECONDS = 0.25
 # The thread takes at most this share of a core for looking at connections.
 _LOOK_SHARE = 0.05
@@ -58,12 +68,8 @@ _COUNT_SECONDS = 1.0
 _SAY_SECONDS = 60.0
 # Messages that may be taken before the reports of their connections are read.
 _MAX_EARLY = 4096
-# Names that ZeroMQ itself gives to peers: a zero byte and a number.
-_NAME_BYTES = 5
 # Bytes of a connection beside its messages: its handshake, and heartbeats and their answers.
 _HANDSHAKE_BYTES, _BYTES_PER_SECOND = 4096, 128
-# What ZeroMQ adds to a frame, short or long; and CURVE.
-_SHORT, _LONG, _LONG_FROM, _CURVE = 2, 9, 256, 33
 _REVOKED = "its key was revoked"
 _log = log.get(__name__)
 
@@ -124,6 +130,8 @@ class Connections:
         self._others = 0
         self._count_at = self._say_at = self._look_at = 0.0
         self._ended_log = RateLimiter(1.0, 50, clock)
+        self._rate_of_key = RateLimiter(*_RATE_OF_KEY, clock)
+        self._rate_of_all = RateLimiter(*_RATE_OF_ALL, clock)
         front.monitor(_MONITOR, _EVENTS)
         self._reports: zmq.Socket[bytes] = context.socket(zmq.PAIR)
         self._reports.linger = 0
@@ -162,16 +170,16 @@ class Connections:
                 return REFUSED
             now = self._clock()
             most = int(self._most_connections() * _CLIENTS)
-            of_key = most
-            silent = self._limits.handshakes
+            of_key, silent, rate = most, self._limits.handshakes, self._rate_of_all
             if len(self._clients) > 1:
                 of_key = min(most, max(_LEAST_OF_KEY, most // len(self._clients)))
-                silent = _SILENT_OF_KEY
+                silent, rate = _SILENT_OF_KEY, self._rate_of_key
             waiting = self._waiting(key, now)
             clients = sum(self._by_key.values()) - self._by_key[self._server_key or ""]
             clients += sum(map(len, self._handshakes.values()))
             own = self._by_key[key] + len(waiting)
-            if clients >= most or own >= of_key or len(waiting) >= silent:
+            is_full = clients >= most or own >= of_key or len(waiting) >= silent
+            if is_full or not rate.admit(key.encode()):
                 return LATER
             waiting.append(now)
             return ADMITTED
@@ -198,9 +206,7 @@ class Connections:
             descriptor = int(frames[-1].get(zmq.SRCFD))
         except (zmq.ZMQError, ValueError):
             return True
-        overhead = 0 if self._server_key is None else _CURVE
-        sizes = [len(frame) + overhead for frame in frames]
-        nbytes = sum(size + (_LONG if size >= _LONG_FROM else _SHORT) for size in sizes)
+        nbytes = wire_bytes(map(len, frames), self._server_key is not None)
         connection = self._open.get(descriptor)
         if connection is None:  # accepted a moment ago; or ended meanwhile
             self._early.append((descriptor, frames[-1], nbytes))
@@ -241,7 +247,7 @@ class Connections:
             while True:
                 pause = self._look_at - self._clock()
                 if self._listener.is_paused or self._open:
-                    self._reports.poll(max(0, 1000 * min(pause, _LOOK_SECONDS)))
+                    self._reports.poll(max(0, math.ceil(1000 * min(pause, _LOOK_SECONDS))))
                 else:
                     self._reports.poll(None)
                 while self._reports.poll(0):
@@ -381,11 +387,6 @@ class Connections:
             connections=count,
             unproved=unproved,
         )
-
-
-def is_unnamed(name: bytes) -> bool:
-    """Return whether ZeroMQ itself has named a peer."""
-    return len(name) == _NAME_BYTES and name[0] == 0
 
 
 def _property(frame: zmq.Frame, name: str) -> str | None:

@@ -8,6 +8,7 @@ machine; `tcp://`, with CURVE if there are keys, for those of other machines.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -95,6 +96,9 @@ class ServerSockets:
         self.addresses["tcp"] = self._listener.bind(front)
 
     def _router(self) -> zmq.Socket[bytes]:
+        # libzmq names peers by numbers from rand() on, which it seeds by time and process id; a
+        # peer that knows the next one could end this process (see `Connections.note_message`).
+        ctypes.CDLL(None).srand(ctypes.c_uint(int.from_bytes(os.urandom(4), "little")))
         socket = self.context.socket(zmq.ROUTER)
         socket.linger = 0
         socket.sndhwm = self.limits.unread

@@ -1,4 +1,4 @@
-"""State of TCP connections that another thread, or ZeroMQ, owns. Imports no torch.
+"""State of TCP connections that ZeroMQ owns, and its form of messages. Imports no torch.
 
 Servers run it. Such a descriptor may be closed, and become another file, at any time. What is only
 read may then be wrong once. A connection is ended by a copy of its descriptor, after a check that
@@ -11,12 +11,28 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 # <linux/tcp.h>: offset of `tcpi_bytes_received` in `struct tcp_info`, since Linux 4.1.
 _RECEIVED = struct.Struct("=Q")
 _RECEIVED_AT = 128
+# What ZeroMQ adds to a frame, short or long, and CURVE to a frame.
+_SHORT, _LONG, _LONG_FROM, _CURVE = 2, 9, 256, 33
+# Names that ZeroMQ itself gives to peers: a zero byte and a number.
+_NAME_BYTES = 5
+
+
+def wire_bytes(sizes: Iterable[int], has_curve: bool) -> int:
+    """Return the bytes of a message on the wire, given the sizes of its frames."""
+    overhead = _CURVE if has_curve else 0
+    sealed = [size + overhead for size in sizes]
+    return sum(size + (_LONG if size >= _LONG_FROM else _SHORT) for size in sealed)
+
+
+def is_unnamed(name: bytes) -> bool:
+    """Return whether ZeroMQ itself has named a peer."""
+    return len(name) == _NAME_BYTES and name[0] == 0
 
 
 def peer_of(descriptor: int) -> Any:
