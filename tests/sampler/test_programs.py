@@ -1,5 +1,9 @@
 """Programs: methods that ask the graph themselves, in memory."""
 
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -141,3 +145,37 @@ def test_steps_side_by_side():
             waited.append(next(running))
     assert waited == [["a0", "c0"], ["a1"]]
     assert stop.value.value == ["a", "b", "c"]
+
+
+@register
+@dataclass(frozen=True)
+class Misnamed(Smallest):
+    """Delivers something else than its class names."""
+
+    name: ClassVar[str] = "test-misnamed"
+
+    def draw(self, graph: Any) -> Generator[list[Any], None, None]:
+        yield from super().draw(graph)
+        norms = graph.values["e0.edge_norm"]
+        if self.hops == 1:
+            graph.values["e0.other"] = norms
+        elif self.hops == 2:
+            del graph.values["n0.node_norm"]
+        else:
+            graph.values["e0.edge_norm"] = norms[1:] if self.fanout == 1 else norms.astype(float)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((1, 1), r"Misnamed delivers .*'e0.other'.* these are \['e0.edge_norm', 'n0.node_norm'\]"),
+        ((1, 2), r"Misnamed delivers \['e0.edge_norm'\], but .*'n0.node_norm'"),
+        ((1, 3), r"must deliver 'e0.edge_norm' as float32 of shape .*\(got float32 of shape"),
+        ((2, 3), r"must deliver 'e0.edge_norm' as float32 of shape .*\(got float64 of shape"),
+    ],
+)
+def test_values_are_those_that_the_class_names(options, message):
+    """So that none is there in memory and lost over partitions."""
+    loader = NeighborLoader(twins.homogeneous(), Misnamed(*options), SEEDS, batch_size=4)
+    with pytest.raises(ValueError, match=message):
+        next(iter(loader))

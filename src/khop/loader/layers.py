@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.neighbor_sampler import EdgeIndex
@@ -115,9 +114,9 @@ def _is_drawn_anew(destinations: Tensor, ends: list[int], num_dst: list[int]) ->
         ends: 0, then the number of edges up to each hop.
         num_dst: number of seeds, then of nodes up to each hop.
     """
+    # Edges of a hop are in the order of the nodes that drew them: the first tells.
     hops = [hop for hop in range(1, len(ends) - 1) if ends[hop + 1] > ends[hop]]
-    least = [destinations[ends[hop] : ends[hop + 1]].min() - num_dst[hop - 1] for hop in hops]
-    return bool(least) and bool((torch.stack(least) < 0).any())
+    return any(int(destinations[ends[hop]]) < num_dst[hop - 1] for hop in hops)
 
 
 def _known(store: Any, name: str, what: Any) -> Any:

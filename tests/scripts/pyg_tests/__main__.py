@@ -68,6 +68,10 @@ NOT_RUN = {
     "loader/test_ibmb_loader.py, loader/test_temporal_dataloader.py, loader/test_dataloader.py": (
         "loaders that khop does not have"
     ),
+    "nn/conv/test_hgt_conv.py": "a layer of HGT's model: nothing is drawn",
+    "nn/models/test_tgn.py": "its loader of last neighbours is a part of PyG's TGN",
+    "llm/utils/test_rag_graph_store.py": "the store of PyG's llm package, with a stand-in for a "
+    "sampler: nothing is drawn",
 }
 
 

@@ -13,7 +13,8 @@ _PRIVATE = "PyG's bidirectional sampler calls private methods of PyG's own sampl
 # {what is swapped: {test, or one of its cases: reason}}
 LEFT_OUT = {
     "loaders": {
-        "test_cluster_gcn": "calls ClusterData._partition, which is private",
+        "test_cluster_gcn": "calls ClusterData._partition, which is private, and expects the edges "
+        "of a node by their other ends: those of khop's batches are in the graph's order",
         "test_cluster_gcn_correctness": "expects the edges of a node by their other ends: those "
         "of khop's batches are in the graph's order",
         "test_dataloader_with_dynamic_batches": "expects an item twice: PyG's sampler repeats one "

@@ -34,9 +34,9 @@ class FastGcn(LayerMethod):
 
     Args:
         nodes_per_layer: number of draws of each layer; nodes drawn twice are there once.
-        edge_norm: 'ht': `edge_norm` is m / (t q), of a node drawn m times in t draws, and sums
-            weighted by it are those of whole neighbourhoods in expectation; 'hajek': that, scaled
-            so that a row's add up to the number of its edges, for means, which vary less.
+        edge_norm: for sums 'ht': `edge_norm` is m / (t q), of a node drawn m times in t draws, and
+            sums weighted by it are those of whole neighbourhoods, without bias. For means 'hajek',
+            the default: as of `PoissonLadies`.
 
     Raises:
         ValueError: options out of range. When the loader is made: a heterogeneous graph, or a

@@ -141,7 +141,7 @@ class LayerMethod(ProgramMethod):
 @register
 @dataclass(frozen=True)
 class PoissonLadies(LayerMethod):
-    """Layers of a given number of nodes, drawn together for all rows, without bias.
+    """Layers of a given number of nodes, drawn together for all rows.
 
     A layer's rows are all nodes so far. A neighbour u of these has the importance q_u, the sum of
     1 / degree^2 over the rows that it is a neighbour of, and is taken with chance
@@ -157,9 +157,10 @@ class PoissonLadies(LayerMethod):
     Args:
         nodes_per_layer: number of nodes that each layer draws, in expectation.
         skip: nodes of a layer's rows that are neighbours of others are taken always.
-        edge_norm: 'ht': `edge_norm` is 1 / pi, and sums weighted by it are those of whole
-            neighbourhoods in expectation; 'hajek': that, scaled so that a row's add up to the
-            number of its edges, for means, which vary less.
+        edge_norm: for sums 'ht': `edge_norm` is 1 / pi, and sums weighted by it are those of whole
+            neighbourhoods, without bias. For means 'hajek', the default: that, scaled so that a
+            row's add up to the number of its edges in the batch. Such means vary less, and their
+            bias vanishes as layers grow; sums by it are too small.
 
     Raises:
         ValueError: options out of range. When the loader is made: a heterogeneous graph, or a
