@@ -32,7 +32,7 @@ from khop.sampler.device import DeviceOptions
 
 _ENOUGH = 20  # failures: after a fault of a GPU all further ones fail, too
 _EVERY = 5.0  # seconds between two writes
-_LEFT = 256 << 20  # bytes of a GPU that are left to be used where its memory is taken
+_LEFT = 1 << 30  # bytes of a GPU that are left where its memory is taken: loaders need .4 GB
 _FANOUTS = (-1, 0, 1, 2, 3, 5, 15)
 _FEATURES = ("float32", "float64", "float16", "int64", "int8")
 
@@ -132,14 +132,18 @@ def surroundings(rng: np.random.Generator, device: str) -> Iterator[None]:
         return
     make_stream: Any = torch.cuda.Stream
     stream = make_stream() if rng.random() < 0.5 else torch.cuda.current_stream()
-    with torch.cuda.stream(stream), contextlib.ExitStack() as held:
-        if rng.random() < 0.2:
-            free, _ = torch.cuda.mem_get_info()
-            taken = torch.empty(max(0, free - _LEFT), dtype=torch.uint8, device="cuda")
-            held.callback(taken.resize_, 0)
+    with torch.cuda.stream(stream):
+        if rng.random() > 0.2:
+            yield
+            return
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info()
+        taken = torch.empty(max(0, free - _LEFT), dtype=torch.uint8, device="cuda")
+        try:
+            yield
+        finally:
             del taken
-            held.callback(torch.cuda.empty_cache)
-        yield
+            torch.cuda.empty_cache()
 
 
 def large_kernel(rng: np.random.Generator, device: str) -> None:

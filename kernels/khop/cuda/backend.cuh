@@ -17,6 +17,7 @@
 #include "khop/cuda/check.hpp"
 #include "khop/cuda/host_memory.hpp"
 #include "khop/cuda/staging.hpp"
+#include "khop/cuda/stream.hpp"
 #include "khop/device/allocator.hpp"
 #include "khop/device/steps/backend.hpp"
 
@@ -94,14 +95,6 @@ class Recording {
   int device_ = 0;
   cudaGraphExec_t graph_ = nullptr;
 };
-
-// A stream of the current device, of a higher priority than others have: a batch is a chain of
-// small kernels, of which each would wait for a trainer's large ones.
-inline cudaStream_t make_stream() {
-  cudaStream_t stream = nullptr;
-  KHOP_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, -1));
-  return stream;
-}
 
 class Backend {
  public:

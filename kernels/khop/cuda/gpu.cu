@@ -6,6 +6,7 @@
 
 #include "khop/cuda/backend.cuh"
 #include "khop/cuda/gpu.hpp"
+#include "khop/cuda/stream.hpp"
 #include "khop/device/device_on.hpp"
 
 namespace khop::cuda {

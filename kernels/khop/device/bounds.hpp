@@ -10,6 +10,7 @@
 #include "khop/core/subgraph.hpp"
 #include "khop/device/sample_plan.hpp"
 #include "khop/device/steps/batch_view.hpp"
+#include "khop/device/steps/pick_rows.hpp"
 
 namespace khop::device {
 
@@ -73,15 +74,25 @@ inline HopStep step_of(HopOptions options, bool has_excluded, int64_t max_degree
   return {options, has_excluded || options.weighted ? RowMode::kFiltered : RowMode::kWhole, 0};
 }
 
+// Words that a thread needs to draw a row.
+inline int64_t words_of(const HopStep& step, const GraphArrays& graph) {
+  if (step.mode != RowMode::kPicked) return 0;
+  const HopOptions& options = step.options;
+  if (options.method == HopMethod::kLabor) {
+    return product(labor_words(1, options.weighted), options.fanout);
+  }
+  if (options.weighted) return options.replace ? 0 : product(2, options.fanout);
+  const bool scans =
+      options.fanout <= kScanLimit && graph.max_degree <= std::numeric_limits<uint32_t>::max();
+  return options.replace || scans ? 0 : PickedSet::words_for(options.fanout);
+}
+
 class BoundsOfBatch {
  public:
   // seeds, num_ids: of each node type. `has_excluded`: edge types of which edges are left out.
-  // `words`: that a thread needs for a step over an edge type.
-  template <class Words>
   BoundsOfBatch(const SamplePlan& plan, const std::vector<Relation>& relations,
                 const std::vector<int64_t>& seeds, const std::vector<int64_t>& num_ids,
-                bool disjoint, const std::vector<bool>& has_excluded, const Room& learned,
-                Words&& words) {
+                bool disjoint, const std::vector<bool>& has_excluded, const Room& learned) {
     std::vector<int64_t> frontier = seeds;
     std::vector<int64_t> positions = seeds;
     std::vector<std::vector<int64_t>> found(plan.num_hops());
@@ -98,7 +109,7 @@ class BoundsOfBatch {
         if (step.is_empty()) continue;
         const int64_t edges = add(hop, step, frontier[destination], max_degree);
         found[h][source] = std::min(found[h][source] + std::min(edges, kEnough), kEnough);
-        hop.words_per_thread = std::max(hop.words_per_thread, words(r, step));
+        hop.words_per_thread = std::max(hop.words_per_thread, words_of(step, plan.graphs[r]));
       }
       for (std::size_t t = 0; t < seeds.size(); ++t) {
         positions[t] = std::min(positions[t] + found[h][t], kEnough);

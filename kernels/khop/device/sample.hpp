@@ -17,6 +17,7 @@
 #include "khop/device/bounds.hpp"
 #include "khop/device/errors.hpp"
 #include "khop/device/exclude.hpp"
+#include "khop/device/recorded.hpp"
 #include "khop/device/sample_plan.hpp"
 #include "khop/device/sample_steps.hpp"
 #include "khop/device/type_memory.hpp"
@@ -85,7 +86,7 @@ class BatchOn {
 
   // Draws; waits for nothing.
   void sample(SamplePlan plan) {
-    check(plan);
+    check_plan(plan);
     plan_ = std::move(plan);
     draw();
   }
@@ -95,7 +96,7 @@ class BatchOn {
 
   // Waits for the batch, and draws it again where it found too little room.
   void finish() {
-    if (!plan_.has_value()) sample(no_hops());
+    if (!plan_.has_value()) sample(plan_without_hops(relations_.size()));
     for (;;) {
       if (has_failed_) {
         throw std::runtime_error(
@@ -166,30 +167,6 @@ class BatchOn {
       throw std::length_error("a disjoint batch of " + std::to_string(num_trees) +
                               " seeds is too large for this graph; use smaller batches");
     }
-  }
-
-  void check(const SamplePlan& plan) const {
-    for (std::size_t r = 0; r < relations_.size(); ++r) {
-      for (const HopOptions& options : plan.hops[r]) check(options, plan.graphs[r]);
-    }
-  }
-
-  static void check(const HopOptions& options, const GraphArrays& graph) {
-    if (options.weighted && graph.weight_sums == nullptr) {
-      throw std::invalid_argument("weighted draws need a graph with weights");
-    }
-    if (options.method == HopMethod::kLabor && !graph.view().knows_neighbors()) {
-      throw std::invalid_argument("LABOR needs a graph with the neighbours' original ids");
-    }
-    if (options.replace && options.fanout > std::numeric_limits<int32_t>::max()) {
-      throw std::length_error("a fan-out of " + std::to_string(options.fanout) +
-                              " with replacement is more than 2^31 - 1");
-    }
-  }
-
-  SamplePlan no_hops() const {
-    const std::size_t count = relations_.size();
-    return {std::vector<GraphArrays>(count), std::vector<std::vector<HopOptions>>(count)};
   }
 
   // Edge types in the order in which a hop goes over them (batch_view.hpp).
@@ -266,21 +243,7 @@ class BatchOn {
     for (const auto& type : types_) num_ids.push_back(type.num_ids());
     std::vector<bool> has_excluded;
     for (const auto& excluded : excluded_) has_excluded.push_back(!excluded.empty());
-    bounds_.emplace(*plan_, relations_, most_seeds, num_ids, disjoint_, has_excluded, learned_,
-                    [&](std::size_t r, const HopStep& step) { return words_of(r, step); });
-  }
-
-  // Words that a row needs to be drawn.
-  int64_t words_of(std::size_t r, const HopStep& step) const {
-    if (step.mode != RowMode::kPicked) return 0;
-    const HopOptions& options = step.options;
-    if (options.method == HopMethod::kLabor) {
-      return product(labor_words(1, options.weighted), options.fanout);
-    }
-    if (options.weighted) return options.replace ? 0 : product(2, options.fanout);
-    const bool scans = options.fanout <= kScanLimit &&
-                       plan_->graphs[r].max_degree <= std::numeric_limits<uint32_t>::max();
-    return options.replace || scans ? 0 : PickedSet::words_for(options.fanout);
+    bounds_.emplace(*plan_, relations_, most_seeds, num_ids, disjoint_, has_excluded, learned_);
   }
 
   // Returns whether any memory that recordings use has moved.
@@ -367,35 +330,12 @@ class BatchOn {
       upload_and_launch();
       return;
     }
-    const Recorded now{head_.sizes(), bounds_->hops, methods(), is_timed_, num_wide()};
+    const Recorded now{head_.sizes(), bounds_->hops, methods_of(*plan_), is_timed_, num_wide()};
     if (!recording_.has_value() || !(recorded_ == now)) {
       recording_ = backend_.record(upload_and_launch);
       recorded_ = now;
     }
     backend_.launch(*recording_);
-  }
-
-  // What the launches of a batch depend on, beside where its memory is. All else is in the head.
-  struct Recorded {
-    HeadSizes sizes;
-    std::vector<HopBounds> hops;
-    std::vector<HopMethod> methods;
-    bool is_timed = false;
-    int64_t num_wide = 0;
-
-    bool operator==(const Recorded& other) const {
-      return sizes == other.sizes && hops == other.hops && methods == other.methods &&
-             is_timed == other.is_timed && num_wide == other.num_wide;
-    }
-  };
-
-  // Of each hop over each edge type: there are kernels for each method.
-  std::vector<HopMethod> methods() const {
-    std::vector<HopMethod> methods;
-    for (const auto& hops : plan_->hops) {
-      for (const HopOptions& options : hops) methods.push_back(options.method);
-    }
-    return methods;
   }
 
   int64_t num_wide() const {
