@@ -142,7 +142,9 @@ def test_two_trainers(folder_of):
             (5, [1, 4], {"0": [0, 2], "1": [3]}, 2),
         )
     ]
-    results = jobs.finish_trainers(jobs.start_trainers("compare_all", {"cases": cases}, 2), 150)
+    results = jobs.finish_trainers(
+        jobs.start_trainers("compare_all", {"cases": cases}, 2), 150, silent=True
+    )
     for case, *of_each in zip(cases, *results, strict=True):
         assert [r["batches"] for r in of_each] == [[5, 5], [5, 5]], case
         assert all((r["rows"]["remote"] > 0) == (case is not cases[0]) for r in of_each), case
