@@ -6,8 +6,9 @@ import contextlib
 import enum
 import itertools
 import os
+import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from khop import log
 from khop.distributed.job.polling import pauses
@@ -15,7 +16,6 @@ from khop.distributed.job.rendezvous import Rendezvous, StoreRendezvous
 from khop.distributed.processes.exit_hooks import call_at_end
 from khop.distributed.processes.hosts import host_identity
 from khop.errors import RendezvousError
-
 
 # Seconds that a trainer may take to end its servers when all have finished.
 _LEAVING_SECONDS = 5.0
@@ -122,6 +122,13 @@ class TrainerContext(DistContext):
         return next(self._counts.setdefault(kind, itertools.count()))
 
 
+class Closable(Protocol):
+    """What can be closed."""
+
+    def close(self) -> None:
+        """Release what it holds; harmless if called again."""
+
+
 class WorkerContext(TrainerContext):
     """Place of a trainer that loads a partition; `init_worker_group` returns it.
 
@@ -152,6 +159,7 @@ class WorkerContext(TrainerContext):
         self.insecure = insecure
         self.store = rendezvous.own_store()
         self._servers_to_keep: list[Callable[[], None]] = []
+        self._groups: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._uses_others = False
         self._is_closed = False
         self.others_have_finished = rendezvous.world_size == 1
@@ -159,6 +167,10 @@ class WorkerContext(TrainerContext):
     def keep_for_others(self, close: Callable[[], None]) -> None:
         """Register servers that others use: `close` is called when all trainers have finished."""
         self._servers_to_keep.append(close)
+
+    def close_before_leaving(self, group: Closable) -> None:
+        """Register what ends before this trainer leaves, unless it is dropped sooner."""
+        self._groups.add(group)
 
     def use_others(self) -> None:
         """Register that this trainer uses servers of others, which wait until it leaves."""
@@ -175,6 +187,8 @@ class WorkerContext(TrainerContext):
         if self._is_closed:
             return
         self._is_closed = True
+        for group in list(self._groups):
+            group.close()
         others = [r for r in range(self.world_size) if r != self.rank]
         takes_part = bool(others) and (self._uses_others or bool(self._servers_to_keep))
         with contextlib.suppress(RuntimeError, RendezvousError):
