@@ -119,9 +119,10 @@ def test_labels_from_a_file(graph, folder_of, tmp_path):
         dataset = DistDataset().load(
             graph_dir=folder_of("random", 1), whole_node_label_file=tmp_path / name
         )
-        batch = next(iter(DistNeighborLoader(dataset, [3], graph.train_mask, 16)))
+        options = {"collect_features": False}
+        batch = next(iter(DistNeighborLoader(dataset, [3], graph.train_mask, 16, **options)))
         assert torch.equal(batch.y, labels[batch.n_id])
-        assert batch.x is None  # collect_features is off
+        assert batch.x is None
 
 
 def test_two_trainers(folder_of):
