@@ -28,6 +28,7 @@ def test_shares_are_the_batch_of_one_process(tmp_path, num_parts):
     jobs.finish_trainers(start("compare", tmp_path / "parts", num_parts), 120, silent=True)
 
 
+@pytest.mark.fault
 def test_a_trainer_that_is_killed(tmp_path):
     """The others get an error that names it, and end as they like."""
     done = str(tmp_path / "done")

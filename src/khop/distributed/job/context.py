@@ -123,7 +123,7 @@ class TrainerContext(DistContext):
 
 
 class Closable(Protocol):
-    """What can be closed."""
+    """Object that can be closed."""
 
     def close(self) -> None:
         """Release what it holds; harmless if called again."""

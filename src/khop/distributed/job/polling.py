@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from khop.interrupts import raise_dropped
+
 _SHORTEST, _LONGEST, _GROWTH = 0.005, 0.1, 1.5
 
 
@@ -23,6 +25,7 @@ def pauses(timeout: float) -> Iterator[None]:
     """
     end, pause = time.monotonic() + timeout, _SHORTEST
     while True:
+        raise_dropped()
         yield
         left = end - time.monotonic()
         if left <= 0:

@@ -41,7 +41,7 @@ class DistClusterLoader(DistNeighborLoader):
             keeps (`cluster_ids` of partitioners, `khop partition --cluster-ids`).
         shuffle: draw the clusters of each epoch in another order.
         drop_last: leave out a last batch of fewer clusters.
-        with_edge: deliver `e_id`, and edge attributes if the folder has any. False saves their time.
+        with_edge: deliver `e_id`, and edge attributes if the folder has any.
         edge_dir: direction of the folder's neighbours, to be checked. If None, any.
         collect_features: deliver node attributes, and edge attributes if `with_edge`.
         to_device, random_seed, worker_options, seed, stream, transform, even_batches: as for

@@ -52,7 +52,7 @@ class DistNeighborLoader(DistLoader):
         batch_size: seeds per batch.
         shuffle: draw a new order each epoch.
         drop_last: leave out a last batch that would be smaller (on every trainer).
-        with_edge: deliver `e_id`, and edge attributes if the folder has any. False saves their time.
+        with_edge: deliver `e_id`, and edge attributes if the folder has any.
         with_weight: draw neighbours by the weights that the folder was partitioned with.
         edge_dir: 'in' or 'out'; must be the folder's. If None, the folder's. Edges of batches
             point towards the seeds: with 'out' they are reverses of the graph's, and edges of

@@ -21,6 +21,7 @@ from torch import Tensor
 from khop.distributed.job.barrier import MonitoredBarrier
 from khop.distributed.job.context import WorkerContext
 from khop.errors import RendezvousError
+from khop.interrupts import raise_dropped
 
 # Seconds between looks for trainers that have failed or left, while a call waits.
 _LOOK_SECONDS = 0.25
@@ -141,6 +142,7 @@ class TrainerGroup:
                 work.wait(timedelta(seconds=_LOOK_SECONDS))
             if work.is_completed():
                 break
+            raise_dropped()
             self._barrier.check()
             if step is not None:
                 self._check_left(step)
