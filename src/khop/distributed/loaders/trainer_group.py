@@ -93,10 +93,11 @@ class TrainerGroup:
             raise RendezvousError("this loader has been shut down, or its trainer has left the job")
         out = rows.new_empty((sum(received), *rows.shape[1:]))
         try:
-            self._pending = dist.all_to_all_single(
+            work = dist.all_to_all_single(
                 out, rows.contiguous(), received, sent, group=self._group, async_op=True
             )
-            self._wait(self._pending, step)
+            self._pending = work
+            self._wait(work, step)
             self._pending = None
         except RendezvousError as error:
             self._fail(error)
@@ -200,15 +201,16 @@ class TrainerGroup:
         self._barrier.close(failure)
         if not self._is_own:
             return
-        if self._pending is not None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
             # The group's threads would wait for it. Gloo closes all connections of a group when a
             # wait in it is timed out.
             with contextlib.suppress(RuntimeError):
                 message = dist.irecv(torch.empty(1), self._others[0], group)
+                assert message is not None
                 message.wait(timedelta(milliseconds=1))
             with contextlib.suppress(RuntimeError):
-                self._pending.wait()
-            self._pending = None
+                pending.wait()
         # The user may have destroyed all groups.
         with contextlib.suppress(AssertionError, ValueError, RuntimeError):
             dist.destroy_process_group(group)
