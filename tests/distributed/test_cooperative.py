@@ -25,7 +25,7 @@ def start(job, root, num_parts, **arguments):
 @pytest.mark.parametrize("num_parts", [2, 3])
 def test_shares_are_the_batch_of_one_process(tmp_path, num_parts):
     """Nodes, edges and their attributes, loss and gradients, of two epochs."""
-    jobs.finish_trainers(start("compare", tmp_path / "parts", num_parts), 120, silent=True)
+    jobs.finish_trainers(start("compare", tmp_path / "parts", num_parts), silent=True)
 
 
 @pytest.mark.fault

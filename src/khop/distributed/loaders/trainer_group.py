@@ -202,7 +202,7 @@ class TrainerGroup:
         if not self._is_own:
             return
         pending, self._pending = self._pending, None
-        if pending is not None:
+        if pending is not None and self._others:
             # The group's threads would wait for it. Gloo closes all connections of a group when a
             # wait in it is timed out.
             with contextlib.suppress(RuntimeError):
