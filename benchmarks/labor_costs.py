@@ -210,6 +210,7 @@ class _opened:
             method,
             seeds,
             batch_size=BATCH,
+            with_edge=False,
             collect_features=True,
             seed=1,
             worker_options=options,

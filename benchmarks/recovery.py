@@ -139,6 +139,7 @@ def _make_loader(case: Case, root: Path, num_nodes: int) -> DistNeighborLoader:
         batch_size=1024,
         shuffle=True,
         seed=1,
+        with_edge=False,
         collect_features=True,
         worker_options=options,
     )

@@ -154,7 +154,6 @@ def make_loader(task: Task, dataset: DistDataset, args: argparse.Namespace):
         strict_negatives=True,
         exclude_seed_edges=False if args.keep_seed_edges else "reverse",
         shuffle=True,
-        collect_features=True,
         seed=args.seed,
         worker_options=MpDistSamplingWorkerOptions(num_workers=args.num_workers),
     )

@@ -70,7 +70,6 @@ def make_loaders(
             seeds if node_type is None else (node_type, seeds),
             batch_size=args.batch_size,
             shuffle=name == "train",
-            collect_features=True,
             seed=args.seed,
             worker_options=MpDistSamplingWorkerOptions(num_workers=args.num_workers),
         )

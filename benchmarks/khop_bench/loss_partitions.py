@@ -98,6 +98,7 @@ def _khop_loader(task: Sections, rank: int, seed: int, folder: str) -> Any:
         node_split("train_mask", dataset),
         batch_size=task.batch_size // TRAINERS,
         shuffle=True,
+        with_edge=False,
         collect_features=True,
         seed=seed,
         worker_options=MpDistSamplingWorkerOptions(num_workers=1),

@@ -119,9 +119,10 @@ def test_labels_from_a_file(graph, folder_of, tmp_path):
         dataset = DistDataset().load(
             graph_dir=folder_of("random", 1), whole_node_label_file=tmp_path / name
         )
-        batch = next(iter(DistNeighborLoader(dataset, [3], graph.train_mask, 16)))
+        options = {"collect_features": False}
+        batch = next(iter(DistNeighborLoader(dataset, [3], graph.train_mask, 16, **options)))
         assert torch.equal(batch.y, labels[batch.n_id])
-        assert batch.x is None  # collect_features is off
+        assert batch.x is None
 
 
 def test_two_trainers(folder_of):
@@ -142,7 +143,9 @@ def test_two_trainers(folder_of):
             (5, [1, 4], {"0": [0, 2], "1": [3]}, 2),
         )
     ]
-    results = jobs.finish_trainers(jobs.start_trainers("compare_all", {"cases": cases}, 2), 150)
+    results = jobs.finish_trainers(
+        jobs.start_trainers("compare_all", {"cases": cases}, 2), 150, silent=True
+    )
     for case, *of_each in zip(cases, *results, strict=True):
         assert [r["batches"] for r in of_each] == [[5, 5], [5, 5]], case
         assert all((r["rows"]["remote"] > 0) == (case is not cases[0]) for r in of_each), case

@@ -217,7 +217,8 @@ def test_terminated_trainer_takes_its_children_along(folder_of, tmp_path):
 def test_trainer_that_finishes_early(folder_of):
     """Its server stays until the others have finished."""
     arguments = {"root": str(folder_of("random", 2)), "homes": [0, 1], "num_workers": [1, None]}
-    early, late = jobs.finish_trainers(jobs.start_trainers("early", arguments, 2))
+    trainers = jobs.start_trainers("early", arguments, 2)
+    early, late = jobs.finish_trainers(trainers, silent=True)
     assert early["batches"] == [1, 1]
     assert late["batches"] == [5, 5]
     assert all(count > 0 for count in late["remote"])

@@ -1,21 +1,50 @@
 """Trainers that find each other in a store where others have been before."""
 
+import contextlib
 import itertools
+import signal
 import threading
 import time
 
 import pytest
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, TCPStore
 
 from khop.distributed.job.generation import establish_generation
+from khop.distributed.job.rendezvous import StoreRendezvous
 from khop.errors import RendezvousError
 
 
-def call(store, world_size, delays, timeout=5.0):
-    """What each trainer that comes, {rank: seconds after the first}, is told or raises."""
+class Stopped(BaseException):
+    """What a handler of a signal raises."""
+
+
+@contextlib.contextmanager
+def signalled(after=0.1):
+    """A signal comes in a moment, whose handler raises `Stopped`; fails if it took effect late."""
+
+    def stop(*_):
+        raise Stopped
+
+    before = signal.signal(signal.SIGALRM, stop)
+    begin = time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, after)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - begin < 30
+
+
+def call(stores, world_size, delays, timeout=5.0):
+    """What each trainer that comes, {rank: seconds after the first}, is told or raises.
+
+    Trainers share a store, or have each their own connection.
+    """
     results = {}
 
     def run(rank, delay):
+        store = stores[rank] if isinstance(stores, list) else stores
         time.sleep(delay)
         try:
             results[rank] = establish_generation(store, "group", rank, world_size, timeout)
@@ -81,3 +110,31 @@ def test_killed_between():
     found = call(store, 3, {0: 0.0, 1: 0.0, 2: 0.5})
     assert len(set(found.values())) == 1
     assert isinstance(found[2], str)
+
+
+def connections(count):
+    """A store of this process, and further connections to it."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    others = [TCPStore("127.0.0.1", store.port, wait_for_workers=False) for _ in range(count - 1)]
+    return [store, *others]
+
+
+def test_waiting_is_silent(capfd):
+    """Torch's stores warn of each wait that takes longer than it may: nothing waits in them."""
+    stores = connections(3)
+    found = call(stores, 3, {0: 0.0, 1: 0.0, 2: 0.6})
+    assert len(set(found.values())) == 1
+    waiting = StoreRendezvous(stores[0], "group", 0, 2, 0.3)
+    with pytest.raises(RendezvousError, match=r"waited 0 s for trainer\(s\) \[1\] to begin"):
+        waiting.wait_for("value", [1], "begin")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_waiting_can_be_interrupted():
+    """A signal's exception ends it at once, long before the timeout."""
+    (store,) = connections(1)
+    waiting = StoreRendezvous(store, "group", 0, 2, 60.0)
+    with signalled(), pytest.raises(Stopped):
+        waiting.wait_for("value", [1], "begin")
+    with signalled(), pytest.raises(Stopped):
+        establish_generation(store, "group", 1, 2, 60.0)

@@ -54,7 +54,7 @@ def test_forms_of_input(graph, folder_of):
 def test_two_trainers(graph, folder_of):
     """Shares are disjoint, even and mostly local; unequal seeds still make equal batch counts."""
     arguments = {"root": str(folder_of("random", 2)), "homes": [0, 1], "num_workers": 1}
-    results = jobs.finish_trainers(jobs.start_trainers("split", arguments, 2))
+    results = jobs.finish_trainers(jobs.start_trainers("split", arguments, 2), silent=True)
     shares = [set(r["share"]) for r in results]
     assert shares[0] | shares[1] == set(graph.train_mask.nonzero().view(-1).tolist())
     assert not shares[0] & shares[1]

@@ -1,7 +1,9 @@
-"""A trainer of cooperative batches, compared with one process: RANK PORT FOLDER."""
+"""Trainers of cooperative batches; run as those of `support.cluster.jobs`."""
 
 import os
-import sys
+import signal
+import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -11,19 +13,23 @@ from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 
 from khop.distributed import CooperativeLoader, DistDataset
+from khop.errors import RendezvousError
 from khop.loader import NeighborLoader
-from khop.partition import PartitionFolder
+from support.cluster import jobs
 
 NUM, FANOUTS, BATCH = 80, [3, -1, 2], 6
 EDGES = torch.randint(NUM - 5, (2, 500), generator=torch.Generator().manual_seed(0))
-SEEDS = torch.randperm(NUM, generator=torch.Generator().manual_seed(1))[:50]
+# Among them an isolated node; some are there several times.
+SEEDS = torch.randperm(NUM, generator=torch.Generator().manual_seed(1))[:44]
+SEEDS = torch.cat([SEEDS, SEEDS[:3], SEEDS[:2], torch.tensor([NUM - 1])])
 X = torch.randn(NUM, 4, generator=torch.Generator().manual_seed(2))
 Y = torch.arange(NUM) % 3
 
 
 def graph():
     """The whole graph; the last five nodes are isolated."""
-    return Data(x=X, y=Y, edge_index=EDGES, num_nodes=NUM)
+    weight = torch.arange(500).double() / 7
+    return Data(x=X, y=Y, edge_index=EDGES, edge_attr=EDGES.t().half(), weight=weight)
 
 
 def model():
@@ -39,22 +45,57 @@ def gather(value):
     return found
 
 
-def main() -> None:
-    """Compare an epoch."""
-    rank, port, root = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-    size = PartitionFolder(root).num_parts
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    dist.init_process_group("gloo", rank=rank, world_size=size)
-    dataset = DistDataset().load(root, rank)
-    loader = CooperativeLoader(dataset, FANOUTS, SEEDS, BATCH, shuffle=True, seed=5)
+def join(root, **options):
+    """The loader of this trainer."""
+    dist.init_process_group("gloo")
+    dataset = DistDataset().load(root, dist.get_rank())
+    options = {"batch_size": BATCH, "shuffle": True, "seed": 5, **options}
+    return CooperativeLoader(dataset, FANOUTS, SEEDS, **options)
+
+
+def job_compare(arguments):
+    """Compare two epochs with those of one process."""
+    loader = join(arguments["root"])
     twin = NeighborLoader(
-        graph(), FANOUTS, SEEDS, batch_size=BATCH * size, shuffle=True, seed=5, stream=0
+        graph(),
+        FANOUTS,
+        SEEDS,
+        batch_size=BATCH * dist.get_world_size(),
+        shuffle=True,
+        seed=5,
+        stream=0,
     )
     assert len(loader) == len(twin)
     for _ in range(2):
         for batch, whole in zip(loader, twin, strict=True):
             compare(batch, whole)
     dist.barrier()
+    dist.destroy_process_group()
+
+
+def job_ends_early(arguments):
+    """One is killed in its fourth batch, or leaves the epoch after its second; what others get.
+
+    None destroys its process groups.
+    """
+    loader, rank = join(arguments["root"], batch_size=2), dist.get_rank()
+    done = [Path(arguments["done"] + f".{other}") for other in (0, 1, 2)]
+    begin = time.monotonic()
+    try:
+        for number, batch in enumerate(loader):
+            begin = time.monotonic()
+            if number == 3 and rank == arguments.get("killed"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            for layer in batch.layers:
+                layer.sources(batch.x)
+            if number == 1 and rank == arguments.get("leaves"):
+                break
+    except RendezvousError as error:
+        done[rank].touch()
+        return {"error": str(error), "after": time.monotonic() - begin}
+    while not all(path.exists() for path in done[:rank] + done[rank + 1 :]):
+        time.sleep(0.05)  # so it is not that it has ended which they notice
+    return {"error": None}
 
 
 def compare(batch, whole):
@@ -63,6 +104,11 @@ def compare(batch, whole):
     assert sorted(nodes.tolist()) == sorted(whole.n_id.tolist())
     edges = torch.cat(gather(batch.layers[0].e_id))
     assert sorted(edges.tolist()) == sorted(whole.e_id.tolist())
+    whole_graph = graph()
+    for layer in batch.layers:
+        assert layer.edge_attrs.keys() == {"edge_attr", "weight"}
+        for name, values in layer.edge_attrs.items():
+            assert torch.equal(values, whole_graph[name][layer.e_id])
     assert sum(gather(batch.batch_size)) == batch.num_seeds == whole.batch_size
     assert torch.equal(batch.x, X[batch.n_id])
     ours, theirs = model(), model()
@@ -79,11 +125,11 @@ def compare(batch, whole):
         h = conv(h, whole.edge_index).relu()
     wanted = F.cross_entropy(h[: whole.batch_size], whole.y[: whole.batch_size])
     wanted.backward()
-    assert abs(sum(gather(float(loss.detach()))) - float(wanted)) < 1e-5
+    assert abs(sum(gather(float(loss.detach()))) - float(wanted.detach())) < 1e-5
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         dist.all_reduce(a.grad)
         assert torch.allclose(a.grad, b.grad, atol=1e-6)
 
 
 if __name__ == "__main__":
-    main()
+    jobs.run(globals())

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sized
 from time import monotonic_ns
 from typing import Any
 
+from khop.interrupts import raise_dropped
 from khop.loader.resume import EpochProgress
 from khop.metrics.loader_stats import StatsAccumulator
 from khop.metrics.watch import Cost, DeliveryWatch
@@ -100,6 +101,7 @@ class EpochIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         """Return the next batch, or raise the exception that was raised in its place."""
+        raise_dropped()
         asked, source = monotonic_ns(), self._source
         if source is None:
             raise StopIteration

@@ -16,7 +16,6 @@ from khop.sampler import Hgt
 from support.cluster import twins
 from support.cluster.servers import cluster
 
-ALL = {"collect_features": True, "with_edge": True}
 SOME = {"batch_size": 16, "shuffle": True, "seed": 5}
 PAPERS = torch.arange(0, 120, 2)
 
@@ -45,7 +44,7 @@ def test_nodes(client, options):
     if "time_attr" not in options:  # rows of such a folder are in order of time
         data = _by_time(data)
     with twins.quiet():
-        loader = DistNeighborLoader(None, [3, 2], seeds, **ALL, **SOME, **options)
+        loader = DistNeighborLoader(None, [3, 2], seeds, **SOME, **options)
         twin = NeighborLoader(data, [3, 2], seeds, **SOME, **options)
         for ours, theirs in zip(loader, twin, strict=True):
             if "time_attr" in options:
@@ -58,7 +57,7 @@ def test_nodes(client, options):
 def test_nodes_by_type(client):
     """A program with options for each node type reaches the servers."""
     method = Hgt({"paper": [9, 4], "author": [6, 6], "venue": [2, 0], "ghost": [0, 1]})
-    loader = DistNeighborLoader(None, method, ("paper", PAPERS), **ALL, **SOME)
+    loader = DistNeighborLoader(None, method, ("paper", PAPERS), **SOME)
     twin = NeighborLoader(_by_time(twins.heterogeneous()), method, ("paper", PAPERS), **SOME)
     for ours, theirs in zip(loader, twin, strict=True):
         for node_type in twins.SIZES:
@@ -95,7 +94,7 @@ def test_links_at_their_times(client):
     given = (twins.WRITES, links)
     with twins.quiet():
         loader = DistLinkNeighborLoader(
-            None, [3, 2], edge_label_index=given, worker_options=workers, **ALL, **common
+            None, [3, 2], edge_label_index=given, worker_options=workers, **common
         )
         twin = LinkNeighborLoader(twins.heterogeneous(), [3, 2], given, **common)
         twins.same_epochs(loader, twin)
@@ -104,7 +103,7 @@ def test_links_at_their_times(client):
 def test_subgraphs_and_shares(client):
     """A node type for all of its nodes, and shares of a client that is alone."""
     with twins.quiet():
-        loader = DistSubGraphLoader(None, "author", [2], time_attr="time", **ALL, **SOME)
+        loader = DistSubGraphLoader(None, "author", [2], time_attr="time", **SOME)
         twin = SubGraphLoader(twins.heterogeneous(), "author", [2], time_attr="time", **SOME)
         twins.same_epochs(loader, twin)
     share = node_split(PAPERS, node_type="paper")

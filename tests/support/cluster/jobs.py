@@ -241,8 +241,11 @@ def start_trainers(
     return trainers
 
 
-def finish_trainers(trainers, seconds=150.0):
-    """Waits; returns what each printed as JSON. AssertionError with its output if one failed."""
+def finish_trainers(trainers, seconds=150.0, silent=False):
+    """Waits; returns what each printed as JSON. AssertionError with its output if one failed.
+
+    `silent`: it also fails if one has written to standard error.
+    """
     end = time.monotonic() + seconds
     outputs = []
     for process in trainers:
@@ -255,6 +258,7 @@ def finish_trainers(trainers, seconds=150.0):
             raise AssertionError(f"a trainer hangs:\n{outputs[-1]}") from None
     for process, (out, err) in zip(trainers, outputs, strict=True):
         assert process.returncode == 0, f"exit status {process.returncode}\n{out}\n{err}"
+        assert not (silent and err), f"nothing is to be seen of a job that goes well, but:\n{err}"
     return [json.loads(out.strip().splitlines()[-1]) for out, _ in outputs]
 
 

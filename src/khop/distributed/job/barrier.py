@@ -14,6 +14,7 @@ import time
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from khop.distributed.job.polling import pauses
 from khop.distributed.job.rendezvous import StoreRendezvous
 from khop.distributed.rpc.protocol import describe_error
 from khop.errors import RendezvousError
@@ -46,9 +47,13 @@ class MonitoredBarrier:
         self._failure: RendezvousError | None = None
 
     def __enter__(self) -> MonitoredBarrier:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Publish heartbeats from now on, until `close`."""
         if self._others:
             self._thread.start()
-        return self
 
     def __exit__(
         self,
@@ -56,6 +61,14 @@ class MonitoredBarrier:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close(error)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the heartbeats.
+
+        Args:
+            error: a failure to publish. If None, there was none.
+        """
         self._stop.set()
         if not self._others:
             return
@@ -101,6 +114,24 @@ class MonitoredBarrier:
         """Raise RendezvousError if a failure of another trainer has been recorded."""
         if self._failure is not None:
             raise self._failure
+
+    def find_silent(self, seconds: float) -> list[int]:
+        """Return the ranks of trainers that send no heartbeat for some seconds from now.
+
+        Args:
+            seconds: how long to wait for the heartbeats; all that are there come sooner.
+
+        Raises:
+            RendezvousError: the store is unreachable.
+        """
+        name = f"{self._name}/heartbeat"
+        before, silent = self._rendezvous.poll(name, self._others), list(self._others)
+        for _ in pauses(seconds):
+            beats = self._rendezvous.poll(name, silent)
+            silent = [rank for rank in silent if beats.get(rank) == before.get(rank)]
+            if not silent:
+                break
+        return silent
 
     def all_gather(self, step: str, value: Any) -> list[Any]:
         """Publish a value and wait for those of all trainers.

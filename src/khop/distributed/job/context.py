@@ -6,14 +6,19 @@ import contextlib
 import enum
 import itertools
 import os
+import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from khop import log
+from khop.distributed.job.polling import pauses
 from khop.distributed.job.rendezvous import Rendezvous, StoreRendezvous
 from khop.distributed.processes.exit_hooks import call_at_end
 from khop.distributed.processes.hosts import host_identity
 from khop.errors import RendezvousError
+
+# Seconds that a trainer may take to end its servers when all have finished.
+_LEAVING_SECONDS = 5.0
 
 
 class DistRole(enum.Enum):
@@ -122,6 +127,13 @@ class TrainerContext(DistContext):
         return next(self._counts.setdefault(kind, itertools.count()))
 
 
+class Closable(Protocol):
+    """Object that can be closed."""
+
+    def close(self) -> None:
+        """Release what it holds; harmless if called again."""
+
+
 class WorkerContext(TrainerContext):
     """Place of a trainer that loads a partition; `init_worker_group` returns it.
 
@@ -157,6 +169,8 @@ class WorkerContext(TrainerContext):
         self.insecure = insecure
         self.store = rendezvous.own_store()
         self._servers_to_keep: list[Callable[[], None]] = []
+        self._groups: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self._uses_others = False
         self._is_closed = False
         self.others_have_finished = rendezvous.world_size == 1
 
@@ -164,8 +178,18 @@ class WorkerContext(TrainerContext):
         """Register servers that others use: `close` is called when all trainers have finished."""
         self._servers_to_keep.append(close)
 
+    def close_before_leaving(self, group: Closable) -> None:
+        """Register what ends before this trainer leaves, unless it is dropped sooner."""
+        self._groups.add(group)
+
+    def use_others(self) -> None:
+        """Register that this trainer uses servers of others, which wait until it leaves."""
+        self._uses_others = True
+
     def close(self, wait: bool = True) -> None:
         """Publish that this trainer leaves, then end its servers when all others have left, too.
+
+        The store may be trainer 0's: it leaves last.
 
         Args:
             wait: wait for the others, at most for the rendezvous timeout.
@@ -173,15 +197,30 @@ class WorkerContext(TrainerContext):
         if self._is_closed:
             return
         self._is_closed = True
+        for group in list(self._groups):
+            group.close()
         others = [r for r in range(self.world_size) if r != self.rank]
+        takes_part = bool(others) and (self._uses_others or bool(self._servers_to_keep))
         with contextlib.suppress(RuntimeError, RendezvousError):
-            self.rendezvous.publish("goodbye", True)
+            if takes_part:
+                self.rendezvous.publish("goodbye", True)
             if wait and self._servers_to_keep:
                 self.rendezvous.wait_for("goodbye", others, "finish")
                 self.others_have_finished = True
         for close in self._servers_to_keep:
             close()
         self._servers_to_keep.clear()
+        if takes_part:
+            self._leave_store()
+
+    def _leave_store(self) -> None:
+        """Publish that this trainer needs the store no more; trainer 0 waits for all others."""
+        with contextlib.suppress(RuntimeError, RendezvousError):
+            self.rendezvous.publish("left", True)
+            for _ in pauses(_LEAVING_SECONDS):
+                waits = self.rank == 0 and self.others_have_finished
+                if not waits or self.rendezvous.all_published("left"):
+                    return
 
 
 _context: DistContext | None = None

@@ -10,15 +10,11 @@ can reply under both names.
 from __future__ import annotations
 
 import secrets
-import time
-from datetime import timedelta
 
 from torch._C._distributed_c10d import Store
 
+from khop.distributed.job.polling import pauses
 from khop.errors import RendezvousError
-
-_MIN_PAUSE, _MAX_PAUSE = 0.005, 0.1
-_ANSWER_AGAIN = 0.25
 
 
 def establish_generation(
@@ -51,8 +47,7 @@ def _call(store: Store, prefix: str, world_size: int, timeout: float) -> str:
     """Run trainer 0's side: name the group, and wait until every other trainer has replied."""
     group = secrets.token_hex(8)
     missing, requested, present = set(range(1, world_size)), set[str](), list[str]()
-    end, pause = time.monotonic() + timeout, _MIN_PAUSE
-    while True:
+    for _ in pauses(timeout):
         for rank in sorted(missing):
             if not store.check([f"{prefix}/here/{rank}"]):
                 continue
@@ -65,10 +60,8 @@ def _call(store: Store, prefix: str, world_size: int, timeout: float) -> str:
                 present.append(name)
         if not missing:
             break
-        if time.monotonic() > end:
-            raise _missing(0, f"trainer(s) {sorted(missing)}", timeout)
-        time.sleep(pause)
-        pause = min(2 * pause, _MAX_PAUSE)
+    else:
+        raise _missing(0, f"trainer(s) {sorted(missing)}", timeout)
     for name in present:
         store.set(f"{prefix}/complete/{name}", group)
     return group
@@ -76,30 +69,19 @@ def _call(store: Store, prefix: str, world_size: int, timeout: float) -> str:
 
 def _answer(store: Store, prefix: str, rank: int, timeout: float) -> str:
     """Run the side of another trainer: register, reply to trainer 0, wait for its completion."""
-    name = secrets.token_hex(8)
-    end = time.monotonic() + timeout
+    name, answered = secrets.token_hex(8), ""
+    requested, complete = f"{prefix}/requested/{name}", f"{prefix}/complete/{name}"
     store.set(f"{prefix}/here/{rank}", name)
-    if not _comes(store, f"{prefix}/requested/{name}", end):
-        raise _missing(rank, "trainer 0", timeout)
-    while time.monotonic() < end:  # repeated: trainer 0 may try again with another group name
-        group = store.get(f"{prefix}/requested/{name}").decode()
-        store.set(f"{prefix}/answered/{name}/{group}", "")
-        if _comes(store, f"{prefix}/complete/{name}", min(end, time.monotonic() + _ANSWER_AGAIN)):
-            return store.get(f"{prefix}/complete/{name}").decode()
-    raise _missing(rank, "trainers that trainer 0 has not found either", timeout)
-
-
-def _comes(store: Store, key: str, end: float) -> bool:
-    """Wait for a key; return whether it was set in time.
-
-    Raises:
-        RuntimeError: the store is unreachable.
-    """
-    try:
-        store.wait([key], timedelta(seconds=max(0.001, end - time.monotonic())))
-    except RuntimeError:
-        return bool(store.check([key]))
-    return True
+    for _ in pauses(timeout):
+        if store.check([complete]):
+            return store.get(complete).decode()
+        # Looked up each time: trainer 0 may try again with another group name.
+        group = store.get(requested).decode() if store.check([requested]) else answered
+        if group != answered:
+            store.set(f"{prefix}/answered/{name}/{group}", "")
+            answered = group
+    missing = "trainers that trainer 0 has not found either" if answered else "trainer 0"
+    raise _missing(rank, missing, timeout)
 
 
 def _missing(rank: int, whom: str, timeout: float) -> RendezvousError:

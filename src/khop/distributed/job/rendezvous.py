@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.constants import default_pg_timeout
 
 from khop.distributed.job.launch_environment import Place
+from khop.distributed.job.polling import pauses
 from khop.errors import RendezvousError
 
 
@@ -62,10 +63,10 @@ class Rendezvous(abc.ABC):
         values = self.wait_for(name, range(self.world_size), what)
         return [values[rank] for rank in range(self.world_size)]
 
-    def _late(self, role: str, missing: Sequence[int], what: str, why: str = "") -> RendezvousError:
+    def _late(self, role: str, missing: Sequence[int], what: str) -> RendezvousError:
         return RendezvousError(
             f"{role} {self.rank} waited {self.timeout:.0f} s for {role}(s) {missing} to {what}; "
-            f"they have ended, are late, or do not do so{why}"
+            f"they have ended, are late, or do not do so"
         )
 
 
@@ -112,14 +113,11 @@ class StoreRendezvous(Rendezvous):
     def wait_for(self, name: str, ranks: Iterable[int], what: str) -> dict[int, Any]:
         """Wait for the values of other trainers; see `Rendezvous`."""
         ranks = list(ranks)
-        keys = [self._key(name, rank) for rank in ranks]
-        try:
-            if keys:
-                self._store.wait(keys, timedelta(seconds=self.timeout))
-        except RuntimeError as error:
-            missing = [r for r, k in zip(ranks, keys, strict=True) if not self._has(k)]
-            raise self._late("trainer", missing, what, f". ({error})") from None
-        return {r: json.loads(self._store.get(k)) for r, k in zip(ranks, keys, strict=True)}
+        for _ in pauses(self.timeout):
+            if self._all_published(name, ranks):
+                return self.poll(name, ranks)
+        arrived = self.poll(name, ranks)
+        raise self._late("trainer", [rank for rank in ranks if rank not in arrived], what)
 
     def poll(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
         """Return the values that are in the store; see `Rendezvous`."""
@@ -132,18 +130,17 @@ class StoreRendezvous(Rendezvous):
 
     def all_published(self, name: str) -> bool:
         """Return whether all trainers have published their value; RendezvousError as `poll`."""
+        return self._all_published(name, range(self.world_size))
+
+    def _all_published(self, name: str, ranks: Iterable[int]) -> bool:
+        keys = [self._key(name, rank) for rank in ranks]
         try:
-            return bool(self._store.check([self._key(name, r) for r in range(self.world_size)]))
+            return not keys or bool(self._store.check(keys))
         except RuntimeError as error:
             raise self._store_has_gone(error) from None
 
     def _store_has_gone(self, error: RuntimeError) -> RendezvousError:
         return RendezvousError(f"trainer {self.rank} cannot reach the job's store: {error}")
-
-    def _has(self, key: str) -> bool:
-        with contextlib.suppress(RuntimeError):
-            return bool(self._store.check([key]))
-        return False
 
 
 def job_store(place: Place, timeout: float) -> Store:

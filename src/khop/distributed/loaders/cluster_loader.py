@@ -41,7 +41,7 @@ class DistClusterLoader(DistNeighborLoader):
             keeps (`cluster_ids` of partitioners, `khop partition --cluster-ids`).
         shuffle: draw the clusters of each epoch in another order.
         drop_last: leave out a last batch of fewer clusters.
-        with_edge: deliver edge ids, `e_id`.
+        with_edge: deliver `e_id`, and edge attributes if the folder has any.
         edge_dir: direction of the folder's neighbours, to be checked. If None, any.
         collect_features: deliver node attributes, and edge attributes if `with_edge`.
         to_device, random_seed, worker_options, seed, stream, transform, even_batches: as for
@@ -68,9 +68,9 @@ class DistClusterLoader(DistNeighborLoader):
         assignment: Any = None,
         shuffle: bool = False,
         drop_last: bool = False,
-        with_edge: bool = False,
+        with_edge: bool = True,
         edge_dir: str | None = None,
-        collect_features: bool = False,
+        collect_features: bool = True,
         to_device: Any = None,
         random_seed: int | None = None,
         worker_options: WorkerOptions | None = None,

@@ -19,8 +19,11 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from khop import _native
+from khop.data import Feature
 from khop.distributed.dataset import DistDataset, check_dataset
-from khop.distributed.loaders.exchange import Exchange, send_all, send_counts
+from khop.distributed.job.worker_group import require_context
+from khop.distributed.loaders.exchange import Exchange
+from khop.distributed.loaders.trainer_group import Step, TrainerGroup
 from khop.loader.arguments import check_positive
 from khop.loader.collate import to_tensor
 from khop.loader.inputs import checked_nodes
@@ -40,6 +43,7 @@ class CooperativeLayer:
         edge_index: [2, num_edges] positions of sources in what `sources` returns, and of
             destinations, which are the first of this trainer's nodes.
         e_id: [num_edges] original ids of the edges.
+        edge_attrs: {name: [num_edges, ...]} their attributes, all that the folder has.
         num_src: number of this trainer's nodes among the sources.
         num_dst: number of destinations.
         exchange: fetches the sources that other trainers own.
@@ -47,6 +51,7 @@ class CooperativeLayer:
 
     edge_index: Tensor
     e_id: Tensor
+    edge_attrs: dict[str, Tensor]
     num_src: int
     num_dst: int
     exchange: Exchange
@@ -96,12 +101,16 @@ class CooperativeLoader:
         drop_last: leave an incomplete last batch out.
         replace: draw with replacement.
         seed: of all epochs; the same for all trainers.
-        group: process group of all trainers, on the CPU. If None, a new one, with gloo.
+        group: process group of all trainers, on the CPU. If None, a new one, with gloo. khop's own
+            ends with the loader; end others before the program does, with
+            `torch.distributed.destroy_process_group`.
+        rpc_timeout: seconds that trainers may wait for each other in a batch or layer.
 
     Raises:
         RuntimeError: torch.distributed is not initialised.
         ValueError: a heterogeneous graph, methods other than uniform draws, or trainers that do not
-            have one partition each.
+            have one partition each. In batches and layers, RendezvousError: a trainer has ended
+            (the message names it), left the epoch early, or does not come in time.
 
     Example:
         >>> dataset = DistDataset().load(folder, partition_idx=0)
@@ -124,10 +133,13 @@ class CooperativeLoader:
         *,
         seed: int = 0,
         group: Any = None,
+        rpc_timeout: float = 180.0,
     ) -> None:
         self.data = check_dataset(data)
         check_positive(batch_size, "batch_size")
         check_key_part("seed", seed)
+        if not rpc_timeout > 0:
+            raise ValueError(f"rpc_timeout must be positive (got {rpc_timeout!r})")
         if data.meta.heterogeneous:
             raise ValueError("cooperative batches are of graphs of one node and edge type")
         if not dist.is_initialized():
@@ -145,7 +157,6 @@ class CooperativeLoader:
                 f"trainers have loaded {data.homes})"
             )
         self._rank_of = torch.tensor([data.homes.index(p) for p in range(data.num_partitions)])
-        self._group = dist.new_group(backend="gloo") if group is None else group
         self._part = Part(data.opened, data.partition_idx)
         edge_types = [t.name for t in data.meta.edge_types]
         self._spec = SamplingSpec.create(num_neighbors, edge_types, replace)
@@ -161,6 +172,12 @@ class CooperativeLoader:
         self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
         self._plan = EpochPlan(len(self._seeds), batch_size * self._size, drop_last)
         self.epoch = 0
+        self._num_begun = 0
+        self._group = TrainerGroup(require_context(), group, rpc_timeout)
+
+    def shutdown(self) -> None:
+        """Release the process group. Also done when the trainer leaves its job or ends."""
+        self._group.close()
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the epoch that begins next; the same for all trainers."""
@@ -171,30 +188,40 @@ class CooperativeLoader:
         return self._plan.num_batches
 
     def __iter__(self) -> Iterator[Data]:
-        """Yield the batches of the next epoch; all trainers take each of them together."""
-        run_key = _native.run_key(self.seed, self.epoch, 0)
-        self.epoch += 1
-        order = epoch_order(self._plan.num_seeds, run_key, self.shuffle)
-        for number in range(len(self)):
-            positions = seeds_of(order, *self._plan.bounds(number))
-            yield self._batch(self._seeds[positions], run_key, number)
+        """Yield the batches of the next epoch; all trainers take each of them together.
 
-    def _batch(self, seeds: Int64Array, run_key: int, number: int) -> Data:
+        Where a trainer leaves an epoch early, the others get a RendezvousError in the batch after.
+        """
+        run_key = _native.run_key(self.seed, self.epoch, 0)
+        begun, taken = self._num_begun, 0
+        self.epoch += 1
+        self._num_begun += 1
+        order = epoch_order(self._plan.num_seeds, run_key, self.shuffle)
+        try:
+            for number in range(len(self)):
+                positions = seeds_of(order, *self._plan.bounds(number))
+                batch = self._batch(self._seeds[positions], run_key, Step(begun, number, 0))
+                taken += 1
+                yield batch
+        finally:
+            if taken < len(self):
+                self._group.leave_epoch(begun, taken)
+
+    def _batch(self, seeds: Int64Array, run_key: int, first: Step) -> Data:
         share = _Share(self._part, self._rank_of, self._group)
         share.begin(seeds)
         own_seeds = len(share.nodes)
         for hop, fanout in enumerate(self._spec.fanouts[0]):
-            key = _native.step_key(run_key, number, hop, 0)
-            share.hop(HopRequest(fanout, self._spec.replace, True, key))
+            key = _native.step_key(run_key, first.batch, hop, 0)
+            request = HopRequest(fanout, self._spec.replace, True, key)
+            share.hop(request, first._replace(hop=hop))
         batch = Data()
         meta = self._part.meta.node_types[0]
         rows = np.asarray(share.nodes, np.int64) - meta.bounds[self._part.part]
         for name in meta.attrs:
-            feature = self._part.node_feature(0, name)
-            batch[name] = to_tensor(feature.gather(rows), feature.dtype)
-        ids = self._part.node_feature(0, "id").gather(rows)
-        batch.n_id = torch.from_numpy(ids.astype(np.int64))
-        batch.batch_size, batch.num_seeds = own_seeds, len(np.unique(seeds))
+            batch[name] = _gathered(self._part.node_feature(0, name), rows)
+        batch.n_id = _ids(self._part.node_feature(0, "id"), rows)
+        batch.batch_size, batch.num_seeds = own_seeds, len(seeds)
         batch.layers = share.layers()
         return batch
 
@@ -206,7 +233,7 @@ class _Share:
         nodes: new ids of the trainer's own nodes, seeds first, then as hops add them.
     """
 
-    def __init__(self, part: Part, rank_of: Tensor, group: Any) -> None:
+    def __init__(self, part: Part, rank_of: Tensor, group: TrainerGroup) -> None:
         self._part, self._rank_of, self._group = part, rank_of, group
         self._csr, self._book = part.csrs[0], part.meta.node_types[0].book
         self._low, self._high = self._book.bounds[part.part], self._book.bounds[part.part + 1]
@@ -221,8 +248,11 @@ class _Share:
         self._edges: list[tuple[Int64Array, Int64Array, Int64Array]] = []
 
     def begin(self, seeds: Int64Array) -> None:
-        """Take those seeds that are this trainer's."""
-        self._see(seeds[(seeds >= self._low) & (seeds < self._high)])
+        """Take those seeds that are this trainer's; repeated ones are nodes of their own."""
+        for node in seeds[(seeds >= self._low) & (seeds < self._high)].tolist():
+            self._place.setdefault(node, len(self.nodes))
+            self.nodes.append(node)
+        self._counts.append(len(self.nodes))
 
     def _see(self, ids: Int64Array) -> None:
         for node in ids.tolist():
@@ -230,7 +260,7 @@ class _Share:
                 self.nodes.append(node)
         self._counts.append(len(self.nodes))
 
-    def hop(self, request: HopRequest) -> None:
+    def hop(self, request: HopRequest, step: Step) -> None:
         """Draw for the own nodes of the frontier, and tell the owners of neighbours."""
         first = self._counts[-2] if len(self._counts) > 1 else 0
         rows = np.array(self.nodes[first:], np.int64)
@@ -239,14 +269,14 @@ class _Share:
         neighbors = np.asarray(found, np.int64)
         destinations = np.repeat(np.arange(first, first + len(rows)), counts)
         self._edges.append((neighbors, destinations, edges))
-        asked = self._ask(np.unique(neighbors))
+        asked = self._ask(np.unique(neighbors), step)
         own = neighbors[(neighbors >= self._low) & (neighbors < self._high)]
         self._see(np.concatenate([own, asked]))
         for rank, ids in enumerate(self._asked):
             self._given[rank] += [self._place[node] for node in ids]
         self._given_counts.append([len(places) for places in self._given])
 
-    def _ask(self, ids: Int64Array) -> Int64Array:
+    def _ask(self, ids: Int64Array, step: Step) -> Int64Array:
         """Tell the owners of nodes of others; return the own nodes that others have told."""
         owners = self._rank_of[torch.from_numpy(self._book.owner(ids).astype(np.int64))]
         lists: list[list[int]] = [[] for _ in self._wanted]
@@ -258,9 +288,9 @@ class _Share:
                 lists[rank].append(node)
         self._wanted_counts.append([len(known) for known in self._wanted])
         sent = [len(nodes) for nodes in lists]
-        received = send_counts(sent, self._group)
+        received = self._group.send_counts(sent, step)
         told = torch.tensor([node for nodes in lists for node in nodes], dtype=torch.int64)
-        answer = send_all(told, sent, received, self._group)
+        answer = self._group.send_all(told, sent, received, step)
         self._asked = [part.tolist() for part in torch.split(answer, received)]
         asked: Int64Array = answer.numpy()
         return asked
@@ -284,12 +314,24 @@ class _Share:
         rows = [
             place for own, count in zip(self._given, sent, strict=True) for place in own[:count]
         ]
-        first_edge = self._part.meta.edge_types[0].bounds[self._part.part]
-        ids = self._part.edge_feature(0, "edge_id").gather(edges - first_edge)
+        edge_type = self._part.meta.edge_types[0]
+        edge_rows = edges - edge_type.bounds[self._part.part]
+        attrs = {
+            name: _gathered(self._part.edge_feature(0, name), edge_rows) for name in edge_type.attrs
+        }
         return CooperativeLayer(
             torch.from_numpy(np.stack([src, destinations])),
-            torch.from_numpy(ids.astype(np.int64)),
+            _ids(self._part.edge_feature(0, "edge_id"), edge_rows),
+            attrs,
             num_src,
             num_dst,
             Exchange(torch.tensor(rows, dtype=torch.int64), sent, received, self._group),
         )
+
+
+def _gathered(feature: Feature, rows: Int64Array) -> Tensor:
+    return to_tensor(feature.gather(rows), feature.dtype)
+
+
+def _ids(feature: Feature, rows: Int64Array) -> Tensor:
+    return torch.from_numpy(feature.gather(rows).astype(np.int64))

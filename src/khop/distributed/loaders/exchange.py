@@ -1,6 +1,6 @@
 """Exchange of rows between trainers, forwards and backwards, for cooperative batches.
 
-Runs in trainers, over a process group of torch.distributed.
+Runs in trainers, over their process group (`trainer_group`).
 """
 
 from __future__ import annotations
@@ -8,28 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-
-def send_all(rows: Tensor, sent: list[int], received: list[int], group: Any) -> Tensor:
-    """Send rows to all trainers, and return those that they have sent.
-
-    Args:
-        rows: [n, ...] rows, trainer by trainer.
-        sent: number of rows for each trainer.
-        received: number of rows from each trainer.
-        group: the process group.
-    """
-    out = rows.new_empty((sum(received), *rows.shape[1:]))
-    dist.all_to_all_single(out, rows.contiguous(), received, sent, group=group)
-    return out
-
-
-def send_counts(sent: list[int], group: Any) -> list[int]:
-    """Send a number to each trainer, and return theirs."""
-    one = [1] * len(sent)
-    return send_all(torch.tensor(sent), one, one, group).tolist()
+from khop.distributed.loaders.trainer_group import TrainerGroup
 
 
 class _Exchange(torch.autograd.Function):
@@ -38,12 +19,13 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, exchange: Exchange) -> Tensor:
         ctx.exchange, ctx.size = exchange, x.size(0)
-        return send_all(x[exchange.rows], exchange.sent, exchange.received, exchange.group)
+        rows: Tensor = exchange.group.send_all(x[exchange.rows], exchange.sent, exchange.received)
+        return rows
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         exchange = ctx.exchange
-        back = send_all(grad, exchange.received, exchange.sent, exchange.group)
+        back = exchange.group.send_all(grad, exchange.received, exchange.sent)
         out = back.new_zeros((ctx.size, *back.shape[1:]))
         return out.index_add_(0, exchange.rows, back), None
 
@@ -57,10 +39,12 @@ class Exchange:
         rows: [n] int64 positions of rows to be sent, trainer by trainer.
         sent: number of rows for each trainer.
         received: number of rows from each trainer.
-        group: the process group.
+        group: the trainers.
     """
 
-    def __init__(self, rows: Tensor, sent: list[int], received: list[int], group: Any) -> None:
+    def __init__(
+        self, rows: Tensor, sent: list[int], received: list[int], group: TrainerGroup
+    ) -> None:
         self.rows, self.sent, self.received, self.group = rows, sent, received, group
 
     def __call__(self, x: Tensor) -> Tensor:

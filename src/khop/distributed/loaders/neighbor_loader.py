@@ -33,7 +33,8 @@ class DistNeighborLoader(DistLoader):
     """Neighbourhoods of seed nodes, drawn from all partitions, as PyG `Data` or `HeteroData`.
 
     Batches equal those that `khop.loader.NeighborLoader` makes of the whole graph with the same
-    seeds, `seed` and `stream`, bit for bit, for any number of partitions and samplers. Each epoch
+    seeds, `seed` and `stream`, bit for bit, for any number of partitions and samplers. By default
+    they have all attributes of nodes and edges that the folder has, as in memory. Each epoch
     delivers every seed once, in the loader's order. By default all trainers make the same number of
     batches, so that DDP cannot hang: trainers with fewer seeds make smaller ones.
 
@@ -51,13 +52,13 @@ class DistNeighborLoader(DistLoader):
         batch_size: seeds per batch.
         shuffle: draw a new order each epoch.
         drop_last: leave out a last batch that would be smaller (on every trainer).
-        with_edge: deliver `e_id` and edge attributes.
+        with_edge: deliver `e_id`, and edge attributes if the folder has any.
         with_weight: draw neighbours by the weights that the folder was partitioned with.
         edge_dir: 'in' or 'out'; must be the folder's. If None, the folder's. Edges of batches
             point towards the seeds: with 'out' they are reverses of the graph's, and edges of
             `(a, 'r', b)` are of type `(b, 'rev_r', a)`, those of `(a, 'rev_r', b)` of
             `(b, 'r', a)`.
-        collect_features: deliver node attributes, and edge attributes if `with_edge`; if False,
+        collect_features: deliver node attributes, and edge attributes if `with_edge`. If False,
             labels (`y`) only.
         to_device: target device of the batches. If None, they stay where they are made. Copies to
             a GPU run on a separate stream, one batch ahead; they are fast with
@@ -97,7 +98,7 @@ class DistNeighborLoader(DistLoader):
     Example:
         >>> dataset = DistDataset().load(folder, partition_idx=0)
         >>> seeds = torch.tensor([0, 3])
-        >>> loader = DistNeighborLoader(dataset, [2, 2], seeds, 1, collect_features=True)
+        >>> loader = DistNeighborLoader(dataset, [2, 2], seeds, batch_size=1)
         >>> [batch.x.shape for batch in loader]
         [torch.Size([5, 4]), torch.Size([5, 4])]
     """
@@ -110,10 +111,10 @@ class DistNeighborLoader(DistLoader):
         batch_size: int = 1,
         shuffle: bool = False,
         drop_last: bool = False,
-        with_edge: bool = False,
+        with_edge: bool = True,
         with_weight: bool = False,
         edge_dir: str | None = None,
-        collect_features: bool = False,
+        collect_features: bool = True,
         to_device: Any = None,
         random_seed: int | None = None,
         worker_options: WorkerOptions | None = None,
@@ -229,10 +230,10 @@ class DistSubGraphLoader(DistNeighborLoader):
         batch_size: int = 1,
         shuffle: bool = False,
         drop_last: bool = False,
-        with_edge: bool = False,
+        with_edge: bool = True,
         with_weight: bool = False,
         edge_dir: str | None = None,
-        collect_features: bool = False,
+        collect_features: bool = True,
         to_device: Any = None,
         random_seed: int | None = None,
         worker_options: WorkerOptions | None = None,

@@ -109,6 +109,8 @@ class EndpointRegistry:
         """
         self._owners[key] = rank
         self._is_near[key] = is_near
+        if rank != self._context.rank:
+            self._context.use_others()
 
     def look_for(self, key: int) -> None:
         """Start a search for a lost server; its result becomes an update. Returns at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -122,7 +123,12 @@ class DistRandomPartitioner:
             RuntimeError: another process failed, or did not come in time.
             ValueError: rows are missing or double, or edges name nodes that do not exist.
         """
-        peers = _Peers(self._address, self.part, self.num_parts, self._timeout)
+        with contextlib.closing(
+            _Peers(self._address, self.part, self.num_parts, self._timeout)
+        ) as peers:
+            return self._partition_with(peers)
+
+    def _partition_with(self, peers: _Peers) -> FolderMeta:
         owners = {
             t: random_owners(t, count, self.num_parts, self._seed).astype(np.int64)
             for t, count in self._counts.items()
@@ -251,3 +257,7 @@ class _Peers:
     def wait(self) -> None:
         """Wait for the others: process 0 has the store."""
         self._group.barrier().wait()
+
+    def close(self) -> None:
+        """End the group: its threads must give back tensors before the interpreter ends."""
+        self._group = None

@@ -1,0 +1,34 @@
+"""Pauses between looks at a job's store. Runs in trainers; imports no torch.
+
+Trainers wait for values by looking for them (`Store.check`), with pauses in Python. A store's own
+`wait` is a call in C++ that no signal handler can end before its timeout, so a trainer would answer
+SIGTERM and Ctrl-C a minute late. It also writes a warning to standard error when its time is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from khop.interrupts import raise_dropped
+
+_SHORTEST, _LONGEST, _GROWTH = 0.005, 0.1, 1.5
+
+
+def pauses(timeout: float) -> Iterator[None]:
+    """Sleep between iterations, longer each time up to 0.1 s, until the time is over.
+
+    The first iteration begins at once. One more follows when the time is over.
+
+    Args:
+        timeout: seconds.
+    """
+    end, pause = time.monotonic() + timeout, _SHORTEST
+    while True:
+        raise_dropped()
+        yield
+        left = end - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(pause, left))
+        pause = min(_GROWTH * pause, _LONGEST)

@@ -1,0 +1,224 @@
+"""Process group of trainers that make batches together. Runs in trainers.
+
+Trainers meet in collective calls, so one that has ended, left the epoch or is elsewhere in it would
+stop all others. Each call is watched: trainers publish heartbeats and early ends in the job's store
+(`job.barrier`), counts carry the step that they belong to, and a wait has a timeout. The group of
+gloo ends with the loader, and before the trainer leaves the job: its threads hold tensors for a
+moment after a call has returned, and must not give them back while the interpreter ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from khop.distributed.job.barrier import MonitoredBarrier
+from khop.distributed.job.context import WorkerContext
+from khop.errors import RendezvousError
+from khop.interrupts import raise_dropped
+
+# Seconds between looks for trainers that have failed or left, while a call waits.
+_LOOK_SECONDS = 0.25
+# Seconds without a heartbeat after which a trainer has ended, once a connection has been lost.
+_SILENCE_SECONDS = 4.0
+
+
+class Step(NamedTuple):
+    """Step of drawing a batch; each draws the same ones, in order.
+
+    Attributes:
+        epoch: number of epochs that the loader has begun before.
+        batch: index of the batch in the epoch.
+        hop: index of the hop.
+    """
+
+    epoch: int
+    batch: int
+    hop: int
+
+
+class TrainerGroup:
+    """Process group of all trainers of a job, for the exchanges of one loader.
+
+    All trainers make it together. After an error it cannot be used any more.
+
+    Args:
+        context: the trainers' job.
+        group: process group of all trainers, on the CPU. If None, a new one, with gloo.
+        timeout: seconds that an exchange may wait for other trainers.
+
+    Attributes:
+        rank: rank of this trainer.
+        size: number of trainers.
+    """
+
+    def __init__(self, context: WorkerContext, group: Any, timeout: float) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._others = [rank for rank in range(self.size) if rank != self.rank]
+        self._timeout = timeout
+        self._name = f"exchange-{context.number('exchange')}"
+        self._rendezvous = context.rendezvous.separate()
+        self._barrier = MonitoredBarrier(self._rendezvous, self._name)
+        self._failure: RendezvousError | None = None
+        self._pending: dist.Work | None = None
+        self._is_own = group is None
+        limit = timedelta(seconds=timeout)
+        self._group = dist.new_group(backend="gloo", timeout=limit) if self._is_own else group
+        self._barrier.start()
+        context.close_before_leaving(self)
+
+    def send_all(
+        self, rows: Tensor, sent: list[int], received: list[int], step: Step | None = None
+    ) -> Tensor:
+        """Send rows to all trainers, and return those that they have sent.
+
+        Args:
+            rows: [n, ...] rows, trainer by trainer.
+            sent: number of rows for each trainer.
+            received: number of rows from each trainer.
+            step: the step, if the exchange is one of drawing.
+
+        Raises:
+            RendezvousError: a trainer has ended, failed, left the epoch or does not come.
+        """
+        if self._failure is not None:
+            raise RendezvousError(f"an earlier exchange failed: {self._failure}")
+        if self._group is None:
+            raise RendezvousError("this loader has been shut down, or its trainer has left the job")
+        out = rows.new_empty((sum(received), *rows.shape[1:]))
+        try:
+            work = dist.all_to_all_single(
+                out, rows.contiguous(), received, sent, group=self._group, async_op=True
+            )
+            self._pending = work
+            self._wait(work, step)
+            self._pending = None
+        except RendezvousError as error:
+            self._fail(error)
+            raise
+        except RuntimeError as error:
+            failure = self._lost(error)
+            self._fail(failure)
+            raise failure from None
+        except BaseException:  # the call goes on: those that follow would not fit
+            self._failure = RendezvousError("it was interrupted")
+            raise
+        return out
+
+    def send_counts(self, sent: list[int], step: Step) -> list[int]:
+        """Send a number to each trainer, and return theirs, all of the same step."""
+        one = [1] * self.size
+        rows = torch.tensor([[count, *step] for count in sent])
+        counts = self.send_all(rows, one, one, step)
+        for rank, (_, *theirs) in enumerate(counts.tolist()):
+            if tuple(theirs) != step:
+                failure = RendezvousError(
+                    f"trainers have to take each batch together, but trainer {rank} is at "
+                    f"{_where(Step(*theirs))}, trainer {self.rank} at {_where(step)}"
+                )
+                self._fail(failure)
+                raise failure
+        return [int(count) for count in counts[:, 0]]
+
+    def leave_epoch(self, epoch: int, num_batches: int) -> None:
+        """Publish that this trainer draws no more than some batches of an epoch."""
+        if self._group is not None and self._others:
+            with contextlib.suppress(RuntimeError):
+                self._rendezvous.publish(f"{self._name}/left", [epoch, num_batches])
+
+    def _wait(self, work: dist.Work, step: Step | None) -> None:
+        """Wait for an exchange, and look for trainers that will not come, meanwhile.
+
+        Python's handlers of signals run between the looks.
+        """
+        end = time.monotonic() + self._timeout
+        while not work.is_completed():
+            with contextlib.suppress(RuntimeError):  # the time is over
+                work.wait(timedelta(seconds=_LOOK_SECONDS))
+            if work.is_completed():
+                break
+            raise_dropped()
+            self._barrier.check()
+            if step is not None:
+                self._check_left(step)
+            if time.monotonic() > end:
+                raise RendezvousError(
+                    f"trainer {self.rank} waited {self._timeout:g} s for others to exchange rows"
+                    f"{'' if step is None else f' in {_where(step)}'}: they do not take this batch,"
+                    " or take longer between two batches (rpc_timeout)"
+                )
+        work.wait()
+
+    def _check_left(self, step: Step) -> None:
+        """Raise RendezvousError if a trainer has left the epoch before a step."""
+        for rank, (epoch, num_batches) in self._rendezvous.poll(
+            f"{self._name}/left", self._others
+        ).items():
+            if epoch == step.epoch and step.batch >= num_batches:
+                raise RendezvousError(
+                    f"trainer {self.rank} waits in {_where(step)} for trainer {rank}, which has "
+                    f"left this epoch after {num_batches} batch(es): trainers have to end epochs "
+                    "alike"
+                )
+
+    def _lost(self, error: RuntimeError) -> RendezvousError:
+        """Return the error of a lost connection, with the trainers that have ended."""
+        try:
+            ended = self._barrier.find_silent(_SILENCE_SECONDS)
+        except RendezvousError:
+            return RendezvousError(
+                f"trainer {self.rank} lost the connection to others: trainer 0 or the launcher, "
+                f"whichever has the job's store, has ended ({_first_line(error)})"
+            )
+        who = f"trainer(s) {ended} have ended" if ended else "all trainers are still there"
+        return RendezvousError(
+            f"trainer {self.rank} lost the connection to others: {who} ({_first_line(error)})"
+        )
+
+    def _fail(self, failure: RendezvousError) -> None:
+        """Publish a failure, and release the group."""
+        self._failure = failure
+        self._close(failure)
+
+    def close(self) -> None:
+        """Release the group: its threads end, and no exchange follows. Harmless if called again."""
+        self._close(None)
+
+    def __del__(self) -> None:
+        if getattr(self, "_group", None) is not None:
+            self._close(None)
+
+    def _close(self, failure: RendezvousError | None) -> None:
+        group, self._group = self._group, None
+        if group is None:
+            return
+        self._barrier.close(failure)
+        if not self._is_own:
+            return
+        pending, self._pending = self._pending, None
+        if pending is not None and self._others:
+            # The group's threads would wait for it. Gloo closes all connections of a group when a
+            # wait in it is timed out.
+            with contextlib.suppress(RuntimeError):
+                message = dist.irecv(torch.empty(1), self._others[0], group)
+                assert message is not None
+                message.wait(timedelta(milliseconds=1))
+            with contextlib.suppress(RuntimeError):
+                pending.wait()
+        # The user may have destroyed all groups.
+        with contextlib.suppress(AssertionError, ValueError, RuntimeError):
+            dist.destroy_process_group(group)
+
+
+def _where(step: Step) -> str:
+    return f"batch {step.batch} of its epoch {step.epoch} (hop {step.hop})"
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).strip().partition("\n")[0]
