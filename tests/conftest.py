@@ -1,5 +1,6 @@
 """Graphs that several tests share, levels of tests, and their order."""
 
+import contextlib
 import gc
 import signal
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from hypothesis import settings
 from torch_geometric.data import Data
 
-from support import levels
+from support import levels, zygote
 
 # Folders whose files take longest. They go first: a file is one worker's, and the other would wait
 # for it at the end.
@@ -26,6 +27,7 @@ def pytest_configure():
     """A shell that starts the tests in the background has Ctrl-C ignored, by children as well."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    zygote.install()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by levels
@@ -43,10 +45,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """A unit test starts no process, nor do its fixtures."""
-    if levels.of_test(item) != "unit":
-        return (yield)
-    with levels.no_processes():
+    """A unit test starts no process, nor do its fixtures; others fork programs unless marked."""
+    if levels.of_test(item) == "unit":
+        around = levels.no_processes()
+    else:
+        marked = item.get_closest_marker("real_exec")
+        around = zygote.real_exec() if marked else contextlib.nullcontext()
+    with around:
         return (yield)
 
 
