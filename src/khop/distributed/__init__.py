@@ -44,6 +44,7 @@ __getattr__, __dir__, __all__ = attach(
         "MpDistSamplingWorkerOptions": "options",
         "PartitionSampler": "loaders.partition_sampler",
         "RemoteDistSamplingWorkerOptions": "options",
+        "Worker": "sampling.process_handle",
         "async_request_server": "remote.client.requests",
         "get_context": "job.context",
         "init_client": "remote.client.membership",
