@@ -71,6 +71,7 @@ class Popen(subprocess.Popen):
                 "environment": dict(os.environ if env is None else env),
                 "folder": str(Path.cwd()) if cwd is None else os.fspath(cwd),
                 "new_session": new_session,
+                "ends_with_test": kind == TORCH,  # children of khop see to that themselves
                 "targets": [0, 1, 2, *pass_fds],
             },
             [*standard, *pass_fds],

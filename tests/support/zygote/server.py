@@ -75,12 +75,12 @@ def _fork_programs(channel, paths):
             if not message:
                 os._exit(0)
             request = json.loads(message)
-            child = _fork_sibling()
-            if child == 0:
+            if _fork_sibling() == 0:
                 break
             for received in descriptors:
                 os.close(received)
-            channel.send(str(child).encode())
+        _show_command_line(request["argv"])  # those who know of the process find it
+        channel.send(str(os.getpid()).encode())
     _place(descriptors, request["targets"])
     _begin(request)
     if not _STARTS_NONE.search(" ".join(request["argv"])):
@@ -100,7 +100,7 @@ def _fork_programs(channel, paths):
 
 
 def _fork_sibling():
-    """`os.fork`, of which the child's parent is the parent of this process."""
+    """`os.fork`, but the child is a child of this process's parent."""
     api, thread_id = ctypes.pythonapi, ctypes.c_void_p()
     if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(thread_id)) != 0:
         raise OSError("this kernel does not tell where the C library keeps a thread's id")
@@ -133,12 +133,12 @@ def _begin(request):
     """Makes this process what exec would have made."""
     if request["new_session"]:
         os.setsid()
+    if request["ends_with_test"]:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    argv = request["argv"]
-    _show_command_line(argv)
     _open_standard_streams()
     random.seed()
     sys.modules["numpy"].random.seed()
