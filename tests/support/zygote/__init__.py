@@ -1,9 +1,8 @@
 """Programs of tests, forked from a process that has imported what they import.
 
 To import PyTorch, PyG and khop takes a program three to four seconds of processor time; a fork of
-a process that has done so takes a hundredth of that. `install` puts `Popen` in the place of
-`subprocess.Popen`. It forks programs of khop and of `support`, and starts all others by exec, as
-it does
+a process that has done so takes a hundredth of that. After `install`, `subprocess.Popen` forks
+programs of khop, of `support` and examples. It starts all others by exec, as it does
 
 - where the program would find another environment than the process that is forked: settings of
   its interpreter and its libraries, limits, processors,
@@ -27,15 +26,17 @@ import threading
 from pathlib import Path
 
 TESTS = Path(__file__).parents[2]
-LIGHT, TORCH = "light", "torch"
-"""Kinds of processes that are forked: what khop's children import, and all that trainers do."""
+LIGHT, TORCH, LIGHTNING = "light", "torch", "lightning"
+"""Kinds of processes that are forked, by what they have imported."""
 
 _CHILD = re.compile(r"import sys; sys\.path\[:\] = .* from khop\.[\w.]+ import main; main\(\)")
-_MODULE = re.compile(r"(support\.(cluster|glt)\w*\.\w+|guide\.job|khop\.cli\.main)")
+_MODULE = re.compile(r"support\.cluster\.\w+|guide\.job|khop\.cli\.main|torch\.distributed\.run")
+_CODE = re.compile(r"\bfrom support\.cluster import")
+_FOLDERS = TESTS / "support", TESTS.parent / "examples"
 # Variables that interpreters read when they start, and libraries when they are loaded.
 _EARLY = (
     *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "OPENBLAS_", "MKL_", "KMP_"),
-    *("KHOP_", "CUDA", "TORCH_", "ASAN_", "UBSAN_", "LSAN_"),
+    *("KHOP_", "CUDA", "ASAN_", "UBSAN_", "LSAN_"),
 )
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 # A process that is forked has no threads.
@@ -48,49 +49,59 @@ PADDING = 8192
 """Bytes for the command line of a forked program."""
 
 
-class Popen(subprocess.Popen):
-    """`subprocess.Popen` that forks what it can."""
+def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest):
+    """What `subprocess.Popen` does to start a program, but by a fork where that can be."""
+    _, _, shell, *pipes, _, gid, gids, uid, umask, new_session = rest[:15]
+    plain = not shell and executable is preexec_fn is None and close_fds
+    same_user = gid is gids is uid is None and umask == -1 and rest[15:] in ((), (-1,))
+    namespace, command = _namespace(args)
+    kind = _kind(command) if plain and same_user else None
+    if kind is None or not _templates.fit(kind, env, cwd):
+        _exec(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest)
+        return
+    p2cread, _, _, c2pwrite, _, errwrite = pipes
+    ends = enumerate((p2cread, c2pwrite, errwrite))
+    standard = [standard if end == -1 else end for standard, end in ends]
+    self.pid = _templates.fork(
+        kind,
+        {
+            "argv": [os.fspath(word) for word in command],
+            "namespace": namespace,
+            "environment": dict(os.environ if env is None else env),
+            "folder": str(Path.cwd()) if cwd is None else os.fspath(cwd),
+            "new_session": new_session,
+            "targets": [0, 1, 2, *pass_fds],
+        },
+        [*standard, *pass_fds],
+    )
+    self._child_created = True
+    self._close_pipe_fds(*pipes)
 
-    def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest):
-        _, _, shell, *pipes, _, gid, gids, uid, umask, new_session = rest[:15]
-        plain = not shell and executable is preexec_fn is None and close_fds
-        same_user = gid is gids is uid is None and umask == -1 and rest[15:] in ((), (-1,))
-        kind = _kind(args) if plain and same_user else None
-        if kind is None or not _templates.fit(kind, env, cwd):
-            super()._execute_child(
-                args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest
-            )
-            return
-        p2cread, _, _, c2pwrite, _, errwrite = pipes
-        ends = enumerate((p2cread, c2pwrite, errwrite))
-        standard = [standard if end == -1 else end for standard, end in ends]
-        self.pid = _templates.fork(
-            kind,
-            {
-                "argv": [os.fspath(word) for word in args],
-                "environment": dict(os.environ if env is None else env),
-                "folder": str(Path.cwd()) if cwd is None else os.fspath(cwd),
-                "new_session": new_session,
-                "ends_with_test": kind == TORCH,  # children of khop see to that themselves
-                "targets": [0, 1, 2, *pass_fds],
-            },
-            [*standard, *pass_fds],
-        )
-        self._child_created = True
-        self._close_pipe_fds(*pipes)
+
+def _namespace(args):
+    """Network namespace in which `ip netns exec` would run a command, if any; the command."""
+    if isinstance(args, (str, bytes, os.PathLike)):
+        return None, [args]
+    is_elsewhere = list(args[:3]) == ["ip", "netns", "exec"]
+    return (args[3], args[4:]) if is_elsewhere else (None, args)
 
 
 def _kind(args):
     """Kind of the process that forks a command; None: it is started by exec."""
-    if isinstance(args, (str, bytes, os.PathLike)) or args[0] != sys.executable or len(args) < 2:
+    if args[0] != sys.executable:
         return None
-    first, second = args[1], args[2] if len(args) > 2 else ""
+    first, second, *_ = [word for word in args[1:4] if word != "-u"] + ["", ""]
     if first == "-c" and _CHILD.fullmatch(second):
         return LIGHT
-    if first == "-m" and _MODULE.fullmatch(second):
-        return TORCH
-    is_job = str(first).endswith(".py") and Path(first).parent == TESTS / "support"
-    return TORCH if is_job else None
+    if first == "-m":
+        is_known = _MODULE.fullmatch(second)
+    elif first == "-c":
+        is_known = _CODE.search(second)
+    elif Path(first).name == "lightning_job.py":
+        return LIGHTNING
+    else:
+        is_known = str(first).endswith(".py") and Path(first).parent in _FOLDERS
+    return TORCH if is_known else None
 
 
 class _Templates:
@@ -124,6 +135,8 @@ class _Templates:
             if kind not in self._channels:
                 self._channels[kind] = self._start(kind)
             end = self._channels[kind]
+            # Children of khop see to their end themselves.
+            request |= {"kind": kind, "ends_with_test": kind != LIGHT and self._may_start}
             socket.send_fds(end, [json.dumps(request).encode()], descriptors)
             reply = end.recv(64)
         if not reply:
@@ -138,7 +151,7 @@ class _Templates:
             f"from support.zygote.server import serve; serve({theirs.fileno()}, {kind!r})()"
         )
         with theirs:
-            process = _exec(
+            process = subprocess.Popen(
                 [sys.executable, "-c", code, "-" * PADDING],
                 env={**os.environ, **_SINGLE_THREADED},
                 pass_fds=[theirs.fileno()],
@@ -164,7 +177,7 @@ def _surroundings(environment):
     return early, os.sched_getaffinity(0), [resource.getrlimit(limit) for limit in _LIMITS]
 
 
-_exec = subprocess.Popen
+_exec = subprocess.Popen._execute_child
 _templates = _Templates()
 
 
@@ -182,7 +195,7 @@ def install(channels=()):
         channels: connections to processes that are forked, by kind; others are started.
     """
     _templates.begin(dict(channels))
-    subprocess.Popen = Popen
+    subprocess.Popen._execute_child = _execute_child
     atexit.register(_templates.close)
 
 

@@ -27,6 +27,11 @@ from pathlib import Path
 
 from support import zygote
 
+_TORCH = (
+    *("torch", "torch.distributed.run", "torch_geometric.loader", "torch_geometric.nn"),
+    *("khop.loader", "khop.partition", "khop.distributed", "khop.distributed.inference"),
+    "khop.glt",
+)
 _MODULES = {
     zygote.LIGHT: (
         "khop.distributed.sampling.worker",
@@ -34,15 +39,13 @@ _MODULES = {
         "khop.distributed.remote.client.receiver",
         "khop.distributed.remote.server.main",
     ),
-    zygote.TORCH: (
-        *("torch", "torch_geometric.loader", "torch.distributed", "khop.loader", "khop.partition"),
-        *("khop.distributed", "khop.distributed.inference", "khop.glt"),
-    ),
+    zygote.TORCH: _TORCH,
+    zygote.LIGHTNING: (*_TORCH, "lightning.pytorch", "khop.lightning"),
 }
 # Programs that start no others.
 _STARTS_NONE = re.compile(r"khop\.distributed\.\S+\.(worker|receiver|partition_server) import main")
 _CLONE = {"x86_64": 56, "aarch64": 220}[platform.machine()]
-_CLONE_PARENT = 0x8000
+_CLONE_PARENT, _CLONE_NEWNET = 0x8000, 0x40000000
 _PR_SET_PDEATHSIG, _PR_GET_TID_ADDRESS = 1, 40
 _MAX_REQUEST = 1 << 20
 _FIRST_PARKED = 512  # descriptors wait here for their places
@@ -93,9 +96,12 @@ def _fork_programs(channel, paths):
             with Path(os.devnull).open("r+b") as nothing:
                 for standard in range(3):
                     os.dup2(nothing.fileno(), standard)
+            for passed in request["targets"][3:]:
+                os.close(passed)
             return _fork_programs(theirs, paths)
         theirs.close()
-        zygote.install({zygote.LIGHT: ours})
+        kinds = {zygote.LIGHT, request["kind"]}
+        zygote.install(dict.fromkeys(kinds, ours))
     return _program(request["argv"], paths)
 
 
@@ -133,6 +139,10 @@ def _begin(request):
     """Makes this process what exec would have made."""
     if request["new_session"]:
         os.setsid()
+    if request["namespace"]:
+        with Path("/var/run/netns", request["namespace"]).open() as namespace:
+            if _libc.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+                raise OSError(f"no network namespace {request['namespace']}")
     if request["ends_with_test"]:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -154,8 +164,12 @@ def _program(argv, paths):
     main = sys.modules["__main__"].__dict__
     for name in [name for name in main if not name.startswith("__")]:
         del main[name]
-    kind, name = argv[1:3] if argv[1] in ("-c", "-m") else ("", argv[1])
-    rest = argv[3:] if kind else argv[2:]
+    words = argv[1:]
+    if words[0] == "-u":
+        words.pop(0)
+        sys.stdout.reconfigure(write_through=True)
+    kind = words.pop(0) if words[0] in ("-c", "-m") else ""
+    name, *rest = words
 
     def run():
         if kind == "-m":
