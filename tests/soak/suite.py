@@ -118,7 +118,7 @@ def _run(plan: Plan, seed: int, folder: Path, say: Callable[[str], None]) -> boo
 
 def main(arguments: Sequence[str]) -> int:
     """The command; returns the exit status."""
-    parser = argparse.ArgumentParser("soak tests", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser("soak tests", description="Repeat the test suite.")
     parser.add_argument("--hours", type=float, default=Plan.hours, help="no run begins later")
     parser.add_argument("--runs", type=int, help="number of runs, whatever they take")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first run")
