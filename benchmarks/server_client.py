@@ -147,11 +147,11 @@ def overhead(arguments: argparse.Namespace) -> None:
         found = statistics_of(watcher)
         streams = [session for session in found["sessions"] if not session["direct"]]
         spent = {
-            "sampler, worker mode": processor_seconds(groups["worker mode"].pids[0]),
-            "sampler, shared memory": processor_seconds(groups["shared memory"].pids[0]),
+            "sampler, worker mode": processor_seconds(groups["worker mode"].workers[0].pid),
+            "sampler, shared memory": processor_seconds(groups["shared memory"].workers[0].pid),
             "sampler, sent": processor_seconds(streams[0]["samplers"][0]["pid"]),
             "graph server, sent": found["cpu_seconds"],
-            "receiver, sent": processor_seconds(groups["sent"].pids[0]),
+            "receiver, sent": processor_seconds(groups["sent"].workers[0].pid),
         }
         for name, seconds in spent.items():
             print(f"{name:24s} {1e3 * seconds / count:8.2f} ms of processor time a batch")

@@ -1,6 +1,9 @@
 """Graphs that several tests share, levels of tests, and their order."""
 
+import contextlib
+import faulthandler
 import gc
+import os
 import signal
 from pathlib import Path
 
@@ -10,11 +13,7 @@ import torch
 from hypothesis import settings
 from torch_geometric.data import Data
 
-from support import levels
-
-# Folders whose files take longest. They go first: a file is one worker's, and the other would wait
-# for it at the end.
-_SLOW = ("scripts", "guide", "examples", "distributed", "cli", "bench")
+from support import levels, order, zygote
 
 # Machines that run tests are busy: hypothesis' 200 ms for an example say nothing about khop. Based
 # on the profile in force, which in CI is hypothesis' own.
@@ -22,31 +21,40 @@ settings.register_profile("khop", settings(deadline=None))
 settings.load_profile("khop")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="order files at random")
+
+
+@pytest.hookimpl(trylast=True)  # after pytest has enabled faulthandler
 def pytest_configure():
-    """A shell that starts the tests in the background has Ctrl-C ignored, by children as well."""
+    """Signals, forked programs, and a file for what ends this process: `scripts/test` shows it."""
+    # A shell that starts the tests in the background has Ctrl-C ignored, by children as well.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "LD_PRELOAD" not in os.environ:  # sanitizers start threads
+        zygote.install()
+    if folder := os.environ.get("KHOP_TEST_LOGS"):
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        faulthandler.enable((Path(folder) / f"{worker}.faults").open("w"))
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by levels
-def pytest_collection_modifyitems(items):
-    """Levels for all; slow files first: `scripts/test` tells xdist to keep this order."""
+def pytest_collection_modifyitems(config, items):
+    """Levels for all; slow files first, or files in an order of `--shuffle`."""
     root = Path(__file__).parent
     levels.mark(items, root)
-
-    def turn(item):
-        folder = item.path.relative_to(root).parts[0]
-        return _SLOW.index(folder) if folder in _SLOW else len(_SLOW)
-
-    items.sort(key=turn)
+    order.arrange(items, root, config.getoption("shuffle"))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """A unit test starts no process, nor do its fixtures."""
-    if levels.of_test(item) != "unit":
-        return (yield)
-    with levels.no_processes():
+    """A unit test starts no process, nor do its fixtures; others fork programs unless marked."""
+    if levels.of_test(item) == "unit":
+        around = levels.no_processes()
+    else:
+        marked = item.get_closest_marker("real_exec")
+        around = zygote.real_exec() if marked else contextlib.nullcontext()
+    with around:
         return (yield)
 
 

@@ -213,6 +213,19 @@ def test_a_fork_does_not_write(tmp_path):
     assert Trace(tmp_path / "out.json").events
 
 
+@pytest.mark.process
+def test_a_fork_records(tmp_path, data):
+    """A trainer that was forked names its own thread, not its parent's."""
+    child = os.fork()
+    if child == 0:
+        with khop.trace.record(tmp_path / "out.json"):
+            next(iter(make_loader("nodes", data)))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    spans = Trace(tmp_path / "out.json").spans
+    assert {(span.process, span.thread) for span in spans} == {("trainer (rank 0)", "trainer")}
+
+
 def test_merge(tmp_path):
     """Traces of several trainers become one, in which a server is named once."""
     server = {"ph": "M", "name": "process_name", "pid": 9, "tid": 0, "args": {"name": "server"}}

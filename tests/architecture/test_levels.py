@@ -8,10 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from support import levels
+from support import levels, order
 
 TESTS = Path(__file__).parents[1]
 
@@ -38,6 +39,21 @@ def test_the_longest_path_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = ["test_x.py", "ab/test_x.py", "a/test_x.py", "a/b.py", "a/c/test_x.py"]
     found = [levels.of_path(TESTS / path, TESTS) for path in paths]
     assert found == ["unit", "unit", "process", "fault", "soak"]
+
+
+def test_order() -> None:
+    """Slow folders first; at random, tests of a file still stand together."""
+    names = ["data/a", "data/b", "cli/c", "loader/d", "distributed/e"]
+    items = [SimpleNamespace(path=TESTS / name, number=i) for i in range(2) for name in names]
+    order.arrange(items, TESTS)
+    assert [item.path.parent.name for item in items[:4]] == ["distributed"] * 2 + ["cli"] * 2
+    orders = set()
+    for seed in (1, 1, 2, 3):
+        order.arrange(items, TESTS, seed)
+        assert [item.number for item in items] == [0, 1] * 5
+        assert all(a.path == b.path for a, b in zip(items[::2], items[1::2], strict=True))
+        orders.add((seed, tuple(item.path.name for item in items)))
+    assert len({files for _, files in orders}) == len(orders) == 3
 
 
 @pytest.mark.parametrize(

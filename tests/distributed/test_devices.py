@@ -271,7 +271,7 @@ def test_killed_sampler(graph, folder_of):
     batches = []
     for number, batch in enumerate(loader):
         if number == 2:
-            os.kill(loader._backend.pids[0], signal.SIGKILL)
+            os.kill(loader.workers[0].pid, signal.SIGKILL)
         batches.append(batch)
     assert loader.stats().restarts == 1
     assert jobs.same_batches(batches, reference(graph)) == len(loader)

@@ -152,6 +152,7 @@ def test_two_trainers(folder_of):
 
 
 @pytest.mark.network
+@pytest.mark.real_exec
 def test_two_hosts(folder_of, two_hosts):
     """Two machines that share nothing but the network, over TCP with CURVE."""
     prefixes, master = two_hosts

@@ -46,7 +46,7 @@ def test_killed_samplers_are_replaced(graph, folder_of, num_parts):
     with within(SOON):
         for number, batch in enumerate(loader):
             if number in (1, 4, 5):
-                os.kill(loader._backend.pids[number % 2], signal.SIGKILL)
+                os.kill(loader.workers[number % 2].pid, signal.SIGKILL)
             batches.append(batch.clone())
     assert jobs.same_batches(batches, make_reference(graph)) == len(loader)
     assert 1 <= loader.stats().restarts <= 3  # one that owes nothing is not missed
@@ -56,7 +56,7 @@ def test_sampler_killed_between_epochs(graph, folder_of):
     """A sampler that died while nobody iterated."""
     loader, reference = make_loader(folder_of("random", 2), 2), make_reference(graph)
     assert jobs.same_batches(loader, reference)
-    os.kill(loader._backend.pids[0], signal.SIGKILL)
+    os.kill(loader.workers[0].pid, signal.SIGKILL)
     with within(SOON):
         assert jobs.same_batches(loader, reference) == len(loader)
 
@@ -74,7 +74,7 @@ def test_sampler_killed_too_often(folder_of):
     )
     iterator = iter(loader)
     next(iterator)
-    os.kill(loader._backend.pids[0], signal.SIGKILL)
+    os.kill(loader.workers[0].pid, signal.SIGKILL)
     with within(SOON), pytest.raises(SamplerDiedError, match=_KILLED_ONCE):
         list(iterator)
     with within(SOON), pytest.raises(SamplerDiedError):
@@ -93,9 +93,9 @@ def test_standby(graph, folder_of, num_parts):
         for number, batch in enumerate(loader):
             if number in (1, 9):
                 successors.append(standby.pid)
-                os.kill(loader._backend.pids[0], signal.SIGKILL)
+                os.kill(loader.workers[0].pid, signal.SIGKILL)
             if number in (8, 18):
-                assert loader._backend.pids == successors[-1:]
+                assert jobs.pids_of(loader) == successors[-1:]
             batches.append(batch.clone())
     assert jobs.same_batches(batches, make_reference(graph)) == len(loader)
     assert len({*successors, standby.pid}) == 3
@@ -230,7 +230,7 @@ def test_sampler_that_cannot_begin(folder_of, tmp_path):
     shutil.copytree(folder_of("random", 1), root)
     loader = make_loader(root, 1, num_workers=1)
     shutil.move(root, tmp_path / "elsewhere")
-    os.kill(loader._backend.pids[0], signal.SIGKILL)
+    os.kill(loader.workers[0].pid, signal.SIGKILL)
     for _ in range(2):
         with within(SOON), pytest.raises(FolderError, match=r"no partition folder(.|\n)*sampler"):
             list(loader)
@@ -257,14 +257,14 @@ def test_sampler_that_does_not_listen_for_a_while(graph, folder_of):
     """More is said to a busy sampler than its line holds: nothing of it is lost, nothing hangs."""
     loader, reference = make_loader(folder_of("random", 1), 1), make_reference(graph)
     assert jobs.same_batches(loader, reference) == len(loader)
-    for pid in loader._backend.pids:
+    for pid in jobs.pids_of(loader):
         os.kill(pid, signal.SIGSTOP)
     lines = [sampler.process.line for sampler in loader._backend._pool.samplers]
     for line in lines:
         for _ in range(2000):
             line.post(Op.CLOSE_EPOCH, ONE.pack(10**6))  # of no epoch
     assert all(line.has_unsent for line in lines)
-    wake = threading.Timer(0.5, lambda: [os.kill(p, signal.SIGCONT) for p in loader._backend.pids])
+    wake = threading.Timer(0.5, lambda: [os.kill(p, signal.SIGCONT) for p in jobs.pids_of(loader)])
     wake.start()
     with within(SOON):
         assert jobs.same_batches(loader, reference) == len(loader)

@@ -373,7 +373,7 @@ def test_killed_samplers_are_replaced(folder_of):
         for _ in range(2):  # of the first, all may have been made when they are killed
             for batch in ours:
                 if len(kept) in (1, 6):
-                    os.kill(ours._backend.pids[len(kept) % 2], signal.SIGKILL)
+                    os.kill(ours.workers[len(kept) % 2].pid, signal.SIGKILL)
                 kept.append(batch.clone())
         for own, other in zip(kept, [*twin, *twin], strict=True):
             twins.same_batch(own, other)

@@ -101,7 +101,7 @@ def test_server_whose_place_is_not_safe_any_more(graph, folder_of):
         assert jobs.same_batches(batches, make_reference(graph)) == len(loader)
     assert loader.data.service().endpoints()[1] != before
     with within(SOON):  # and a sampler that begins now looks there at once
-        os.kill(loader._backend.pids[0], signal.SIGKILL)
+        os.kill(loader.workers[0].pid, signal.SIGKILL)
         assert len(list(loader)) == len(loader)
 
 

@@ -202,7 +202,10 @@ def test_fallbacks_are_replaced_between_epochs(program):
     for epoch in (first, first + 1):
         pool.close_epoch(epoch)
     epoch = open_epoch(pool)
-    assert pool.pids == [program.started[2].pid, program.started[1].pid]
+    assert [worker.pid for worker in pool.workers] == [
+        program.started[2].pid,
+        program.started[1].pid,
+    ]
     assert program.started[2].ops() == [Op.OPEN_EPOCH]
     assert program.started[2].read() == [(epoch, 0), (epoch, 2)]
     pool.close()

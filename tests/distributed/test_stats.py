@@ -70,7 +70,7 @@ def test_reset(folder_of):
     """Begins anew, restarts of samplers included; what was returned stays as it is."""
     loader = jobs.make_loader(folder_of("random", 2), 2, 2)
     list(loader)
-    os.kill(loader._backend.pids[0], signal.SIGKILL)
+    os.kill(loader.workers[0].pid, signal.SIGKILL)
     list(loader)
     before = loader.stats()
     loader.reset_stats()

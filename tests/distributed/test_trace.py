@@ -115,7 +115,7 @@ def test_a_sampler_is_killed(folder_of, tmp_path):
     with khop.trace.record(tmp_path / "out.json"):
         epoch = iter(loader)
         next(epoch)
-        os.kill(loader._backend.pids[0], signal.SIGKILL)
+        os.kill(loader.workers[0].pid, signal.SIGKILL)
         list(epoch)
         batches = list(loader)
     trace = Trace(tmp_path / "out.json")

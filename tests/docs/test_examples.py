@@ -29,7 +29,8 @@ OF_CLIENTS = {
     ),
 }
 OF_METIS = {"khop.partition.ClusterMetisPartitioner", "khop.partition.MetisPartitioner"}
-WITH_PROCESSES = {"khop.distributed.MpDistSamplingWorkerOptions", *OF_METIS}
+OF_WORKERS = {"khop.distributed.MpDistSamplingWorkerOptions", "khop.distributed.Worker"}
+WITH_PROCESSES = OF_WORKERS | OF_METIS
 ALONE = sorted(PUBLIC.keys() - OF_SERVERS - OF_CLIENTS - WITH_PROCESSES)
 
 

@@ -74,7 +74,7 @@ def job_worker(arguments):
 
     names["train_idx"] = seeds = seeds_of(root, rank // 2, rank % 2)
     running.run("4.1 loader", names)
-    assert names["mp_options"].num_workers == len(names["train_loader"]._backend.pids) == 2
+    assert names["mp_options"].num_workers == len(names["train_loader"].workers) == 2
     other = reference(graph, seeds, rank)
     batches = same_epochs(names["train_loader"], other, graph)
 

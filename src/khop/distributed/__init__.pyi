@@ -47,3 +47,4 @@ from khop.distributed.remote.launch import (
     init_server as init_server,
     wait_and_shutdown_server as wait_and_shutdown_server,
 )
+from khop.distributed.sampling.process_handle import Worker as Worker

@@ -171,7 +171,7 @@ class Recording:
         if world_size > 1:
             self.path = of_rank(self.path, rank)
         me = self._owner
-        main = me, threading.main_thread().native_id or me
+        main = me, me  # of a fork `threading.main_thread().native_id` is its parent's
         makers = {pid: name + of_trainer * (world_size > 1) for pid, name in self._makers.items()}
         names = Names(
             me, {me: f"trainer{of_trainer}", **makers}, {main: "trainer", **self._threads}

@@ -244,7 +244,7 @@ def test_a_receiver_that_is_killed(client):
         for batch in loader:
             got.append(batch.n_id)
             if len(got) == 2:
-                os.kill(loader._backend.pids[0], signal.SIGKILL)
+                os.kill(loader.workers[0].pid, signal.SIGKILL)
     assert len(got) == len(expected)
     assert all(map(torch.equal, got, expected))
     assert loader.stats().restarts == 1

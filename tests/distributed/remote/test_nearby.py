@@ -79,7 +79,7 @@ def test_batches_are_equal_with_local_samplers_or_a_receiver(servers, options, n
     """Samplers of the servers in rings of the trainer, or one receiver; the same batches."""
     loader, reference = remote_loader(**options), twin()
     assert [jobs.same_batches(loader, reference) for _ in range(2)] == [20, 20]
-    pids = loader._backend.pids
+    pids = jobs.pids_of(loader)
     assert [is_child(pid) for pid in pids] == ([False] * near or [True])
     loader.shutdown()
     assert jobs.wait_for_ends(pids) == []
@@ -127,11 +127,11 @@ def test_a_killed_sampler(servers):
     batches = []
     for number, batch in enumerate(loader):
         if number in (2, 6):
-            os.kill(loader._backend.pids[number // 6], signal.SIGKILL)
+            os.kill(loader.workers[number // 6].pid, signal.SIGKILL)
         batches.append(batch.clone())
     assert jobs.same_batches(batches, twin()) == len(loader)
     assert loader.stats().restarts == 2
-    assert not any(is_child(pid) for pid in loader._backend.pids)
+    assert not any(is_child(pid) for pid in jobs.pids_of(loader))
 
 
 def test_a_sampler_killed_too_often(servers):
@@ -139,7 +139,7 @@ def test_a_sampler_killed_too_often(servers):
     loader = remote_loader(max_restarts=0, buffer_size="64KB")
     iterator = iter(loader)
     next(iterator)
-    os.kill(loader._backend.pids[0], signal.SIGKILL)
+    os.kill(loader.workers[0].pid, signal.SIGKILL)
     with pytest.raises(SamplerDiedError, match="was killed by SIGKILL"):
         list(iterator)
 
@@ -150,7 +150,7 @@ def test_a_killed_server(servers):
     batches = []
     for number, batch in enumerate(loader):
         if number == 3:
-            pids = loader._backend.pids
+            pids = jobs.pids_of(loader)
             servers.kill(1)
             assert jobs.wait_for_ends(pids) == []
             servers.restart(1)
@@ -162,7 +162,7 @@ def test_a_server_that_is_back(servers):
     """From the next epoch on its samplers write into the trainer's memory again."""
     loader, reference = remote_loader(server_rank=1, num_workers=2), twin()
     kept = [batch.clone() for batch in loader]
-    pids = loader._backend.pids
+    pids = jobs.pids_of(loader)
     remote = get_context().remote
     before = remote.table.servers[1].incarnation
     servers.kill(1)
@@ -170,11 +170,11 @@ def test_a_server_that_is_back(servers):
     running = iter(loader)  # nobody is there: receivers wait for it
     servers.restart(1)
     kept += [batch.clone() for batch in running]
-    receivers = loader._backend.pids
+    receivers = jobs.pids_of(loader)
     assert all(map(is_child, receivers))
     remote.wait_for_table(lambda t: t.servers[1].incarnation != before, "the successor")
     kept += [batch.clone() for batch in loader]
-    assert not any(map(is_child, loader._backend.pids))
+    assert not any(map(is_child, jobs.pids_of(loader)))
     assert jobs.wait_for_ends(receivers) == []
     assert jobs.same_batches(kept, [batch for _ in range(3) for batch in reference]) == 60
 
@@ -189,10 +189,10 @@ def test_a_server_that_refuses(servers, monkeypatch):
 
     monkeypatch.setattr(LocalSampler, "__init__", refuse)
     loader, reference = remote_loader(num_workers=2), twin()
-    pids = loader._backend.pids
+    pids = jobs.pids_of(loader)
     assert [jobs.same_batches(loader, reference) for _ in range(2)] == [20, 20]
     assert len(asked) == 1
-    assert loader._backend.pids == pids
+    assert jobs.pids_of(loader) == pids
 
 
 def test_a_client_that_goes(servers):
@@ -236,7 +236,7 @@ def test_a_killed_client_whose_fork_lives(servers):
         "from khop.distributed import *\n"
         f"init_client(2, 0, 7, '127.0.0.1', {servers.port})\n"
         "loader = DistNeighborLoader(None, [3], None, 8)\n"
-        "next(iter(loader)); pids = loader._backend.pids\n"
+        "next(iter(loader)); pids = [worker.pid for worker in loader.workers]\n"
         "fork = os.fork()\n"
         "if fork: print(fork, *pids, flush=True)\n"
         "time.sleep(60)\n"

@@ -114,24 +114,29 @@ def make_loader(root, num_parts, num_workers, **options):
 
 def khop_processes():
     """Process ids of this process's children that run a program of khop."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if b"khop.distributed" in _command_of_child(entry):
-                found.append(int(entry.name))
-    return sorted(found)
+    pids = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            pids += map(int, (task / "children").read_text().split())
+    return sorted(pid for pid in pids if b"khop.distributed" in _command_line(pid))
 
 
-def _command_of_child(entry):
-    """The command line of a child that has not ended; empty for other processes."""
+def _command_line(pid):
+    """The command line of a child; empty if it has ended."""
     while True:
-        command = (entry / "cmdline").read_bytes()
-        state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
-        if state == "Z" or int(parent) != os.getpid():
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
             return b""
-        if command:
+        if command or state == "Z":
             return command
         time.sleep(0.001)  # It has none for a moment while its program is being loaded.
+
+
+def pids_of(loader):
+    """Process ids of a loader's workers."""
+    return [worker.pid for worker in loader.workers]
 
 
 def publish(path, text):

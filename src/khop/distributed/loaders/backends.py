@@ -6,7 +6,7 @@ Runs in trainers.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -35,7 +35,7 @@ from khop.distributed.sampling.buffer_plan import ArenaPlan, plan_memory
 from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.pool import SamplerPool
-from khop.distributed.sampling.process_handle import Program, start_sampler
+from khop.distributed.sampling.process_handle import Program, Worker, start_sampler
 from khop.distributed.sampling.standby import Standby
 from khop.sampler.methods.modules import modules_of
 from khop.sampler.plan import EpochPlan
@@ -61,6 +61,7 @@ class InProcessBackend:
 
     num_samplers = 0
     num_restarts = 0
+    workers: Sequence[Worker] = ()
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from khop.distributed.loaders.collate import Assembler, Tensors, batch_edge_type
 from khop.distributed.loaders.device_transfer import DeviceTransfer, PendingTransfer, TargetDevice
 from khop.distributed.options import WorkerOptions
 from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.distributed.sampling.process_handle import Worker
 from khop.loader.fingerprint import describe_sampling, digest
 from khop.loader.iterator import BatchSource, Taken
 from khop.loader.resume import EpochProgress
@@ -167,6 +168,16 @@ class DistLoader(StatefulLoader, abc.ABC):
             weights,
             by_time=meta.time_attr is not None,
         )
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The processes of this loader that run now, by number; empty after `shutdown`.
+
+        In worker mode these are its samplers. With graph servers they are a receiver or, where all
+        servers are on this machine, their samplers. A loader that samples in the trainer's process
+        has none.
+        """
+        return list(self._backend.workers)
 
     def shutdown(self) -> None:
         """End the sampler processes; also called when the loader is garbage-collected."""

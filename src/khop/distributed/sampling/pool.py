@@ -29,6 +29,7 @@ from khop.distributed.sampling.process_handle import (
     Process,
     Program,
     SamplerProcess,
+    Worker,
     send_endpoint,
     start_process,
     start_sampler,
@@ -170,9 +171,10 @@ class SamplerPool:
         return len(self._pool.samplers)
 
     @property
-    def pids(self) -> list[int]:
-        """Process ids of the samplers."""
-        return [sampler.process.pid for sampler in self._pool.samplers]
+    def workers(self) -> list[Worker]:
+        """The processes that run, by number."""
+        samplers, devices = self._pool.samplers, self._devices
+        return [Worker(s.process.pid, s.number, devices[s.number] or "cpu") for s in samplers]
 
     def new_epoch(self) -> int:
         """Return the number of the next epoch; only `open_epoch` tells samplers of it."""

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -29,6 +29,27 @@ from khop.typing import Array
 # Slots and batches in one message to a sampler, within what a message holds.
 _MAX_FREED = 4096
 _MAX_ASKED = 1024
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Process of a distributed loader: it samples batches, or receives them from graph servers.
+
+    Attributes:
+        pid: process id on this machine.
+        number: index of the process in its loader. A process that replaces another has its number.
+        device: device on which it samples or gathers, `"cuda:0"` for example; `"cpu"` if none.
+
+    Example:
+        >>> workers = MpDistSamplingWorkerOptions(num_workers=2)
+        >>> loader = DistNeighborLoader(DistDataset().load(folder), [2], worker_options=workers)
+        >>> loader.workers
+        [Worker(pid=..., number=0, device='cpu'), Worker(pid=..., number=1, device='cpu')]
+    """
+
+    pid: int
+    number: int
+    device: str
 
 
 class Process(Protocol):

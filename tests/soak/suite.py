@@ -1,0 +1,139 @@
+"""The whole test suite, again and again: `scripts/soak tests`.
+
+Each run has its own seed and order of files. The first that fails ends it: its log, what crashed
+processes said, and their cores are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_SHOWN = 40  # lines of a log
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run, and for how long.
+
+    Attributes:
+        seed: seed of the first run; those of the others follow.
+        runs: number of runs; None: as many as `hours` allow.
+        hours: no run begins later.
+        load: processes that keep the processors busy meanwhile.
+        sanitize: sanitizers of the extension, `"address"` for example; see `scripts/sanitize`.
+        arguments: further arguments for pytest.
+    """
+
+    seed: int = 0
+    runs: int | None = None
+    hours: float = 1.0
+    load: int = 0
+    sanitize: str | None = None
+    arguments: Sequence[str] = ()
+
+    def command(self, seed: int) -> list[str]:
+        """Command line of a run."""
+        chosen = [f"--shuffle={seed}", "--maxfail=1", *(self.arguments or ["tests"])]
+        if self.sanitize is not None:
+            return ["bash", "scripts/sanitize", *chosen]
+        workers = [f"-n{os.cpu_count() or 1}", "--dist=worksteal", "--max-worker-restart=0"]
+        return [sys.executable, "-m", "pytest", *workers, *chosen]
+
+
+def repeat(plan: Plan, folder: Path, say: Callable[[str], None]) -> bool:
+    """Runs the tests until one fails or the plan is done; True if none failed.
+
+    Args:
+        plan: what is run.
+        folder: folder for what a run leaves; that of a run that passes is removed.
+        say: is called with a line for each run, and with what a failure left.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (limit[1], limit[1]))
+    idle = [sys.executable, "-c", "while True: pass"]
+    busy = [subprocess.Popen(idle) for _ in range(plan.load)]
+    end = time.monotonic() + 3600 * plan.hours
+    seed = plan.seed
+    try:
+        while _is_due(plan, seed - plan.seed, end):
+            if not _run(plan, seed, folder / f"seed-{seed}", say):
+                return False
+            seed += 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, limit)
+        for process in busy:
+            process.kill()
+            process.wait()
+    return True
+
+
+def _is_due(plan: Plan, done: int, end: float) -> bool:
+    if plan.runs is not None:
+        return done < plan.runs
+    return time.monotonic() < end
+
+
+def _run(plan: Plan, seed: int, folder: Path, say: Callable[[str], None]) -> bool:
+    """One run; False if a test failed."""
+    folder.mkdir(parents=True)
+    log, command = folder / "log", plan.command(seed)
+    environment = {**os.environ, "PYTHONFAULTHANDLER": "1", "KHOP_TEST_LOGS": str(folder)}
+    if plan.sanitize is not None:
+        environment["KHOP_SANITIZE"] = plan.sanitize
+    before, began = set(ROOT.glob("core*")), time.monotonic()
+    with log.open("wb") as out:
+        code = subprocess.run(
+            command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, check=False
+        ).returncode
+    cores = set(ROOT.glob("core*")) - before
+    lines = log.read_text(errors="replace").splitlines()
+    summary = re.sub(r"^=+ | =+$", "", lines[-1]) if lines else "it printed nothing"
+    say(f"seed {seed}: {summary} ({time.monotonic() - began:.0f} s)")
+    if code == 0:
+        for file in (*cores, *folder.iterdir()):  # cores of children that tests crash
+            file.unlink()
+        folder.rmdir()
+        return True
+    for core in cores:
+        core.rename(folder / core.name)
+    said = [file for file in folder.glob("*.faults") if file.stat().st_size]
+    shown = [*lines[-_SHOWN:], *(line for file in said for line in file.read_text().splitlines())]
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    say("\n".join([*shown, "", f"exit status {code}; again: {' '.join(command)}"]))
+    say(f"kept: {folder}; cores go to '{pattern}'")
+    return False
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; returns the exit status."""
+    parser = argparse.ArgumentParser("soak tests", description="Repeat the test suite.")
+    parser.add_argument("--hours", type=float, default=Plan.hours, help="no run begins later")
+    parser.add_argument("--runs", type=int, help="number of runs, whatever they take")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first run")
+    parser.add_argument("--load", action="store_true", help="keep all processors busy meanwhile")
+    parser.add_argument("--sanitize", metavar="NAMES", help="on such a build: address,undefined")
+    parser.add_argument("--out", type=Path, help="folder for what a failure leaves")
+    given, rest = parser.parse_known_args(arguments)
+    plan = Plan(
+        seed=given.seed,
+        runs=given.runs,
+        hours=given.hours,
+        load=(os.cpu_count() or 1) if given.load else 0,
+        sanitize=given.sanitize,
+        arguments=[word for word in rest if word != "--"],
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    folder = given.out or Path(tempfile.mkdtemp(prefix="khop-soak-tests-"))
+    return 0 if repeat(plan, folder, lambda line: print(line, flush=True)) else 1

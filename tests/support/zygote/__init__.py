@@ -1,0 +1,209 @@
+"""Programs of tests, forked from a process that has imported what they import.
+
+To import PyTorch, PyG and khop takes a program three to four seconds of processor time; a fork of
+a process that has done so takes a hundredth of that. After `install`, `subprocess.Popen` forks
+programs of khop, of `support` and examples. It starts all others by exec, as it does
+
+- where the program would find another environment than the process that is forked: settings of
+  its interpreter and its libraries, limits, processors,
+- in tests that are marked `real_exec`, those of launchers and forks for example.
+
+A forked program is a child of the test's process (see `server`): whatever waits for it, kills it
+or asks the system for its parent finds no difference.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import re
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+TESTS = Path(__file__).parents[2]
+LIGHT, TORCH, LIGHTNING = "light", "torch", "lightning"
+"""Kinds of processes that are forked, by what they have imported."""
+
+_CHILD = re.compile(r"import sys; sys\.path\[:\] = .* from khop\.[\w.]+ import main; main\(\)")
+_MODULE = re.compile(r"support\.cluster\.\w+|guide\.job|khop\.cli\.main|torch\.distributed\.run")
+_CODE = re.compile(r"\bfrom support\.cluster import")
+_FOLDERS = TESTS / "support", TESTS.parent / "examples"
+# Variables that interpreters read when they start, and libraries when they are loaded.
+_EARLY = (
+    *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "OPENBLAS_", "MKL_", "KMP_"),
+    *("KHOP_", "CUDA", "ASAN_", "UBSAN_", "LSAN_"),
+)
+_LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+# A process that is forked has no threads.
+_SINGLE_THREADED = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+PADDING = 8192
+"""Bytes for the command line of a forked program."""
+
+
+def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest):
+    """What `subprocess.Popen` does to start a program, but by a fork where that can be."""
+    _, _, shell, *pipes, _, gid, gids, uid, umask, new_session = rest[:15]
+    plain = not shell and executable is preexec_fn is None and close_fds
+    same_user = gid is gids is uid is None and umask == -1 and rest[15:] in ((), (-1,))
+    namespace, command = _namespace(args)
+    kind = _kind(command) if plain and same_user else None
+    if kind is None or not _templates.fit(kind, env, cwd):
+        _exec(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest)
+        return
+    p2cread, _, _, c2pwrite, _, errwrite = pipes
+    ends = enumerate((p2cread, c2pwrite, errwrite))
+    standard = [standard if end == -1 else end for standard, end in ends]
+    self.pid = _templates.fork(
+        kind,
+        {
+            "argv": [os.fspath(word) for word in command],
+            "namespace": namespace,
+            "environment": dict(os.environ if env is None else env),
+            "folder": str(Path.cwd()) if cwd is None else os.fspath(cwd),
+            "new_session": new_session,
+            "targets": [0, 1, 2, *pass_fds],
+        },
+        [*standard, *pass_fds],
+    )
+    self._child_created = True
+    self._close_pipe_fds(*pipes)
+
+
+def _namespace(args):
+    """Network namespace in which `ip netns exec` would run a command, if any; the command."""
+    if isinstance(args, (str, bytes, os.PathLike)):
+        return None, [args]
+    is_elsewhere = list(args[:3]) == ["ip", "netns", "exec"]
+    return (args[3], args[4:]) if is_elsewhere else (None, args)
+
+
+def _kind(args):
+    """Kind of the process that forks a command; None: it is started by exec."""
+    if args[0] != sys.executable:
+        return None
+    first, second, *_ = [word for word in args[1:4] if word != "-u"] + ["", ""]
+    if first == "-c" and _CHILD.fullmatch(second):
+        return LIGHT
+    if first == "-m":
+        is_known = _MODULE.fullmatch(second)
+    elif first == "-c":
+        is_known = _CODE.search(second)
+    elif Path(first).name == "lightning_job.py":
+        return LIGHTNING
+    else:
+        is_known = str(first).endswith(".py") and Path(first).parent in _FOLDERS
+    return TORCH if is_known else None
+
+
+class _Templates:
+    """The processes that are forked, each started when it is needed first."""
+
+    def begin(self, channels):
+        """Takes over connections to processes that have been started; without, starts them."""
+        self._owner = os.getpid()
+        self._may_start = not channels
+        self._lock = threading.Lock()
+        self._processes, self._channels = [], channels
+        self._log = tempfile.TemporaryFile(dir="/tmp")  # noqa: SIM115
+        self._began = _surroundings(os.environ)
+        self.enabled = True
+
+    def fit(self, kind, environment, folder):
+        """True if a program would find what it finds in a fork."""
+        # The system ends the process that is forked with the thread that has started it.
+        may_start = self._may_start and threading.current_thread() is threading.main_thread()
+        return (
+            self.enabled
+            and os.getpid() == self._owner
+            and (may_start or kind in self._channels)
+            and (folder is None or Path(folder).is_dir())
+            and _surroundings(os.environ if environment is None else environment) == self._began
+        )
+
+    def fork(self, kind, request, descriptors):
+        """Forks a program; returns its process id."""
+        with self._lock:
+            if kind not in self._channels:
+                self._channels[kind] = self._start(kind)
+            end = self._channels[kind]
+            # Children of khop see to their end themselves.
+            request |= {"kind": kind, "ends_with_test": kind != LIGHT and self._may_start}
+            socket.send_fds(end, [json.dumps(request).encode()], descriptors)
+            reply = end.recv(64)
+        if not reply:
+            self._log.seek(0)
+            raise RuntimeError(f"the process that forks programs has ended: {self._log.read()!r}")
+        return int(reply)
+
+    def _start(self, kind):
+        ours, theirs = channel()
+        code = (
+            f"import sys; sys.path.insert(0, {str(TESTS)!r}); "
+            f"from support.zygote.server import serve; serve({theirs.fileno()}, {kind!r})()"
+        )
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-c", code, "-" * PADDING],
+                env={**os.environ, **_SINGLE_THREADED},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+            )
+        self._processes.append(process)
+        return ours
+
+    def close(self):
+        """Ends the processes that are forked."""
+        if os.getpid() == self._owner:
+            for end in self._channels.values():
+                end.close()
+            for process in self._processes:
+                process.wait()
+
+
+def _surroundings(environment):
+    """What a process is given once and for all, or its parent's."""
+    early = {k: v for k, v in environment.items() if k.startswith(_EARLY) and k != "PYTHONPATH"}
+    return early, os.sched_getaffinity(0), [resource.getrlimit(limit) for limit in _LIMITS]
+
+
+_exec = subprocess.Popen._execute_child
+_templates = _Templates()
+
+
+def channel():
+    """Both ends of a connection to a process that is forked."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    return ours, theirs
+
+
+def install(channels=()):
+    """Has this process fork programs from now on.
+
+    Args:
+        channels: connections to processes that are forked, by kind; others are started.
+    """
+    _templates.begin(dict(channels))
+    subprocess.Popen._execute_child = _execute_child
+    atexit.register(_templates.close)
+
+
+@contextlib.contextmanager
+def real_exec():
+    """All programs are started by exec in the block."""
+    before, _templates.enabled = _templates.enabled, False
+    try:
+        yield
+    finally:
+        _templates.enabled = before
