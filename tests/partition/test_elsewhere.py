@@ -134,7 +134,7 @@ def test_an_attempt_that_comes_late_writes_nothing(tmp_path):
     """The folder has its final name by then, or is gone."""
     with FolderWriter(tmp_path / "f") as writer:
         late = AttemptWriter(writer.shared())
-    for attempt in (late.save, lambda *args: AttemptWriter(late._folder)):
+    for attempt in (late.save, lambda *args: AttemptWriter(late._folder.path)):
         with pytest.raises(FileNotFoundError):
             attempt("part-0/node/x.npy", np.zeros(3))
     assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import pickle
 import warnings
 from abc import abstractmethod
@@ -19,6 +18,7 @@ from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
 from khop.data.files import check_regular
 from khop.datasets import debian_snapshot as snapshot
+from khop.private_folders import written_whole
 
 Transform = Callable[[Any], Any]
 
@@ -138,14 +138,10 @@ def long(array: npt.NDArray[Any]) -> Tensor:
 def _save(data: Data | HeteroData, pre_transform: str, path: Path) -> None:
     """Write the cache; a reader finds the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     hetero = isinstance(data, HeteroData)
     content = {"data": data.to_dict(), "hetero": hetero, "pre_transform": pre_transform}
-    try:
-        torch.save(content, unfinished)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with written_whole(path) as file:
+        torch.save(content, file)
 
 
 def _load(path: Path) -> tuple[Data | HeteroData, str]:

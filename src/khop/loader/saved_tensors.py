@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from khop.private_folders import written_whole
 
 _DIGEST = "made_from"
 
@@ -46,6 +47,5 @@ def load_tensors(
 def save_tensors(path: Path, digest: str, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors for `load_tensors`, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    torch.save({_DIGEST: digest, **tensors}, draft)
-    draft.replace(path)
+    with written_whole(path) as file:
+        torch.save({_DIGEST: digest, **tensors}, file)

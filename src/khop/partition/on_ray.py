@@ -238,8 +238,8 @@ def _files(
     folder: Path, function: Callable[..., Iterable[Any]], workspace: Workspace, item: Any
 ) -> tuple[list[Any], dict[str, Written]]:
     """Return the results of a function that writes files, and what is known of these."""
-    writer = AttemptWriter(folder)
-    return list(function(writer, workspace, item)), writer.written
+    with AttemptWriter(folder) as writer:
+        return list(function(writer, workspace, item)), writer.written
 
 
 def _join() -> tuple[Any, bool]:
