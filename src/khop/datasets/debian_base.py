@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
-from khop.data.files import check_regular
+from khop.data.files import load_torch
 from khop.datasets import debian_snapshot as snapshot
 from khop.private_folders import written_whole
+from khop.safe_versions import reads_torch_files
 
 Transform = Callable[[Any], Any]
 
@@ -98,7 +99,8 @@ class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
     def _cached(self, path: Path) -> Any:
         """Return the data from the cache at `path`, which is made if need be."""
         pre_transform = repr(self.pre_transform)
-        if self.force_reload or not path.exists():
+        # Where torch is too old to read files safely, it is made each time: that takes a second.
+        if self.force_reload or not path.exists() or not reads_torch_files():
             data = self._made()
             _save(data, pre_transform, path)
             return data
@@ -147,7 +149,7 @@ def _save(data: Data | HeteroData, pre_transform: str, path: Path) -> None:
 def _load(path: Path) -> tuple[Data | HeteroData, str]:
     """Read the cache; plain containers and tensors only, whatever the file contains."""
     try:
-        content = torch.load(check_regular(path), weights_only=True)
+        content = load_torch(path, "pass force_reload=True")
         kind = HeteroData if content["hetero"] else Data
         return kind.from_dict(content["data"]), content["pre_transform"]
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
