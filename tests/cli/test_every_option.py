@@ -25,6 +25,7 @@ from khop.partition import PartitionFolder, to_distdgl
 from support import ray_cluster
 from support.cluster import jobs
 from support.formats import ogb_saved
+from support.versions import reading_torch_files
 
 # {out} is a path that does not exist yet; the others are those of fixture `root`.
 RUNS = [
@@ -207,7 +208,9 @@ def run(root, tmp_path, monkeypatch, capfd):
     return run
 
 
-@pytest.mark.parametrize("line", RUNS)
+@pytest.mark.parametrize(
+    "line", [pytest.param(r, marks=reading_torch_files if ".pt " in r else ()) for r in RUNS]
+)
 def test_runs(run, line):
     assert (run(line) == "") == ("--quiet" in line)
 
@@ -235,6 +238,7 @@ def test_what_options_of_partition_do(run, tmp_path):
     assert meta.method["seed"] == 3
 
 
+@reading_torch_files
 def test_an_ogb_data_set_below_a_root(run, tmp_path, monkeypatch):
     pytest.importorskip("ogb")
     graph = {
