@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -83,7 +84,7 @@ METIS_RUNS = [
 ]
 RAY_RUNS = [
     "partition ring {out} --num-parts 2 --on ray --memory 1MB --jobs 2 --json",
-    "repartition parts {out} --num-parts 3 --on ray --overwrite",
+    "repartition parts {out} --num-parts 3 --on ray --ray {address} --overwrite",
 ]
 PLOT_RUN = "inspect parts --plot {out}.svg"
 COMPARE_RUN = "partition ring {out}.svg --num-parts 2 --compare random,frequency --cache-ratio 0.1"
@@ -225,7 +226,7 @@ def test_metis(run, line):
 def test_ray(run):
     with ray_cluster.started():
         for line in RAY_RUNS:
-            assert run(line)
+            assert run(line, address=os.environ["RAY_ADDRESS"])
 
 
 def test_what_options_of_partition_do(run, tmp_path):

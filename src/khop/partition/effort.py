@@ -30,7 +30,7 @@ class ClusterEffort:
     """Share of a cluster that partitioning may take.
 
     Attributes:
-        engine: one of `khop.partition.engines.ENGINES`.
+        engine: one of `khop.partition.engines.ENGINES`, with the cluster's address if it was given.
         memory: bytes that a task takes for edges. If None, the engine's default.
         jobs: tasks at a time. If None, one for each CPU.
     """
@@ -111,7 +111,7 @@ def open_workspace(partitioner: Planned) -> Workspace:
     if effort.cluster is not None:
         from khop.partition.on_ray import RayWorkspace
 
-        return RayWorkspace(effort.cluster.memory, effort.cluster.jobs)
+        return RayWorkspace(effort.cluster.engine, effort.cluster.memory, effort.cluster.jobs)
     if effort.memory is None:
         return Workspace(Resources(None, effort.jobs))
     plan = Plan.of(partitioner)
