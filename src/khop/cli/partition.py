@@ -30,7 +30,8 @@ SOURCE is one of
                 holds (or will hold) it; for a data set of your own, made with
                 ogb.io.DatasetSaver, the folder with its meta_dict.pt
   igb:SIZE      IGB's papers; igbh:SIZE all its types; in --root
-  FILE.pt       a PyG Data or HeteroData saved by torch.save; read without running its pickle
+  FILE.pt       a PyG Data or HeteroData saved by torch.save; read without running its pickle, by
+                torch 2.10 or later
   FILE.npz      arrays as in a DIRECTORY
   metadata.json a graph in DGL's chunked format
   FILE.yaml     a frozen task configuration of GiGL, and the TFRecords that it names
