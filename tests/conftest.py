@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings
 from torch_geometric.data import Data
 
-from support import levels, order, zygote
+from support import levels, order, versions, zygote
 
 # Machines that run tests are busy: hypothesis' 200 ms for an example say nothing about khop. Based
 # on the profile in force, which in CI is hypothesis' own.
@@ -56,6 +56,17 @@ def pytest_runtest_protocol(item):
         around = zygote.real_exec() if marked else contextlib.nullcontext()
     with around:
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    """A test that reads a file of torch.save is skipped where torch is too old for that."""
+    try:
+        return (yield)
+    except Exception as error:
+        if versions.refused_for_its_version(error):
+            pytest.skip(str(error))
+        raise
 
 
 def pytest_collection_finish():

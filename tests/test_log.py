@@ -217,3 +217,14 @@ def test_configuration_is_no_operation_of_its_own():
     settings = log.of_child("khop.distributed.rpc.partition_server", {"part": 1})
     assert json.loads(json.dumps(settings)) == settings
     assert settings["who"]["role"] == "server"
+
+
+def test_values_of_others_are_cut_before_they_are_written_out():
+    """Twelve lists of nine times the one before: 9^12 entries if it were written out."""
+    nested = "x"
+    for _ in range(12):
+        nested = [nested] * 9
+    for value in (nested, {"a": nested}, "x" * 10**6, [1] * 10**6, {i: i for i in range(99)}):
+        assert len(log.shown(value)) <= 80
+    assert log.shown([1, "a\n", None]) == r"[1, 'a\n', None]"
+    assert log.shown({"a": 1.5}) == "{'a': 1.5}"

@@ -75,6 +75,17 @@ def test_no_module_runs_what_it_reads(file: Path) -> None:
     assert findings(ast.parse(file.read_text())) == []
 
 
+def test_one_function_reads_files_of_torch() -> None:
+    """It refuses versions of torch that are not safe. A channel reads what its own process sent."""
+    found = [
+        file.name
+        for file in SOURCES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load"
+    ]
+    assert found == ["files.py", "channel.py"]
+
+
 @pytest.mark.parametrize(
     "line",
     [

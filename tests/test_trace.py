@@ -8,8 +8,7 @@ import time
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import khop
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader, background

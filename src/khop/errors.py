@@ -32,4 +32,4 @@ class RendezvousError(KhopError, RuntimeError):
 
 
 class SecurityError(KhopError, RuntimeError):
-    """An operation would let strangers in: keys are missing, or others can read them."""
+    """An operation would let strangers in: keys are missing, or others can read or change files."""

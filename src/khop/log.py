@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Mapping
 from json import dumps
+from reprlib import Repr
 from typing import Any, TextIO
 
 VARIABLE = "KHOP_LOG"
@@ -240,6 +241,21 @@ def _escaped(text: str, kept: str) -> str:
     return "".join(
         c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text
     )
+
+
+_BRIEFLY = Repr()
+_BRIEFLY.maxlevel, _BRIEFLY.maxdict, _BRIEFLY.maxlist, _BRIEFLY.maxtuple = 2, 4, 4, 4
+_BRIEFLY.maxstring = _BRIEFLY.maxother = 70
+
+
+def shown(value: Any) -> str:
+    """Return a value of a file or of a user for an error message: at most 80 characters.
+
+    It is cut before it is written out, since what others made may be large, or nested so that it
+    becomes large only when it is written out.
+    """
+    text = _BRIEFLY.repr(value)
+    return printable(text if len(text) <= 80 else f"{text[:77]}...")
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):

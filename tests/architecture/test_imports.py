@@ -18,8 +18,8 @@ ROOT = Path(khop.__file__).parent
 
 # A package imports only from those above it. Modules that lie beside packages stand for themselves.
 ORDER = [
-    *("_version", "_lazy", "typing", "errors", "forks", "interrupts", "cores", "loopback"),
-    *("codec", "log", "tables", "data"),
+    *("_version", "_lazy", "typing", "errors", "private_folders", "safe_versions", "forks"),
+    *("interrupts", "cores", "loopback", "codec", "log", "tables", "data"),
     *("channel", "trace", "storage", "sampler", "partition", "metrics", "stats", "plot", "loader"),
     *("distributed.processes", "distributed.rpc", "distributed.sampling", "distributed.job"),
     *("distributed.partitions", "distributed.options", "distributed.graph", "distributed.stores"),

@@ -9,8 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from khop.channel.arena import create_memory
 from khop.channel.control import (

@@ -5,8 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from khop.channel.arena import create_memory
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record, read_record

@@ -7,8 +7,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from khop.channel.arena import ArenaReader, ArenaWriter, SlotAllocator, create_memory

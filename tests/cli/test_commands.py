@@ -14,6 +14,7 @@ from torch_geometric.data import HeteroData
 from khop.partition import PartitionFolder
 from khop.typing import NODE
 from support.formats.forging import forge
+from support.versions import reading_torch_files
 
 
 @pytest.fixture
@@ -132,6 +133,7 @@ def test_folder_of_files_is_partitioned(command, tmp_path, name):
     assert meta.node_type(NODE).attrs["x"].dtype == "float16"
 
 
+@reading_torch_files
 def test_heterogeneous(command, tmp_path):
     data = HeteroData()
     data["a"].x, data["b"].num_nodes = torch.rand(6, 2), 4
@@ -274,6 +276,7 @@ class Bomb:
         return os.mkdir, ("exploded",)
 
 
+@reading_torch_files
 def test_a_hostile_pickle(fails, tmp_path):
     (tmp_path / "g.pt").write_bytes(pickle.dumps(Bomb()))
     assert "khop runs no pickled code" in fails("partition", "g.pt", "out", "--num-parts", 2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from khop.partition import PartitionFolder, to_distdgl
 from support import ray_cluster
 from support.cluster import jobs
 from support.formats import ogb_saved
+from support.versions import reading_torch_files
 
 # {out} is a path that does not exist yet; the others are those of fixture `root`.
 RUNS = [
@@ -82,7 +84,7 @@ METIS_RUNS = [
 ]
 RAY_RUNS = [
     "partition ring {out} --num-parts 2 --on ray --memory 1MB --jobs 2 --json",
-    "repartition parts {out} --num-parts 3 --on ray --overwrite",
+    "repartition parts {out} --num-parts 3 --on ray --ray {address} --overwrite",
 ]
 PLOT_RUN = "inspect parts --plot {out}.svg"
 COMPARE_RUN = "partition ring {out}.svg --num-parts 2 --compare random,frequency --cache-ratio 0.1"
@@ -209,7 +211,9 @@ def run(root, tmp_path, monkeypatch, capfd):
     return run
 
 
-@pytest.mark.parametrize("line", RUNS)
+@pytest.mark.parametrize(
+    "line", [pytest.param(r, marks=reading_torch_files if ".pt " in r else ()) for r in RUNS]
+)
 def test_runs(run, line):
     assert (run(line) == "") == ("--quiet" in line)
 
@@ -224,7 +228,7 @@ def test_metis(run, line):
 def test_ray(run):
     with ray_cluster.started():
         for line in RAY_RUNS:
-            assert run(line)
+            assert run(line, address=os.environ["RAY_ADDRESS"])
 
 
 def test_what_options_of_partition_do(run, tmp_path):
@@ -237,6 +241,7 @@ def test_what_options_of_partition_do(run, tmp_path):
     assert meta.method["seed"] == 3
 
 
+@reading_torch_files
 def test_an_ogb_data_set_below_a_root(run, tmp_path, monkeypatch):
     pytest.importorskip("ogb")
     graph = {

@@ -4,8 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from khop.cli.poller import Lost, Poll, rates, session_rates
 from khop.cli.snapshot import check_snapshot, check_table

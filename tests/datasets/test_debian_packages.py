@@ -12,6 +12,7 @@ from torch_geometric.utils import coalesce, scatter
 
 import khop.datasets
 from khop.datasets import DebianPackages
+from support.versions import reading_torch_files
 
 SNAPSHOT = Path(khop.datasets.__file__).parent / "snapshot" / "debian-12.npz"
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_debian_packages.py"
@@ -192,6 +193,7 @@ class _Mark:
         return self.name
 
 
+@reading_torch_files
 def test_a_root_caches(tmp_path, data):
     mark = _Mark()
     first = DebianPackages(str(tmp_path), pre_transform=mark)
@@ -224,6 +226,7 @@ class _Bomb:
         return (Path.touch, (Path("exploded"),))
 
 
+@reading_torch_files
 def test_a_cache_is_not_trusted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cache = tmp_path / "processed" / "debian-12.pt"
@@ -236,6 +239,7 @@ def test_a_cache_is_not_trusted(tmp_path, monkeypatch):
     assert Path("exploded").exists(), "the bomb is one"
 
 
+@reading_torch_files
 @pytest.mark.parametrize("content", [b"", b"not a cache"])
 def test_a_damaged_cache_is_told(tmp_path, content):
     cache = tmp_path / "processed" / "debian-12.pt"

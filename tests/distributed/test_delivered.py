@@ -12,8 +12,7 @@ from khop.distributed import (
     RemoteDistSamplingWorkerOptions,
 )
 from khop.loader import LinkNeighborLoader, NeighborLoader
-from support.cluster import servers as cluster
-from support.cluster import twins
+from support.cluster import servers as cluster, twins
 from support.delivered import METHODS, check_same
 from support.programs import Smallest
 

@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from khop.channel.message import pack, unpack
 from khop.distributed.rpc.partition_handler import RequestHandler

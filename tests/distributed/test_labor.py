@@ -26,8 +26,7 @@ from khop.sampler.draw_scope import BatchKey
 from khop.sampler.requests import HopRequest, RowSet
 from khop.storage.folder import PartitionFolder
 from khop.storage.part import Part
-from support.cluster import servers as cluster
-from support.cluster import twins
+from support.cluster import servers as cluster, twins
 from support.cluster.twins import CITES, WRITES
 
 SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])  # twice the same, an isolated one

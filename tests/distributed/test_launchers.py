@@ -7,8 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from khop.distributed import init_worker_group
 from khop.distributed.job.launch_environment import find_place, first_host

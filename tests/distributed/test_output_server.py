@@ -5,8 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from khop.channel.message import pack, unpack
 from khop.distributed.inference.files import RowSpec, RowWriter, Share, check_shares, output_file

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zmq
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from khop.channel.control import ControlLine, Op, socket_pair
 from khop.channel.message import pack, unpack

@@ -8,11 +8,9 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.loader import NeighborLoader as PygNeighborLoader
-from torch_geometric.loader import NodeLoader
+from torch_geometric.loader import NeighborLoader as PygNeighborLoader, NodeLoader
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput, SamplerOutput
 
 from khop.distributed import DistDataset, PartitionSampler

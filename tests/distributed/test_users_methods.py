@@ -13,8 +13,7 @@ from khop.distributed import (
 )
 from khop.errors import ProtocolError
 from khop.loader import NeighborLoader
-from support.cluster import servers as cluster
-from support.cluster import twins
+from support.cluster import servers as cluster, twins
 from support.users_methods import EXAMPLES, LayerImportance, Raises, TopDegree, Walks
 
 SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])  # twice the same, an isolated one

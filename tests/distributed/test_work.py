@@ -19,8 +19,7 @@ from khop.errors import ProtocolError
 from khop.sampler.methods import Labor
 from khop.sampler.requests import HopRequest, RowSet
 from support.cluster.partition_server import CITES, PART, make_part, own_rows
-from support.cluster.twins import WRITES as WRITES_NAME
-from support.cluster.twins import heterogeneous
+from support.cluster.twins import WRITES as WRITES_NAME, heterogeneous
 
 WRITES = list(heterogeneous().edge_types).index(WRITES_NAME)
 

@@ -6,8 +6,7 @@ import sys
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from khop import _native
 from support.reference import oracle

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from khop import _native
 from support.devices import KINDS, empty, get, open_device, put

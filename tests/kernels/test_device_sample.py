@@ -4,8 +4,7 @@ from dataclasses import replace as replaced
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from khop import _native
 from support.devices import KINDS, address_of, empty, open_device

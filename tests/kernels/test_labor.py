@@ -15,10 +15,8 @@ from support.devices import open_device
 from support.kernels import hop_calls
 from support.kernels.device_batches import hub_graph, read
 from support.kernels.hop_calls import options
-from support.kernels.runs import at_once
-from support.kernels.runs import read as read_on_cpu
-from support.reference import oracle
-from support.reference import statistics as statistics_of_draws
+from support.kernels.runs import at_once, read as read_on_cpu
+from support.reference import oracle, statistics as statistics_of_draws
 from support.reference.sampler import Options, Seeds
 
 RUN = 0x1234_5678_9ABC_DEF0

@@ -1,8 +1,7 @@
 """All options together on random heterogeneous graphs: bit for bit the oracle's batches."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from support.kernels import cases, runs
 

@@ -5,8 +5,7 @@ Alone means Philox, word by word, and Floyd's algorithm in Python.
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from khop import _native
 

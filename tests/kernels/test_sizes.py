@@ -71,3 +71,27 @@ def test_trees_that_do_not_fit_beside_those_of_another_batch(kind):
         batch.write(addresses, [], [], [], [])
         device.synchronize()
         assert get(nodes).tolist() == [0] * 5 + neighbors.tolist() * 5
+
+
+@pytest.mark.parametrize("num_parts", HUGE)
+def test_parts_that_no_memory_holds(num_parts):
+    """One bound more than there are parts: of 2^63 - 1 that wraps."""
+    with pytest.raises(MemoryError, match="no room for"):
+        _native.number_by_owner(np.zeros(3, np.int32), num_parts)
+
+
+@pytest.mark.parametrize("first", [-1, 2**63 - 2, 2**63 - 1])
+def test_numbers_that_lead_beyond_64_bits(first):
+    """Where the nodes of rows begin, or the edges of a piece: two of each."""
+    ids, two = np.arange(2, dtype=np.int32), np.empty(2, np.int32)
+    message = "must not be negative, nor lead beyond"
+    with pytest.raises(ValueError, match=f"first_node {message}"):
+        _native.undirected(np.array([0, 1, 2]), ids, first)
+    split = _native.RowSplit(ids, ids, 2)
+    with pytest.raises(ValueError, match=f"first {message}"):
+        split.count(ids, ids, first, np.zeros(2, np.int64))
+    with pytest.raises(ValueError, match=f"first {message}"):
+        split.split(ids, ids, first, np.array([0, 2]), two, two, two)
+    for option in ("first_row", "first_edge"):
+        with pytest.raises(ValueError, match=f"{option} {message}"):
+            _native.Csr(np.array([0, 1, 2]), ids, **{option: first})

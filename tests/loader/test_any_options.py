@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from khop.loader import NeighborLoader
 from khop.sampler import NeighborSampler

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.data import HeteroData
-from torch_geometric.loader.cluster import ClusterData as PygClusterData
-from torch_geometric.loader.cluster import ClusterLoader as PygClusterLoader
+from torch_geometric.loader.cluster import (
+    ClusterData as PygClusterData,
+    ClusterLoader as PygClusterLoader,
+)
 
 import khop
 from khop.loader import ClusterData, ClusterLoader, clusters

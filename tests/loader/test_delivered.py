@@ -5,15 +5,13 @@ import dataclasses
 import pytest
 import torch
 from torch_geometric.data import Data
-from torch_geometric.loader import LinkNeighborLoader as PygLinkNeighborLoader
-from torch_geometric.loader import NodeLoader
+from torch_geometric.loader import LinkNeighborLoader as PygLinkNeighborLoader, NodeLoader
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.testing import MyGraphStore
 
 from khop.loader import LinkNeighborLoader, NeighborLoader
 from khop.sampler import NeighborSampler, PoissonLadies
-from khop.sampler.methods import METHODS as REGISTERED
-from khop.sampler.methods import as_method
+from khop.sampler.methods import METHODS as REGISTERED, as_method
 from support.cluster import twins
 from support.delivered import METHODS, check_same
 from support.loaders.stores import RowStore

@@ -10,8 +10,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch_geometric.loader
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import GraphSAGE, to_hetero
 from torch_geometric.sampler import NumNeighbors

@@ -6,8 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from scipy import special, stats
 from torch_geometric.data import Data
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import to_undirected
@@ -139,12 +138,18 @@ def test_norms_are_kept(tmp_path, monkeypatch):
         assert torch.equal(first.edge_norm, again.edge_norm)
     with pytest.raises(ValueError, match="another graph, or to other options: remove it"):
         make(random_graphs.homogeneous(40, 160, seed=1))
+    whole = path.read_bytes()
     torch.save((first.node_norm, first.edge_norm), path)  # PyG's form
-    with pytest.raises(ValueError, match="another graph, or to other options: remove it"):
+    with pytest.raises(ValueError, match=r"is no file of khop's loaders.*: remove it"):
         make()
     path.write_bytes(b"PK\x03\x04")
     with pytest.raises(ValueError, match="is no file of khop's loaders"):
         make()
+    for damaged in (whole[:-1], whole.replace(b"<f4", b"<f8"), whole.replace(b"(160,)", b"(1,)  ")):
+        assert damaged != whole
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"is damaged.*: remove it"):
+            make()
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch_geometric.loader
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch_geometric.data import Data, HeteroData, TensorAttr
 from torch_geometric.testing import MyGraphStore
 

@@ -9,11 +9,9 @@ import threading
 import time
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from khop.metrics import http as served
-from khop.metrics import serve
+from khop.metrics import http as served, serve
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch_geometric.data import Data, HeteroData
 
 import khop

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import pickle
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -134,14 +137,56 @@ def test_an_attempt_that_comes_late_writes_nothing(tmp_path):
     """The folder has its final name by then, or is gone."""
     with FolderWriter(tmp_path / "f") as writer:
         late = AttemptWriter(writer.shared())
-    for attempt in (late.save, lambda *args: AttemptWriter(late._folder)):
+    for attempt in (late.save, lambda *args: AttemptWriter(late._folder.path)):
         with pytest.raises(FileNotFoundError):
             attempt("part-0/node/x.npy", np.zeros(3))
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def ray(monkeypatch):
+    """Stands for Ray, which need not be installed: what it is asked to join is recorded."""
+    module = types.ModuleType("ray")
+    module.__spec__ = importlib.machinery.ModuleSpec("ray", None)
+    module.joined, module.is_initialized = [], lambda: False
+
+    def init(address, **options):
+        module.joined.append(address)
+        raise ConnectionError("nobody there")
+
+    module.init = init
+    monkeypatch.setitem(sys.modules, "ray", module)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return module
+
+
+@pytest.mark.parametrize("on", ["ray", "ray:", "ray:auto", "ray:local"])
+@pytest.mark.parametrize("named", [None, "", "auto", "local"])
+def test_a_cluster_is_not_looked_for(tmp_path, monkeypatch, ray, on, named):
+    """Any user of the machine could offer one, and what it sends is unpickled."""
+    if named is not None:
+        monkeypatch.setenv("RAY_ADDRESS", named)
+    with pytest.raises(ValueError, match=r"needs the address of a cluster.*--ray HOST:6379"):
+        khop.partition(CASES["homogeneous"][0](), tmp_path / "f", 2, on=on)
+    assert ray.joined == []
+
+
+def test_a_cluster_is_joined_at_its_address(tmp_path, monkeypatch, ray, capsys):
+    """The option counts before the variable."""
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    words = ["partition", str(tmp_path / "in"), str(tmp_path / "f"), "--num-parts", "2"]
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "in/edge_index.npy", np.array([[0, 1], [1, 0]]))
+    for further in ([], ["--ray", "10.0.0.2:6379"]):
+        assert main([*words, "--on", "ray", *further]) == 2
+    assert ray.joined == ["10.0.0.1:6379", "10.0.0.2:6379"]
+    assert "no Ray cluster is reached at '10.0.0.2:6379'" in capsys.readouterr().err
+    assert main([*words, "--ray", "10.0.0.2:6379"]) == 2
+    assert "--ray needs --on ray" in capsys.readouterr().err
+
+
 def test_an_engine_that_is_not_there(tmp_path, monkeypatch, capsys):
-    with pytest.raises(ValueError, match=r"on must be 'ray', or None .*got 'spark'"):
+    with pytest.raises(ValueError, match=r"on must be 'ray', .*got 'spark'"):
         khop.partition(CASES["homogeneous"][0](), tmp_path / "f", 2, on="spark")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"needs package ray: pip install ray"):

@@ -6,8 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from khop.partition import GraphSource, PartitionFolder, RandomPartitioner, verify_folder
 from khop.storage.folder import edge_folder, safe_name

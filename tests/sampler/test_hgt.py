@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import k_hop_subgraph

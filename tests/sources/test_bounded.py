@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import khop
 from khop.data.files import mapped_file
@@ -20,8 +19,7 @@ from khop.data.joined import JoinedFeature
 from khop.partition import GraphSource
 from khop.partition.effort import left_overs
 from khop.partition.source import EdgeSource
-from khop.sources import Scratch, read_source
-from khop.sources import scratch as scratch_module
+from khop.sources import Scratch, read_source, scratch as scratch_module
 from khop.sources.columns import JoinedEdges, flat_labels, mask_between, mask_of
 from khop.sources.symmetrized import symmetrized
 from khop.typing import EDGE, NODE

@@ -9,8 +9,7 @@ import numpy as np
 import pandas
 import pyarrow
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from khop.data.files import mapped_file

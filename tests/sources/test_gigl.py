@@ -8,8 +8,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 pytest.importorskip("yaml")
 
@@ -235,6 +234,18 @@ def bad_code(folder):
     (folder / "frozen.yaml").write_text("!!python/object/apply:os.mkdir [exploded]")
 
 
+def bad_aliases(folder):
+    """A list of 9 aliases of a list of 9 aliases, and so on: 9^12 entries in 700 bytes."""
+    lines = ["a0: &a0 x", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 13))]
+    nested = [*lines, "graphMetadata: {condensedNodeTypeMap: {'0': *a12}}"]
+    (folder / "frozen.yaml").write_text("\n".join(nested))
+
+
+def bad_base(folder):
+    """YAML 1.1 reads 1:30 as 90: a text of so many digits takes minutes."""
+    (folder / "frozen.yaml").write_text(f"graphMetadata: 1{':10' * 300_000}")
+
+
 def bad_kinds(folder):
     rows = [{"src": 0, "dst": 0, "w": 1}, {"src": 0, "dst": 0, "w": 0.5}]
     write(folder / "reads/features-0-of-1.tfrecord", rows)
@@ -268,6 +279,8 @@ def replace(file, old, new):
         (bad_yaml, "frozen.yaml' is no YAML"),
         (bad_content, "frozen.yaml' must be an object"),
         (bad_code, "frozen.yaml' is no YAML: could not determine a constructor"),
+        (bad_aliases, "frozen.yaml' is no YAML: it has aliases"),
+        (bad_base, "frozen.yaml' is no YAML: a text of 900,001 characters"),
         (bad_kinds, "integers in some rows and fractions in others"),
         (bad_files, "and files beside it, are integers in some rows and fractions in others"),
         (bad_shards, "holds 2 of the 1 files"),

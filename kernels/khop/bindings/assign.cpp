@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "khop/bindings/checks.hpp"
 #include "khop/bindings/module.hpp"
 
 namespace khop::bindings {
@@ -62,6 +63,7 @@ nb::tuple undirected_of(const InArray& indptr, const InArray& indices, int64_t f
     return visit_ints(indices, "indices", [&](auto* columns) {
       using Col = std::remove_const_t<std::remove_pointer_t<decltype(columns)>>;
       const int64_t num_rows = length(indptr) - 1;
+      check_first(first_node, std::max(num_rows, int64_t{0}), "first_node");
       bool sound = num_rows >= 0 && pointers[0] == 0 && pointers[num_rows] == length(indices);
       for (int64_t v = 0; v < num_rows && sound; ++v) sound = pointers[v] <= pointers[v + 1];
       if (!sound) throw nb::value_error("indptr does not fit indices");

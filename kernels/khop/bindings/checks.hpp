@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "khop/core/negatives.hpp"
@@ -24,6 +25,13 @@ inline void check_length(int64_t got, int64_t want, const char* name) {
   throw nanobind::value_error((std::string(name) + " must hold " + std::to_string(want) +
                                " entries, but holds " + std::to_string(got))
                                   .c_str());
+}
+
+// Raises ValueError unless `count` numbers from `first` on, neither negative, fit 64 bits.
+inline void check_first(int64_t first, int64_t count, const char* name) {
+  if (first >= 0 && first <= std::numeric_limits<int64_t>::max() - count) return;
+  throw nanobind::value_error(
+      (std::string(name) + " must not be negative, nor lead beyond 2^63 - 1").c_str());
 }
 
 // Raises ValueError for more numbers than one key has words.

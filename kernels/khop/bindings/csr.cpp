@@ -1,7 +1,6 @@
 #include "khop/bindings/csr.hpp"
 
-#include <limits>
-
+#include "khop/bindings/checks.hpp"
 #include "khop/bindings/module.hpp"
 
 namespace khop::bindings {
@@ -81,13 +80,8 @@ Csr::Csr(InArray indptr, InArray indices, std::optional<InArray> row_ids, int64_
   if (weight_sums_.has_value() != weight_guide_.has_value()) {
     throw nb::value_error("weight_sums and weight_guide belong together: give both or neither");
   }
-  if (first_row < 0 || first_edge < 0) {
-    throw nb::value_error("first_row and first_edge must not be negative");
-  }
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  if (first_row > kMost - num_rows_ || first_edge > kMost - num_edges_) {
-    throw nb::value_error("first_row or first_edge leads beyond 2^63 - 1");
-  }
+  check_first(first_row, num_rows_, "first_row");
+  check_first(first_edge, num_edges_, "first_edge");
 }
 
 DeviceCsr Csr::any_view() const {

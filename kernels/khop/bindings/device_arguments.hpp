@@ -1,7 +1,6 @@
 // Arrays that operations of devices take.
 #pragma once
 
-#include <limits>
 #include <optional>
 #include <string>
 
@@ -59,9 +58,7 @@ inline device::GraphArrays graph_of(const PyDevice& self, const AnyArray& indptr
   graph.num_rows = entries_of(indptr) - 1;
   graph.num_edges = entries_of(indices);
   graph.first_row = first_row;
-  if (first_row < 0 || first_row > std::numeric_limits<int64_t>::max() - graph.num_rows) {
-    throw nb::value_error("first_row must not be negative, nor lead beyond 2^63 - 1");
-  }
+  check_first(first_row, graph.num_rows, "first_row");
   return graph;
 }
 

@@ -72,6 +72,7 @@ class RowSplit {
   void count(const InArray& keys, const InArray& neighbors, int64_t first,
              const OutArray& counts) const {
     check_length(length(counts), num_rows_, "counts");
+    check_first(first, length(keys), "first");
     visit_ends(keys, neighbors, key_map_, neighbor_map_, [&](const auto& k, const auto& n) {
       visit_ints(counts, "counts", [&](auto* into) {
         int64_t bad;
@@ -89,6 +90,7 @@ class RowSplit {
                             const Bounds& bounds, const OutArray& rows, const OutArray& columns,
                             const OutArray& edge_ids) const {
     check(bounds);
+    check_first(first, length(keys), "first");
     for (const OutArray* out : {&rows, &columns, &edge_ids}) {
       check_length(length(*out), length(keys), "what is written to");
     }
@@ -139,8 +141,8 @@ class RowSplit {
 nb::tuple number_by_owner(const In<int32_t>& owners, int64_t num_parts) {
   const auto count = static_cast<int64_t>(owners.shape(0));
   if (num_parts < 1) throw nb::value_error("num_parts must be at least 1");
-  cpu::Buffer<int64_t> bounds(num_parts + 1);
-  std::fill_n(bounds.data(), num_parts + 1, int64_t{0});
+  cpu::Buffer<int64_t> bounds(count_with(num_parts, 1));
+  std::fill_n(bounds.data(), bounds.size(), int64_t{0});
   for (int64_t v = 0; v < count; ++v) {
     const int32_t owner = owners.data()[v];
     if (owner < 0 || owner >= num_parts) throw nb::index_error("an owner is no part");

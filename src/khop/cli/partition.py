@@ -35,7 +35,8 @@ SOURCE is one of
                 holds (or will hold) it; for a data set of your own, made with
                 ogb.io.DatasetSaver, the folder with its meta_dict.pt
   igb:SIZE      IGB's papers; igbh:SIZE all its types; in --root
-  FILE.pt       a PyG Data or HeteroData saved by torch.save; read without running its pickle
+  FILE.pt       a PyG Data or HeteroData saved by torch.save; read without running its pickle, by
+                torch 2.10 or later
   FILE.npz      arrays as in a DIRECTORY
   metadata.json a graph in DGL's chunked format
   FILE.yaml     a frozen task configuration of GiGL, and the TFRecords that it names
@@ -201,9 +202,15 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
     large.add_argument(
         "--on",
         choices=ENGINES,
-        help="cut and write on the machines of a cluster that this one is part of, or RAY_ADDRESS "
-        "names: --memory is what a task takes (default: 1GB), --jobs how many run at a time; "
-        "SOURCE and OUTPUT lie on storage that all share (default: this machine alone)",
+        help="cut and write on the machines of a cluster: --memory is what a task takes (default: "
+        "1GB), --jobs how many run at a time; SOURCE and OUTPUT lie on storage that all share "
+        "(default: this machine alone)",
+    )
+    large.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="address of the Ray cluster, HOST:6379 as `ray start --head` prints it (default: "
+        "RAY_ADDRESS)",
     )
     add = parser.add_argument_group("what is done and printed").add_argument
     add(
@@ -297,7 +304,8 @@ def cut_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "cache_memory_budget": arguments.cache_budget,
         "base": arguments.base,
         **{name: getattr(arguments, name) for name in ("balance", "slack", "passes")},
-        **{name: getattr(arguments, name) for name in ("memory", "tmp", "jobs", "on")},
+        **{name: getattr(arguments, name) for name in ("memory", "tmp", "jobs")},
+        "on": _engine(arguments),
     }
     if not arguments.quiet and getattr(arguments, "compare", None) is None:
         stream = sys.stderr if arguments.json else sys.stdout
@@ -321,7 +329,9 @@ def check_options(arguments: argparse.Namespace, compared: Sequence[str] | None 
     from khop.partition.cut import check_num_parts
 
     check_num_parts(arguments.num_parts, name="--num-parts")
-    check_engine(arguments.on)
+    if arguments.ray is not None and arguments.on != "ray":
+        raise ValueError("--ray needs --on ray")
+    check_engine(_engine(arguments))
     if arguments.plan and (arguments.clean or arguments.quiet):
         raise ValueError("--plan removes nothing and prints: leave --clean and --quiet out")
     if arguments.plan and arguments.on:
@@ -346,6 +356,12 @@ def check_options(arguments: argparse.Namespace, compared: Sequence[str] | None 
                 continue
             option = f"--{name.replace('_', '-')}"
             raise ValueError(f"{option} needs --method {' or '.join(methods)}")
+
+
+def _engine(arguments: argparse.Namespace) -> str | None:
+    """Return the engine that does the work, with its cluster's address if that is given."""
+    on: str | None = arguments.on
+    return on if on is None or arguments.ray is None else f"{on}:{arguments.ray}"
 
 
 def _check_fits(arguments: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from khop.log import shown
 from khop.typing import Array, ArrayLike, Int64Array, IntArray
 
 _STORAGE = {
@@ -148,7 +149,7 @@ def check_count(count: Any, what: str) -> int:
     try:
         number = operator.index(count)
     except TypeError:
-        raise TypeError(f"{what} must be an integer (got {count!r})") from None
+        raise TypeError(f"{what} must be an integer (got {shown(count)})") from None
     if not 0 <= number <= MAX_COUNT:
         raise ValueError(
             f"{what} must be from 0 to 2^56 - 1 (got {number}): nodes are numbered from 0 on, so "

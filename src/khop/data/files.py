@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from khop.safe_versions import check_torch
 from khop.typing import Array
 
 _MAGIC = b"\x93NUMPY"
@@ -62,6 +63,26 @@ def load_npy(path: str | os.PathLike[str], mmap_mode: Literal["r", "c"] | None =
             reason = f"it has {size:,} bytes, fewer than its header says; write or copy it again"
         raise ValueError(f"'{path}' cannot be read as an array of numbers: {reason}") from None
     return array
+
+
+def load_torch(path: str | os.PathLike[str], instead: str) -> Any:
+    """Load a file that `torch.save` wrote, without running code that is in it.
+
+    The only place that reads such a file: torch is refused where it could not keep that.
+
+    Args:
+        path: path of the file.
+        instead: what a user may do where torch is too old, as in "pass the tensor itself".
+
+    Raises:
+        SecurityError: torch is older than 2.10.
+        OSError, ValueError: no regular file.
+        Exception: what `torch.load` raises where the file is damaged, or holds more than it admits.
+    """
+    import torch
+
+    check_torch(path, instead)
+    return torch.load(check_regular(path), map_location="cpu", weights_only=True)
 
 
 def mapped_file(array: Array) -> np.memmap[Any, Any] | None:

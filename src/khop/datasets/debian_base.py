@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import pickle
 import warnings
 from abc import abstractmethod
@@ -16,8 +15,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
-from khop.data.files import check_regular
+from khop.data.files import load_torch
 from khop.datasets import debian_snapshot as snapshot
+from khop.private_folders import written_whole
+from khop.safe_versions import reads_torch_files
 from khop.typing import Transform
 
 
@@ -96,7 +97,8 @@ class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
     def _cached(self, path: Path) -> Any:
         """Return the data from the cache at `path`, which is made if need be."""
         pre_transform = repr(self.pre_transform)
-        if self.force_reload or not path.exists():
+        # Where torch is too old to read files safely, it is made each time: that takes a second.
+        if self.force_reload or not path.exists() or not reads_torch_files():
             data = self._made()
             _save(data, pre_transform, path)
             return data
@@ -136,20 +138,16 @@ def long(array: npt.NDArray[Any]) -> Tensor:
 def _save(data: Data | HeteroData, pre_transform: str, path: Path) -> None:
     """Write the cache; a reader finds the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     hetero = isinstance(data, HeteroData)
     content = {"data": data.to_dict(), "hetero": hetero, "pre_transform": pre_transform}
-    try:
-        torch.save(content, unfinished)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with written_whole(path) as file:
+        torch.save(content, file)
 
 
 def _load(path: Path) -> tuple[Data | HeteroData, str]:
     """Read the cache; plain containers and tensors only, whatever the file contains."""
     try:
-        content = torch.load(check_regular(path), weights_only=True)
+        content = load_torch(path, "pass force_reload=True")
         kind = HeteroData if content["hetero"] else Data
         return kind.from_dict(content["data"]), content["pre_transform"]
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:

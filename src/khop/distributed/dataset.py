@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from khop.data.files import check_regular, load_npy
+from khop.data.files import load_npy, load_torch
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.job.worker_group import require_context
@@ -308,7 +308,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         if file.suffix == ".npy":
             labels = torch.from_numpy(load_npy(file))
         else:
-            labels = torch.load(check_regular(file), map_location="cpu", weights_only=True)
+            labels = load_torch(file, "pass the labels, or an .npy file")
         if not isinstance(labels, Tensor) or labels.size(0) != self.meta.node_type(node_type).count:
             raise ValueError(
                 f"'{file}' does not hold a tensor with a label for each node of type '{node_type}'"

@@ -91,7 +91,8 @@ class PartitionerBase(abc.ABC):
         clean: first remove what ended runs for the same `output_dir` left.
         on_plan: called with the `Plan` of what it will take, before anything is written, if
             `memory` is given.
-        on: 'ray': the machines of a Ray cluster cut and write, once this one has assigned nodes.
+        on: 'ray:HOST:PORT', or 'ray' for the address in RAY_ADDRESS or a session of the user's own:
+            the machines of a Ray cluster cut and write, once this one has assigned nodes.
             `memory` is then what a task takes for edges (default: 1 GB), `jobs` how many run at a
             time (default: one for each CPU); input and `output_dir` lie on storage that all share.
             The folder does not depend on it. If None, this machine alone.

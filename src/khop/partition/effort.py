@@ -20,6 +20,7 @@ from khop.partition.engines import check_engine
 from khop.partition.plan import Plan, Planned
 from khop.partition.resources import Resources
 from khop.partition.workspace import DiskWorkspace, Workspace, run_name
+from khop.private_folders import is_own_folder
 from khop.storage.folder import check_output, is_locked, temporary_of
 from khop.typing import Array
 
@@ -29,7 +30,7 @@ class ClusterEffort:
     """Share of a cluster that partitioning may take.
 
     Attributes:
-        engine: one of `khop.partition.engines.ENGINES`.
+        engine: one of `khop.partition.engines.ENGINES`, with the cluster's address if it was given.
         memory: bytes that a task takes for edges. If None, the engine's default.
         jobs: tasks at a time. If None, one for each CPU.
     """
@@ -110,7 +111,7 @@ def open_workspace(partitioner: Planned) -> Workspace:
     if effort.cluster is not None:
         from khop.partition.on_ray import RayWorkspace
 
-        return RayWorkspace(effort.cluster.memory, effort.cluster.jobs)
+        return RayWorkspace(effort.cluster.engine, effort.cluster.memory, effort.cluster.jobs)
     if effort.memory is None:
         return Workspace(Resources(None, effort.jobs))
     plan = Plan.of(partitioner)
@@ -127,7 +128,7 @@ def open_workspace(partitioner: Planned) -> Workspace:
 
 
 def left_overs(output: Path, tmp: Path | None = None) -> list[Path]:
-    """Return folders that runs for an output left when they were ended; not those at work.
+    """Return this user's folders that ended runs for an output left; not those at work.
 
     Args:
         output: path of the partition folder.
@@ -137,7 +138,7 @@ def left_overs(output: Path, tmp: Path | None = None) -> list[Path]:
     found = {*output.parent.glob(f".{_escaped(output.name)}.*.tmp")}
     for folder in {output.parent, tmp or output.parent}:
         found |= {*folder.glob(f".khop-{_escaped(output.name)}-*.stage")}
-    return sorted(path for path in found if path.is_dir() and not is_locked(path))
+    return sorted(path for path in found if is_own_folder(path) and not is_locked(path))
 
 
 def identity_of(partitioner: Planned) -> dict[str, Any]:

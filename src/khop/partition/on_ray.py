@@ -30,7 +30,7 @@ from typing import Any
 
 from khop._version import __version__
 from khop.errors import TaskDiedError
-from khop.partition.engines import check_engine
+from khop.partition.engines import check_engine, cluster_address
 from khop.partition.object_stage import ObjectStage
 from khop.partition.resources import Resources
 from khop.partition.stage import SplitPiece, Stage
@@ -53,20 +53,22 @@ class RayWorkspace(Workspace):
     """Workspace whose steps are tasks of a Ray cluster, which this process joins.
 
     Args:
+        on: 'ray', or 'ray:ADDRESS'; see `khop.partition.engines`.
         memory: bytes that a task takes for edges. If None, 1 GB.
         jobs: tasks at a time. If None, one for each CPU of the cluster.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.
-        ConnectionError: there is no cluster.
+        ValueError: nothing names the cluster.
+        ConnectionError: there is none at its address.
     """
 
     stages_attrs = True
     releases_pages = True
 
-    def __init__(self, memory: int | None = None, jobs: int | None = None) -> None:
+    def __init__(self, on: str, memory: int | None = None, jobs: int | None = None) -> None:
         super().__init__(Resources(memory or _TASK_MEMORY, 1))
-        self._ray, self._joined = _join()
+        self._ray, self._joined = _join(on)
         self._jobs = jobs or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def __exit__(
@@ -238,27 +240,28 @@ def _files(
     folder: Path, function: Callable[..., Iterable[Any]], workspace: Workspace, item: Any
 ) -> tuple[list[Any], dict[str, Written]]:
     """Return the results of a function that writes files, and what is known of these."""
-    writer = AttemptWriter(folder)
-    return list(function(writer, workspace, item)), writer.written
+    with AttemptWriter(folder) as writer:
+        return list(function(writer, workspace, item)), writer.written
 
 
-def _join() -> tuple[Any, bool]:
+def _join(on: str) -> tuple[Any, bool]:
     """Return module `ray`, and whether its cluster was joined just now."""
-    check_engine("ray")
+    check_engine(on)
     import ray
 
     if ray.is_initialized():
         return ray, False
+    address = cluster_address(on)
     # Ray takes SIGTERM to itself, which `khop partition` cleans up at.
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if in_main else None
     try:
-        ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except ConnectionError as error:
         raise ConnectionError(
-            "no Ray cluster is reached: `ray start --head` starts one here, to which other "
-            "machines are added by `ray start --address=THIS_MACHINE:6379`; RAY_ADDRESS names "
-            f"another one ({error})"
+            f"no Ray cluster is reached at '{address}': `ray start --head` starts one, at the "
+            "address that it prints, to which other machines are added by `ray start "
+            f"--address=THIS_MACHINE:6379` ({error})"
         ) from None
     if handler is not None:
         signal.signal(signal.SIGTERM, handler)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import mmap
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from khop.codec import AtMost, Id, Word
 from khop.data.arrays import bytes_of
+from khop.private_folders import PrivateFolder
 from khop.storage.folder import explained_write
 from khop.typing import Array, Int64Array, IntArray
 
@@ -75,17 +77,36 @@ class MemoryColumn:
 class FileColumn:
     """Column in a file.
 
+    Args:
+        folder: holds the file.
+        name: of the file; one that is there keeps its content.
+        dtype: of a value.
+        row_shape: of a row.
+        count: number of rows.
+
     Raises:
         OSError: the disk has no room for it.
+        SecurityError: another user has made the file, or it is a link.
     """
 
     def __init__(
-        self, path: Path, dtype: np.dtype[Any], row_shape: tuple[int, ...], count: int
+        self,
+        folder: PrivateFolder,
+        name: str,
+        dtype: np.dtype[Any],
+        row_shape: tuple[int, ...],
+        count: int,
     ) -> None:
-        self.path, self._dtype, self._row_shape = path, dtype, row_shape
+        self.path, self._dtype, self._row_shape = folder.path / name, dtype, row_shape
+        self._folder, self._name = folder, name
         self._width = int(np.prod(row_shape, dtype=np.int64)) * dtype.itemsize
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with explained(path, f"{count * self._width:,} bytes"):
+        try:
+            self._opened = folder.update(name, buffering=0)
+        except FileNotFoundError:
+            folder.create(name).close()
+            self._opened = folder.update(name, buffering=0)
+        self._file = self._opened.fileno()
+        with explained(self.path, f"{count * self._width:,} bytes"):
             # Allocate all of it now: a disk that is full is known before the work is done.
             if count * self._width > os.fstat(self._file).st_size:
                 os.posix_fallocate(self._file, 0, count * self._width)
@@ -120,12 +141,12 @@ class FileColumn:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._file)
+        self._opened.close()
 
     def discard(self) -> None:
         """Close the file and remove it."""
         self.close()
-        self.path.unlink()
+        self._folder.unlink(self._name)
 
 
 def explained(path: Path, what: str) -> AbstractContextManager[None]:
@@ -162,13 +183,29 @@ class SplitPiece(NamedTuple):
             yield block, {name: column[mine] for name, column in self.columns.items()}
 
 
+ENTRIES = AtMost(1 << 40)
+"""Bound of lists in journals: memory bounds them."""
+
+
 @dataclass
 class Filled:
     """State of a stage: pieces that it has, and a checksum of each block of each column."""
 
-    pieces: int
-    cursors: list[int]
-    checksums: dict[str, list[int]]
+    pieces: Id
+    cursors: Annotated[list[Id], ENTRIES]
+    checksums: dict[str, Annotated[list[Word], ENTRIES]]
+
+    def check(self, columns: Iterable[str], places: Int64Array) -> None:
+        """Raise ValueError unless this is the state of a stage of these columns and blocks."""
+        blocks = len(places) - 1
+        lengths = {name: len(sums) for name, sums in self.checksums.items()}
+        cursors = np.array(self.cursors, np.int64)
+        if (
+            lengths != dict.fromkeys(columns, blocks)
+            or len(cursors) != blocks
+            or np.any((cursors < places[:-1]) | (cursors > places[1:]))
+        ):
+            raise ValueError(f"the journal does not fit the stage that it speaks of: {ANEW}")
 
 
 class Stage:
@@ -179,6 +216,9 @@ class Stage:
             staged, those.
         places: [num_blocks + 1] int64, the first edge of each block.
         filled: how far an earlier run came. If None, it is empty.
+
+    Raises:
+        ValueError: `filled` is not of these columns and blocks.
     """
 
     def __init__(
@@ -187,6 +227,8 @@ class Stage:
         self.columns = columns
         self._places = places
         blocks = len(places) - 1
+        if filled is not None:
+            filled.check(columns, places)
         self.filled = filled or Filled(0, places[:-1].tolist(), {n: [0] * blocks for n in columns})
 
     def append(self, piece: SplitPiece) -> None:

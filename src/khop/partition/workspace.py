@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -23,24 +22,24 @@ import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import checksum as crc_of
+from khop.partition.journal import FilledStage, Journal, KeptArray, read_journal
 from khop.partition.resources import Resources
 from khop.partition.source import EdgeSource
 from khop.partition.stage import (
     ANEW,
     Column,
     FileColumn,
-    Filled,
     MemoryColumn,
     SplitPiece,
     Stage,
     explained,
 )
+from khop.private_folders import PrivateFolder
 from khop.storage.folder import (
     RESUMABLE,
     ArrayWriter,
     FolderWriter,
     Unfinished,
-    Written,
     lock,
     temporary_of,
 )
@@ -51,10 +50,8 @@ AnyArray = TypeVar("AnyArray", bound=Array)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-JOURNAL = "journal.json"
 # Bytes written between two entries of the journal: what a kill costs at most.
 _CHECKPOINT_BYTES = 512 << 20
-_FORMAT = 1
 # Rows whose lengths are looked at at a time.
 _STEP = 1 << 20
 
@@ -197,6 +194,7 @@ class DiskWorkspace(Workspace):
     Raises:
         BlockingIOError: another process is at work in it.
         OSError: it cannot be written.
+        SecurityError: another user has made the folder, or may write to it.
     """
 
     stages_attrs = True
@@ -204,34 +202,28 @@ class DiskWorkspace(Workspace):
 
     def __init__(self, resources: Resources, folder: Path, name: str, output: Path) -> None:
         super().__init__(resources)
-        self.folder = folder
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = lock(folder)
+        self.folder = PrivateFolder.make(folder)
+        lock(self.folder)
         self._name = name
         self._arrays: dict[str, Array] = {}
         self._stage: tuple[str, Stage] | None = None
         self._unsaved = 0
-        self._state = self._read(output)
+        try:
+            self._journal = self._read(output)
+        except BaseException:
+            self.folder.close()
+            raise
         self.unfinished = Unfinished(
-            self._name,
-            {path: Written(*entry) for path, entry in self._state["complete"].items()},
-            {path: Written(*entry) for path, entry in self._state["begun"].items()},
+            self._name, dict(self._journal.complete), dict(self._journal.begun)
         )
 
-    def _read(self, output: Path) -> dict[str, Any]:
-        journal = self.folder / JOURNAL
-        if journal.exists():
-            state: dict[str, Any] = json.loads(journal.read_bytes())
-            if state.get("format") == _FORMAT and _is_there(
-                temporary_of(output, self._name), state
-            ):
-                return state
-        for left in self.folder.iterdir():
-            left.unlink()
-        return {
-            **{"format": _FORMAT, "number": 0, "arrays": {}, "done": [], "stage": None},
-            **{"complete": {}, "begun": {}},
-        }
+    def _read(self, output: Path) -> Journal:
+        journal = read_journal(self.folder)
+        if journal is not None and _is_there(temporary_of(output, self._name), journal):
+            return journal
+        for left in self.folder.names():
+            self.folder.remove(left)
+        return Journal()
 
     def __exit__(
         self,
@@ -241,13 +233,13 @@ class DiskWorkspace(Workspace):
     ) -> None:
         """Remove the folder, unless the work can go on."""
         if kind is None or not issubclass(kind, RESUMABLE):
-            shutil.rmtree(self.folder, ignore_errors=True)
-        os.close(self._lock)
+            shutil.rmtree(self.folder.path, ignore_errors=True)
+        self.folder.close()
 
     def array(self, name: str, make: Callable[[], AnyArray], changes: bool = False) -> AnyArray:
         """Return an array that is made once; if it `changes`, later contents are kept, too."""
-        known = self._state["arrays"].get(name)
-        array = make() if known is None else self._load(**known)
+        known = self._journal.arrays.get(name)
+        array = make() if known is None else self._load(known)
         self._arrays[name] = array
         if known is None:
             self._save()
@@ -255,28 +247,29 @@ class DiskWorkspace(Workspace):
             del self._arrays[name]
         return array  # type: ignore[return-value]
 
-    def _load(self, file: str, checksum: int) -> Array:
-        array: Array = np.load(self.folder / file, allow_pickle=False)
-        if crc_of(array) != checksum:
-            raise ValueError(f"stage file '{self.folder / file}' is damaged: {ANEW}")
+    def _load(self, known: KeptArray) -> Array:
+        with self.folder.read(known.file) as opened:
+            array: Array = np.load(opened, allow_pickle=False)
+        if crc_of(array) != known.checksum:
+            raise ValueError(f"stage file '{self.folder.path / known.file}' is damaged: {ANEW}")
         return array
 
     def column(self, name: str, dtype: np.dtype[Any], count: int) -> Column:
         """Return a column of `count` rows in a file, which no later run takes up."""
-        return FileColumn(self.folder / f"{name}.stage", dtype, (), count)
+        return FileColumn(self.folder, f"{name}.stage", dtype, (), count)
 
     @contextlib.contextmanager
     def stage(self, key: str, columns: Columns, places: Int64Array) -> Iterator[Stage]:
         """Open the stage of an edge type; its files are removed when it is complete."""
-        known = self._state["stage"]
-        filled = None if known is None or known["key"] != key else Filled(**known["filled"])
+        known = self._journal.stage
+        filled = None if known is None or known.key != key else known.filled
         opened = {
-            name: FileColumn(self.folder / f"{i}.stage", dtype, shape, int(places[-1]))
+            name: FileColumn(self.folder, f"{i}.stage", dtype, shape, int(places[-1]))
             for i, (name, (dtype, shape)) in enumerate(columns.items())
         }
-        stage = Stage(opened, places, filled)
-        self._stage = key, stage
         try:
+            stage = Stage(opened, places, filled)
+            self._stage = key, stage
             yield stage
         finally:
             self._stage = None
@@ -284,15 +277,15 @@ class DiskWorkspace(Workspace):
                 column.close()
         self._save()
         for column in opened.values():
-            column.path.unlink()
+            self.folder.unlink(column.path.name)
 
     def is_done(self, key: str) -> bool:
         """Return True if an edge type is complete."""
-        return key in self._state["done"]
+        return key in self._journal.done
 
     def done(self, key: str) -> None:
         """Note that an edge type is complete."""
-        self._state["done"].append(key)
+        self._journal.done.append(key)
         self._save()
 
     def checkpoint(self, nbytes: int) -> None:
@@ -306,40 +299,38 @@ class DiskWorkspace(Workspace):
         assert self.unfinished is not None
         self._unsaved = 0
         self._writer.sync()
-        state = self._state
-        state["number"] += 1
-        for of_files in ("complete", "begun"):
-            files: dict[str, Written] = getattr(self.unfinished, of_files)
-            state[of_files] = {path: [w.bytes, w.sha256] for path, w in files.items()}
-        state["stage"] = None
+        journal = self._journal
+        journal.number += 1
+        journal.complete, journal.begun = self.unfinished.complete, self.unfinished.begun
+        journal.stage = None
         if self._stage is not None:
             key, stage = self._stage
             for column in stage.columns.values():
                 assert isinstance(column, FileColumn)
                 column.sync()
-            state["stage"] = {"key": key, "filled": asdict(stage.filled)}
-        with explained(self.folder, "the journal and arrays"):
+            journal.stage = FilledStage(key, stage.filled)
+        with explained(self.folder.path, "the journal and arrays"):
             replaced = self._save_arrays()
-            _write_atomically(self.folder / JOURNAL, json.dumps(state).encode())
+            journal.write(self.folder)
         for old in replaced:
-            old.unlink(missing_ok=True)
+            self.folder.unlink(old, missing_ok=True)
 
-    def _save_arrays(self) -> list[Path]:
+    def _save_arrays(self) -> list[str]:
         """Write arrays that have changed to new files; return the old ones."""
         replaced = []
         for i, (name, array) in enumerate(self._arrays.items()):
-            known = self._state["arrays"].get(name)
+            known = self._journal.arrays.get(name)
             checksum = crc_of(array)
-            if known is not None and known["checksum"] == checksum:
+            if known is not None and known.checksum == checksum:
                 continue
             if known is not None:
-                replaced.append(self.folder / known["file"])
-            file = f"{self._state['number']}-{i}.npy"
-            with (self.folder / file).open("wb") as opened:
+                replaced.append(known.file)
+            file = f"{self._journal.number}-{i}.npy"
+            with self.folder.create(file) as opened:
                 np.save(opened, array)
                 opened.flush()
                 os.fsync(opened.fileno())
-            self._state["arrays"][name] = {"file": file, "checksum": checksum}
+            self._journal.arrays[name] = KeptArray(file, checksum)
         return replaced
 
     def check_rows(self, edge_type: EdgeType, indptr: IntArray, most: int, width: int) -> None:
@@ -360,22 +351,14 @@ def run_name(run: Any) -> str:
     return hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _is_there(temporary: Path, state: Mapping[str, Any]) -> bool:
+def _is_there(temporary: Path, journal: Journal) -> bool:
     """Return True if all files that a journal speaks of are as long as it says, or longer."""
-    files = {**state["complete"], **state["begun"]}
-    paths = {temporary / path: entry[0] for path, entry in files.items()}
-    return all(path.is_file() and path.stat().st_size >= size for path, size in paths.items())
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    new = path.with_suffix(".new")
-    with new.open("wb") as opened:
-        opened.write(content)
-        opened.flush()
-        os.fsync(opened.fileno())
-    new.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    files = {**journal.complete, **journal.begun}
+    if not files:
+        return True
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        with PrivateFolder.open(temporary) as folder:
+            sizes = {path: folder.size(path) for path in files}
+    except FileNotFoundError:
+        return False
+    return all(size is not None and size >= files[path].bytes for path, size in sizes.items())

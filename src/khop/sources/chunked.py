@@ -22,6 +22,7 @@ from typing import Any
 from khop.data import Feature
 from khop.data.arrays import check_count
 from khop.data.files import check_regular, load_npy
+from khop.log import shown
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
 from khop.sources.columns import attribute, edge_type_of, edges_of, joined_attribute, joined_edges
 from khop.sources.scratch import Scratch
@@ -86,7 +87,7 @@ class _Description:
         """Return the number of nodes or edges of each type, in the order of the types."""
         names = self._content.get(f"{of}_type")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"'{self.path}' has no list of names '{of}_type' (got {names!r:.80})")
+            raise ValueError(f"'{self.path}' has no list of names '{of}_type' (got {shown(names)})")
         per_type = self._content.get(f"num_{of}s_per_type")
         chunks = self._content.get(f"num_{of}s_per_chunk", per_type)
         if not isinstance(chunks, list) or len(chunks) != len(names) or len({*names}) < len(names):
@@ -115,9 +116,11 @@ class _Description:
         if name not in _FORMATS:
             raise ValueError(f"{what} has format '{name}': khop reads {', '.join(_FORMATS)}")
         if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
-            raise ValueError(f"'data' of {what} must name files (got {names!r:.80})")
+            raise ValueError(f"'data' of {what} must name files (got {shown(names)})")
         if not isinstance(delimiter, str) or len(delimiter) != 1:
-            raise ValueError(f"'delimiter' of {what} must be one character (got {delimiter!r:.80})")
+            raise ValueError(
+                f"'delimiter' of {what} must be one character (got {shown(delimiter)})"
+            )
         return name, delimiter, [check_regular(self.path.parent / file) for file in names]
 
 

@@ -29,6 +29,7 @@ import numpy as np
 from khop.data import Feature
 from khop.data.files import check_regular
 from khop.data.joined import TakenFeature
+from khop.log import shown
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
 from khop.sources.columns import attribute, ids_of, shards
 from khop.sources.scratch import Scratch
@@ -38,8 +39,9 @@ from khop.typing import EDGE, NODE, EdgeType
 
 SUFFIXES = (".yaml", ".yml")
 _RECORDS = (".tfrecord", ".tfrecord.gz")
-# No configuration is longer.
-_MOST_BYTES = 1 << 24
+# No configuration is longer, nor a text in it. PyYAML reads some 100 kB a second.
+_MOST_BYTES = 1 << 20
+_MOST_TEXT = 1 << 14
 
 
 def read_gigl(path: Path, scratch: Scratch) -> GraphSource:
@@ -91,14 +93,16 @@ class _Entry:
         """Return a text."""
         value = self.content.get(name)
         if not isinstance(value, str) or not value:
-            raise ValueError(f"'{name}' of {self.what} must be a text (got {value!r:.80})")
+            raise ValueError(f"'{name}' of {self.what} must be a text (got {shown(value)})")
         return value
 
     def texts(self, name: str) -> list[str]:
         """Return a list of texts, empty if it is not there."""
         value = self.content.get(name) or []
         if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-            raise ValueError(f"'{name}' of {self.what} must be a list of names (got {value!r:.80})")
+            raise ValueError(
+                f"'{name}' of {self.what} must be a list of names (got {shown(value)})"
+            )
         return value
 
 
@@ -116,8 +120,26 @@ def _yaml(path: Path) -> Any:
         raise ValueError(
             f"'{path}' has {path.stat().st_size:,} bytes: no configuration has so many"
         )
+
+    class Plain(yaml.SafeLoader):  # type: ignore[name-defined,misc]
+        """Loader of what has the size of its text: a few nested aliases stand for terabytes."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError("it has aliases (*name), which khop does not read")
+            return super().compose_node(parent, index)
+
+        def construct_scalar(self, node: Any) -> Any:
+            if len(node.value) > _MOST_TEXT:
+                raise yaml.YAMLError(f"a text of {len(node.value):,} characters")
+            return super().construct_scalar(node)
+
     try:
-        return yaml.safe_load(path.read_bytes())
+        loader = Plain(path.read_bytes())
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
     except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
         raise ValueError(f"'{path}' is no YAML: {error}") from None
 

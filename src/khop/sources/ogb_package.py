@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from khop.data.files import check_regular
-from khop.sources.torch_files import containers_admitted, reason_of, refusing_code, torch_version
+from khop.data.files import check_regular, load_torch
+from khop.safe_versions import check_torch
+from khop.sources.torch_files import INSTEAD, containers_admitted, reason_of, refusing_code
 from khop.typing import Array
 
 
@@ -24,6 +25,10 @@ def read_with_ogb(name: str, root: Path) -> Any:
     Args:
         name: 'ogbn-products' for example.
         root: folder of OGB data sets, or that of a data set of one's own.
+
+    Raises:
+        SecurityError: torch is older than 2.10.
+        FileNotFoundError, ValueError: it is not there, or damaged; ModuleNotFoundError: no OGB.
     """
     try:
         from ogb.nodeproppred import PygNodePropPredDataset
@@ -31,12 +36,8 @@ def read_with_ogb(name: str, root: Path) -> Any:
         raise ModuleNotFoundError(
             f"OGB data sets need package ogb: pip install ogb ({error})"
         ) from None
-    if torch_version() < (2, 4):
-        raise ValueError(
-            "'ogb:' sources need torch 2.4 or later: earlier ones read what OGB stores only with "
-            "the code that is in it"
-        )
     stored = root if (root / "meta_dict.pt").exists() else root / name.replace("-", "_")
+    check_torch(stored, INSTEAD)
     for file in stored.rglob("*"):
         if not file.is_dir():
             check_regular(file)  # OGB does not check
@@ -62,13 +63,11 @@ def read_with_ogb(name: str, root: Path) -> Any:
 
 def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
     """Read the description of a data set of `ogb.io.DatasetSaver`; None for OGB's own."""
-    import torch
-
     file = root / "meta_dict.pt"
     if not file.is_file():
         return None
     try:
-        meta: dict[str, Any] = torch.load(file, weights_only=True)
+        meta: dict[str, Any] = load_torch(file, INSTEAD)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ValueError(f"'{file}' is damaged: {reason_of(error)}") from None
     folder = root / Path(str(meta["dir_path"])).name  # it may have been moved

@@ -1,7 +1,7 @@
 """Reader of graphs that `torch.save` wrote: PyG's objects, or their `to_dict()`.
 
-Nothing that a file contains is run: `torch.load(weights_only=True)` reads it, with PyG's own
-containers admitted by name.
+Nothing that a file contains is run: `torch.load(weights_only=True)` of torch 2.10 or later reads
+it, with PyG's own containers admitted by name.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from khop.data.files import check_regular
-from khop.sources.torch_files import containers_admitted, reason_of
+from khop.data.files import check_regular, load_torch
+from khop.safe_versions import check_torch
+from khop.sources.torch_files import INSTEAD, containers_admitted, reason_of
 
 
 def read_saved(path: Path) -> Any:
     """Read a PyG `Data` or `HeteroData` that was saved by `torch.save`, without running its pickle.
 
     Raises:
+        SecurityError: torch is older than 2.10.
         ValueError, TypeError: it holds something else; the message says what.
     """
-    import torch
     from torch_geometric.data import Data, HeteroData
 
     _check_kind(path)
+    check_torch(path, INSTEAD)
     try:
         with containers_admitted():
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = load_torch(path, INSTEAD)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"'{path}' is not a PyG Data or HeteroData made of tensors alone, and khop runs no "

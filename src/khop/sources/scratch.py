@@ -13,19 +13,21 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from secrets import token_hex
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from khop.data.arrays import DTYPES, bytes_of
+from khop.data.arrays import DTYPES, bytes_of, check_count
 from khop.data.hot_rows import parse_bytes
+from khop.private_folders import PrivateFolder, is_own_folder
 from khop.storage.folder import RESUMABLE, explained_write, is_locked, lock
 from khop.typing import Array
 
@@ -34,6 +36,8 @@ _HALF_DONE = ".new"
 _PIECE_BYTES = 16 << 20
 _MEMORY = 1 << 30
 _LEAST_PIECE = 1 << 10
+# No index of columns is longer.
+_MOST_INDEX_BYTES = 64 << 20
 
 
 class ColumnChangedError(Exception):
@@ -80,7 +84,7 @@ class Scratch:
         self.memory = memory or _MEMORY
         self.piece_bytes = max(_LEAST_PIECE, min(_PIECE_BYTES, self.memory // 32))
         self._owned = False
-        self._lock: int | None = None
+        self._locked: PrivateFolder | None = None
 
     @classmethod
     def beside(
@@ -97,8 +101,8 @@ class Scratch:
 
     def __enter__(self) -> Scratch:
         self._owned = True
-        if self.folder is not None and self.folder.is_dir():
-            self._open(self.folder)
+        if self.folder is not None and os.path.lexists(self.folder):
+            self._lock(self.folder)
         return self
 
     def __exit__(
@@ -109,12 +113,12 @@ class Scratch:
     ) -> None:
         """Remove the folder, unless the work can go on."""
         self._owned = False
-        if self._lock is None or self.folder is None:
+        if self._locked is None or self.folder is None:
             return
         if kind is None or not issubclass(kind, RESUMABLE):
             shutil.rmtree(self.folder, ignore_errors=True)
-        os.close(self._lock)
-        self._lock = None
+        self._locked.close()
+        self._locked = None
 
     def table(
         self,
@@ -134,21 +138,37 @@ class Scratch:
 
         Raises:
             ColumnChangedError: pieces differ in dtype.
-            ValueError: pieces differ in columns or shapes, or columns in length.
+            ValueError: pieces differ in columns or shapes, or columns in length; what is unpacked
+                is damaged.
             OSError: the disk has no room.
+            SecurityError: another user has made the folder, or may write to it.
         """
         if self.folder is None:
             return _in_memory(pieces())
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
-        made = self.folder / name
-        if not (made / _INDEX).is_file():
+        made = self._mapped(self.folder, name)
+        if made is None:
             _check_room(self.folder, nbytes)
-            with self.temporary() as new:
+            with self._new_folder() as (place, new):
                 _write(new, pieces())
                 # Another process may have been faster: then its table is there.
-                with contextlib.suppress(FileExistsError):
-                    _rename(new, made)
-        return _mapped(made)
+                if place.size(f"{name}/{_INDEX}") is None:
+                    place.rename(new.path.name, name)
+            made = self._mapped(self.folder, name)
+        if made is None:
+            raise FileNotFoundError(f"'{self.folder}' was removed while it was in use")
+        return made
+
+    @staticmethod
+    def _mapped(folder: Path, name: str) -> dict[str, Array] | None:
+        """Map the columns of a table; None if it has not been made."""
+        with (
+            contextlib.suppress(FileNotFoundError),
+            PrivateFolder.open(folder) as place,
+            place.folder(name) as table,
+        ):
+            return _mapped(table)
+        return None
 
     def once(self, key: object, check: Callable[[], None]) -> None:
         """Run a check that needs to be run once, however often its input is opened."""
@@ -160,43 +180,45 @@ class Scratch:
         self.table(["checked", key], checked)
 
     @contextlib.contextmanager
-    def temporary(self) -> Iterator[Path]:
+    def temporary(self) -> Iterator[PrivateFolder]:
         """Make a folder that is removed at the end; only if there is a folder at all."""
-        assert self.folder is not None
-        self._open(self.folder)
-        new = Path(tempfile.mkdtemp(_HALF_DONE, dir=self.folder))
-        try:
+        with self._new_folder() as (_, new):
             yield new
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _new_folder(self) -> Iterator[tuple[PrivateFolder, PrivateFolder]]:
+        """Make a folder for what is half done; yields the scratch's and the new one."""
+        assert self.folder is not None
+        if self._owned and self._locked is None:
+            self._lock(self.folder)
+        name = f"{token_hex(8)}{_HALF_DONE}"
+        with PrivateFolder.make(self.folder) as place:
+            place.make_folder(name, 0o700)
+            try:
+                with place.folder(name) as new:
+                    yield place, new
+            finally:
+                shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def clear(self) -> None:
         """Remove the folder of a run that was ended; not of one that is at work."""
-        if self.folder is not None and self.folder.is_dir() and not is_locked(self.folder):
+        if self.folder is not None and is_own_folder(self.folder) and not is_locked(self.folder):
             shutil.rmtree(self.folder)
 
-    def _open(self, folder: Path) -> None:
-        """Make the folder, lock it if it is this one's, and remove what is half done."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._owned and self._lock is None:
-            self._lock = lock(folder)
-            for left in folder.glob(f"*{_HALF_DONE}"):
-                shutil.rmtree(left)
+    def _lock(self, folder: Path) -> None:
+        """Make the folder, lock it, and remove what is half done."""
+        place = PrivateFolder.make(folder)
+        lock(place)
+        self._locked = place
+        for left in place.names():
+            if left.endswith(_HALF_DONE):
+                place.remove(left)
 
 
 def identity(path: Path) -> list[Any]:
     """Return what tells a file from others, and from itself at another time."""
     status = path.stat()
     return [str(path.resolve()), status.st_size, status.st_mtime_ns]
-
-
-def _rename(new: Path, made: Path) -> None:
-    try:
-        new.rename(made)
-    except OSError as error:  # ENOTEMPTY or EEXIST, by file system
-        if (made / _INDEX).is_file():
-            raise FileExistsError(str(made)) from error
-        raise
 
 
 def _check_room(folder: Path, nbytes: int) -> None:
@@ -243,7 +265,7 @@ def _in_memory(pieces: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
     return {name: np.concatenate(found.pop(name)) for name in list(found)}
 
 
-def _write(folder: Path, pieces: Iterable[Mapping[str, Array]]) -> None:
+def _write(folder: PrivateFolder, pieces: Iterable[Mapping[str, Array]]) -> None:
     flat: dict[str, _Flat] = {}
     count = 0
     with contextlib.ExitStack() as stack:
@@ -253,27 +275,40 @@ def _write(folder: Path, pieces: Iterable[Mapping[str, Array]]) -> None:
             )
             for name, rows in piece.items():
                 if name not in flat:
-                    file = stack.enter_context((folder / f"{len(flat)}.bin").open("wb"))
+                    file = stack.enter_context(folder.create(f"{len(flat)}.bin"))
                     flat[name] = _Flat(file, rows.dtype, rows.shape[1:])
-                with _explained(folder):
+                with _explained(folder.path):
                     flat[name].file.write(bytes_of(np.ascontiguousarray(rows)))
             count += len(next(iter(piece.values()), ()))
-        with _explained(folder):
+        with _explained(folder.path):
             for column in flat.values():
                 column.file.flush()
                 os.fsync(column.file.fileno())
     index = {name: [column.dtype.name, [count, *column.row_shape]] for name, column in flat.items()}
-    (folder / _INDEX).write_text(json.dumps(index))
+    with folder.create(_INDEX) as opened:
+        opened.write(json.dumps(index).encode())
 
 
-def _mapped(folder: Path) -> dict[str, Array]:
+def _mapped(folder: PrivateFolder) -> dict[str, Array]:
+    """Map the columns of a table.
+
+    Raises:
+        FileNotFoundError: it has no index.
+        ValueError: index and files do not fit.
+    """
+    with folder.read(_INDEX) as opened:
+        index: dict[str, tuple[str, list[int]]] = json.loads(opened.read(_MOST_INDEX_BYTES))
     found: dict[str, Array] = {}
-    for i, (name, (dtype, shape)) in enumerate(json.loads((folder / _INDEX).read_bytes()).items()):
-        if 0 in shape:
-            found[name] = np.empty(shape, dtype)
-        else:
-            mapped = np.memmap(folder / f"{i}.bin", dtype, "r", shape=tuple(shape))
-            found[name] = mapped.view(np.ndarray)
+    for i, (name, (dtype, lengths)) in enumerate(index.items()):
+        shape = tuple(check_count(length, f"a length in '{folder.path}'") for length in lengths)
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize if dtype in DTYPES else None
+        with folder.read(f"{i}.bin") as opened:
+            if not shape or os.fstat(opened.fileno()).st_size != nbytes:
+                raise ValueError(f"'{folder.path}' is damaged, '{i}.bin' has changed: remove it")
+            if nbytes == 0:
+                found[name] = np.empty(shape, dtype)
+            else:
+                found[name] = np.memmap(opened, dtype, "r", shape=shape).view(np.ndarray)
     return found
 
 

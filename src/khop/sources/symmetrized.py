@@ -136,7 +136,7 @@ def _opened(
         folder = stack.enter_context(scratch.temporary())
         columns: dict[str, Column] = {}
         for name, dtype in dtypes.items():
-            column = FileColumn(folder / f"{name}.stage", dtype, (), count)
+            column = FileColumn(folder, f"{name}.stage", dtype, (), count)
             stack.callback(column.close)
             columns[name] = column
         yield columns

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from khop.data.files import check_regular
+from khop.safe_versions import check_safe
 from khop.sources.scratch import ColumnChangedError, Scratch, identity
 from khop.typing import Array
 
@@ -349,10 +350,17 @@ def _import(package: str, file: Path) -> Any:
 
 
 def package_for(module: str, package: str, file: Path) -> Any:
-    """Import a module that reads a file; ModuleNotFoundError names its package if it is missing."""
+    """Import a module that reads a file.
+
+    Raises:
+        ModuleNotFoundError: it is not installed; names its package.
+        SecurityError: it is too old to read files of others.
+    """
     try:
-        return importlib.import_module(module)
+        imported: Any = importlib.import_module(module)
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
             f"'{file.name}' needs package {package}: pip install {package}"
         ) from None
+    check_safe(package, imported.__version__, file)
+    return imported

@@ -16,7 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from khop.data.files import check_regular
+from khop.data.files import load_torch
+from khop.safe_versions import check_torch
+
+INSTEAD = "pass a graph of your own itself: khop.partition(data, ...)"
+"""What to do where torch is too old to read a graph's files."""
 
 
 @contextlib.contextmanager
@@ -39,12 +43,12 @@ def refusing_code() -> Iterator[None]:
 
 @contextlib.contextmanager
 def containers_admitted() -> Iterator[None]:
-    """Let `torch.load(weights_only=True)` read PyG's containers and NumPy's arrays of numbers."""
+    """Let `torch.load(weights_only=True)` read PyG's containers and NumPy's arrays of numbers.
+
+    Only where `check_torch` has let torch pass.
+    """
     import torch
 
-    if not hasattr(torch.serialization, "get_safe_globals"):  # before torch 2.4
-        yield
-        return
     before = torch.serialization.get_safe_globals()
     # torch fills no defaultdict, which PyG admits: the name stands for a dict here.
     kept = [known for known in before if known is not collections.defaultdict]
@@ -112,15 +116,9 @@ def _numpy_constructors() -> list[Any]:
     """Return the callables and types that pickles of NumPy arrays and numbers name."""
     dtypes = {type(np.dtype(t)) for t in ("bool", "int32", "int64", "float32", "float64")}
     makers: list[Any] = [value.__reduce__()[0] for value in (np.zeros(1), np.int64(0))]
-    if torch_version() >= (2, 6):  # it accepts names, too: files of NumPy 1 use other ones
-        makers += [(make, f"numpy.core.multiarray.{make.__name__}") for make in makers]
+    # Files of NumPy 1 use other names.
+    makers += [(make, f"numpy.core.multiarray.{make.__name__}") for make in makers]
     return [*makers, np.ndarray, np.dtype, *dtypes]
-
-
-def torch_version() -> tuple[int, ...]:
-    import torch
-
-    return tuple(int(number) for number in torch.__version__.split(".")[:2])
 
 
 def reason_of(error: Exception) -> str:
@@ -140,14 +138,14 @@ def load_numbers(path: Path) -> Any:
     """Load dictionaries of arrays, tensors and numbers, as OGB keeps splits and descriptions.
 
     Raises:
+        SecurityError: torch is older than 2.10.
         ValueError: the file holds something else, or is damaged.
         ModuleNotFoundError: there is no torch.
     """
-    import torch
-
+    check_torch(path, INSTEAD)
     try:
         with containers_admitted():
-            return torch.load(check_regular(path), map_location="cpu", weights_only=True)
+            return load_torch(path, INSTEAD)
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, AttributeError) as error:
         raise ValueError(
             f"'{path}' holds more than numbers, or is damaged ({reason_of(error)})"

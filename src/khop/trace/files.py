@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from khop.data.files import check_regular
+from khop.private_folders import written_whole
 
 Event = dict[str, Any]
 
@@ -28,17 +30,12 @@ def write_events(path: Path, events: Iterable[Event], about: dict[str, Any]) -> 
         events: its events.
         about: further content of the file, 'otherData'.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with _open(unfinished, "wt", path.suffix == ".gz") as file:
-            file.write('{"traceEvents": [')
-            for number, event in enumerate(events):
-                file.write(",\n" if number else "\n")
-                file.write(json.dumps(event))
-            file.write(f'\n], "displayTimeUnit": "ms", "otherData": {json.dumps(about)}}}\n')
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with written_whole(path) as opened, _text(opened, "wt", path) as file:
+        file.write('{"traceEvents": [')
+        for number, event in enumerate(events):
+            file.write(",\n" if number else "\n")
+            file.write(json.dumps(event))
+        file.write(f'\n], "displayTimeUnit": "ms", "otherData": {json.dumps(about)}}}\n')
 
 
 def merge(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> None:
@@ -59,7 +56,7 @@ def merge(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
     events: dict[str, Event] = {}
     about: dict[str, Any] = {}
     for number, path in enumerate(map(Path, paths)):
-        with _open(check_regular(path), "rt", path.suffix == ".gz") as file:
+        with check_regular(path).open("rb") as opened, _text(opened, "rt", path) as file:
             content = json.load(file)
         if not isinstance(content, dict) or "traceEvents" not in content:
             raise ValueError(f"'{path}' is no trace that khop.trace.record has written")
@@ -71,7 +68,7 @@ def merge(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
     write_events(Path(output), events.values(), about)
 
 
-def _open(path: Path, mode: str, compressed: bool) -> IO[str]:
-    if compressed:
-        return cast("IO[str]", gzip.open(path, mode, encoding="utf-8"))
-    return path.open(mode, encoding="utf-8")
+def _text(opened: IO[bytes], mode: str, path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return cast("IO[str]", gzip.open(opened, mode, encoding="utf-8"))
+    return io.TextIOWrapper(opened, "utf-8")

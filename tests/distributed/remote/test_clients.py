@@ -16,6 +16,7 @@ from khop.errors import PartitionUnavailableError
 from khop.loader import NeighborLoader
 from support.cluster import client_jobs, jobs, twins
 from support.cluster.servers import cluster
+from support.versions import reading_torch_files
 
 COMMON = {"batch_size": 16, "shuffle": True, "seed": 3}
 
@@ -175,6 +176,7 @@ def test_a_server_that_stays_away(folder_of):
                 list(ours)
 
 
+@reading_torch_files
 def test_labels_that_the_folder_lacks(tmp_path):
     """Servers are given a file of labels; batches carry them as `y`."""
     graph = jobs.make_graph()

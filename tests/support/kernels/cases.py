@@ -4,8 +4,7 @@ import os
 from dataclasses import dataclass, field
 
 import numpy as np
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 
 from khop import _native
 from support.reference import sampler

@@ -166,7 +166,8 @@ class RowWriter:
         self._temporary = file.with_name(f".{file.name}.tmp")
         self._missing = num_rows
         file.parent.mkdir(parents=True, exist_ok=True)
-        self._opened = self._temporary.open("wb")
+        self._temporary.unlink(missing_ok=True)
+        self._opened = self._temporary.open("xb")  # never through a link, as "wb" would
         header: dict[str, Any] = {
             "descr": np.lib.format.dtype_to_descr(storage_dtype(spec.stored)),
             "fortran_order": False,

@@ -25,6 +25,7 @@ from khop.distributed.rpc.keys import (
     ServerKeys,
 )
 from khop.errors import SecurityError
+from khop.private_folders import open_folder
 
 _FORMAT = "khop-keys"
 _VERSION = 2
@@ -133,10 +134,9 @@ def _private_folder(folder: Path) -> Iterator[int]:
     With the lock, of two changes at a time the second begins with what the first has written.
     """
     try:
-        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        # With O_NOFOLLOW, a link to a folder fails with 'Not a directory'.
-        why = "it is a link" if folder.is_symlink() else error.strerror
+        at = open_folder(folder)
+    except (OSError, SecurityError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is a link"
         raise SecurityError(
             f"'{folder}' is no folder, or a link to one: name a folder for the keys of the job "
             f"({why})"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from khop.data.files import load_torch
 from khop.distributed.job.context import get_context
 from khop.distributed.loaders import link_neighbor_loader, neighbor_loader
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
@@ -50,7 +51,7 @@ def _seeds(given: Any, options: Any, node_type: str = NODE) -> Any:
     if isinstance(given, Split):
         return _split(_SPLITS[given], options, node_type)
     if isinstance(given, (str, os.PathLike)) and Path(given).exists():
-        return torch.load(given, weights_only=True)
+        return load_torch(given, "pass the tensor")
     if isinstance(given, list) and given and not isinstance(given[0], int):
         parts = _seeds_of_servers(given, options, node_type)
         return parts if len(parts) > 1 else parts[0]

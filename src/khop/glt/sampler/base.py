@@ -11,6 +11,7 @@ import torch
 import torch_geometric.sampler as pyg
 from torch import Tensor
 
+from khop.data.files import load_torch
 from khop.glt.typing import EdgeType, NodeType, NumNeighbors, Split
 from khop.glt.utils import CastMixin, share_memory
 
@@ -303,7 +304,7 @@ class RemoteNodePathSamplerInput(RemoteSamplerInput):
     def to_local_sampler_input(self, dataset: Any, **kwargs: Any) -> NodeSamplerInput:
         """See `RemoteSamplerInput`; the file is read without unpickling code."""
         del dataset, kwargs
-        return NodeSamplerInput(torch.load(self.node_path, weights_only=True), self.input_type)
+        return NodeSamplerInput(load_torch(self.node_path, "pass the tensor"), self.input_type)
 
 
 @dataclass

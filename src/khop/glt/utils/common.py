@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from khop.data.files import load_torch
+
 _T = TypeVar("_T")
 
 
@@ -85,7 +87,7 @@ def load_ckpt(
     file = _checkpoint(ckpt_dir, ckpt_seq)
     if not file.exists():
         return -1
-    states = torch.load(file, weights_only=True)
+    states = load_torch(file, "read a checkpoint of your own by torch.load")
     model.load_state_dict(states["model_state_dict"])
     if optimizer is not None:
         optimizer.load_state_dict(states["optimizer_state_dict"])

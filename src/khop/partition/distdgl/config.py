@@ -13,6 +13,7 @@ import numpy as np
 
 from khop.data.arrays import MAX_COUNT
 from khop.errors import FolderError
+from khop.log import shown
 from khop.storage.folder import open_inside
 from khop.typing import EDGE, NODE, EdgeType, Int64Array, IntArray, NodeType
 
@@ -143,7 +144,7 @@ def _parsed(root: Path, content: Any) -> DistDGLConfig:
         raise ValueError("it holds no object")
     num_parts = content["num_parts"]
     if type(num_parts) is not int or not 1 <= num_parts <= len(content):
-        raise ValueError(f"num_parts is {num_parts!r}")
+        raise ValueError(f"num_parts is {shown(num_parts)}")
     nodes, edges = _by_id(content["ntypes"], "ntypes"), _by_id(content["etypes"], "etypes")
     ids = {}
     for kind, names in (("node", nodes), ("edge", edges)):
@@ -192,7 +193,7 @@ def _sizes(ranges: Any, names: list[str], num_parts: int, what: str) -> Int64Arr
         for kind, name in enumerate(names):
             pair = ranges[name][part]
             if not (isinstance(pair, list) and [type(value) for value in pair] == [int, int]):
-                raise ValueError(f"{what} of '{name}' holds {pair!r}, not [first, end]")
+                raise ValueError(f"{what} of '{name}' holds {shown(pair)}, not [first, end]")
             if pair[0] == pair[1]:
                 continue  # of earlier versions: [-1, -1]
             if not end == pair[0] < pair[1] <= MAX_COUNT:
@@ -211,8 +212,8 @@ def _files(files: Any, part: int) -> dict[str, str]:
     }
     for kind, path in known.items():
         if not isinstance(path, str) or "\0" in path:
-            raise ValueError(f"'{kind}' of part-{part} is {path!r}, no path")
+            raise ValueError(f"'{kind}' of part-{part} is {shown(path)}, no path")
         if Path(path).is_absolute() or ".." in Path(path).parts:
-            raise ValueError(f"'{kind}' of part-{part} leads out of the folder: {path!r}")
+            raise ValueError(f"'{kind}' of part-{part} leads out of the folder: {shown(path)}")
     known["node_feats"], known["edge_feats"] = files["node_feats"], files["edge_feats"]
     return known

@@ -16,7 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from khop.codec import Id
 from khop.data.arrays import bytes_of
+from khop.private_folders import PrivateFolder
 from khop.typing import Array
 
 _PIECE = 1 << 24
@@ -26,7 +28,7 @@ _PIECE = 1 << 24
 class Written:
     """Number and SHA-256, in hexadecimal, of a file's first bytes."""
 
-    bytes: int
+    bytes: Id
     sha256: str
 
 
@@ -42,35 +44,41 @@ class ArrayFile:
     The file has its final size from the start, so that a full disk shows at once.
 
     Args:
-        path: of the file; made, or gone on with.
+        folder: holds the file.
+        name: of the file in it, a path; made, or gone on with.
         dtype, shape: of the array.
         explain: adds to errors of the disk.
         written: how far a former run came. If None, the file is begun.
 
     Attributes:
+        path: of the file.
         dtype: of the array.
         rows: rows written so far; 0 if rows have no bytes.
 
     Raises:
         OSError: the disk has no room for it.
+        SecurityError: another user has made the file, or it is a link.
         ValueError: what a former run wrote is not what is there.
     """
 
     def __init__(
         self,
-        path: Path,
+        folder: PrivateFolder,
+        name: str,
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
         explain: Explain,
         written: Written | None = None,
     ) -> None:
-        self.path, self.dtype, self._shape, self._explain = path, dtype, shape, explain
+        self.path = folder.path / name
+        self.dtype, self._shape, self._explain = dtype, shape, explain
         self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
         self._hash = hashlib.sha256()
         header = _header(dtype, shape)
         nbytes = len(header) + shape[0] * self._row_bytes
-        with explain(path, nbytes):
-            self._file = path.open("wb" if written is None else "r+b", buffering=0)
+        with explain(self.path, nbytes):
+            opened = folder.create if written is None else folder.update
+            self._file = opened(name, buffering=0)
             if written is None:
                 # Allocate all of it now: a disk that is full is known before the work is done.
                 os.posix_fallocate(self._file.fileno(), 0, nbytes)

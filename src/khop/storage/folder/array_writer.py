@@ -16,10 +16,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from secrets import token_hex
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from khop.private_folders import PrivateFolder
 from khop.storage.folder.array_file import ArrayFile, Written
 from khop.typing import Array
 
@@ -73,17 +75,30 @@ class AttemptWriter(ArrayWriter):
 
     Raises:
         FileNotFoundError: the folder is not there, on this machine.
+        SecurityError: it is another user's, or others may write to it.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
         self.written: dict[str, Written] = {}
-        if not (folder / ATTEMPTS).is_dir():
+        try:
+            self._folder = PrivateFolder.open(folder)
+        except FileNotFoundError:
             raise FileNotFoundError(
                 errno.ENOENT,
                 f"machine {socket.gethostname()} does not see '{folder}', where the folder is "
                 "written: write to storage that all machines share, under one path",
-            )
+            ) from None
+
+    def __enter__(self) -> AttemptWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._folder.close()
 
     def has(self, path: str) -> bool:
         """Return False: an attempt begins anew."""
@@ -93,26 +108,25 @@ class AttemptWriter(ArrayWriter):
     @contextlib.contextmanager
     def array(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[ArrayFile]:
         """Open an array to be written piece by piece; it is complete when the context ends."""
-        attempt = self._folder / ATTEMPTS / f"{token_hex(8)}-{Path(path).name}"
+        attempt = f"{ATTEMPTS}/{token_hex(8)}-{Path(path).name}"
 
         def explain(file: Path, nbytes: int) -> AbstractContextManager[None]:
             del file
-            what = f"write {nbytes:,} bytes of '{path}' in '{self._folder}'"
-            return explained_write(what, self._folder, "Nothing of it is kept; make room")
+            what = f"write {nbytes:,} bytes of '{path}' in '{self._folder.path}'"
+            return explained_write(what, self._folder.path, "Nothing of it is kept; make room")
 
-        file = ArrayFile(attempt, dtype, shape, explain)
+        file = ArrayFile(self._folder, attempt, dtype, shape, explain)
         self.written[path] = file.written()  # keeps its place in the order of opening
         try:
             yield file
             file.sync()
             written = file.close()
-            # Not with parents=True: the folder may be complete, and have another name, since then.
-            for parent in reversed(Path(path).parents[:-1]):
-                (self._folder / parent).mkdir(exist_ok=True)
-            attempt.replace(self._folder / path)
+            self._folder.make_folder(str(Path(path).parent))
+            # Not if the folder is complete since then: attempts are removed first.
+            self._folder.rename(attempt, path)
         except BaseException:
             file.abandon()
-            attempt.unlink(missing_ok=True)
+            self._folder.unlink(attempt, missing_ok=True)
             raise
         self.written[path] = written
 

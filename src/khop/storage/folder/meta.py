@@ -16,6 +16,7 @@ from typing import Any, Literal
 from khop._version import __version__
 from khop.data import Feature
 from khop.data.arrays import MAX_COUNT, storage_dtype
+from khop.log import shown
 from khop.storage.book import RangeBook
 from khop.storage.folder.paths import (
     RESERVED_NAMES,
@@ -326,7 +327,7 @@ def _check_meta(meta: FolderMeta) -> None:
     if meta.num_parts < 1 or meta.edge_dir not in ("in", "out"):
         raise ValueError("num_parts or edge_dir is out of range")
     if meta.order not in ORDERS:
-        raise ValueError(f"rows are in an unknown order, {meta.order!r}")
+        raise ValueError(f"rows are in an unknown order, {shown(meta.order)}")
     names = {t.name for t in meta.node_types}
     edge_names = {t.name for t in meta.edge_types}
     if len(names) < len(meta.node_types) or len(edge_names) < len(meta.edge_types):

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from khop.private_folders import PrivateFolder, open_folder
 from khop.storage.folder.array_file import ArrayFile, Written
 from khop.storage.folder.array_writer import ATTEMPTS, ArrayWriter, explained_write
 from khop.storage.folder.meta import FORMAT, META_FILE, FolderMeta, content_of, sealed
@@ -61,6 +62,7 @@ class FolderWriter(ArrayWriter):
     Raises:
         FileExistsError: `root` exists and `overwrite` is False, or it is no partition folder.
         OSError: the folder cannot be created.
+        SecurityError: another user has made the temporary folder, or may write to it.
     """
 
     def __init__(
@@ -74,11 +76,9 @@ class FolderWriter(ArrayWriter):
         self._unfinished = unfinished
         check_output(self.root, overwrite)
         try:
-            self.root.parent.mkdir(parents=True, exist_ok=True)
-            # Not by tempfile, whose folders ignore the umask and have mode 0700.
             name = token_hex(8) if unfinished is None else unfinished.name
-            self._temporary = temporary_of(self.root, name)
-            self._temporary.mkdir(exist_ok=unfinished is not None)
+            place = temporary_of(self.root, name)
+            self._temporary = PrivateFolder.make(place, exist_ok=unfinished is not None)
         except OSError as error:
             # EEXIST: the parent exists, and is a file.
             number = errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or errno.EIO
@@ -87,11 +87,11 @@ class FolderWriter(ArrayWriter):
                 f"cannot write a partition folder to '{self.root}': {os.strerror(number)}; choose "
                 "a place where folders can be made",
             ) from None
-        self._lock = lock(self._temporary)
+        lock(self._temporary)
         self._paths: list[str] = []
         self._open: dict[str, ArrayFile] = {}
         self._complete: dict[str, Written] = {} if unfinished is None else dict(unfinished.complete)
-        self._unsynced: list[Path] = []
+        self._unsynced: list[str] = []
         # Files that are complete go to the disk while others are written.
         self._flusher = ThreadPoolExecutor(1, "khop-fsync")
         self._flushes: list[Future[None]] = []
@@ -108,9 +108,9 @@ class FolderWriter(ArrayWriter):
         for file in self._open.values():
             file.abandon()
         self._flusher.shutdown(cancel_futures=True)
-        os.close(self._lock)
+        self._temporary.close()
         if self._unfinished is None or kind is None or not issubclass(kind, RESUMABLE):
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            shutil.rmtree(self._temporary.path, ignore_errors=True)
 
     def has(self, path: str) -> bool:
         """Return True if an array is complete; it is then part of the folder."""
@@ -127,22 +127,22 @@ class FolderWriter(ArrayWriter):
             OSError: the disk has no room for it.
         """
         self._note(path)
-        file = self._temporary / path
-        file.parent.mkdir(parents=True, exist_ok=True)
+        self._temporary.make_folder(str(Path(path).parent))
         begun = None if self._unfinished is None else self._unfinished.begun.get(path)
-        self._open[path] = opened = ArrayFile(file, dtype, shape, self._writing, begun)
+        opened = ArrayFile(self._temporary, path, dtype, shape, self._writing, begun)
+        self._open[path] = opened
         yield opened
         self._complete[path] = opened.close()
         del self._open[path]
         if self._unfinished is None:
-            self._flushes.append(self._flusher.submit(self._flush, file))
+            self._flushes.append(self._flusher.submit(self._flush, path))
         else:
-            self._unsynced.append(file)
+            self._unsynced.append(path)
 
     def shared(self) -> Path:
         """Return the path at which other processes' `AttemptWriter`s write files of the folder."""
-        (self._temporary / ATTEMPTS).mkdir(exist_ok=True)
-        return self._temporary
+        self._temporary.make_folder(ATTEMPTS)
+        return self._temporary.path
 
     def take(self, written: Mapping[str, Written]) -> None:
         """Make files that an `AttemptWriter` has written part of the folder.
@@ -151,7 +151,7 @@ class FolderWriter(ArrayWriter):
             OSError: a file is not there, or has another size.
         """
         for path, known in written.items():
-            found = (self._temporary / path).stat().st_size
+            found = self._temporary.size(path) or 0
             if found != known.bytes:
                 raise OSError(
                     errno.EIO,
@@ -166,15 +166,19 @@ class FolderWriter(ArrayWriter):
         kept = "Nothing of the folder is kept; make room, or choose another place"
         if self._unfinished is not None:
             kept = "What is done is kept: make room, and run the same again to go on"
-        name = file.relative_to(self._temporary)
+        name = file.relative_to(self._temporary.path)
         what = f"write {nbytes:,} bytes of '{name}' for the partition folder '{self.root}'"
-        return explained_write(what, self._temporary, kept)
+        return explained_write(what, self._temporary.path, kept)
 
     def _note(self, path: str) -> None:
         self._paths.append(path)
 
-    def _flush(self, file: Path) -> None:
-        with self._writing(file, file.stat().st_size), file.open("rb+") as opened:
+    def _flush(self, path: str) -> None:
+        nbytes = self._temporary.size(path) or 0
+        with (
+            self._writing(self._temporary.path / path, nbytes),
+            self._temporary.update(path) as opened,
+        ):
             os.fsync(opened.fileno())
 
     def sync(self) -> None:
@@ -192,55 +196,59 @@ class FolderWriter(ArrayWriter):
     def finish(self, meta: FolderMeta) -> None:
         """Write meta.json, sync all files to disk, and rename the folder to its final path."""
         self.sync()
-        shutil.rmtree(self._temporary / ATTEMPTS, ignore_errors=True)
+        shutil.rmtree(self._temporary.path / ATTEMPTS, ignore_errors=True)
         files = {path: asdict(self._complete[path]) for path in self._paths}
-        with (self._temporary / META_FILE).open("wb") as opened_meta:
+        with self._temporary.create(META_FILE) as opened_meta:
             opened_meta.write(sealed(content_of(meta, files)))
             opened_meta.flush()
             os.fsync(opened_meta.fileno())
-        for folder, _, _ in os.walk(self._temporary):
-            _sync_folder(Path(folder))
+        self._temporary.sync()
+        self._temporary.publish()
         self._replace()
 
     def _replace(self) -> None:
         if self._overwrite and self.root.exists():
             aside = Path(tempfile.mkdtemp(prefix=f".{self.root.name}.", dir=self.root.parent))
             self.root.rename(aside / "old")
-            self._temporary.rename(self.root)
+            self._temporary.path.rename(self.root)
             shutil.rmtree(aside)
         else:
-            self._temporary.rename(self.root)
+            self._temporary.path.rename(self.root)
         _sync_folder(self.root.parent)
 
 
-def lock(folder: Path) -> int:
-    """Lock a folder that is being written; return the descriptor that holds the lock.
+def lock(folder: PrivateFolder) -> None:
+    """Lock a folder that is being written, until it is closed.
 
     Raises:
-        BlockingIOError: another process has it.
+        BlockingIOError: another process has locked it; it is closed then.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    # File systems without locks report other errors: then there is nothing to tell by.
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+    if not _locks(folder.descriptor):
+        folder.close()
         raise BlockingIOError(
             errno.EAGAIN,
-            f"another process partitions the same graph, in '{folder}': wait for it, or end it",
-        ) from None
-    except OSError:
-        pass
-    return descriptor
+            f"another process partitions the same graph, in '{folder.path}': wait for it, or end "
+            "it",
+        )
 
 
 def is_locked(folder: Path) -> bool:
     """Return True if a process is writing a folder."""
+    descriptor = open_folder(folder)
     try:
-        os.close(lock(folder))
+        return not _locks(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _locks(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
-    return False
+        return False
+    except OSError:
+        pass  # a file system without locks: there is nothing to tell by
+    return True
 
 
 def temporary_of(root: Path, name: str) -> Path:

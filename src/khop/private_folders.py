@@ -1,0 +1,297 @@
+"""Work folders, which no other user can change, and files written whole. Any process; no torch.
+
+A work folder holds what is half done. A run that was ended finds it again by its name, which
+follows from the run's arguments, so another user of the machine can make a folder or a link of that
+name first, where the place is shared (a scratch disk). `PrivateFolder` therefore trusts no name: it
+opens the folder once, checks owner and mode of what it opened, and reaches everything inside by
+that descriptor, never through a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from secrets import token_hex
+from types import TracebackType
+from typing import IO, Any, TypeVar
+
+from khop.errors import SecurityError
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Opening a FIFO must not block.
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+Self = TypeVar("Self", bound="PrivateFolder")
+
+
+class PrivateFolder:
+    """Folder of this user that no other user can change, held open.
+
+    Names of files are relative paths within it. A folder on the way, or a file, that is a link, is
+    another user's, or (a file) has a second name is refused.
+
+    Args:
+        path: of the folder, for messages and for what other processes open.
+        descriptor: of the open folder; closed by `close`.
+
+    Raises:
+        SecurityError: it is another user's, or others may write to it.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        try:
+            self._check()
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    @classmethod
+    def make(cls: type[Self], path: Path, exist_ok: bool = True) -> Self:
+        """Open a folder, made for this user alone if it is not there.
+
+        Raises:
+            FileExistsError: it is there, and `exist_ok` is False.
+            SecurityError: it is a link, another user's, or others may write to it.
+            OSError: it cannot be made.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            if not exist_ok:
+                raise
+        return cls.open(path)
+
+    @classmethod
+    def open(cls: type[Self], path: Path) -> Self:
+        """Open a folder that is there.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            SecurityError: as for `make`.
+        """
+        return cls(path, open_folder(path))
+
+    def _check(self) -> None:
+        status = os.fstat(self.descriptor)
+        _check_owner(status, self.path)
+        if status.st_mode & _OTHERS_WRITE:
+            raise SecurityError(
+                f"'{self.path}' has mode {stat.S_IMODE(status.st_mode):04o}: other users can "
+                "change what a run keeps there. Remove it, and choose a place whose new folders "
+                "are yours alone"
+            )
+        if status.st_mode & _OTHERS:
+            with contextlib.suppress(PermissionError):  # a file system without modes
+                os.fchmod(self.descriptor, stat.S_IMODE(status.st_mode) & ~_OTHERS)
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the folder; no effect if called again."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def create(self, name: str, buffering: int = -1) -> IO[Any]:
+        """Make a file and open it for writing; one that is there is removed, not changed."""
+        self.unlink(name, missing_ok=True)
+        return self._opened(name, "xb", buffering)
+
+    def update(self, name: str, buffering: int = -1) -> IO[Any]:
+        """Open a file that is there for reading and writing."""
+        return self._opened(name, "r+b", buffering)
+
+    def read(self, name: str) -> IO[bytes]:
+        """Open a file that is there for reading."""
+        return self._opened(name, "rb", -1)
+
+    def _opened(self, name: str, mode: str, buffering: int) -> IO[Any]:
+        def opener(path: str, flags: int) -> int:
+            with self._folder_of(name) as (at, last):
+                try:
+                    descriptor = os.open(last, flags | _FILE, 0o666, dir_fd=at)
+                except OSError as error:
+                    _refuse_link(error, path)
+                    raise
+            try:
+                _check_file(os.fstat(descriptor), path)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            return descriptor
+
+        # By its path the file is known to errors, and to who maps it in another process.
+        return open(self.path / name, mode, buffering, opener=opener)
+
+    @contextlib.contextmanager
+    def _folder_of(self, name: str) -> Iterator[tuple[int, str]]:
+        """Open the folder that a file is in; yields its descriptor and the file's name there."""
+        *above, last = PurePosixPath(name).parts
+        if ".." in above or last in ("..", "/") or name.startswith("/"):
+            raise ValueError(f"'{name}' leads out of '{self.path}'")
+        with contextlib.ExitStack() as stack:
+            at, path = self.descriptor, self.path
+            for part in above:
+                path /= part
+                at = open_folder(part, at, path)
+                stack.callback(os.close, at)
+                _check_owner(os.fstat(at), path)
+            yield at, last
+
+    def make_folder(self, name: str, mode: int = 0o777) -> None:
+        """Make a folder within, and those above it; no effect if it is there."""
+        path = PurePosixPath(name)
+        for place in (*reversed(path.parents[:-1] if path.parts else ()), path):
+            with self._folder_of(str(place)) as (at, last), contextlib.suppress(FileExistsError):
+                os.mkdir(last, mode, dir_fd=at)
+
+    def folder(self, name: str) -> PrivateFolder:
+        """Open a folder within, to which others may not write either.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            SecurityError: as for `make`.
+        """
+        with self._folder_of(name) as (at, last):
+            return PrivateFolder(self.path / name, open_folder(last, at, self.path / name))
+
+    def size(self, name: str) -> int | None:
+        """Return the size of a file in bytes; None if there is none that could be opened."""
+        with contextlib.suppress(OSError, SecurityError), self._folder_of(name) as (at, last):
+            status = os.stat(last, dir_fd=at, follow_symlinks=False)
+            _check_file(status, name)
+            return status.st_size
+        return None
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file or folder within; a file of the new name is replaced."""
+        with self._folder_of(old) as (before, first), self._folder_of(new) as (after, last):
+            os.rename(first, last, src_dir_fd=before, dst_dir_fd=after)
+
+    def unlink(self, name: str, missing_ok: bool = False) -> None:
+        """Remove a file."""
+        try:
+            with self._folder_of(name) as (at, last):
+                os.unlink(last, dir_fd=at)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def remove(self, name: str) -> None:
+        """Remove what has a name within, if anything: a file, a link, or a folder with all in it.
+
+        Links are removed, not followed.
+        """
+        try:
+            self.unlink(name, missing_ok=True)
+        except OSError:  # a folder: EISDIR or EPERM, by system
+            shutil.rmtree(self.path / name)
+
+    def names(self) -> list[str]:
+        """Return the names of all files and folders in it."""
+        with os.scandir(self.descriptor) as entries:
+            return sorted(entry.name for entry in entries)
+
+    def sync(self) -> None:
+        """Wait until the disk has the names of all that is in it, and in folders within."""
+        for _, _, _, descriptor in os.fwalk(".", dir_fd=self.descriptor):
+            os.fsync(descriptor)
+
+    def publish(self) -> None:
+        """Give the folder the mode that any new one has here."""
+        probe = f".{token_hex(8)}"
+        os.mkdir(probe, dir_fd=self.descriptor)  # the umask is not known without changing it
+        mode = os.stat(probe, dir_fd=self.descriptor, follow_symlinks=False).st_mode
+        os.rmdir(probe, dir_fd=self.descriptor)
+        os.fchmod(self.descriptor, stat.S_IMODE(mode))
+
+
+def open_folder(name: str | Path, at: int | None = None, path: Path | None = None) -> int:
+    """Open a folder, but not through a link; return its descriptor.
+
+    Args:
+        name: of the folder: a path, or a name in folder `at`.
+        at: descriptor of a folder. If None, the working directory.
+        path: of the folder, for messages. If None, `name`.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        SecurityError: it is a link, or a file.
+    """
+    try:
+        return os.open(name, _FOLDER, dir_fd=at)
+    except OSError as error:
+        _refuse_link(error, str(name if path is None else path))
+        raise
+
+
+def is_own_folder(path: Path) -> bool:
+    """Return True if a path is a folder of this user, and no link to one."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """Open a new file beside `path` for writing, which replaces it when the context ends.
+
+    Readers find the old file or the new one, never a part; after an exception the old one. The new
+    one's name cannot be foreseen, and it is not opened through a link.
+    """
+    draft = path.with_name(f".{path.name}.{token_hex(8)}")
+    try:
+        with draft.open("xb") as file:
+            yield file
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _refuse_link(error: OSError, path: str) -> None:
+    """Raise SecurityError if a path was not opened because it is a link, or no folder."""
+    # With O_NOFOLLOW, a link to a folder fails with 'Not a directory', another with a loop.
+    if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.lexists(path):
+        what = "a link" if Path(path).is_symlink() else "no folder"
+        raise SecurityError(
+            f"'{path}' is {what}, where khop needs one of its own: remove it, or choose another "
+            "place"
+        ) from None
+
+
+def _check_owner(status: os.stat_result, path: Path | str) -> None:
+    if status.st_uid != os.geteuid():
+        raise SecurityError(
+            f"'{path}' belongs to user {status.st_uid}, not to you (user {os.geteuid()}), who "
+            "could change what a run keeps there: remove it, or choose another place"
+        )
+
+
+def _check_file(status: os.stat_result, path: str) -> None:
+    _check_owner(status, path)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        raise SecurityError(
+            f"'{path}' is no regular file, or has a second name elsewhere: khop writes no such "
+            "file. Remove it"
+        )
