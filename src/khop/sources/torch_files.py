@@ -71,7 +71,7 @@ def _pyg_containers() -> list[Any]:
         *(Data, HeteroData),
         *(getattr(storage, name) for name in names),
         *(getattr(module, n) for n, module in optional.items() if hasattr(module, n)),
-        *(_stand_ins() if torch_version() >= (2, 6) else ()),  # it accepts names, too
+        *_stand_ins(),
     ]
 
 
