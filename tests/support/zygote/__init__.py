@@ -35,7 +35,7 @@ _CODE = re.compile(r"\bfrom support\.cluster import")
 _FOLDERS = TESTS / "support", TESTS.parent / "examples"
 # Variables that interpreters read when they start, and libraries when they are loaded.
 _EARLY = (
-    *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "OPENBLAS_", "MKL_", "KMP_"),
+    *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "OPENBLAS_", "MKL_"),
     *("KHOP_", "CUDA", "ASAN_", "UBSAN_", "LSAN_"),
 )
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
