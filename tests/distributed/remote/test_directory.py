@@ -418,3 +418,12 @@ def test_published_values_beyond_the_bound_drop_the_oldest(clock, monkeypatch):
     told.wait(0, [1])
     assert told.heard.pop() == {1: "y" * 98}
     assert told.directory._values._nbytes == np.sum(kept) * 100 + 100
+
+
+def test_any_text_is_a_secret(clock):
+    """Half of a pair of surrogates, too: JSON can say it, UTF-8 cannot."""
+    told = Told(clock)
+    told.client(0, secret="\ud800")
+    told.publish(0, "x", secret="\ud800")
+    told.wait(0, [0], secret="\udfff")
+    assert told.heard == [{0: "x"}]
