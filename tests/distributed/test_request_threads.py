@@ -1,5 +1,6 @@
 """Requests in turns: a slice of one, a slice of another; none outlives its sender or its server."""
 
+import contextlib
 import os
 import threading
 
@@ -108,15 +109,15 @@ def test_nothing_is_made_for_who_does_not_read(handler):
 @pytest.mark.parametrize("transport", ["ipc", "tcp"])
 def test_work_for_who_has_gone_ends_at_its_next_slice(turns, handler, transport, tmp_path):
     """Its connection is closed; other connections are not."""
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
-        router.linger = 0
-        address = f"ipc://{tmp_path}/s" if transport == "ipc" else "tcp://127.0.0.1:*"
-        router.bind(address)
-        address = router.getsockopt_string(zmq.LAST_ENDPOINT)
+    with contextlib.ExitStack() as stack:
+        router = stack.enter_context(zmq.Context()).socket(zmq.ROUTER)
+        stack.callback(router.close, 0)
+        router.bind(f"ipc://{tmp_path}/s" if transport == "ipc" else "tcp://127.0.0.1:*")
         for name in ("gone", "here"):
             theirs = zmq.Context()
+            stack.callback(theirs.destroy, 0)
             dealer = theirs.socket(zmq.DEALER)
-            dealer.connect(address)
+            dealer.connect(router.getsockopt_string(zmq.LAST_ENDPOINT))
             dealer.send(f"{name} 100".encode())
             peer, *frames = router.recv_multipart(copy=False)
             turns.put(name, 0, peer.bytes, frames)
@@ -131,7 +132,6 @@ def test_work_for_who_has_gone_ends_at_its_next_slice(turns, handler, transport,
         assert handler.log.count("gone0") == 1 and "gone1" not in handler.log
         assert "here10" in handler.log
         assert turns.replies() == []
-        theirs.destroy(0)
 
 
 def is_open(descriptor):

@@ -462,3 +462,12 @@ def test_only_changes_are_logged(clock, caplog):
             told.goodbye("client", 0)
             told.goodbye("server", 1)
     assert [record.event for record in caplog.records] == ["client-registered", "client-left"]
+
+
+def test_any_text_is_a_secret(clock):
+    """Half of a pair of surrogates, too: JSON can say it, UTF-8 cannot."""
+    told = Told(clock)
+    told.client(0, secret="\ud800")
+    told.publish(0, "x", secret="\ud800")
+    told.wait(0, [0], secret="\udfff")
+    assert told.heard == [{0: "x"}]

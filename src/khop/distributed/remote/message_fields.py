@@ -46,4 +46,4 @@ def new_secret() -> str:
 
 def incarnation_of(secret: str) -> str:
     """Return the hash of a secret, which others may have: it identifies the secret's owner."""
-    return hashlib.sha256(secret.encode()).hexdigest()[:32]
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()[:32]
