@@ -3,11 +3,14 @@
 import os
 import pickle
 import socket
+import zipfile
 
 import numpy as np
 import pytest
+import torch
 
-from khop.data.files import check_regular, load_npy
+from khop.data.files import check_regular, load_npy, load_torch
+from support.versions import reading_torch_files
 
 
 def test_arrays_are_read_or_mapped(tmp_path):
@@ -39,3 +42,34 @@ def test_file_without_an_array_is_refused(tmp_path, content):
         with pytest.raises(ValueError, match=r"a\.npy' cannot be read as an array") as raised:
             load_npy(tmp_path / "a.npy", mode)
         assert "pickle" not in str(raised.value)
+
+
+@reading_torch_files
+def test_tensors_that_stand_for_more_than_is_stored(tmp_path):
+    """A few bytes would be terabytes: of a stride of zero, and of a compressed member."""
+    nested = {"a": [torch.arange(3), {"b": (torch.zeros(1).expand(10**12),)}]}
+    torch.save(nested, tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=r"a\.pt' holds a tensor with more values than are stored"):
+        load_torch(tmp_path / "a.pt", "wait")
+    torch.save(torch.zeros(1 << 20), tmp_path / "b.pt")
+    with zipfile.ZipFile(tmp_path / "b.pt") as whole, zipfile.ZipFile(tmp_path / "c.pt", "w") as to:
+        for name in whole.namelist():
+            to.writestr(name, whole.read(name), zipfile.ZIP_DEFLATED)
+    with pytest.raises(ValueError, match=r"c\.pt' is compressed: 4,19"):
+        load_torch(tmp_path / "c.pt", "wait")
+    content = (tmp_path / "c.pt").read_bytes()
+    (tmp_path / "d.pt").write_bytes(content.replace(b"PK\x01\x02", b"PK\x01\x03"))
+    with pytest.raises(ValueError, match=r"d\.pt' is damaged"):
+        load_torch(tmp_path / "d.pt", "wait")
+
+
+@reading_torch_files
+def test_tensors_that_share_what_is_stored(tmp_path):
+    """Views, also of views, containers that share entries, and no values at all."""
+    whole = torch.arange(12).reshape(3, 4)
+    shared = [[whole.T, whole[1]]]
+    for _ in range(60):
+        shared = [shared, shared]
+    torch.save({"x": shared, "empty": torch.empty(0, 3)}, tmp_path / "a.pt")
+    found = load_torch(tmp_path / "a.pt", "wait")
+    assert found["empty"].shape == (0, 3)

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from khop.data.files import mapped_file
 from khop.partition import GraphSource
-from khop.sources import Scratch, read_source
+from khop.sources import Scratch, read_source, tables
 from khop.sources.tables import read_columns, read_rows
 from khop.typing import EDGE, NODE
 from support.formats.sources import assert_same, edges_of
@@ -196,3 +196,24 @@ def test_missing_values_of_parquet(tmp_path):
     source = read_source(str(tmp_path), scratch=Scratch(memory=1))
     assert source.edges[EDGE].attrs["w"].array[:3].tolist() == [1, 2, 3]
     assert np.isnan(source.edges[EDGE].attrs["w"].array[3])
+
+
+@pytest.mark.parametrize("endless", [b"7" * (4 << 20), b'"' + b"7,7\n" * (1 << 20)])
+def test_rows_without_an_end(tmp_path, monkeypatch, endless):
+    """4 MB in 4 kB: a line that does not end, and a quote that is not closed."""
+    monkeypatch.setattr(tables, "_MOST_READ", 1 << 20)
+    with gzip.open(tmp_path / "edges.csv.gz", "wb") as file:
+        file.write(b"0,1\n1,0\n" + endless)
+    with pytest.raises(ValueError, match="its rows are longer than any of numbers"):
+        read_columns([tmp_path / "edges.csv.gz"], Scratch(memory=1))
+
+
+def test_the_bound_of_rows_is_for_those_read_at_a_time(tmp_path, monkeypatch):
+    """Files are longer: 2 MB, of which 256 KiB are read at a time."""
+    monkeypatch.setattr(tables, "_MOST_READ", 1 << 19)
+    with gzip.open(tmp_path / "edges.csv.gz", "wb") as file:
+        file.write(b"10,21\n" * 300_000)
+    assert (
+        len(read_columns([tmp_path / "edges.csv.gz"], Scratch(memory=1 << 22))["edge_attr_0"])
+        == 300_000
+    )

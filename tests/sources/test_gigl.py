@@ -241,6 +241,11 @@ def bad_aliases(folder):
     (folder / "frozen.yaml").write_text("\n".join(nested))
 
 
+def bad_keys(folder):
+    """A million bytes of YAML would make a row of 10^5 features of a value each, or of 10^6."""
+    replace(folder / "preprocessed_metadata.yaml", '["age", "x"]', '["x", "x"]')
+
+
 def bad_base(folder):
     """YAML 1.1 reads 1:30 as 90: a text of so many digits takes minutes."""
     (folder / "frozen.yaml").write_text(f"graphMetadata: 1{':10' * 300_000}")
@@ -280,6 +285,7 @@ def replace(file, old, new):
         (bad_content, "frozen.yaml' must be an object"),
         (bad_code, "frozen.yaml' is no YAML: could not determine a constructor"),
         (bad_aliases, "frozen.yaml' is no YAML: it has aliases"),
+        (bad_keys, r"names a key twice: \['x', 'x'\]"),
         (bad_base, "frozen.yaml' is no YAML: a text of 900,001 characters"),
         (bad_kinds, "integers in some rows and fractions in others"),
         (bad_files, "and files beside it, are integers in some rows and fractions in others"),

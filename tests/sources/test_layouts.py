@@ -131,6 +131,14 @@ BAD = [
     ({"edges": {CITES: {"format": {"name": "csv"}, "data": ["../.."]}}}, "no regular file"),
     ({"edges": {CITES: {"format": {"name": "csv", "delimiter": ".*"}, "data": ["a"]}}}, "one char"),
     ({"edges": {CITES: {"format": {"name": "csv"}, "data": ["gone.csv"]}}}, "gone.csv"),
+    (
+        {
+            "edges": {
+                CITES: {"format": {"name": "csv"}, "data": ["metadata.json", "./metadata.json"]}
+            }
+        },
+        "a file twice",
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -30,12 +31,14 @@ def started():
         import ray
         from ray.cluster_utils import Cluster
 
+        handler = signal.getsignal(signal.SIGTERM)  # nodes take it to themselves
         cluster = Cluster(
             initialize_head=True,
             head_node_args={**_NODE, "include_dashboard": False},
         )
         try:
             add_node(cluster)
+            signal.signal(signal.SIGTERM, handler)
             patch.setenv("RAY_ADDRESS", cluster.address)
             yield cluster
         finally:

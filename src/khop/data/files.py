@@ -8,6 +8,8 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,13 +78,57 @@ def load_torch(path: str | os.PathLike[str], instead: str) -> Any:
 
     Raises:
         SecurityError: torch is older than 2.10.
-        OSError, ValueError: no regular file.
+        OSError: there is no such file.
+        ValueError: no regular file, or one that stands for more than it holds: compressed, or with
+            tensors that repeat values (stride 0).
         Exception: what `torch.load` raises where the file is damaged, or holds more than it admits.
     """
     import torch
 
     check_torch(path, instead)
-    return torch.load(check_regular(path), map_location="cpu", weights_only=True)
+    path = check_regular(path)
+    if zipfile.is_zipfile(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                unpacked = sum(info.file_size for info in archive.infolist())
+        except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+            raise ValueError(f"'{path}' is damaged: {error}") from None
+        if unpacked > 4 * path.stat().st_size + (1 << 20):  # torch.save compresses nothing
+            raise ValueError(f"'{path}' is compressed: {unpacked:,} bytes are in it")
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    if any(_repeats(tensor) for tensor in _tensors(content)):
+        raise ValueError(
+            f"'{path}' holds a tensor with more values than are stored, as expand() makes them: "
+            "save tensor.clone()"
+        )
+    return content
+
+
+def _tensors(content: Any) -> Iterator[Any]:
+    """Yield the tensors of nested containers, each once: containers may share their entries."""
+    import torch
+
+    left, seen = [content], set()
+    while left:
+        value = left.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, Mapping):
+            left += value.values()
+        elif isinstance(value, (list, tuple)):
+            left += value
+        else:
+            left += getattr(value, "__dict__", {}).values()
+
+
+def _repeats(tensor: Any) -> bool:
+    import torch
+
+    is_strided = tensor.layout is torch.strided
+    return is_strided and tensor.nbytes > tensor.untyped_storage().nbytes()
 
 
 def mapped_file(array: Array) -> np.memmap[Any, Any] | None:

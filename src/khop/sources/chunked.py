@@ -121,7 +121,10 @@ class _Description:
             raise ValueError(
                 f"'delimiter' of {what} must be one character (got {shown(delimiter)})"
             )
-        return name, delimiter, [check_regular(self.path.parent / file) for file in names]
+        files = [check_regular(self.path.parent / file) for file in names]
+        if len({file.resolve() for file in files}) < len(files):
+            raise ValueError(f"'data' of {what} names a file twice")
+        return name, delimiter, files
 
 
 def _mapping(value: Any, what: str) -> dict[str, Any]:

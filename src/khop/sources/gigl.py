@@ -213,4 +213,7 @@ def _edges(entry: _Entry, scratch: Scratch) -> EdgeSource:
 
 def _keys(entry: _Entry, features: str, labels: str) -> dict[str, Sequence[str]]:
     named = {features: entry.texts("featureKeys"), labels: entry.texts("labelKeys")}
+    for keys in named.values():
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"{entry.what} names a key twice: {shown(keys)}")
     return {name: keys for name, keys in named.items() if keys}

@@ -10,12 +10,13 @@ import contextlib
 import csv
 import gzip
 import importlib
+import io
 import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -29,6 +30,8 @@ TABLES = (".csv", ".csv.gz", ".parquet")
 
 # A field of CSV takes so many bytes while it is read, more or less.
 _FIELD_BYTES = 32
+# No rows read at a time take more of a file, unless a quote is left open, or a line has no end.
+_MOST_READ = 1 << 26
 # No line that names columns, and no edge, is longer: it would be read as a whole.
 _LONGEST_LINE = 1 << 24
 
@@ -178,10 +181,15 @@ def _frames(
     pandas = _import("pandas", file)
     step = max(1, piece_bytes // (_FIELD_BYTES * max(1, _num_fields(file, delimiter))))
     kinds = {name if named else int(name.removeprefix(unnamed)): d for name, d in dtypes.items()}
-    with _errors_of_csv(file, pandas), warnings.catch_warnings():
+    with (
+        _errors_of_csv(file, pandas),
+        warnings.catch_warnings(),
+        _opener(file)(file, "rb") as opened,
+    ):
         warnings.simplefilter("error", pandas.errors.ParserWarning)  # columns would be dropped
+        metered = _Metered(opened, _MOST_READ + 4 * piece_bytes)
         reader = pandas.read_csv(
-            file,
+            metered,
             header=0 if named else None,
             index_col=False,
             sep=r"\s+" if delimiter == " " else delimiter,
@@ -193,8 +201,38 @@ def _frames(
         )
         with reader:
             for frame in reader:
+                metered.count = 0
                 frame.columns = [str(n) if named else f"{unnamed}{n}" for n in frame.columns]
                 yield frame
+
+
+def _opener(file: Path) -> Any:
+    return gzip.open if file.suffix == ".gz" else open
+
+
+class _Metered(io.BufferedIOBase):
+    """Stream of which only so many bytes are read until `count` is set to zero again.
+
+    The parser keeps a row in memory until it ends, and gzip makes gigabytes of a megabyte.
+    """
+
+    def __init__(self, stream: IO[bytes], most: int) -> None:
+        self._stream, self._most = stream, most
+        self.count = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read at most `size` bytes."""
+        content = self._stream.read(-1 if size is None else size)
+        self.count += len(content)
+        if self.count > self._most:
+            raise ValueError(f"its rows are longer than any of numbers ({self._most:,} bytes)")
+        return content
+
+    read1 = read
 
 
 @contextlib.contextmanager
@@ -245,8 +283,7 @@ def _num_fields(file: Path, delimiter: str) -> int:
 
 def _first_line(file: Path, delimiter: str) -> list[str]:
     """Return the fields of the first line that is not blank."""
-    opener: Any = gzip.open if file.suffix == ".gz" else open
-    with _errors_of_csv(file, _import("pandas", file)), opener(file, "rb") as opened:
+    with _errors_of_csv(file, _import("pandas", file)), _opener(file)(file, "rb") as opened:
         while line := opened.readline(_LONGEST_LINE):
             if len(line) == _LONGEST_LINE:
                 raise ValueError(f"its first line is longer than {_LONGEST_LINE:,} bytes")

@@ -26,7 +26,7 @@ from khop.typing import Array
 
 _HEADER, _CHECKSUM = struct.Struct("<Q4x"), 4
 # No row of a node's or an edge's attributes is longer.
-_MOST_BYTES = 1 << 26
+_MOST_BYTES = 1 << 24
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _TEXTS, _FLOATS, _INTEGERS = 1, 2, 3
 
