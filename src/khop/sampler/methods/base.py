@@ -65,7 +65,7 @@ class MethodSpec:
 
     @property
     def marks(self) -> dict[str, Any]:
-        """What every batch of the method says of itself, by name."""
+        """Values of the batch as a whole, the same for all batches, by name."""
         return {"layer_wise": True} if self.layer_wise else {}
 
     @property
