@@ -248,6 +248,8 @@ class Connections:
             connection.user = user
             return
         with self._lock:
+            if connection.key == key:
+                return
             # With one key for all, users differ by address.
             is_shared = len(self._clients) <= 1 or key == self._server_key
             connection.user = f"{key} {user}" if is_shared else key
