@@ -16,6 +16,7 @@ from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.key_gate import ADMITTED, REFUSED
 from khop.distributed.rpc.keys import JobKeys
 from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.rpc.server_sockets import ServerSockets
 from khop.distributed.rpc.tcp_sockets import bytes_received, end_connection, peer_of
 from khop.errors import PartitionUnavailableError
 from support.cluster.partition_server import PART, client_of, draws, make_part, serving
@@ -251,7 +252,8 @@ def test_a_connection_that_brings_no_message_ends(part, keys, often):
         member_of(server, keys, keys.clients["hostile"]) as connect,
     ):
         connections = server.sockets.connections
-        wait_until(lambda: client.pump() is None and open_of(server, honest) == 1)
+        assert client is not None  # it has connected, and does nothing from here on
+        wait_until(lambda: open_of(server, honest) == 1)
         silent = connect(greets=False)
         wait_until(lambda: connections.num_connections == 2)
         connections._limits = replace(connections._limits, silent_seconds=0.0)  # time is over
@@ -259,6 +261,45 @@ def test_a_connection_that_brings_no_message_ends(part, keys, often):
         assert open_of(server, honest) == 1
         assert draws(client, part)
         assert not silent.poll(0)
+
+
+def test_greetings_without_an_end_hold_nothing(part, keys):
+    """A loop is given back after 64 of them, and they hide no silent connection of their key."""
+    hostile = keys.clients["hostile"]
+    with (
+        serving(part, curve=keys.for_servers().curve()) as server,
+        client_with(server, keys, keys.clients["honest"]) as client,
+        member_of(server, keys, hostile) as connect,
+    ):
+        silent = [connect(greets=False) for _ in range(3)]
+        connections = server.sockets.connections
+        wait_until(lambda: len(connections._handshakes.get(hostile.public, ())) == 3)
+        greeting = connect()
+        for _ in range(5000):
+            greeting.send(b"")
+        wait_until(lambda: open_of(server, hostile) == 1)
+        assert draws(client, part)
+        assert len(connections._handshakes[hostile.public]) == 3
+        assert not any(end.poll(0) for end in silent)
+
+
+@pytest.mark.parametrize("count", [63, 64, 1000])
+def test_a_loop_skips_so_many_greetings(count):
+    sockets = ServerSockets(None, "127.0.0.1", None)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.connect(sockets.addresses["tcp"])
+        for _ in range(count):
+            dealer.send(b"")
+        dealer.send(b"x")
+        calls, message = 0, None
+        while message is None:
+            sockets.fronts[0].poll(10_000)
+            message = sockets.receive(0)
+            calls += 1
+        assert message[1].bytes == b"x"
+        assert calls >= count // 64 + 1
+    sockets.close()
 
 
 def test_peers_that_name_themselves_are_disconnected(part, often):

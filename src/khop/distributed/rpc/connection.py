@@ -147,7 +147,6 @@ class Connection:
     def _take_event(self, event: int) -> bool:
         """Process an event of the monitor; return whether the connection is up by it."""
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self._greet()
             self.lost_since = self.refused = self.final = None
             self.last_message_at = self._up_since = self._clock()
             self.has_returned, self._has_been_up = self._has_been_up, True
@@ -167,11 +166,6 @@ class Connection:
             )
         self._drop()
         return False
-
-    def _greet(self) -> None:
-        """Send an empty message: servers end TCP connections that bring none."""
-        if self._socket is not None and self.address.startswith("tcp:"):
-            self._socket.send(b"")
 
     def _keep_unread(self) -> None:
         """Keep messages that arrived before the connection was lost: a server's goodbye."""
@@ -200,6 +194,10 @@ class Connection:
                 socket.curve_secretkey = self._credentials.secret.encode()
             self._monitor = socket.get_monitor_socket(_EVENTS)
             socket.connect(endpoint.address)
+            if endpoint.address.startswith("tcp:"):
+                # A greeting: servers end connections that bring no message. ZeroMQ sends it when
+                # the handshake is done, also where nobody calls `pump` for long.
+                socket.send(b"")
         except BaseException:  # an invalid address
             socket.disable_monitor()
             socket.close(0)

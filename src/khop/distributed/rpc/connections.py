@@ -25,7 +25,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 
@@ -93,6 +93,15 @@ class _Connection:
     taken: int = 0
 
 
+class _Message(NamedTuple):
+    """A message that was taken: its last frame, its bytes on the wire, and who named its peer."""
+
+    descriptor: int
+    frame: zmq.Frame
+    nbytes: int
+    is_unnamed: bool
+
+
 class Connections:
     """The open connections of a socket, and the thread that bounds them.
 
@@ -124,8 +133,8 @@ class Connections:
         self._handshakes: dict[str, deque[float]] = {}
         self._server_key: str | None = None
         self._clients: frozenset[str] = frozenset()
-        # Messages of connections that are not known yet: descriptor, a frame, bytes.
-        self._early: deque[tuple[int, zmq.Frame, int]] = deque(maxlen=_MAX_EARLY)
+        # Messages of connections that are not known yet.
+        self._early: deque[_Message] = deque(maxlen=_MAX_EARLY)
         self._proved: deque[float] = deque()
         self._others = 0
         self._count_at = self._say_at = self._look_at = 0.0
@@ -207,18 +216,22 @@ class Connections:
         except (zmq.ZMQError, ValueError):
             return True
         nbytes = wire_bytes(map(len, frames), self._server_key is not None)
+        message = _Message(descriptor, frames[-1], nbytes, is_unnamed(name))
         connection = self._open.get(descriptor)
         if connection is None:  # accepted a moment ago; or ended meanwhile
-            self._early.append((descriptor, frames[-1], nbytes))
-            return is_unnamed(name)
-        connection.taken += nbytes
+            self._early.append(message)
+        else:
+            self._count(message, connection)
+        return message.is_unnamed
+
+    def _count(self, message: _Message, connection: _Connection) -> None:
+        with self._lock:  # the server's loop and this module's thread
+            connection.taken += message.nbytes
         # A greeting is the first message of its connection, so it settles whose the descriptor is.
-        if connection.user is None or not frames[-1]:
-            self._learn_user(descriptor, connection, frames[-1])
-        if not is_unnamed(name):
-            self._end(descriptor, connection, "it names itself")
-            return False
-        return True
+        if connection.user is None or not message.frame:
+            self._learn_user(message.descriptor, connection, message.frame)
+        if not message.is_unnamed:
+            self._end(message.descriptor, connection, "it names itself")
 
     def _learn_user(self, descriptor: int, connection: _Connection, frame: zmq.Frame) -> None:
         address, key = _property(frame, "Peer-Address") or "", _property(frame, "User-Id")
@@ -227,6 +240,8 @@ class Connections:
             connection.user = user
             return
         with self._lock:
+            if connection.key == key:
+                return
             # With one key for all, users differ by address.
             is_shared = len(self._clients) <= 1 or key == self._server_key
             connection.user = f"{key} {user}" if is_shared else key
@@ -281,11 +296,10 @@ class Connections:
     def _note_early(self) -> None:
         """Count messages that the server took before this thread knew of their connection."""
         while self._early:
-            descriptor, frame, nbytes = self._early.popleft()
-            connection = self._open.get(descriptor)
+            message = self._early.popleft()
+            connection = self._open.get(message.descriptor)
             if connection is not None:
-                connection.taken += nbytes
-                self._learn_user(descriptor, connection, frame)
+                self._count(message, connection)
 
     def _look(self) -> None:
         """End connections that are silent, or keep too much from being taken."""

@@ -20,6 +20,9 @@ from khop.distributed.rpc.key_gate import KeyGate
 from khop.distributed.rpc.limits import DEFAULT, ENVELOPE_BYTES, Limits, RateLimiter, SendBacklog
 from khop.distributed.rpc.listener import Listener
 
+# Greetings that are left out in one call, so that who sends nothing else cannot hold a loop.
+_SKIPPED_AT_ONCE = 64
+
 
 class ServerSockets:
     """Bound sockets of a server, and the bounds of each peer's requests.
@@ -133,12 +136,12 @@ class ServerSockets:
     def receive(self, front: int) -> list[zmq.Frame] | None:
         """Return the next message at a socket: the peer's name, and frames; None if there is none.
 
-        Greetings, which clients send when they are connected, are left out.
+        Greetings, which clients send when they are connected, are left out; None after many.
 
         Args:
             front: index of the socket.
         """
-        while True:
+        for _ in range(_SKIPPED_AT_ONCE):
             try:
                 message = self.fronts[front].recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -152,6 +155,7 @@ class ServerSockets:
             is_greeting = len(frames) == 1 and not len(frames[0])
             if is_client and not is_greeting:
                 return message
+        return None
 
     def send(self, front: int, peer: bytes, frames: Sequence[Any]) -> None:
         """Send frames to a peer; dropped if it has disconnected, or does not read.

@@ -17,6 +17,7 @@ from typing import Any
 # <linux/tcp.h>: offset of `tcpi_bytes_received` in `struct tcp_info`, since Linux 4.1.
 _RECEIVED = struct.Struct("=Q")
 _RECEIVED_AT = 128
+_RESET_WHEN_CLOSED = struct.pack("=ii", 1, 0)
 # What ZeroMQ adds to a frame, short or long, and CURVE to a frame.
 _SHORT, _LONG, _LONG_FROM, _CURVE = 2, 9, 256, 33
 # Names that ZeroMQ itself gives to peers: a zero byte and a number.
@@ -61,7 +62,8 @@ def bytes_received(descriptor: int) -> int | None:
 def end_connection(descriptor: int, peer: Any) -> bool:
     """End the connection of a descriptor with a peer; return whether it was still this one.
 
-    Its owner finds it closed by the peer.
+    Its owner finds it closed by the peer, and when it has closed it, the peer is told (reset): one
+    that sends without a pause, to a full window, would wait for a minute.
     """
     try:
         own = os.dup(descriptor)
@@ -71,6 +73,7 @@ def end_connection(descriptor: int, peer: Any) -> bool:
         if peer is None or peer_of(own) != peer:
             return False
         with contextlib.suppress(OSError), _borrowed(own) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_WHEN_CLOSED)
             connection.shutdown(socket.SHUT_RDWR)
         return True
     finally:
