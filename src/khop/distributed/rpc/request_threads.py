@@ -36,7 +36,7 @@ Reply = tuple[int, bytes, list[Any]]
 
 
 class Handler(Protocol):
-    """What makes replies; see `FrameHandler`."""
+    """Source of replies; see `FrameHandler`."""
 
     stop: _native.StopFlag
 
