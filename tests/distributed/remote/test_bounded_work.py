@@ -278,5 +278,4 @@ def test_streams_take_turns_by_user(folder_of, monkeypatch):
     for _ in range(10):
         plane.sessions.stream()
     assert abs(sent.count("a") - sent.count("b")) <= 1 and len(sent) == 640
-    monkeypatch.undo()
     plane.close()
