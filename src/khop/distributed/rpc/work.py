@@ -141,7 +141,8 @@ def costs_of_rows(
     elif hop.last:
         costs = costs + degrees
     if num_excluded is not None:
-        each = np.where(num_excluded > _FEW_EXCLUDED, _EXCLUDED, num_excluded > 0)
+        many = num_excluded > _FEW_EXCLUDED
+        each: Int64Array = np.where(many, _EXCLUDED, np.minimum(num_excluded, 1))
         costs = costs + each * degrees + num_excluded
     if hop.weighted and not hop.replace and hop.fanout >= 0:
         gaps = 0 if num_excluded is None else np.minimum(num_excluded, degrees)
