@@ -13,6 +13,7 @@ import torch
 from hypothesis import settings
 from torch_geometric.data import Data
 
+from khop.distributed import get_context, shutdown_worker_group
 from support import levels, order, versions, zygote
 
 # Machines that run tests are busy: hypothesis' 200 ms for an example say nothing about khop. Based
@@ -73,6 +74,15 @@ def pytest_collection_finish():
     """What is imported stays: to look through PyTorch takes each collection of garbage 0.2 s."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def leaves_its_job():
+    """A loader over partitions makes this process a trainer; the next test starts from none."""
+    is_member = get_context() is not None
+    yield
+    if not is_member:
+        shutdown_worker_group()
 
 
 def _power_law(num_nodes, num_edges, seed):
