@@ -13,6 +13,7 @@ import torch
 from hypothesis import settings
 from torch_geometric.data import Data
 
+from khop import interrupts
 from khop.distributed import get_context, shutdown_worker_group
 from support import levels, order, versions, zygote
 
@@ -78,9 +79,14 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True)
 def leaves_its_job():
-    """A loader over partitions makes this process a trainer; the next test starts from none."""
+    """A loader over partitions makes this process a trainer; the next test starts from none.
+
+    Nor is anything left of signals whose exception a destructor dropped.
+    """
     is_member = get_context() is not None
     yield
+    with contextlib.suppress(BaseException):
+        interrupts.raise_dropped()
     if not is_member:
         shutdown_worker_group()
 

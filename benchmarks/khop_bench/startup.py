@@ -98,8 +98,7 @@ def starter(folder: Path, order: SeedOrder, batches: int) -> Callable[[], Start]
             touch(batch)
             for _ in range(batches):
                 touch(next(iterator))
-            backend: Any = loader._backend
-            found = [private_memory(pid) for pid in backend.pids]
+            found = [private_memory(worker.pid) for worker in loader.workers]
             del batch, iterator
         settle()
         return Start(first, made, max(found, key=lambda memory: memory.own))

@@ -2,7 +2,7 @@
 
 A handler that raises an exception, `sys.exit` on SIGTERM or Ctrl-C, runs between any two lines of
 the main thread, those of destructors too. What a destructor raises Python drops: the program would
-go on as if there had been no signal. Here such an exception is kept, and the next call that
+go on as if there had been no signal. Here the last such exception is kept, and the next call that
 delivers a batch, or waits for other trainers, raises it.
 """
 
@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Any
 
-_dropped: list[BaseException] = []
+_dropped: BaseException | None = None
 _previous_hook = sys.unraisablehook
 
 
@@ -22,6 +22,7 @@ def keep_dropped(unraisable: Any) -> None:
     Args:
         unraisable: what Python drops.
     """
+    global _dropped  # noqa: PLW0603
     error = unraisable.exc_value
     # Handlers run in the main thread. Errors of destructors are of class Exception.
     if (
@@ -31,13 +32,15 @@ def keep_dropped(unraisable: Any) -> None:
     ):
         _previous_hook(unraisable)
         return
-    _dropped.append(error.with_traceback(None))  # the traceback would keep what is being destroyed
+    _dropped = error.with_traceback(None)  # the traceback would keep what is being destroyed
 
 
 def raise_dropped() -> None:
     """Raise the exception of a signal handler that Python has dropped, if there is one."""
-    if _dropped:
-        raise _dropped.pop(0)
+    global _dropped
+    if _dropped is not None:
+        error, _dropped = _dropped, None
+        raise error
 
 
 sys.unraisablehook = keep_dropped

@@ -83,7 +83,7 @@ METIS_RUNS = [
     "repartition parts {out} --num-parts 2 --method frequency --base cluster-metis",
 ]
 RAY_RUNS = [
-    "partition ring {out} --num-parts 2 --on ray --memory 1MB --jobs 2 --json",
+    "partition ring {out} --num-parts 2 --on ray --ray {address} --memory 1MB --jobs 2 --json",
     "repartition parts {out} --num-parts 3 --on ray --ray {address} --overwrite",
 ]
 PLOT_RUN = "inspect parts --plot {out}.svg"

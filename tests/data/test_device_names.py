@@ -26,11 +26,11 @@ def gpus(monkeypatch):
 
 
 class Stream:
-    """A stream of torch's, in name."""
+    """A stream of CUDA's, in name."""
 
-    def __init__(self, device):
+    def __init__(self, address, device):
         self.device = device
-        self.cuda_stream = 77
+        self.cuda_stream = address
 
 
 @pytest.fixture
@@ -43,7 +43,8 @@ def opened(gpus, monkeypatch):
         return object()
 
     monkeypatch.setattr(_native, "cuda_device", open_gpu, raising=False)
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(_native, "cuda_stream", lambda index: 77, raising=False)
+    monkeypatch.setattr(torch.cuda, "ExternalStream", Stream)
     return opened
 
 

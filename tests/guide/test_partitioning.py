@@ -47,7 +47,7 @@ def test_random_partitioning(random_folder):
 
 
 def test_probabilities(parts):
-    """Seeds are certain, what three hops along the edges cannot reach is impossible."""
+    """Seeds are in their own batch, of 1,024; what three hops cannot reach is impossible."""
     source, target = parts["data"].edge_index.numpy()
     for part, prob in enumerate(parts["probs"]):
         reached = np.zeros(products.NUM_NODES, bool)
@@ -56,7 +56,7 @@ def test_probabilities(parts):
         for _ in range(3):
             reached[target[reached[source]]] = True
         assert prob.shape == (products.NUM_NODES,)
-        assert (prob.numpy()[seeds] > 1 - 1e-9).all()
+        assert prob.numpy()[seeds].min() > 0.9 * min(1, 1024 / seeds.sum())
         assert np.array_equal(prob.numpy() > 0, reached)
         assert (~reached).sum() > 0
         assert prob.max() <= 1

@@ -25,7 +25,7 @@ _SHOWN = 40  # lines of a log
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run, and for how long.
+    """Runs of the suite, and their limits.
 
     Attributes:
         seed: seed of the first run; those of the others follow.

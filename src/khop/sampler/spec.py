@@ -93,7 +93,10 @@ class SamplingSpec:
         return [self._request(fanout, weighted) for fanout in self.fanouts[relation]]
 
     def distinct_requests(self) -> list[HopRequest]:
-        """Return the parameters of all hops over all edge types, each once."""
+        """Return the parameters of all hops over all edge types, each once.
+
+        :meta private:
+        """
         relations = range(len(self.fanouts))
         pairs = {(self.is_weighted(r), fanout) for r in relations for fanout in self.fanouts[r]}
         return [self._request(fanout, weighted) for weighted, fanout in pairs]

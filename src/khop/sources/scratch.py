@@ -181,7 +181,10 @@ class Scratch:
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[PrivateFolder]:
-        """Make a folder that is removed at the end; only if there is a folder at all."""
+        """Make a folder that is removed at the end; only if there is a folder at all.
+
+        :meta private:
+        """
         with self._new_folder() as (_, new):
             yield new
 

@@ -186,7 +186,7 @@ def test_labels_that_the_folder_lacks(tmp_path):
     root = twins.partitioned(graph, tmp_path / "parts", 2)
     labels_file = tmp_path / "labels.pt"
     with cluster(root, [[0], [1]], 1, labels_file) as servers, servers.client():
-        loader = DistNeighborLoader(None, [4], None, 64)
+        loader = DistNeighborLoader(None, [4], None, 64, collect_features=False)
         for batch in loader:
             assert torch.equal(batch.y, labels[batch.n_id])
         assert "x" not in batch

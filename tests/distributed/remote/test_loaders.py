@@ -204,8 +204,9 @@ def test_several_loaders_at_once(client):
     workers = RemoteDistSamplingWorkerOptions(worker_key="same")
     graph, test_seeds = jobs.make_graph(), torch.arange(100, 180)
     train = remote_loader(graph.train_mask)
-    test = DistNeighborLoader(None, [2], test_seeds, 16, worker_options=workers, seed=4)
-    again = DistNeighborLoader(None, [-1], test_seeds, 16, worker_options=workers, seed=4)
+    options = {"worker_options": workers, "seed": 4, "collect_features": False}
+    test = DistNeighborLoader(None, [2], test_seeds, 16, **options)
+    again = DistNeighborLoader(None, [-1], test_seeds, 16, **options)
     reference = twin(graph.train_mask)
     for ours, theirs, small, full in zip(train, reference, test, again, strict=False):
         assert torch.equal(ours.n_id, theirs.n_id)

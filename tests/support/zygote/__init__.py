@@ -45,6 +45,7 @@ _SINGLE_THREADED = {
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
+_PYTHON = sys.executable
 PADDING = 8192
 """Bytes for the command line of a forked program."""
 
@@ -88,7 +89,7 @@ def _namespace(args):
 
 def _kind(args):
     """Kind of the process that forks a command; None: it is started by exec."""
-    if args[0] != sys.executable:
+    if args[0] != _PYTHON:
         return None
     first, second, *_ = [word for word in args[1:4] if word != "-u"] + ["", ""]
     if first == "-c" and _CHILD.fullmatch(second):

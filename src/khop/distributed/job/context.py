@@ -179,7 +179,10 @@ class WorkerContext(TrainerContext):
         self._servers_to_keep.append(close)
 
     def close_before_leaving(self, group: Closable) -> None:
-        """Register what ends before this trainer leaves, unless it is dropped sooner."""
+        """Register what ends before this trainer leaves, unless it is dropped sooner.
+
+        :meta private:
+        """
         self._groups.add(group)
 
     def use_others(self) -> None:
