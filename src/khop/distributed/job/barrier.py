@@ -21,6 +21,8 @@ from khop.errors import RendezvousError
 from khop.log import printable_lines
 
 _BEAT_SECONDS = 1.0
+# Time for the last heartbeat; then a call of the store that still waits is ended.
+_CLOSING_SECONDS = 10.0
 _LONGEST_PAUSE = 0.2
 _Beats: TypeAlias = "dict[int, tuple[int | None, float]]"
 """Last heartbeat of trainers, by rank, and when it was seen to have changed."""
@@ -72,7 +74,10 @@ class MonitoredBarrier:
         self._stop.set()
         if not self._others:
             return
-        self._thread.join()
+        self._thread.join(_CLOSING_SECONDS)
+        if self._thread.is_alive():  # a call waits for a store that is silent
+            self._rendezvous.disconnect()
+            self._thread.join(1.0)
         if error is None or error is self._failure:
             return
         if isinstance(error, OSError):

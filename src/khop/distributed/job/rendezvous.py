@@ -16,6 +16,7 @@ from torch.distributed.constants import default_pg_timeout
 
 from khop.distributed.job.launch_environment import Place
 from khop.distributed.job.polling import pauses
+from khop.distributed.job.store_sockets import StoreSockets
 from khop.errors import RendezvousError
 
 
@@ -79,14 +80,22 @@ class StoreRendezvous(Rendezvous):
         rank: rank of this trainer.
         world_size: number of trainers.
         timeout: seconds to wait for a trainer.
+        sockets: sockets of a connection that is this object's alone. If None, it is shared.
     """
 
     def __init__(
-        self, store: Store, prefix: str, rank: int, world_size: int, timeout: float
+        self,
+        store: Store,
+        prefix: str,
+        rank: int,
+        world_size: int,
+        timeout: float,
+        sockets: StoreSockets | None = None,
     ) -> None:
         super().__init__(rank, world_size, timeout)
         self._store = store
         self._prefix = prefix
+        self._sockets = sockets
 
     def separate(self) -> StoreRendezvous:
         """Return the same with a separate connection, for another thread.
@@ -95,9 +104,17 @@ class StoreRendezvous(Rendezvous):
         2.8 cannot connect again: these are shared.
         """
         store: Any = self._store
-        with contextlib.suppress(AttributeError, RuntimeError):
+        sockets = StoreSockets(store)
+        with contextlib.suppress(AttributeError, RuntimeError), sockets:
             store = store.clone()
-        return StoreRendezvous(store, self._prefix, self.rank, self.world_size, self.timeout)
+        return StoreRendezvous(
+            store, self._prefix, self.rank, self.world_size, self.timeout, sockets
+        )
+
+    def disconnect(self) -> None:
+        """End a separate connection: calls that wait in another thread fail at once."""
+        if self._sockets is not None:
+            self._sockets.shut_down()
 
     def own_store(self) -> Store:
         """Return a view of the store that only these trainers have written to."""

@@ -28,6 +28,8 @@ _INTEREST_SECONDS = 5.0
 # is reachable, and once it is not.
 _SILENCE_SECONDS = 30.0
 _SILENCE_WITHOUT_STORE = 3.0
+# Time for the last updates; then a call of the store that still waits is ended.
+_CLOSING_SECONDS = 1.0
 
 
 @dataclass
@@ -55,7 +57,8 @@ class FailureDetector:
         name: str,
         on_update: Callable[[int, Mapping[str, Any]], None],
     ) -> None:
-        self._rendezvous = rendezvous
+        # Opened while the network is known to work, and ended by `close`.
+        self._rendezvous = rendezvous.separate()
         self._name = name
         self._on_update = on_update
         self._own: dict[str, Mapping[str, Any]] = {}
@@ -114,7 +117,7 @@ class FailureDetector:
 
     def _run(self) -> None:
         """Publish and read until nothing is left to do. Runs in the thread."""
-        rendezvous = self._rendezvous.separate()
+        rendezvous = self._rendezvous
         while True:
             with self._changed:
                 own, is_closing = dict(self._own), self._is_closing
@@ -192,4 +195,7 @@ class FailureDetector:
             thread = self._thread
             self._changed.notify()
         if thread is not None:
-            thread.join(1.0)  # the store may be unreachable without an error
+            thread.join(_CLOSING_SECONDS)
+        self._rendezvous.disconnect()  # the store may be unreachable without an error
+        if thread is not None:
+            thread.join(_CLOSING_SECONDS)
