@@ -3,6 +3,7 @@
 import socket
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
@@ -99,6 +100,16 @@ def test_a_failure_detector_ends_while_it_waits(store, monkeypatch):
     detector.close({})
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_looking_for_sockets_leaves_none_open(store, tmp_path):
+    """Nor descriptors of files, which are looked at, too."""
+    shared = StoreRendezvous(store.client, "job", 0, 1, 5.0)
+    with (tmp_path / "file").open("w"):
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        separate = shared.separate()  # one socket here, and two of the relay
+        separate.disconnect()
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 3
 
 
 def test_stores_without_sockets():

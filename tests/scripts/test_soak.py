@@ -150,6 +150,6 @@ def test_soak(mode, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(report.read_text())
-    assert found["kills"] > 1
+    assert found["kills"] >= 1
     counts = found["trainers"][0]
     assert counts["delivered"] > 3 * Workload().num_batches  # more than the undisturbed cycle

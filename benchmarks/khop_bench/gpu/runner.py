@@ -210,10 +210,14 @@ def _code_of(
 def environment_of(base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of commands: with this checkout's packages first.
 
+    Where the checkout has no extension, khop is the one that is installed.
+
     Args:
         base: as `os.environ`.
     """
-    path = [str(ROOT / "src"), str(ROOT / "benchmarks"), base.get("PYTHONPATH", "")]
+    is_built = any((ROOT / "src" / "khop").glob("_native*.so"))
+    source = str(ROOT / "src") if is_built else ""
+    path = [source, str(ROOT / "benchmarks"), base.get("PYTHONPATH", "")]
     return {
         **base,
         "PYTHONPATH": os.pathsep.join(filter(None, path)),

@@ -68,8 +68,13 @@ class StoreSockets:
 def _opened(descriptor: int) -> Iterator[socket.socket]:
     """Yield the socket of a descriptor, if it is one, by a descriptor of its own."""
     try:
-        opened = socket.socket(fileno=os.dup(descriptor))
-    except OSError:  # closed meanwhile, or no socket
+        own = os.dup(descriptor)
+    except OSError:  # closed meanwhile
+        return
+    try:
+        opened = socket.socket(fileno=own)
+    except OSError:  # no socket
+        os.close(own)
         return
     with opened:
         yield opened
