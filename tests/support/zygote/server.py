@@ -127,7 +127,8 @@ def _fork_sibling():
 
 def _place(descriptors, targets):
     """Gives descriptors the numbers that the program expects."""
-    parked = [fcntl.fcntl(d, fcntl.F_DUPFD_CLOEXEC, _FIRST_PARKED) for d in descriptors]
+    first = max(_FIRST_PARKED, *(target + 1 for target in targets))
+    parked = [fcntl.fcntl(d, fcntl.F_DUPFD_CLOEXEC, first) for d in descriptors]
     for descriptor in descriptors:
         os.close(descriptor)
     for descriptor, target in zip(parked, targets, strict=True):
