@@ -20,7 +20,7 @@ from khop.data.files import load_torch
 from khop.safe_versions import check_torch
 
 INSTEAD = "pass a graph of your own itself: khop.partition(data, ...)"
-"""What to do where torch is too old to read a graph's files."""
+"""Advice for readers of files that torch is too old for."""
 
 
 @contextlib.contextmanager
