@@ -13,16 +13,8 @@ from khop.distributed import (
 )
 from khop.errors import ProtocolError
 from khop.loader import NeighborLoader
-from khop.sampler import METHODS
 from support.cluster import servers as cluster, twins
 from support.users_methods import EXAMPLES, LayerImportance, Raises, TopDegree, Walks
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    """Classes of this module's import: other tests of the process import theirs anew."""
-    for method in (LayerImportance, Raises, TopDegree, Walks):
-        monkeypatch.setitem(METHODS, method.name, method)
 
 
 SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])  # twice the same, an isolated one

@@ -30,6 +30,7 @@ from support.users_methods import (
     EXAMPLES,
     ORACLES,
     LayerImportance,
+    Raises,
     Shared,
     TopDegree,
     Walks,
@@ -180,7 +181,7 @@ def test_names_and_collisions():
         with pytest.raises(TypeError, match="TopDegree is not registered"):
             TopDegree(3).spec()
     finally:
-        for kind in (*ORACLES, Wrong, WrongValues, users_methods.Raises):
+        for kind in (*ORACLES, Wrong, WrongValues, Raises):
             register(kind)
             setattr(users_methods, kind.__name__, kind)
     for name in ("labor", TopDegree.name):
