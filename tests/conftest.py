@@ -30,6 +30,7 @@ def pytest_addoption(parser):
 @pytest.hookimpl(trylast=True)  # after pytest has enabled faulthandler
 def pytest_configure():
     """Signals, forked programs, and a file for what ends this process: `scripts/test` shows it."""
+    gc.disable()  # until all tests are known: a fifth of what it takes to find them
     # A shell that starts the tests in the background has Ctrl-C ignored, by children as well.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -75,6 +76,7 @@ def pytest_collection_finish():
     """What is imported stays: to look through PyTorch takes each collection of garbage 0.2 s."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
