@@ -82,7 +82,7 @@ def test_failure_that_comes_of_another(monkeypatch):
         raise ArithmeticError("no good")
 
     def suffer(together):
-        while not together._rendezvous.poll(f"{together._name}/failed", [0]):
+        while not together.rendezvous.poll(f"{together._name}/failed", [0]):
             time.sleep(0.01)
         raise PartitionUnavailableError("gone")
 

@@ -3,12 +3,14 @@
 import contextlib
 import socket
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
+from khop.distributed.job.barrier import MonitoredBarrier
 from khop.distributed.job.rendezvous import StoreRendezvous
 from khop.distributed.partitions.failure_detector import FailureDetector
 from khop.errors import RendezvousError
@@ -100,6 +102,20 @@ def test_a_failure_detector_ends_while_it_waits(store, monkeypatch):
     assert store.has_dropped.wait(10)
     detector.close({})
     thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_barrier_ends_while_it_waits(store, monkeypatch):
+    """Nor does a heartbeat that waits keep its trainer."""
+    monkeypatch.setattr("khop.distributed.job.barrier._CLOSING_SECONDS", 0.2)
+    barrier = MonitoredBarrier(StoreRendezvous(store.client, "job", 0, 2, 5.0), "inference")
+    barrier.start()
+    thread = barrier._thread
+    store.is_open.clear()
+    assert store.has_dropped.wait(10)
+    started = time.monotonic()
+    barrier.close()
+    assert time.monotonic() - started < 10
     assert not thread.is_alive()
 
 

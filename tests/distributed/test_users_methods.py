@@ -16,7 +16,6 @@ from khop.loader import NeighborLoader
 from support.cluster import servers as cluster, twins
 from support.users_methods import EXAMPLES, LayerImportance, Raises, TopDegree, Walks
 
-
 SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])  # twice the same, an isolated one
 COMMON = {"batch_size": 8, "shuffle": True, "seed": 7}
 ALL = {"collect_features": True, "with_edge": True}

@@ -102,6 +102,14 @@ def test_what_costs_too_much_is_refused_before_anything_is_drawn(part, monkeypat
     assert count == 1
 
 
+@pytest.mark.parametrize("name", ["uniform", "all", "excluded", "weighted", "last", "induce"])
+def test_a_handler_that_is_stopped_draws_nothing(part, name):
+    handler = RequestHandler(part)
+    handler.stop.set()
+    header, _, _ = run(handler, *all_requests(part)[name])
+    assert "stopped" in header["error"]["message"]
+
+
 def test_numbers_of_a_request_are_bounded(part, monkeypatch):
     """Excluded edges are sorted at once, members are kept in one table."""
     requests = all_requests(part)

@@ -38,10 +38,14 @@ class MonitoredBarrier:
     Args:
         rendezvous: the trainers' shared values.
         name: prefix of the keys; unique in the group.
+
+    Attributes:
+        rendezvous: the same, over the connection of this group of trainers.
     """
 
     def __init__(self, rendezvous: StoreRendezvous, name: str) -> None:
-        self._rendezvous = rendezvous
+        # Heartbeats do not wait for other calls, and a call that waits can be ended.
+        self.rendezvous = rendezvous.separate()
         self._name = name
         self._others = [r for r in range(rendezvous.world_size) if r != rendezvous.rank]
         self._stop = threading.Event()
@@ -76,7 +80,7 @@ class MonitoredBarrier:
             return
         self._thread.join(_CLOSING_SECONDS)
         if self._thread.is_alive():  # a call waits for a store that is silent
-            self._rendezvous.disconnect()
+            self.rendezvous.disconnect()
             self._thread.join(1.0)
         if error is None or error is self._failure:
             return
@@ -84,7 +88,7 @@ class MonitoredBarrier:
             self._hear_of_failures()
             self.check()
         with contextlib.suppress(RuntimeError):  # the store is gone: the others notice it, too
-            self._rendezvous.publish(f"{self._name}/failed", describe_error(error))
+            self.rendezvous.publish(f"{self._name}/failed", describe_error(error))
 
     def _beat(self) -> None:
         """Publish heartbeats, and record failures of others, until stopped. Runs in a thread."""
@@ -92,27 +96,27 @@ class MonitoredBarrier:
         while self._failure is None and not self._stop.wait(_BEAT_SECONDS if count else 0):
             count += 1
             try:
-                self._rendezvous.publish(f"{self._name}/heartbeat", count)
+                self.rendezvous.publish(f"{self._name}/heartbeat", count)
             except RuntimeError as error:
                 self._failure = self._store_has_gone(error)
             self._hear_of_failures()
 
     def _hear_of_failures(self) -> None:
         try:
-            failed = self._rendezvous.poll(f"{self._name}/failed", self._others)
+            failed = self.rendezvous.poll(f"{self._name}/failed", self._others)
         except RendezvousError as error:
             self._failure = error
             return
         for rank, described in failed.items():
             failure = printable_lines(f"{described['type']}: {described['message']}")
             self._failure = RendezvousError(
-                f"trainer {self._rendezvous.rank} cannot go on with {self._name}: trainer {rank} "
+                f"trainer {self.rendezvous.rank} cannot go on with {self._name}: trainer {rank} "
                 f"has failed with {failure}"
             )
 
     def _store_has_gone(self, error: RuntimeError) -> RendezvousError:
         return RendezvousError(
-            f"trainer {self._rendezvous.rank} cannot reach the job's store: {error}"
+            f"trainer {self.rendezvous.rank} cannot reach the job's store: {error}"
         )
 
     def check(self) -> None:
@@ -130,9 +134,9 @@ class MonitoredBarrier:
             RendezvousError: the store is unreachable.
         """
         name = f"{self._name}/heartbeat"
-        before, silent = self._rendezvous.poll(name, self._others), list(self._others)
+        before, silent = self.rendezvous.poll(name, self._others), list(self._others)
         for _ in pauses(seconds):
-            beats = self._rendezvous.poll(name, silent)
+            beats = self.rendezvous.poll(name, silent)
             silent = [rank for rank in silent if beats.get(rank) == before.get(rank)]
             if not silent:
                 break
@@ -153,32 +157,32 @@ class MonitoredBarrier:
         """
         name = f"{self._name}/{step}"
         try:
-            self._rendezvous.publish(name, value)
+            self.rendezvous.publish(name, value)
         except RuntimeError as error:
             raise self._store_has_gone(error) from None
         pause, last_look = 0.005, time.monotonic()
         last_beats: _Beats = dict.fromkeys(self._others, (None, last_look))
-        while not self._rendezvous.all_published(name):
+        while not self.rendezvous.all_published(name):
             self.check()
             self._stop.wait(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
             if time.monotonic() - last_look > _BEAT_SECONDS:
                 last_look = time.monotonic()
                 self._look_for_silence(name, last_beats)
-        values = self._rendezvous.poll(name, range(self._rendezvous.world_size))
+        values = self.rendezvous.poll(name, range(self.rendezvous.world_size))
         return [values[rank] for rank in sorted(values)]
 
     def _look_for_silence(self, name: str, last_beats: _Beats) -> None:
         """Raise RendezvousError if a missing trainer has sent no heartbeat for the timeout."""
         now = time.monotonic()
-        arrived = self._rendezvous.poll(name, self._others)
-        beats = self._rendezvous.poll(f"{self._name}/heartbeat", self._others)
+        arrived = self.rendezvous.poll(name, self._others)
+        beats = self.rendezvous.poll(f"{self._name}/heartbeat", self._others)
         for rank, (beat, since) in last_beats.items():
             if beats.get(rank) != beat or rank in arrived:
                 last_beats[rank] = (beats.get(rank), now)
-            elif now - since > self._rendezvous.timeout:
+            elif now - since > self.rendezvous.timeout:
                 self._failure = RendezvousError(
-                    f"trainer {self._rendezvous.rank} waits in {self._name} for trainer {rank}, "
+                    f"trainer {self.rendezvous.rank} waits in {self._name} for trainer {rank}, "
                     f"which has not been heard of for {now - since:.0f} s: it has ended, or has "
                     "not begun"
                 )

@@ -63,8 +63,8 @@ class TrainerGroup:
         self._others = [rank for rank in range(self.size) if rank != self.rank]
         self._timeout = timeout
         self._name = f"exchange-{context.number('exchange')}"
-        self._rendezvous = context.rendezvous.separate()
-        self._barrier = MonitoredBarrier(self._rendezvous, self._name)
+        self._barrier = MonitoredBarrier(context.rendezvous, self._name)
+        self._rendezvous = self._barrier.rendezvous
         self._failure: RendezvousError | None = None
         self._pending: dist.Work | None = None
         self._is_own = group is None
