@@ -317,8 +317,16 @@ def test_peers_that_name_themselves_are_disconnected(part, often):
             dealer.close()
 
 
-def test_a_revoked_key_is_disconnected(part, keys, often):
-    """At once, and it gets no other connection; others' go on."""
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_revoked_key_is_disconnected(part, keys, often, monkeypatch, is_late):
+    """At once, and it gets no other connection; others' go on.
+
+    Nor does who hears of it late, when ZeroMQ has tried by itself, wait for ever.
+    """
+    answers, admit = [], module.Connections.admit
+    monkeypatch.setattr(
+        module.Connections, "admit", lambda *args: answers.append(admit(*args)) or answers[-1]
+    )
     honest, hostile = keys.clients["honest"], keys.clients["hostile"]
     with (
         serving(part, curve=keys.for_servers().curve()) as server,
@@ -329,6 +337,9 @@ def test_a_revoked_key_is_disconnected(part, keys, often):
         assert draws(revoked, part)
         server.sockets.admit([honest.public])
         wait_until(lambda: open_of(server, hostile) == 0)
+        if is_late:
+            wait_until(lambda: REFUSED in answers)
+            time.sleep(0.1)  # until the answer is there
         with pytest.raises(PartitionUnavailableError, match="refused this process's key"):
             while True:
                 draws(revoked, part)

@@ -5,8 +5,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from support import processes
 from support.cluster import jobs
 
@@ -38,7 +36,6 @@ def end(machine):
         machine.kill()
 
 
-@pytest.mark.real_exec
 def test_machines_that_count_restarts_differently(folder_of, tmp_path):
     """A trainer dies; on the other machine nothing has failed. They find each other again."""
     port = jobs.free_port()

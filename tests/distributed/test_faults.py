@@ -360,7 +360,8 @@ def test_interrupted_trainer(folder_of, tmp_path):
 
 def test_interrupted_while_it_asks_another_partition(graph, folder_of):
     """Ctrl-C in a notebook, at any line, with a reply half read: the next epoch is whole."""
-    loader, reference = make_loader(folder_of("random", 2), 2, num_workers=0), make_reference(graph)
+    loader = make_loader(folder_of("random", 2), 2, num_workers=0, batch_size=64)
+    reference = make_reference(graph, batch_size=64)
     modules = (connection, partition_client, pending, zmq.sugar.socket)
     counting = Interrupts(0, modules)
     with counting:

@@ -34,12 +34,7 @@ def exit_status_of_trainers(method, ending, root):
 
 
 @pytest.mark.parametrize(
-    ("method", "ending"),
-    [
-        pytest.param("fork", "return", marks=pytest.mark.real_exec),
-        ("fork", "exit"),
-        ("forkserver", "return"),
-    ],
+    ("method", "ending"), [("fork", "return"), ("fork", "exit"), ("forkserver", "return")]
 )
 def test_trainer_that_ends_first_waits_for_the_others(folder_of, method, ending):
     """Its partition server is needed until they are through, however its process was started."""

@@ -15,7 +15,7 @@ from support.cluster.fake_samplers import FakeProgram
 from support.cluster.faults import Interrupted, Interrupts
 
 MODULES = (control, pool, process_handle, process_pool)
-NUM_BATCHES = 7
+NUM_BATCHES = 5
 
 
 @pytest.fixture(autouse=True)
@@ -71,13 +71,13 @@ def test_the_next_epoch_is_whole(in_bulk):
     samplers = Samplers()
     make_epoch(make_pool(samplers, in_bulk), samplers, interrupts)
     num_lines = -interrupts.left
-    assert num_lines > 1000
+    assert num_lines > 600
     for at in range(1, num_lines + 1, 3):
         samplers = Samplers()
         pool = make_pool(samplers, in_bulk)
         with contextlib.suppress(Interrupted):
             make_epoch(pool, samplers, Interrupts(at, MODULES))
-        make_epoch(pool, samplers, Interrupts(0, MODULES))
+        make_epoch(pool, samplers, contextlib.nullcontext())
         assert pool.num_restarts == 0  # none that counts
         num_restarted += len(samplers.started) > 2
         pool.close()

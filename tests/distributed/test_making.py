@@ -1,10 +1,18 @@
 """What a sampler is told, how much memory it gets, and how far ahead of the trainer it works."""
 
+import gc
+from pathlib import Path
+
 import pytest
 import torch
 from torch_geometric.data import HeteroData
 
-from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
+from khop.distributed import (
+    DistDataset,
+    DistNeighborLoader,
+    MpDistSamplingWorkerOptions,
+    shutdown_worker_group,
+)
 from khop.distributed.loaders.backends import plan_arena
 from khop.distributed.loaders.sampling_options import collect_spec, info_for
 from khop.distributed.sampling.pipeline import PipelineSpec
@@ -67,3 +75,22 @@ def test_samplers_are_told_more_than_a_socket_holds(tmp_path):
     for ours, theirs in zip(batches(1000, one_sampler), batches(1, None), strict=True):
         assert torch.equal(ours["a"].n_id, theirs["a"].n_id)
         assert torch.equal(ours["r7"].edge_index, theirs["r7"].edge_index)
+
+
+def descriptors():
+    """Numbers of this process's open descriptors."""
+    return {path.name for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+
+
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_a_dataset_leaves_no_descriptor(folder_of, num_parts):
+    """Nor does one whose trainer serves nobody."""
+    for _ in range(2):  # what the first opens, libraries may keep
+        before = descriptors()
+        data = DistDataset().load(folder_of("random", num_parts), 0, also_serve=range(1, num_parts))
+        loader = DistNeighborLoader(data, [3], None, 500)
+        assert len(list(loader)) == 1
+        del data, loader
+        shutdown_worker_group()
+        gc.collect()
+    assert descriptors() == before

@@ -28,6 +28,7 @@ from khop.distributed.remote.client.local_sampler import LocalSampler
 from khop.distributed.remote.graph_messages import Ping
 from khop.errors import PartitionUnavailableError, ProtocolError, SamplerDiedError
 from khop.loader import LinkNeighborLoader, NeighborLoader
+from support import processes
 from support.cluster import jobs
 from support.cluster.servers import cluster
 from support.cluster.serving import client_of, serving, wait_until
@@ -233,6 +234,7 @@ def test_a_killed_client_whose_fork_lives(servers):
     """A fork holds the client's end of the connection; the sampler ends nevertheless."""
     code = (
         "import os, time\n"
+        "from support.cluster import jobs\n"
         "from khop.distributed import *\n"
         f"init_client(2, 0, 7, '127.0.0.1', {servers.port})\n"
         "loader = DistNeighborLoader(None, [3], None, 8)\n"
@@ -241,7 +243,8 @@ def test_a_killed_client_whose_fork_lives(servers):
         "if fork: print(fork, *pids, flush=True)\n"
         "time.sleep(60)\n"
     )
-    client = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    command, environment = [sys.executable, "-c", code], processes.environment()
+    client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     fork, *samplers = [int(pid) for pid in client.stdout.readline().split()]
     try:
         assert samplers

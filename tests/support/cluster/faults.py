@@ -49,10 +49,10 @@ def make_loader(root, num_parts, num_workers=2, max_restarts=3, **options):
     )
 
 
-def make_reference(graph):
+def make_reference(graph, batch_size=8):
     """The in-memory twin of `make_loader`."""
     return NeighborLoader(
-        graph, jobs.FANOUTS, jobs.seeds_of_rank(0), batch_size=8, shuffle=True, seed=5
+        graph, jobs.FANOUTS, jobs.seeds_of_rank(0), batch_size=batch_size, shuffle=True, seed=5
     )
 
 

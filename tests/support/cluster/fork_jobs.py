@@ -2,7 +2,7 @@
 
 python -m support.cluster.fork_jobs METHOD HOW_THE_FIRST_ENDS FOLDER PORT
 
-Prints the exit status of both as JSON.
+METHOD is how the first is started; the second is forked. Prints the exit status of both as JSON.
 """
 
 import json
@@ -44,11 +44,13 @@ def train(rank, ending, root, port, gate, has_begun):
 
 
 def main(method, ending, root, port):
-    context = multiprocessing.get_context(method)
+    contexts = multiprocessing.get_context(method), multiprocessing.get_context("fork")
     if method == "forkserver":
-        context.set_forkserver_preload(["torch", "khop.distributed", "khop.partition"])
-    common = ending, root, port, context.Event(), context.Event()
-    trainers = [context.Process(target=train, args=(rank, *common)) for rank in range(2)]
+        contexts[0].set_forkserver_preload(["torch", "khop.distributed", "khop.partition"])
+    common = ending, root, port, contexts[0].Event(), contexts[0].Event()
+    trainers = [
+        context.Process(target=train, args=(rank, *common)) for rank, context in enumerate(contexts)
+    ]
     for trainer in trainers:
         trainer.start()
     trainers[0].join(SECONDS)

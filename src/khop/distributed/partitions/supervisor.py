@@ -14,6 +14,7 @@ import os
 import select
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +64,9 @@ class ServerSupervisor:
         self._on_given_up = on_given_up
         self._kept: dict[int, _Supervised] = {}
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        # One that has kept no server may be dropped without `close`.
+        self._close_wake = weakref.finalize(self, os.close, self._wake)
+        self._close_wake.atexit = False
         self._is_closing = False
         self._owner = os.getpid()
         self._thread = threading.Thread(target=self._run, name="khop-supervisor", daemon=True)
@@ -175,4 +179,4 @@ class ServerSupervisor:
             with contextlib.suppress(OSError):
                 kept.server.close()
         self._kept.clear()
-        os.close(self._wake)
+        self._close_wake()

@@ -12,6 +12,7 @@ handshake that fails counts as such a connection: ZeroMQ itself never tries agai
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import time
 from collections import deque
@@ -196,8 +197,10 @@ class Connection:
             socket.connect(endpoint.address)
             if endpoint.address.startswith("tcp:"):
                 # A greeting: servers end connections that bring no message. ZeroMQ sends it when
-                # the handshake is done, also where nobody calls `pump` for long.
-                socket.send(b"")
+                # the handshake is done, also where nobody calls `pump` for long. Where the server
+                # has refused the connection already, ZeroMQ would wait for another for ever.
+                with contextlib.suppress(zmq.Again):
+                    socket.send(b"", zmq.NOBLOCK)
         except BaseException:  # an invalid address
             socket.disable_monitor()
             socket.close(0)
@@ -225,7 +228,9 @@ class Connection:
     def send(self, frames: Sequence[Any]) -> None:
         """Send a message; dropped while the connection is down."""
         if self._socket is not None and self.is_up:
-            self._socket.send_multipart(frames, copy=False)
+            # Refused when ZeroMQ made it again: `pump` has yet to hear of that.
+            with contextlib.suppress(zmq.Again):
+                self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
 
     def receive(self) -> Iterator[tuple[dict[str, Any], list[Array], int]]:
         """Yield messages that have arrived, at most 256: header, arrays, number of bytes.
