@@ -9,7 +9,7 @@ import pytest
 
 from khop.distributed import shutdown_worker_group
 from khop.partition import FrequencyPartitioner, RandomPartitioner
-from support.cluster import jobs
+from support.cluster import jobs, twins
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +43,12 @@ def folder_of(graph, tmp_path_factory):
         return made[key]
 
     return folder_of
+
+
+@pytest.fixture(scope="session")
+def twin_root(tmp_path_factory):
+    """Returns twin_root(graph, num_parts, kind, strategy): a partitioning of a graph of `twins`."""
+    return twins.partitions_in(tmp_path_factory.mktemp("twins"))
 
 
 @pytest.fixture
