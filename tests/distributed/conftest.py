@@ -1,5 +1,6 @@
 """Partitioned graphs, jobs of several trainers, and the check that nothing is left behind."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -77,6 +78,13 @@ def two_hosts():
     finally:
         for name in names:
             ip("netns", "del", name, check=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_is_there_stays():
+    """Leaves what other files have imported out of the collections of garbage of `resources`."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
