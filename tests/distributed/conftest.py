@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 
 import pytest
+import torch
 
 from khop.distributed import shutdown_worker_group
 from khop.partition import FrequencyPartitioner, RandomPartitioner
@@ -85,6 +86,15 @@ def what_is_there_stays():
     """Leaves what other files have imported out of the collections of garbage of `resources`."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """PyTorch computes in one thread: several wait for each other by spinning."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)
