@@ -1,15 +1,17 @@
 """Partitioned graphs, jobs of several trainers, and the check that nothing is left behind."""
 
+import gc
 import os
 import shutil
 import subprocess
 import tempfile
 
 import pytest
+import torch
 
 from khop.distributed import shutdown_worker_group
 from khop.partition import FrequencyPartitioner, RandomPartitioner
-from support.cluster import jobs
+from support.cluster import jobs, twins
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +47,12 @@ def folder_of(graph, tmp_path_factory):
     return folder_of
 
 
+@pytest.fixture(scope="session")
+def twin_root(tmp_path_factory):
+    """Returns twin_root(graph, num_parts, kind, strategy): a partitioning of a graph of `twins`."""
+    return twins.partitions_in(tmp_path_factory.mktemp("twins"))
+
+
 @pytest.fixture
 def two_hosts():
     """Two network namespaces joined by a cable: prefixes of commands, and the first's address."""
@@ -71,6 +79,22 @@ def two_hosts():
     finally:
         for name in names:
             ip("netns", "del", name, check=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_is_there_stays():
+    """Leaves what other files have imported out of the collections of garbage of `resources`."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """PyTorch computes in one thread: several wait for each other by spinning."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

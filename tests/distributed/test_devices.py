@@ -27,12 +27,6 @@ PAPERS = torch.tensor([3, 3, 119, *range(20)])
 KINDS = ["emulated:3", pytest.param("cuda:0", marks=gpu)]
 
 
-@pytest.fixture(scope="module")
-def parts_of(tmp_path_factory):
-    """Returns parts_of(graph, num_parts, kind, strategy): a partitioning of a fixed graph."""
-    return twins.partitions_in(tmp_path_factory.mktemp("devices"))
-
-
 @contextlib.contextmanager
 def node_loaders(graph, root, seeds, devices, *, to_device=None, load=None, sub=False, **options):
     """A loader whose samplers work on devices, and its in-memory twin."""
@@ -81,9 +75,9 @@ CASES = [
     *[("emulated", *case) for case in CASES],
     *[(None, *case) for case in CASES[1::2]],
 ])  # fmt: skip
-def test_nodes(parts_of, to_device, graph, kind, seeds, options):
+def test_nodes(twin_root, to_device, graph, kind, seeds, options):
     """Batches in shared memory, or where sampler and trainer both work."""
-    folder = parts_of(graph, 1, kind)
+    folder = twin_root(graph, 1, kind)
     with node_loaders(graph, folder, seeds, "emulated", to_device=to_device, **options) as loaders:
         same_epoch(*loaders)
 
@@ -93,19 +87,19 @@ def test_nodes(parts_of, to_device, graph, kind, seeds, options):
     {"graph_mode": "CUDA"},
     {"graph_mode": "ZERO_COPY", "feature_with_gpu": True, "device_group_list": [0]},
 ])  # fmt: skip
-def test_modes(parts_of, load):
+def test_modes(twin_root, load):
     """Where graph and attributes lie makes no difference; nor do out-neighbours."""
-    folder = parts_of("homogeneous", 1)
+    folder = twin_root("homogeneous", 1)
     with node_loaders("homogeneous", folder, SEEDS, ["emulated:3", "cpu"], load=load) as loaders:
         same_epoch(*loaders)
 
 
 @pytest.mark.parametrize("device", KINDS)
-def test_mixed_samplers(parts_of, device):
+def test_mixed_samplers(twin_root, device):
     """One sampler shares the trainer's device, one has another, one is on the CPU; two epochs."""
     devices = [device, "emulated:5", "cpu"]
     with node_loaders(
-        "homogeneous", parts_of("homogeneous", 1), SEEDS, devices, to_device=device
+        "homogeneous", twin_root("homogeneous", 1), SEEDS, devices, to_device=device
     ) as (loader, twin):
         assert [s.device_arena is not None for s in loader._backend._pool.samplers] == [
             True,
@@ -130,13 +124,13 @@ def test_mixed_samplers(parts_of, device):
         "subgraph_type": "induced", "disjoint": True,
     }),
 ])  # fmt: skip
-def test_links(parts_of, device, graph, kind, links, options):
+def test_links(twin_root, device, graph, kind, links, options):
     """Links, their negatives, and what batches say of their ends."""
     data = getattr(twins, graph)()
     given = links(data)
     common = {"batch_size": 16, "shuffle": True, "seed": 7, **options}
     loader = DistLinkNeighborLoader(
-        DistDataset().load(parts_of(graph, 1, kind), 0),
+        DistDataset().load(twin_root(graph, 1, kind), 0),
         [3, 2],
         edge_label_index=given,
         with_edge=True,
@@ -159,10 +153,10 @@ def torch_name(device):
     ("homogeneous", SEEDS, "time", {"time_attr": "time"}),
     ("heterogeneous", ("paper", PAPERS), "plain", {"subgraph_type": "induced"}),
 ])  # fmt: skip
-def test_several_partitions(parts_of, device, graph, seeds, kind, options):
+def test_several_partitions(twin_root, device, graph, seeds, kind, options):
     """Samplers draw on the CPU, a warning says so, own rows are gathered where batches shall be."""
     common = {"batch_size": 8, "seed": 7, **options}
-    with twins.open_dataset(parts_of(graph, 2, kind), 2) as dataset:
+    with twins.open_dataset(twin_root(graph, 2, kind), 2) as dataset:
         for to_device in (device, None):
             with pytest.warns(UserWarning, match=r"2 partitions.*draw on the CPU"):
                 loader = DistNeighborLoader(

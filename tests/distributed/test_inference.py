@@ -61,9 +61,8 @@ def add_neighbors(x, edge_index):
 
 
 @pytest.mark.parametrize("kind,num_parts", [
-    ("sage", 1), ("sage", 2), ("sage", 3), ("gat", 1), ("gat", 3), ("gin", 2),
-    ("edge", 2), ("pna", 5), ("rgcn", 2), ("edge_attrs", 3),
-    ("hetero", 1), ("hetero", 2), ("hetero", 5),
+    ("sage", 1), ("sage", 3), ("gat", 3), ("gin", 2), ("edge", 2), ("pna", 5), ("rgcn", 2),
+    ("edge_attrs", 3), ("hetero", 1), ("hetero", 5),
 ])  # fmt: skip
 def test_one_trainer(parts_of, tmp_path, kind, num_parts):
     """Two and three layers, edge attributes, embeddings, parts without nodes of a type."""
@@ -91,7 +90,7 @@ RELATIONS = (("a", "r", "b"), ("b", "r", "a"), ("a", "s", "a"), ("c", "r", "a"),
     st.integers(1, 40),
     st.integers(0, 2**32),
 )
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_sums_of_random_graphs(
     tmp_path_factory, sizes, counts, num_parts, batch_size, max_edges, seed
 ):
@@ -158,12 +157,13 @@ def test_pairs_or_not(parts_of, tmp_path, kind):
     """PyG's models give the same whether they get all nodes' rows alone or pairs (the default)."""
     case = Case(kind)
     data = load(parts_of("homogeneous", 2), 2)
+    pairs = (None, True) if kind == "gat" else (None,)
     rows = [
         layerwise_inference(data, case.model, tmp_path / str(b), bipartite=b).gather_all()["node"]
-        for b in (None, True, False)
+        for b in (*pairs, False)
     ]
-    assert torch.equal(rows[0], rows[1])
-    torch.testing.assert_close(rows[1], rows[2], **inference_jobs.CLOSE)
+    torch.testing.assert_close(rows[0], rows[-1], **inference_jobs.CLOSE)
+    assert all(torch.equal(rows[0], others) for others in rows[1:-1])
 
 
 @pytest.mark.parametrize("dtype", ["float16", torch.bfloat16, "float32", "torch.float64"])
@@ -382,20 +382,21 @@ def check_computed(results, cases):
 
 def test_two_trainers(parts_of, tmp_path):
     """Parts shared, served for nobody, in another order; folders in common and apart."""
-    layouts = [
-        (1, [0, 0], {}),
-        (2, [1, 0], {}),
-        (3, [0, 2], {"1": [1]}),
-        (3, [1, 1], {"0": [0, 2], "1": [2]}),
-    ]
+    served = {"0": [0, 2], "1": [2]}
     cases = []
-    for kind in ("gat", "sage", "hetero"):
-        for num_parts, homes, also_serve in layouts:
-            root = str(parts_of("hetero" if kind == "hetero" else "homogeneous", num_parts))
-            output = str(tmp_path / f"out-{len(cases)}")
-            apart = len(cases) % 3 == 2
-            case = {"kind": kind, "root": root, "homes": homes, "also_serve": also_serve}
-            cases.append({**case, "output": output, "apart": apart, "close": len(cases) % 2 == 0})
+    for kind, num_parts, homes, also_serve, apart in (
+        ("gat", 1, [0, 0], {}, False),
+        ("sage", 2, [1, 0], {}, True),
+        ("hetero", 2, [1, 0], {}, False),
+        ("gat", 3, [0, 2], {"1": [1]}, False),
+        ("hetero", 3, [0, 2], {"1": [1]}, True),
+        ("sage", 3, [1, 1], served, False),
+        ("hetero", 3, [1, 1], served, True),
+    ):
+        root = str(parts_of("hetero" if kind == "hetero" else "homogeneous", num_parts))
+        case = {"kind": kind, "root": root, "homes": homes, "also_serve": also_serve}
+        where = {"output": str(tmp_path / f"out-{len(cases)}"), "apart": apart}
+        cases.append({**case, **where, "close": len(cases) % 2 == 0})
     results = jobs.finish_trainers(start("equal", {"cases": cases}), 150)
     check_computed(results, cases)
 

@@ -35,12 +35,6 @@ COMMON = {"batch_size": 8, "shuffle": True, "seed": 7}
 ALL = {"collect_features": True, "with_edge": True}
 
 
-@pytest.fixture(scope="module")
-def folder_of(tmp_path_factory):
-    """Returns folder_of(graph, num_parts, kind, strategy): a partitioning of a fixed graph."""
-    return twins.partitions_in(tmp_path_factory.mktemp("labor"))
-
-
 CASES = [
     ("labor", Labor([3, -1, 2]), {}),
     ("labor", Labor([4, 4], layer_dependency=False), {}),
@@ -54,22 +48,22 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("kind,method,options", CASES)
-def test_homogeneous(folder_of, kind, method, options):
-    """Each option and what goes with it, in any number of parts; two epochs."""
+@pytest.mark.parametrize("some_parts,kind,method,options", twins.with_parts(CASES))
+def test_homogeneous(twin_root, some_parts, kind, method, options):
+    """Each option and what goes with it, in one part and in several."""
     data = twins.homogeneous()
-    for num_parts in (1, 2, 3, 5):
-        with twins.open_dataset(folder_of("homogeneous", num_parts, kind), num_parts) as dataset:
+    for num_parts in some_parts:
+        with twins.open_dataset(twin_root("homogeneous", num_parts, kind), num_parts) as dataset:
             ours = DistNeighborLoader(dataset, method, SEEDS, **ALL, **COMMON, **options)
             twin = NeighborLoader(data, method, SEEDS, **COMMON, **options)
-            batches = twins.same_epochs(ours, twin, 2)
+            batches = twins.same_epochs(ours, twin)
         assert sum(batch.edge_index.size(1) for batch in batches) > 50
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
-def test_samplers(folder_of, num_workers):
+def test_samplers(twin_root, num_workers):
     """The method reaches sampler processes, and neighbours along edges have ids of their own."""
-    root = folder_of("homogeneous", 3, "labor", "by_src")
+    root = twin_root("homogeneous", 3, "labor", "by_src")
     with twins.open_dataset(root, 3) as dataset:
         ours = DistNeighborLoader(
             dataset,
@@ -86,41 +80,41 @@ def test_samplers(folder_of, num_workers):
         ours.shutdown()
 
 
-@pytest.mark.parametrize("kind,options", [
-    ("labor", {}),
-    ("labor", {"weight_attr": "edge_weight"}),
-    ("labor", {"disjoint": True}),
-    ("labor_time", {"time_attr": "time"}),
+@pytest.mark.parametrize("num_parts,kind,options", [
+    (1, "labor", {}),
+    (3, "labor", {}),
+    (2, "labor", {"weight_attr": "edge_weight"}),
+    (3, "labor", {"disjoint": True}),
+    (2, "labor_time", {"time_attr": "time"}),
 ])  # fmt: skip
-def test_heterogeneous(folder_of, kind, options):
+def test_heterogeneous(twin_root, num_parts, kind, options):
     """Numbers are those of node types, whatever the edge type; fan-outs differ by edge type."""
     data, seeds = twins.heterogeneous(), ("paper", PAPERS)
     fanouts = {edge_type: [3, 2] for edge_type in data.edge_types}
     fanouts |= {CITES: [0, 2], WRITES: [2, -1]}
-    for num_parts in (1, 2, 3):
-        root = folder_of("heterogeneous", num_parts, kind)
-        with twins.quiet(), twins.open_dataset(root, num_parts) as dataset:
-            method = Labor(fanouts)
-            ours = DistNeighborLoader(dataset, method, seeds, **ALL, **COMMON, **options)
-            twins.same_epochs(ours, NeighborLoader(data, method, seeds, **COMMON, **options))
+    root = twin_root("heterogeneous", num_parts, kind)
+    with twins.quiet(), twins.open_dataset(root, num_parts) as dataset:
+        method = Labor(fanouts)
+        ours = DistNeighborLoader(dataset, method, seeds, **ALL, **COMMON, **options)
+        twins.same_epochs(ours, NeighborLoader(data, method, seeds, **COMMON, **options))
 
 
-def test_links_and_subgraphs(folder_of):
+def test_links_and_subgraphs(twin_root):
     """The other loaders, and the ends of negatives."""
     data = twins.homogeneous()
     links = {"edge_label_index": data.edge_index[:, :40], "neg_sampling": "binary"}
-    with twins.open_dataset(folder_of("homogeneous", 2, "labor"), 2) as dataset:
+    with twins.open_dataset(twin_root("homogeneous", 2, "labor"), 2) as dataset:
         ours = DistLinkNeighborLoader(dataset, Labor([3, 2]), **links, **ALL, **COMMON)
         twins.same_epochs(ours, LinkNeighborLoader(data, Labor([3, 2]), **links, **COMMON))
         ours = DistSubGraphLoader(dataset, SEEDS, Labor([3]), **ALL, **COMMON)
         twins.same_epochs(ours, SubGraphLoader(data, SEEDS, Labor([3]), **COMMON))
 
 
-def test_partition_sampler(folder_of):
+def test_partition_sampler(twin_root):
     """Fan-outs may be set: a list is uniform sampling again."""
     data = twins.homogeneous()
     inputs, key = NodeSamplerInput(None, SEEDS), BatchKey(5, 3)
-    with twins.open_dataset(folder_of("homogeneous", 3, "labor"), 3) as dataset:
+    with twins.open_dataset(twin_root("homogeneous", 3, "labor"), 3) as dataset:
         samplers = PartitionSampler(dataset, Labor([3, 2])), NeighborSampler(data, Labor([3, 2]))
         outputs = []
         for fanouts in (None, [3, 2], Labor([3, 2])):
@@ -159,10 +153,10 @@ def test_clients_of_graph_servers(tmp_path):
             ours.shutdown()
 
 
-def test_folders_without_neighbours_ids(folder_of):
+def test_folders_without_neighbours_ids(twin_root):
     """Said when the loader is made, with what to do; one part needs nothing."""
     for num_parts in (1, 2):
-        root = folder_of("homogeneous", num_parts, "plain")
+        root = twin_root("homogeneous", num_parts, "plain")
         with twins.open_dataset(root, num_parts) as dataset:
 
             def make(dataset=dataset):
@@ -179,9 +173,9 @@ def test_folders_without_neighbours_ids(folder_of):
                 PartitionSampler(dataset, Labor([3]))
 
 
-def test_states_know_the_method(folder_of):
+def test_states_know_the_method(twin_root):
     """A loader resumes neither the state of another method nor that of other options."""
-    with twins.open_dataset(folder_of("homogeneous", 2, "labor"), 2) as dataset:
+    with twins.open_dataset(twin_root("homogeneous", 2, "labor"), 2) as dataset:
 
         def make(fanouts):
             return DistNeighborLoader(dataset, fanouts, SEEDS, **ALL, **COMMON)
@@ -195,12 +189,12 @@ def test_states_know_the_method(folder_of):
                 make(other).load_state_dict(state)
 
 
-def test_servers_refuse_what_cannot_be_drawn(folder_of):
+def test_servers_refuse_what_cannot_be_drawn(twin_root):
     """Of folders without the ids, and with options that the method does not know: by name."""
     labor = SamplingSpec(((3, 2),), method=Labor([3, 2]).spec())
     collect = CollectSpec([[]], [[]], [True])
     sound, without = (
-        PartitionFolder(folder_of("homogeneous", 2, kind)) for kind in ("labor", "plain")
+        PartitionFolder(twin_root("homogeneous", 2, kind)) for kind in ("labor", "plain")
     )
     SessionValidator(sound.meta).pipeline(PipelineSpec(labor, collect))
     with pytest.raises(ProtocolError, match="partitioned without neighbours' original ids"):

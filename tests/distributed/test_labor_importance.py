@@ -31,32 +31,26 @@ WEIGHTED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder_of(tmp_path_factory):
-    """Returns folder_of(graph, num_parts): a partitioning without neighbours' ids."""
-    return twins.partitions_in(tmp_path_factory.mktemp("labor_importance"))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_homogeneous(folder_of, method):
+@pytest.mark.parametrize("some_parts,method", twins.with_parts(METHODS))
+def test_homogeneous(twin_root, some_parts, method):
     data = twins.homogeneous()
-    for num_parts in (1, 2, 3, 5):
-        with twins.open_dataset(folder_of("homogeneous", num_parts), num_parts) as dataset:
+    for num_parts in some_parts:
+        with twins.open_dataset(twin_root("homogeneous", num_parts), num_parts) as dataset:
             ours = DistNeighborLoader(dataset, method, SEEDS, **ALL, **COMMON)
-            batches = twins.same_epochs(ours, NeighborLoader(data, method, SEEDS, **COMMON), 2)
+            batches = twins.same_epochs(ours, NeighborLoader(data, method, SEEDS, **COMMON))
         assert sum(batch.edge_index.size(1) for batch in batches) > 50
 
 
-@pytest.mark.parametrize("kind,method,options", WEIGHTED)
-def test_weights_times_and_trees(folder_of, kind, method, options):
-    """Owners send weights in replies of their own; two epochs over 1, 2, 3 and 5 parts."""
+@pytest.mark.parametrize("some_parts,kind,method,options", twins.with_parts(WEIGHTED))
+def test_weights_times_and_trees(twin_root, some_parts, kind, method, options):
+    """Owners send weights in replies of their own."""
     data = twins.homogeneous()
-    for num_parts in (1, 2, 3, 5):
-        root = folder_of("homogeneous", num_parts, kind)
+    for num_parts in some_parts:
+        root = twin_root("homogeneous", num_parts, kind)
         with twins.open_dataset(root, num_parts) as dataset:
             ours = DistNeighborLoader(dataset, method, SEEDS, **ALL, **COMMON, **options)
             twin = NeighborLoader(data, method, SEEDS, **COMMON, **options)
-            batches = twins.same_epochs(ours, twin, 2)
+            batches = twins.same_epochs(ours, twin)
         assert sum(batch.edge_index.size(1) for batch in batches) > 50
 
 
@@ -70,24 +64,24 @@ def test_weights_of_owners_are_checked():
             check_weights(np.array(wrong), "float64")
 
 
-def test_heterogeneous(folder_of):
+def test_heterogeneous(twin_root):
     data, seeds = twins.heterogeneous(), ("paper", torch.tensor([3, 3, 119, *range(20)]))
     fanouts = {t: [3, 2] for t in data.edge_types} | {twins.CITES: [0, 2], twins.WRITES: [2, -1]}
     method = Labor(fanouts, importance=1, edge_norm="hajek")
-    with twins.open_dataset(folder_of("heterogeneous", 3), 3) as dataset:
+    with twins.open_dataset(twin_root("heterogeneous", 3), 3) as dataset:
         ours = DistNeighborLoader(dataset, method, seeds, **ALL, **COMMON)
         twins.same_epochs(ours, NeighborLoader(data, method, seeds, **COMMON))
     weighted = Labor(fanouts, importance=1, edge_norm="ht", weight_attr="edge_weight")
-    with twins.open_dataset(folder_of("heterogeneous", 3, "time"), 3) as dataset:
+    with twins.open_dataset(twin_root("heterogeneous", 3, "time"), 3) as dataset:
         options = {**COMMON, "time_attr": "time"}
         ours = DistNeighborLoader(dataset, weighted, seeds, **ALL, **options)
         twins.same_epochs(ours, NeighborLoader(data, weighted, seeds, **options))
 
 
-def test_samplers_and_resume(folder_of):
+def test_samplers_and_resume(twin_root):
     """A sampler process draws; the state of a loader is taken up by another."""
     data, method = twins.homogeneous(), METHODS[0]
-    with twins.open_dataset(folder_of("homogeneous", 3), 3) as dataset:
+    with twins.open_dataset(twin_root("homogeneous", 3), 3) as dataset:
         options = {"worker_options": twins.workers(1), **ALL, **COMMON}
         ours = DistNeighborLoader(dataset, method, SEEDS, **options)
         twins.same_epochs(ours, NeighborLoader(data, method, SEEDS, **COMMON))

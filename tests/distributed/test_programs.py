@@ -22,12 +22,6 @@ COMMON = {"batch_size": 8, "shuffle": True, "seed": 7}
 ALL = {"collect_features": True, "with_edge": True}
 
 
-@pytest.fixture(scope="module")
-def folder_of(tmp_path_factory):
-    """Returns folder_of(graph, num_parts, kind, strategy): a partitioning of a fixed graph."""
-    return twins.partitions_in(tmp_path_factory.mktemp("programs"))
-
-
 METHODS = [
     Smallest(3, 2),
     OneHop(),
@@ -38,19 +32,19 @@ METHODS = [
 ]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_homogeneous(folder_of, method):
-    for num_parts in (1, 2, 3, 5):
-        root = folder_of("homogeneous", num_parts)
+@pytest.mark.parametrize("some_parts,method", twins.with_parts(METHODS))
+def test_homogeneous(twin_root, some_parts, method):
+    for num_parts in some_parts:
+        root = twin_root("homogeneous", num_parts)
         with twins.open_dataset(root, num_parts) as dataset:
             ours = DistNeighborLoader(dataset, method, SEEDS, **ALL, **COMMON)
             twin = NeighborLoader(twins.homogeneous(), method, SEEDS, **COMMON)
-            twins.same_epochs(ours, twin, 2)
+            twins.same_epochs(ours, twin)
 
 
-def test_samplers_that_read_the_whole_graph_first(folder_of):
+def test_samplers_that_read_the_whole_graph_first(twin_root):
     """A sampler process with several batches in flight, which share the sums."""
-    with twins.open_dataset(folder_of("homogeneous", 3), 3) as dataset:
+    with twins.open_dataset(twin_root("homogeneous", 3), 3) as dataset:
         options = {"worker_options": twins.workers(1), **ALL, **COMMON}
         ours = DistNeighborLoader(dataset, FastGcn([20, 30]), SEEDS, **options)
         twins.same_epochs(
@@ -60,10 +54,10 @@ def test_samplers_that_read_the_whole_graph_first(folder_of):
 
 
 @pytest.mark.parametrize("method", [PoissonLadies([20, 30]), [3, 2]])
-def test_layers(folder_of, method):
+def test_layers(twin_root, method):
     """Batches say whether their nodes draw in each hop, and are split accordingly."""
     split = {"transform": ToLayers()}
-    with twins.open_dataset(folder_of("homogeneous", 2), 2) as dataset:
+    with twins.open_dataset(twin_root("homogeneous", 2), 2) as dataset:
         ours = DistNeighborLoader(dataset, method, SEEDS, **split, **ALL, **COMMON)
         twin = NeighborLoader(twins.homogeneous(), method, SEEDS, **split, **COMMON)
         for a, b in zip(ours, twin, strict=True):
@@ -74,10 +68,10 @@ def test_layers(folder_of, method):
                 assert one.size == other.size
 
 
-def test_heterogeneous_links(folder_of):
+def test_heterogeneous_links(twin_root):
     data, links = twins.heterogeneous(), torch.stack([torch.arange(20), torch.arange(20) % 7])
     given = {"edge_label_index": (twins.CITES, links), "neg_sampling": "binary"}
-    with twins.open_dataset(folder_of("heterogeneous", 3), 3) as dataset:
+    with twins.open_dataset(twin_root("heterogeneous", 3), 3) as dataset:
         ours = DistLinkNeighborLoader(dataset, Smallest(2, 1), **given, **ALL, **COMMON)
         twin = LinkNeighborLoader(data, Smallest(2, 1), **given, **COMMON)
         for a, b in zip(ours, twin, strict=True):
@@ -86,9 +80,9 @@ def test_heterogeneous_links(folder_of):
                 assert "edge_norm" in a[edge_type]
 
 
-def test_requests_for_degrees(folder_of):
+def test_requests_for_degrees(twin_root):
     """They are answered for the part's own nodes, and refused for others; replies are checked."""
-    part = Part(PartitionFolder(folder_of("homogeneous", 2)), 1)
+    part = Part(PartitionFolder(twin_root("homogeneous", 2)), 1)
     handler = RequestHandler(part)
     low, high = part.meta.node_types[0].bounds[1:3]
 

@@ -22,27 +22,22 @@ ALL = {"collect_features": True, "with_edge": True}
 MODULE = "support.users_methods"
 
 
-@pytest.fixture(scope="module")
-def folder_of(tmp_path_factory):
-    """Returns folder_of(graph, num_parts, kind, strategy): a partitioning of a fixed graph."""
-    return twins.partitions_in(tmp_path_factory.mktemp("own"))
-
-
 def twin_of(method, **options):
     return NeighborLoader(twins.homogeneous(), method, SEEDS, **{**COMMON, **options})
 
 
-@pytest.mark.parametrize("method", EXAMPLES)
-@pytest.mark.parametrize("num_parts", [1, 2, 3, 5])
-def test_partitions(folder_of, method, num_parts):
-    with twins.open_dataset(folder_of("homogeneous", num_parts), num_parts) as dataset:
-        ours = DistNeighborLoader(dataset, method, SEEDS, **ALL, **COMMON)
-        batches = twins.same_epochs(ours, twin_of(method), 2)
-    assert sum(batch.edge_index.size(1) for batch in batches) > 30
+@pytest.mark.parametrize("some_parts,method", twins.with_parts(EXAMPLES))
+def test_partitions(twin_root, some_parts, method):
+    """Every method in one part and in several; two epochs in one part."""
+    for num_parts in some_parts:
+        with twins.open_dataset(twin_root("homogeneous", num_parts), num_parts) as dataset:
+            ours = DistNeighborLoader(dataset, method, SEEDS, **ALL, **COMMON)
+            batches = twins.same_epochs(ours, twin_of(method), 2 if num_parts == 1 else 1)
+        assert sum(batch.edge_index.size(1) for batch in batches) > 30
 
 
-def test_along_edges_and_without_their_ids(folder_of):
-    with twins.open_dataset(folder_of("homogeneous", 2, "plain", "by_src"), 2) as dataset:
+def test_along_edges_and_without_their_ids(twin_root):
+    with twins.open_dataset(twin_root("homogeneous", 2, "plain", "by_src"), 2) as dataset:
         ours = DistNeighborLoader(dataset, Walks(4), SEEDS, **ALL, **COMMON)
         data = twins.homogeneous()
         twin = twins.make_twin(NeighborLoader, data, Walks(4), SEEDS, "by_src", **COMMON)
@@ -55,17 +50,17 @@ def test_along_edges_and_without_their_ids(folder_of):
 
 
 @pytest.mark.parametrize("subgraph_type", ["induced", "bidirectional"])
-def test_other_subgraphs_of_the_nodes(folder_of, subgraph_type):
-    with twins.open_dataset(folder_of("homogeneous", 2), 2) as dataset:
+def test_other_subgraphs_of_the_nodes(twin_root, subgraph_type):
+    with twins.open_dataset(twin_root("homogeneous", 2), 2) as dataset:
         options = {"subgraph_type": subgraph_type, **COMMON}
         ours = DistNeighborLoader(dataset, Walks(4), SEEDS, **ALL, **options)
         twins.same_epochs(ours, twin_of(Walks(4), subgraph_type=subgraph_type), 1)
 
 
-def test_it_goes_on_after_a_stop(folder_of):
+def test_it_goes_on_after_a_stop(twin_root):
     """With another number of partitions, from the state of the loader in memory."""
     method = LayerImportance(12, 2)
-    with twins.open_dataset(folder_of("homogeneous", 3), 3) as dataset:
+    with twins.open_dataset(twin_root("homogeneous", 3), 3) as dataset:
         ours = DistNeighborLoader(dataset, method, SEEDS, **ALL, **COMMON)
         twin = twin_of(method)
         stopped = iter(twin)
@@ -76,11 +71,11 @@ def test_it_goes_on_after_a_stop(folder_of):
 
 
 @pytest.mark.process
-def test_samplers_and_what_is_raised_in_one(folder_of, tmp_path):
+def test_samplers_and_what_is_raised_in_one(twin_root, tmp_path):
     """The user's traceback is the error of the epoch; the next epoch is whole."""
     file = tmp_path / "raise"
     method = Raises(str(file), 33)
-    with twins.open_dataset(folder_of("homogeneous", 2), 2) as dataset:
+    with twins.open_dataset(twin_root("homogeneous", 2), 2) as dataset:
         options = MpDistSamplingWorkerOptions(num_workers=2, standby=True)
         make = {"worker_options": options, **ALL, **COMMON}
         ours, twin = DistNeighborLoader(dataset, method, SEEDS, **make), twin_of(method)
@@ -100,9 +95,9 @@ def test_samplers_and_what_is_raised_in_one(folder_of, tmp_path):
         ours.shutdown()
 
 
-def test_classes_that_samplers_cannot_import(folder_of, monkeypatch):
+def test_classes_that_samplers_cannot_import(twin_root, monkeypatch):
     """An error when the loader is made; without samplers they draw."""
-    with twins.open_dataset(folder_of("homogeneous", 1), 1) as dataset:
+    with twins.open_dataset(twin_root("homogeneous", 1), 1) as dataset:
         monkeypatch.setattr(Walks, "__module__", "__main__")
         ours = DistNeighborLoader(dataset, Walks(2), SEEDS, **ALL, **COMMON)
         twins.same_epochs(ours, twin_of(Walks(2)), 1)
@@ -113,7 +108,7 @@ def test_classes_that_samplers_cannot_import(folder_of, monkeypatch):
 
 
 @pytest.mark.process
-def test_a_module_that_samplers_do_not_find(folder_of, monkeypatch):
+def test_a_module_that_samplers_do_not_find(twin_root, monkeypatch):
     """The trainer knows it, by means that its samplers have not."""
     ghost = types.ModuleType("khop_test_ghost")
     exec(
@@ -123,7 +118,7 @@ def test_a_module_that_samplers_do_not_find(folder_of, monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "khop_test_ghost", ghost)
     with (
-        twins.open_dataset(folder_of("homogeneous", 1), 1) as dataset,
+        twins.open_dataset(twin_root("homogeneous", 1), 1) as dataset,
         pytest.raises(ImportError, match=r"cannot import 'khop_test_ghost'.*PYTHONPATH"),
     ):
         options = {"worker_options": twins.workers(1), **ALL, **COMMON}

@@ -379,6 +379,12 @@ def folder_name(*parts):
     return "-".join(map(str, parts))
 
 
+def with_parts(cases):
+    """Each case (a tuple, or one value) after numbers of parts: 1 and, in turns, 3, 2 or 5."""
+    cases = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [((1, (3, 2, 5)[i % 3]), *case) for i, case in enumerate(cases)]
+
+
 def partitions_in(base):
     """Returns folder_of(graph, num_parts, kind, strategy): a partitioning, made once in `base`."""
     made = {}
