@@ -89,6 +89,7 @@ class FolderWriter(ArrayWriter):
             ) from None
         lock(self._temporary)
         self._paths: list[str] = []
+        self._folders: set[str] = set()
         self._open: dict[str, ArrayFile] = {}
         self._complete: dict[str, Written] = {} if unfinished is None else dict(unfinished.complete)
         self._unsynced: list[str] = []
@@ -127,7 +128,10 @@ class FolderWriter(ArrayWriter):
             OSError: the disk has no room for it.
         """
         self._note(path)
-        self._temporary.make_folder(str(Path(path).parent))
+        folder = str(Path(path).parent)
+        if folder not in self._folders:
+            self._temporary.make_folder(folder)
+            self._folders.add(folder)
         begun = None if self._unfinished is None else self._unfinished.begun.get(path)
         opened = ArrayFile(self._temporary, path, dtype, shape, self._writing, begun)
         self._open[path] = opened
