@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 from khop.partition import RandomPartitioner
 
+
 def partition(root):
     """Partitions a graph whose folder takes some megabytes."""
     graph = Data(
@@ -59,7 +60,7 @@ def small_files():
 
 def test_files_that_may_not_be_so_large(small_files, tmp_path):
     """A limit of the process (RLIMIT_FSIZE), as batch systems set it."""
-    with pytest.raises(OSError, match="cannot write.*File too large") as caught:
+    with pytest.raises(OSError, match=r"cannot write.*File too large") as caught:
         partition(tmp_path / "parts")
     assert caught.value.errno == errno.EFBIG
     assert list(tmp_path.iterdir()) == []
