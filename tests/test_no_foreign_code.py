@@ -70,9 +70,10 @@ def calls(node: ast.Call) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=lambda f: str(f.relative_to(SOURCES[0].parent)))
-def test_no_module_runs_what_it_reads(file: Path) -> None:
-    assert findings(ast.parse(file.read_text())) == []
+def test_no_module_runs_what_it_reads() -> None:
+    found = {str(file): findings(ast.parse(file.read_text())) for file in SOURCES}
+    assert len(found) > 100
+    assert {file: wrong for file, wrong in found.items() if wrong} == {}
 
 
 def test_one_function_reads_files_of_torch() -> None:
@@ -80,6 +81,7 @@ def test_one_function_reads_files_of_torch() -> None:
     found = [
         file.name
         for file in SOURCES
+        if "torch.load" in file.read_text()
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load"
     ]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "kernels"
 README = KERNELS / "README.md"
@@ -31,6 +29,10 @@ SOURCES = sorted(
 )
 
 
+def text_of(source: str) -> str:
+    return (KERNELS / source).read_text()
+
+
 def table() -> dict[str, list[str]]:
     """Cells of the table of operations, by operation."""
     rows = {}
@@ -47,28 +49,31 @@ def test_every_source_lies_in_a_folder_of_the_readme():
     assert [folder for folder in NAMESPACES if f"`{folder}/`" not in text] == []
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_includes_are_rooted(source):
+def test_includes_are_rooted():
     """Every include in quotes is the path of a file from kernels/."""
-    text = (KERNELS / source).read_text()
-    included = re.findall(r'^#include "([^"]+)"', text, re.MULTILINE)
-    assert [path for path in included if path not in SOURCES] == []
+    wrong = [
+        (source, path)
+        for source in SOURCES
+        for path in re.findall(r'^#include "([^"]+)"', text_of(source), re.MULTILINE)
+        if path not in SOURCES
+    ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_namespace_is_that_of_the_folder(source):
+def test_namespace_is_that_of_the_folder():
     """All namespaces that a file opens are the folder's, or lie within it."""
-    text = (KERNELS / source).read_text()
-    wanted = NAMESPACES[str(Path(source).parent)]
-    opened = re.findall(r"^namespace ([\w:]+) \{", text, re.MULTILINE)
-    assert [name for name in opened if not f"{name}::".startswith(f"{wanted}::")] == []
-    assert wanted in {name[: len(wanted)] for name in opened} or source == ENTRY
+    for source in SOURCES:
+        wanted = NAMESPACES[str(Path(source).parent)]
+        opened = re.findall(r"^namespace ([\w:]+) \{", text_of(source), re.MULTILINE)
+        others = [name for name in opened if not f"{name}::".startswith(f"{wanted}::")]
+        assert (source, others) == (source, [])
+        assert source == ENTRY or wanted in {name[: len(wanted)] for name in opened}, source
 
 
 def test_prefetches_are_kept():
     """GCC drops calls of functions that do nothing but `__builtin_prefetch`."""
     ours = [source for source in SOURCES if source.startswith("khop/")]
-    found = [s for s in ours if "__builtin_prefetch" in (KERNELS / s).read_text()]
+    found = [s for s in ours if "__builtin_prefetch" in text_of(s)]
     assert found == ["khop/cpu/prefetch.hpp"]
 
 
@@ -79,7 +84,7 @@ def test_one_definition_of_a_name_in_a_namespace():
         if Path(source).suffix not in {".hpp", ".cuh"}:
             continue
         namespace = NAMESPACES[str(Path(source).parent)]
-        text = (KERNELS / source).read_text()
+        text = text_of(source)
         for name in re.findall(r"^(?:class|struct|enum class) (\w+)[^;\n]*\{", text, re.MULTILINE):
             defined.setdefault((namespace, name), []).append(source)
     assert {name: found for name, found in defined.items() if len(found) > 1} == {}

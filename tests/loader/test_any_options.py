@@ -10,7 +10,7 @@ from support.loaders import cases
 from support.reference import walks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* reverse:UserWarning")
-SETTINGS = settings(max_examples=150, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=90, suppress_health_check=list(HealthCheck))
 
 
 @SETTINGS

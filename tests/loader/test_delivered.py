@@ -96,14 +96,14 @@ def test_links(data, name):
 
 
 @pytest.mark.parametrize(
-    "way",
+    "way,name",
     [
-        {"worker_type": "process"},
-        {"worker_type": "process", "filter_per_worker": False},
-        {"worker_type": "process", "transform_sampler_output": copied},
+        ({"worker_type": "process"}, "layer-wise"),
+        ({"worker_type": "process"}, "own program"),
+        ({"worker_type": "process", "filter_per_worker": False}, "ppr"),
+        ({"worker_type": "process", "transform_sampler_output": copied}, "own program"),
     ],
 )
-@pytest.mark.parametrize("name", ["layer-wise", "ppr", "own program"])
 def test_worker_processes(data, way, name):
     method, names = METHODS[name]
     plain = NeighborLoader(data, method, SEEDS, **OPTIONS)

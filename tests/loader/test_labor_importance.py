@@ -212,16 +212,24 @@ def star(degrees, hub_rows):
     return Data(edge_index=torch.tensor(edges).T, num_nodes=fresh)
 
 
-def drawn(data, method, rows, count, **options):
-    """How often each edge is in `count` batches of the same seeds, [count, num_edges]; weights."""
-    seeds = torch.arange(rows).repeat(count)
-    loader = NeighborLoader(data, method, seeds, batch_size=rows, seed=4, **options)
-    inside = np.zeros((count, data.num_edges))
-    weights = np.zeros((count, data.num_edges))
+def drawn(data, method, rows, count, copies=1):
+    """How often each edge is drawn, [count * copies, num_edges], and its weights.
+
+    Each of `count` batches has the same seeds, of `copies` copies of the graph beside each other.
+    """
+    starts = torch.arange(copies).view(-1, 1) * data.num_nodes
+    ends = (data.edge_index.unsqueeze(1) + starts).flatten(1)
+    many = Data(edge_index=ends, num_nodes=data.num_nodes * copies)
+    if "edge_weight" in data:
+        many.edge_weight = data.edge_weight.repeat(copies)
+    seeds = (torch.arange(rows) + starts).flatten().repeat(count)
+    loader = NeighborLoader(many, method, seeds, batch_size=rows * copies, seed=4)
+    inside = np.zeros((count, copies * data.num_edges))
+    weights = np.zeros((count, copies * data.num_edges))
     for b, batch in enumerate(loader):
         np.add.at(inside[b], batch.e_id.numpy(), 1)
         np.add.at(weights[b], batch.e_id.numpy(), batch.edge_norm.numpy())
-    return inside, weights
+    return inside.reshape(-1, data.num_edges), weights.reshape(-1, data.num_edges)
 
 
 @pytest.mark.parametrize("weight_attr", [None, "edge_weight"])
@@ -234,19 +242,19 @@ def drawn(data, method, rows, count, **options):
 )
 def test_sums_have_no_bias_and_hajek_keeps_counts(options, weight_attr):
     """Means of 'ht' sums of random values, a row each, lie within 4 standard errors."""
-    data, count = star([6, 3, 1, 8], 3), 1000
+    data = star([6, 3, 1, 8], 3)
     data.edge_index = torch.cat([data.edge_index, data.edge_index[:, :2]], 1)  # parallel ones
     data.edge_weight = torch.rand(data.num_edges, generator=torch.Generator().manual_seed(2)) * 5
     options = {**options, "weight_attr": weight_attr}
     factor = np.ones(data.num_edges) if weight_attr is None else data.edge_weight.numpy()
-    inside, weights = drawn(data, Labor([4], edge_norm="ht", **options), 4, count)
+    _, weights = drawn(data, Labor([4], edge_norm="ht", **options), 4, 50, copies=20)
     values = np.random.default_rng(1).random(data.num_edges)
     for row in range(4):
         of_row = (data.edge_index[1] == row).numpy()
         sums = (weights * values)[:, of_row].sum(1)
         error = abs(sums.mean() - (factor * values)[of_row].sum())
-        assert error <= 4 * sums.std() / count**0.5 + 1e-5
-    inside, weights = drawn(data, Labor([4], edge_norm="hajek", **options), 4, 50)
+        assert error <= 4 * sums.std() / len(sums) ** 0.5 + 1e-5
+    inside, weights = drawn(data, Labor([4], edge_norm="hajek", **options), 4, 5, copies=10)
     for row in range(4):
         of_row = (data.edge_index[1] == row).numpy()
         np.testing.assert_allclose(weights[:, of_row].sum(1), inside[:, of_row].sum(1), rtol=1e-5)
@@ -255,9 +263,8 @@ def test_sums_have_no_bias_and_hajek_keeps_counts(options, weight_attr):
 def test_chances_of_poisson_draws():
     """Each edge comes as often as its weight says; shared neighbours come to rows together."""
     data, count = star([6, 3, 1, 8], 3), 1000
-    inside, weights = drawn(
-        data, Labor([4], importance=1, sequential=False, edge_norm="ht"), 4, count
-    )
+    method = Labor([4], importance=1, sequential=False, edge_norm="ht")
+    inside, weights = drawn(data, method, 4, count // 20, copies=20)
     chance = 1 / weights.max(0)
     ps = [
         stats.binomtest(int(seen), count, p).pvalue
@@ -278,11 +285,12 @@ def test_uniform_draws_have_equal_chances(sequential):
     data = star([9], 0)
     for period in (1, 5):
         method = Labor([3], sequential=sequential, batch_dependency=period, edge_norm="ht")
-        inside, _ = drawn(data, method, 1, 1000)
-        seen = inside[::period].sum(0)  # at other distances batches are not independent
-        expected = len(inside[::period]) / 3
+        inside, _ = drawn(data, method, 1, 50, copies=20)
         if sequential:
             assert (inside.sum(1) == 3).all()
+        # At other distances batches are not independent.
+        independent = inside.reshape(50, 20, 9)[::period].reshape(-1, 9)
+        seen, expected = independent.sum(0), len(independent) / 3
         chi2 = ((seen - expected) ** 2 / (expected * 2 / 3)).sum()
         assert stats.chi2.sf(chi2, 9) > 1e-4
 
@@ -292,7 +300,7 @@ def test_replacement():
     data, count = star([6, 0, 1, 8], 0), 1000
     data.edge_weight = torch.ones(data.num_edges)
     data.edge_weight[:2] = 0.0
-    inside, _ = drawn(data, Labor([4], replace=True, edge_norm="ht"), 4, count)
+    inside, _ = drawn(data, Labor([4], replace=True, edge_norm="ht"), 4, count // 20, copies=20)
     rows = data.edge_index[1].numpy()
     for row, degree in enumerate([6, 0, 1, 8]):
         of_row = inside[:, rows == row]
@@ -309,14 +317,14 @@ def test_replacement():
     assert (inside == (data.edge_weight > 0).numpy()).all()
     data.edge_weight[2] = 50.0
     by_weight = Labor([4], replace=True, edge_norm="ht", weight_attr="edge_weight")
-    inside, _ = drawn(data, by_weight, 4, 200)
+    inside, _ = drawn(data, by_weight, 4, 10, copies=20)
     assert inside[:, 2].mean() > 3 > 1e-9 + inside[:, :2].max()
 
 
 def test_rows_share_repeated_draws():
     """Rows with the same neighbours draw the same ones as often."""
     data = star([0, 0], 12)
-    inside, _ = drawn(data, Labor([5], replace=True, edge_norm="ht"), 2, 50)
+    inside, _ = drawn(data, Labor([5], replace=True, edge_norm="ht"), 2, 5, copies=10)
     rows = data.edge_index[1].numpy()
     assert (inside[:, rows == 0] == inside[:, rows == 1]).all()
 

@@ -1,6 +1,7 @@
 """What PyG asserts of its `LinkNeighborLoader`, asserted of khop's."""
 
 import inspect
+import itertools
 import pickle
 
 import pytest
@@ -35,8 +36,14 @@ def test_is_pygs():
     assert issubclass(LinkNeighborLoader, torch_geometric.loader.LinkNeighborLoader)
 
 
-@workers
-@pytest.mark.parametrize("neg", NEGATIVES, ids=str)
+@pytest.mark.parametrize(
+    "workers,neg",
+    [
+        *itertools.product(_WORKERS[:2], NEGATIVES),
+        *zip(_WORKERS[2:], NEGATIVES[2:4], strict=True),
+    ],
+    ids=str,
+)
 def test_basics(data, workers, neg):
     """Links in order, their ends' places, attributes with their ids, edges the graph's."""
     loader = LinkNeighborLoader(data, [5, 3], batch_size=300, neg_sampling=neg, **workers)
@@ -164,9 +171,16 @@ def test_as_pygs_loader_with_khops_sampler(data, shop, neg):
             assert are_same(*(batch.to_dict() for batch in batches))
 
 
-@pytest.mark.parametrize("workers", _WORKERS[:3], ids=["none", "threads", "processes"])
-@pytest.mark.parametrize("neg", NEGATIVES, ids=str)
-@pytest.mark.parametrize("link_type", [BUYS, BOUGHT, KNOWS], ids=str)
+@pytest.mark.parametrize(
+    "workers,neg,link_type",
+    [
+        *itertools.product([{}], NEGATIVES, [BUYS, BOUGHT, KNOWS]),
+        *itertools.product([{"num_workers": 2}], NEGATIVES, [BOUGHT]),
+        (_WORKERS[2], "binary", KNOWS),
+        (_WORKERS[2], NEGATIVES[4], BUYS),
+    ],
+    ids=str,
+)
 def test_heterogeneous(shop, workers, neg, link_type):
     """Places are among the nodes of the ends' types; what is of a link stands with its type."""
     loader = LinkNeighborLoader(shop, [3, 2], link_type, neg_sampling=neg, batch_size=50, **workers)

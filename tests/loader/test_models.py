@@ -72,13 +72,14 @@ def hetero():
     lambda: PNA(5, 8, 2, 3, aggregators=["mean", "std"], scalers=["identity", "linear"],
                 deg=torch.ones(200, dtype=torch.long)),
 ])  # fmt: skip
-@pytest.mark.parametrize("options", [{}, {"cache": True}])
-def test_inference(graph, make, options):
+def test_inference(graph, make):
     """`model.inference(loader)` over all nodes, whose last batch is short."""
     model = make().eval()
     loader = NeighborLoader(graph, [-1], batch_size=64)
     expected = model(graph.x, graph.edge_index)
-    torch.testing.assert_close(model.inference(loader, **options), expected, **CLOSE)
+    torch.testing.assert_close(model.inference(loader), expected, **CLOSE)
+    if isinstance(model, GIN):
+        torch.testing.assert_close(model.inference(loader, cache=True), expected, **CLOSE)
 
 
 def test_inference_needs_one_hop_of_all_nodes(graph):
@@ -92,8 +93,13 @@ def test_inference_needs_one_hop_of_all_nodes(graph):
             model.inference(wrong)
 
 
-@pytest.mark.parametrize("fanouts", [[-1, -1, -1], [4, 3, 2], [3, 0, 2]])
-@pytest.mark.parametrize("make", [GraphSAGE, GAT, GIN])
+@pytest.mark.parametrize(
+    "make,fanouts",
+    [
+        *((make, [-1, -1, -1]) for make in (GraphSAGE, GAT, GIN)),
+        *((GraphSAGE, [4, 3, 2]), (GAT, [3, 0, 2])),
+    ],
+)
 def test_trimmed_models(graph, make, fanouts):
     """Models that trim by hop counts: what they give seeds untrimmed, at -1 the graph's output."""
     model = make(5, 8, num_layers=3, out_channels=3).eval()
@@ -146,8 +152,10 @@ def make_convs(hetero):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed_type", ["paper", "author", "venue"])
-@pytest.mark.parametrize("fanouts", [[-1, -1], [3, 2]])
+@pytest.mark.parametrize(
+    "seed_type,fanouts",
+    [("paper", [-1, -1]), ("author", [-1, -1]), ("venue", [-1, -1]), ("paper", [3, 2])],
+)
 def test_heterogeneous_layers(hetero, seed_type, fanouts):
     """HeteroConv trimmed by dictionaries, and HGT: the same for seeds, at -1 the graph's output."""
     convs = make_convs(hetero)
@@ -174,12 +182,11 @@ def test_heterogeneous_layers(hetero, seed_type, fanouts):
 
 
 @with_to_hetero
-@pytest.mark.parametrize("make", [
-    lambda: GraphSAGE((-1, -1), 8, num_layers=2, out_channels=3),
-    lambda: GAT((-1, -1), 8, num_layers=2, out_channels=3, add_self_loops=False),
+@pytest.mark.parametrize("seed_type,make", [
+    ("paper", lambda: GraphSAGE((-1, -1), 8, num_layers=2, out_channels=3)),
+    ("venue", lambda: GAT((-1, -1), 8, num_layers=2, out_channels=3, add_self_loops=False)),
 ])  # fmt: skip
-@pytest.mark.parametrize("seed_type", ["paper", "venue"])
-def test_to_hetero(hetero, make, seed_type):
+def test_to_hetero(hetero, seed_type, make):
     """A model turned heterogeneous gives seeds of full batches what the whole graph gives them."""
     model = to_hetero(make().eval(), hetero.metadata())
     expected = model(hetero.x_dict, hetero.edge_index_dict)[seed_type]

@@ -51,19 +51,30 @@ def assert_same(ours, theirs):
     assert all(links.are_same(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.process
 @options
 @HETERO
-def test_threads_and_processes(name, hetero):
-    """Two epochs: in the trainer, in threads, in processes that persist and that join there."""
+def test_threads(name, hetero):
+    """Two epochs: in the trainer, and in threads."""
     data, arguments = make(name, hetero)
     alone = epochs(NeighborLoader(data, [3, 2], **arguments))
     assert_same(epochs(NeighborLoader(data, [3, 2], num_workers=3, **arguments)), alone)
-    for more in ({"persistent_workers": True}, {"filter_per_worker": False}):
-        loader = NeighborLoader(data, [3, 2], **arguments, **PROCESSES, **more)
-        assert_same(epochs(loader), alone)
-        if name not in ("weights and times", "induced trees at a time"):
-            break  # these two have all of it
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "name,hetero,more",
+    [
+        *((name, i % 2 == 0, {"persistent_workers": True}) for i, name in enumerate(OPTIONS)),
+        ("weights and times", True, {"filter_per_worker": False}),
+        ("induced trees at a time", False, {"filter_per_worker": False}),
+    ],
+)
+def test_processes(name, hetero, more):
+    """The same in processes that persist, or that join in the trainer."""
+    data, arguments = make(name, hetero)
+    alone = epochs(NeighborLoader(data, [3, 2], **arguments))
+    loader = NeighborLoader(data, [3, 2], **arguments, **PROCESSES, **more)
+    assert_same(epochs(loader), alone)
 
 
 @options

@@ -4,6 +4,7 @@ The oracle is a plain loader that is never stopped; of what `state_dict` means a
 epochs it is torchdata's `StatefulDataLoader`, where it can be imported.
 """
 
+import itertools
 import json
 import random
 
@@ -127,15 +128,14 @@ def test_going_on(kind, seed, shuffle, drop_last, done, batches, before, after):
 
 @pytest.mark.process
 @quietly
-@pytest.mark.parametrize("seed", [7, None])
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("before", "after", "seed"),
     [
-        (_PROCESSES, {}),
-        ({}, _PROCESSES),
-        (_PERSISTENT, {"num_workers": 3}),
-        ({"num_workers": 1}, _PERSISTENT),
-        (_PERSISTENT, _PERSISTENT),
+        (_PROCESSES, {}, 7),
+        ({}, _PROCESSES, None),
+        (_PERSISTENT, {"num_workers": 3}, None),
+        ({"num_workers": 1}, _PERSISTENT, 7),
+        (_PERSISTENT, _PERSISTENT, None),
     ],
 )
 def test_worker_processes(before, after, seed):
@@ -288,14 +288,17 @@ class Story:
         return loader.state_dict(), [2, 5]
 
 
-stories = pytest.mark.parametrize(
-    "story", [name for name in vars(Story) if not name.startswith("_")]
-)
+STORIES = [name for name in vars(Story) if not name.startswith("_")]
 
 
 @quietly
-@stories
-@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, _PROCESSES])
+@pytest.mark.parametrize(
+    "story,workers",
+    [
+        *itertools.product(STORIES, [{}, {"num_workers": 2}]),
+        *((story, _PROCESSES) for story in ("in_the_middle", "left_early", "loaded_nothing")),
+    ],
+)
 def test_resumed_loader_makes_the_remaining_batches(story, workers):
     """Batches of the next two epochs, with the state taken here and there in a loader's life."""
     state, counts = getattr(Story, story)(make(seed=1, **workers))
@@ -305,7 +308,7 @@ def test_resumed_loader_makes_the_remaining_batches(story, workers):
 
 
 @pytest.mark.process
-@stories
+@pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_torchdata_agrees(story, num_workers):
     """`StatefulDataLoader` goes on with as many batches."""
@@ -411,14 +414,18 @@ def with_sampler(name, **options):
 
 
 @quietly
-@pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("seed", [3, None])
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [({}, {"num_workers": 2}), ({"num_workers": 2}, {}), (_PROCESSES, {})],
-    ids=["none-threads", "threads-none", "processes-none"],
+    ("name", "before", "after", "seed"),
+    [
+        *((name, {}, {"num_workers": 2}, None) for name in SAMPLERS),
+        *((name, {"num_workers": 2}, {}, 3) for name in SAMPLERS),
+        ("random", _PROCESSES, {}, None),
+        ("random, own generator", _PROCESSES, {}, 3),
+        ("own state", _PROCESSES, {}, None),
+        ("list", _PROCESSES, {}, 3),
+    ],
 )
-def test_users_own_samplers(name, seed, before, after):
+def test_users_own_samplers(name, before, after, seed):
     """Those that torch brings along, with and without generators, and those with a state."""
     torch.manual_seed(1)
     whole = epochs_of(with_sampler(name, seed=seed), _EPOCHS)

@@ -108,7 +108,7 @@ def test_nodes_are_sources_of_uniform_edges(undirected):
 def test_losses_are_unbiased(undirected, kind):
     """The sum of `node_norm` over a batch has mean 1; messages over `edge_norm` the row's mean."""
     make, options, _ = SAMPLERS[kind]
-    given = {**options, "num_steps": 400, "sample_coverage": 1500, "log": False, "seed": 2}
+    given = {**options, "num_steps": 300, "sample_coverage": 600, "log": False, "seed": 2}
     loader = make(undirected, 2, **given)
     batches = list(loader)
     sums = torch.tensor([batch.node_norm.sum() for batch in batches])

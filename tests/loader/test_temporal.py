@@ -88,8 +88,7 @@ def test_extreme_times(level):
 
 @levels
 @strategies
-@pytest.mark.parametrize("hetero", [False, True], ids=["homogeneous", "heterogeneous"])
-@pytest.mark.parametrize("floats", [False, True], ids=["integers", "floats"])
+@pytest.mark.parametrize("hetero,floats", [(False, True), (True, False)])
 @pytest.mark.parametrize("fanouts", [[-1, -1], [2, 3], [1, 0, 2]], ids=str)
 def test_no_batch_holds_what_comes_later(level, strategy, hetero, floats, fanouts):
     """Every attribute of every batch follows from the graph and from what was drawn."""

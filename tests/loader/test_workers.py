@@ -101,8 +101,9 @@ def test_a_loader_is_freed_with_its_last_user(data, workers):
 
 @pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("filter_per_worker", [False, True])
-@pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
+@pytest.mark.parametrize(
+    "kind,filter_per_worker", [(NeighborLoader, False), (LinkNeighborLoader, True)]
+)
 def test_persistent_workers_end_with_their_loader(data, kind, filter_per_worker):
     """At once, not when the garbage collector comes by, which would wait seconds for each.
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from khop.metrics.text import Family, expose, number
 from support.formats import prometheus
@@ -20,7 +20,8 @@ def same(a, b):
     return (math.isnan(a) and math.isnan(b)) or a == b
 
 
-@given(st.dictionaries(st.text(), values), st.text())
+@settings(max_examples=60)
+@given(st.dictionaries(st.text(max_size=12), values, max_size=4), st.text())
 def test_labels_and_values_come_back(samples, help):
     """Any text as label or help, any number as value: as it was, and no line of its own."""
     family = Family("khop_some_total", "counter", help)
@@ -39,6 +40,7 @@ def test_labels_and_values_come_back(samples, help):
         assert same(read[key], float(value))
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 2**40), min_size=4, max_size=4))
 def test_histograms_are_cumulative(counts):
     family = Family("khop_seconds", "histogram", "h")

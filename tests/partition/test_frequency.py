@@ -32,7 +32,7 @@ def partitioner_of(probs, root="unused", attrs=None, **options):
 LEVELS = st.sampled_from([0.0, 0.25, 0.5, 1.0])  # few levels: many ties
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     st.tuples(st.integers(1, 7), st.integers(10, 120)).flatmap(
         lambda shape: hnp.arrays(np.float64, shape, elements=LEVELS | st.floats(0, 1))
@@ -83,7 +83,7 @@ def written(root, probs, **options):
     return PartitionFolder(root)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     hnp.arrays(np.float64, (3, 20), elements=LEVELS | st.floats(0.01, 1)),
     st.floats(0, 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
@@ -232,18 +233,21 @@ def test_other_arrays_are_not_read(array):
         parse_header(data, len(data))
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (0,), (2, 3), (0, 5), (1, 1, 4), (12345, 0)])
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "uint64", "f2", "f4", "f8"])
-def test_headers_of_numbers_are_read_as_numpy_does(tmp_path, shape, dtype):
-    array = np.ones(shape, dtype)
-    for version in ((1, 0), (2, 0), (3, 0)):
-        file = tmp_path / "a.npy"
+SHAPES = [(), (3,), (0,), (2, 3), (0, 5), (1, 1, 4), (12345, 0)]
+NUMBERS = ["bool", "int8", "uint16", "int32", "uint64", "f2", "f4", "f8"]
+
+
+def test_headers_of_numbers_are_read_as_numpy_does(tmp_path):
+    file = tmp_path / "a.npy"
+    for case in itertools.product(SHAPES, NUMBERS, ((1, 0), (2, 0), (3, 0))):
+        shape, dtype, version = case
+        array = np.ones(shape, dtype)
         with file.open("wb") as opened:
             np.lib.format.write_array(opened, array, version)
         data = file.read_bytes()
         found, axes, begin = parse_header(data[:10_012], len(data))
-        assert (found, axes) == (array.dtype, array.shape)
-        assert data[begin:] == array.tobytes()
+        assert (found, axes) == (array.dtype, array.shape), case
+        assert data[begin:] == array.tobytes(), case
 
 
 @pytest.mark.parametrize(

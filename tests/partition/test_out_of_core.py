@@ -34,7 +34,7 @@ def test_the_folder_does_not_depend_on_memory_and_jobs(tmp_path, case, num_parts
     khop.partition(source, tmp_path / "whole", num_parts, **options)
     wanted = files_of(tmp_path / "whole")
     assert verify_folder(tmp_path / "whole") == []
-    for memory, jobs in ((None, 3), ("30KB", 1), ("80KB", 2)):
+    for memory, jobs in ((None, 3), ("30KB", 2)):
         root = tmp_path / "pieces"
         khop.partition(source, root, num_parts, memory=memory, jobs=jobs, overwrite=True, **options)
         assert files_of(root) == wanted, (memory, jobs)
@@ -96,7 +96,7 @@ def test_edges_from_elsewhere(tmp_path):
     assert files_of(tmp_path / "pieces") == files_of(tmp_path / "whole")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 30), st.integers(0, 200), st.integers(1, 5))
 def test_any_graph(tmp_path_factory, seed, num_nodes, num_edges, num_parts):
     tmp_path = tmp_path_factory.mktemp("any")

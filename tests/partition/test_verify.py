@@ -49,13 +49,13 @@ def root(sound, tmp_path):
 
 @pytest.mark.slow
 def test_any_flipped_bit_is_found(root):
-    """Every file, meta.json too: first and last byte, and many in between."""
+    """Every file, meta.json too: first and last byte, and some in between."""
     generator = random.Random(0)
     for file in sorted(p for p in root.rglob("*") if p.is_file()):
         good = file.read_bytes()
-        places = {0, len(good) - 1, *(generator.randrange(len(good)) for _ in range(12))}
+        places = {0, len(good) - 1, *(generator.randrange(len(good)) for _ in range(4))}
         if file.name == "meta.json":
-            places |= {generator.randrange(len(good)) for _ in range(400)}
+            places |= {generator.randrange(len(good)) for _ in range(150)}
         for place in places:
             bad = bytearray(good)
             bad[place] ^= 1 << generator.randrange(8)

@@ -70,11 +70,11 @@ def test_layers_are_those_of_plain_python(edge_norm):
 
 
 def test_nodes_are_drawn_by_their_columns():
-    """Chi-square of the draws of 2,000 batches, and 'ht' sums within 4 standard errors."""
+    """Chi-square of the draws of 1,000 batches, and 'ht' sums within 4 standard errors."""
     edges = torch.tensor([[1, 2, 3, 3, 4, 0, 2], [0, 0, 0, 1, 1, 2, 2]])
     data = Data(edge_index=edges, num_nodes=6)
     masses = np.array(masses_of(data))
-    method, count = FastGcn([3], edge_norm="ht"), 2000
+    method, count = FastGcn([3], edge_norm="ht"), 1000
     counts, sums = np.zeros(6), np.zeros((count, 3))
     loader = NeighborLoader(data, method, torch.arange(3).repeat(count), batch_size=3, seed=1)
     for b, batch in enumerate(loader):

@@ -136,7 +136,7 @@ def test_chances_of_nodes():
     """
     data = Data(edge_index=torch.tensor([[1, 2, 1, 3, 4], [0, 0, 5, 5, 5]]), num_nodes=6)
     weights = {1: 25, 2: 9, 3: 4, 4: 4}  # times 36
-    total, count = sum(weights.values()), 4000
+    total, count = sum(weights.values()), 1500
     chances = {
         (a, b): weights[a] / total * weights[b] / (total - weights[a])
         for a, b in itertools.permutations(weights, 2)

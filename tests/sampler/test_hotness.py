@@ -24,8 +24,9 @@ def frequencies(sampler, seeds, batch_size, num_batches):
     return touched / num_batches
 
 
-@pytest.mark.parametrize("fanouts", [[5, 5], [10, 3, 2], [-1, 2], [3]])
-@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize(
+    "fanouts,replace", [([5, 5], False), ([10, 3, 2], True), ([-1, 2], False), ([3], True)]
+)
 def test_follows_real_sampling(power_law, fanouts, replace):
     """Correlation above 0.98 with the frequencies of 1,500 batches of a skewed graph."""
     edge_index = torch.from_numpy(power_law(2000, 12_000))
@@ -48,7 +49,7 @@ def test_follows_real_sampling_of_the_bundled_graph():
     sampler = NeighborSampler(data, [10, 10], seed=1)
     seeds = data.train_mask.nonzero().view(-1)
     expected = sampler.sample_prob(seeds, batch_size=256)
-    seen = frequencies(sampler, seeds.numpy(), 256, 1500)
+    seen = frequencies(sampler, seeds.numpy(), 256, 500)
     assert np.corrcoef(expected, seen)[0, 1] > 0.98
 
 
@@ -141,8 +142,7 @@ def test_follows_batches_of_a_method(power_law, method):
     seeds = torch.arange(0, 1000, 3)
     sampler = NeighborSampler(data, method)
     expected = sampler.sample_prob(seeds, batch_size=33)
-    assert torch.equal(expected, NeighborSampler(data, method).sample_prob(seeds, batch_size=33))
-    positions = np.random.default_rng(0).permuted(np.tile(seeds.numpy(), (60, 1)), axis=1)
+    positions = np.random.default_rng(0).permuted(np.tile(seeds.numpy(), (30, 1)), axis=1)
     batches = torch.from_numpy(positions[:, :330].reshape(-1))
     seen = frequencies_of(NeighborLoader(data, method, batches, batch_size=33, seed=1), 1000)
     assert torch.corrcoef(torch.stack([expected, seen]))[0, 1] > 0.97
@@ -160,6 +160,7 @@ def test_a_method_by_hand():
     seeds = torch.tensor([0, 1])
     for method, share in (([1], 7 / 16), (Labor([1]), 1 / 4), (SaintWalks(1), 7 / 16)):
         got = NeighborSampler(data, method).sample_prob(seeds)
+        assert torch.equal(got, NeighborSampler(data, method).sample_prob(seeds))
         expected = torch.tensor([1, 1, *[share] * 4, 0, 0])
         torch.testing.assert_close(got, expected.double(), atol=0.08, rtol=0)  # 3.6 sigma
         assert got[6:].tolist() == [0, 0]

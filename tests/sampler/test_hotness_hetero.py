@@ -207,17 +207,18 @@ def test_bad_seeds(power_law):
 def test_follows_batches_of_a_program():
     """Of `Hgt`, whose numbers of nodes are by type."""
     data = twins.heterogeneous()
-    method = Hgt({node_type: [6, 4] for node_type in data.node_types})
+    method = Hgt({node_type: [6] for node_type in data.node_types})
     seeds = torch.arange(0, data["paper"].num_nodes, 2)
     expected = NeighborSampler(data, method).sample_prob(seeds_of(seeds), batch_size=5)
     touched = {node_type: torch.zeros(len(probs)) for node_type, probs in expected.items()}
     generator = torch.Generator().manual_seed(0)
-    batches = [seeds[torch.randperm(len(seeds), generator=generator)[:5]] for _ in range(1500)]
+    batches = [seeds[torch.randperm(len(seeds), generator=generator)[:5]] for _ in range(500)]
     loader = NeighborLoader(data, method, ("paper", torch.cat(batches)), batch_size=5, seed=1)
     for batch in loader:
         for node_type, counts in touched.items():
             counts[batch[node_type].n_id] += 1
     for node_type, counts in touched.items():
-        assert (expected[node_type] - counts / len(loader)).abs().max() < 0.11  # 4 sigma
-        assert bool(expected[node_type].sum()) == bool(counts.sum())
+        assert (expected[node_type] - counts / len(loader)).abs().max() < 0.126  # 4 sigma
+        mean = float(counts.sum()) / len(loader)
+        assert float(expected[node_type].sum()) == pytest.approx(mean, rel=0.05)
     assert all(expected[node_type].sum() > 0 for node_type in ("paper", "author"))

@@ -59,7 +59,7 @@ def test_edges_have_the_papers_law():
     star = torch.stack([torch.zeros(6, dtype=torch.long), torch.arange(1, 7)])
     edges = to_undirected(torch.cat([star, torch.tensor([[5, 6, 7], [6, 7, 8]])], 1))
     data = random_graphs.Data(edge_index=edges, num_nodes=9)
-    seeds = torch.arange(9).repeat(400)
+    seeds = torch.arange(9).repeat(150)
     pairs = [
         tuple(sorted(batch.n_id.tolist()))
         for batch in NeighborLoader(data, SaintEdges(), seeds, batch_size=1, seed=1)
