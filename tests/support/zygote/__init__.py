@@ -30,7 +30,9 @@ LIGHT, TORCH, LIGHTNING = "light", "torch", "lightning"
 """Kinds of processes that are forked, by what they have imported."""
 
 _CHILD = re.compile(r"import sys; sys\.path\[:\] = .* from khop\.[\w.]+ import main; main\(\)")
-_MODULE = re.compile(r"support\.cluster\.\w+|guide\.job|khop\.cli\.main|torch\.distributed\.run")
+_MODULE = re.compile(
+    r"support\.cluster\.\w+|guide\.job|soak\.trainer|khop\.cli\.main|torch\.distributed\.run"
+)
 _CODE = re.compile(r"\bfrom support\.cluster import")
 _FOLDERS = TESTS / "support", TESTS.parent / "examples"
 # Variables that interpreters read when they start, and libraries when they are loaded.
