@@ -35,6 +35,7 @@ _MODULE = re.compile(
 )
 _CODE = re.compile(r"\bfrom support\.cluster import")
 _FOLDERS = TESTS / "support", TESTS.parent / "examples"
+_FUZZ = str(TESTS.parent / "scripts" / "fuzz")
 # Variables that interpreters read when they start, and libraries when they are loaded.
 _EARLY = (
     *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "OPENBLAS_", "MKL_"),
@@ -104,6 +105,7 @@ def _kind(args):
         return LIGHTNING
     else:
         is_known = str(first).endswith(".py") and Path(first).parent in _FOLDERS
+        is_known |= first == _FUZZ
     return TORCH if is_known else None
 
 
