@@ -31,7 +31,8 @@ LIGHT, TORCH, LIGHTNING = "light", "torch", "lightning"
 
 _CHILD = re.compile(r"import sys; sys\.path\[:\] = .* from khop\.[\w.]+ import main; main\(\)")
 _MODULE = re.compile(
-    r"support\.cluster\.\w+|guide\.job|soak\.trainer|khop\.cli\.main|torch\.distributed\.run"
+    r"support\.cluster\.\w+|guide\.job|soak\.trainer|khop\.cli\.main|torch\.distributed\.run|"
+    r"khop_bench\.gpu\.\w+"
 )
 _CODE = re.compile(r"\bfrom support\.cluster import")
 _FOLDERS = TESTS / "support", TESTS.parent / "examples"
