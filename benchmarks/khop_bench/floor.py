@@ -2,8 +2,8 @@
 
 Its sources are in `kernels/floor`; khop's own extension does not contain them. `load_floor` takes
 the module from Python's path, where `scripts/sanitize` puts one, and else builds it in
-`build/floor`: some seconds the first time, and a check of time stamps later. Processes
-that do so at once take turns. Imports no torch.
+`build/floor`: some seconds the first time, and a check of time stamps later. Processes that do so
+at once take turns. Imports no torch.
 """
 
 from __future__ import annotations
