@@ -1,4 +1,4 @@
-"""The real command, in a process of its own."""
+"""The command, in this process and in one of its own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,28 @@ from pathlib import Path
 import pytest
 
 import khop
+from khop.cli.main import main
 
 
 @pytest.fixture
-def command(tmp_path):
-    """Runs `khop ARGUMENTS...` in an empty directory."""
+def command(tmp_path, monkeypatch, capfd):
+    """Runs `khop ARGUMENTS...` in an empty directory, in this process; as `program` returns."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        capfd.readouterr()
+        try:
+            code = main([*map(str, arguments)])
+        except SystemExit as ended:
+            code = ended.code
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Runs `khop ARGUMENTS...` in an empty directory, in a process of its own."""
     # Where khop is imported from a source tree, the child needs the way to it.
     path = [str(Path(khop.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
@@ -42,7 +59,7 @@ def command(tmp_path):
 
 
 @pytest.fixture
-def terminal(command, tmp_path):
+def terminal(program, tmp_path):
     """Runs a command whose standard error is a terminal; exit code, output and what that shows."""
 
     def run(*arguments):
@@ -54,7 +71,7 @@ def terminal(command, tmp_path):
         reader.start()  # meanwhile: a terminal that nobody reads blocks who writes
         try:
             with out.open("w") as opened:
-                done = command(*arguments, capture_output=False, stdout=opened, stderr=theirs)
+                done = program(*arguments, capture_output=False, stdout=opened, stderr=theirs)
         finally:
             os.close(theirs)
             reader.join()

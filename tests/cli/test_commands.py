@@ -28,18 +28,18 @@ def graph(tmp_path):
     return "ring"
 
 
-def test_partition_verify_inspect(command, graph, tmp_path):
-    done = command("partition", graph, "out", "--num-parts", 4)
+def test_partition_verify_inspect(program, graph, tmp_path):
+    done = program("partition", graph, "out", "--num-parts", 4)
     assert done.returncode == 0, done.stderr
     assert "nodes           40; 10 to 10 a part (largest / mean = 1.000)" in done.stdout
     assert "neighbours drawn 'in'" in done.stdout
     assert "edge cut" in done.stdout
     assert "training seeds  20" in done.stdout
-    verified = command("verify", "out")
+    verified = program("verify", "out")
     assert (verified.returncode, verified.stderr) == (0, "")
     assert "4 parts" in verified.stdout
     assert "all sound" in verified.stdout
-    assert command("inspect", "out").stdout == done.stdout
+    assert program("inspect", "out").stdout == done.stdout
 
 
 def test_all_commands_print_json(command, graph, tmp_path):
@@ -183,15 +183,15 @@ def test_neighbor_ids(command, graph, tmp_path, method):
     assert json.loads(command("inspect", "out", "--json").stdout)["neighbor_ids"] is True
 
 
-def test_verify_tells_what_is_wrong(command, graph, tmp_path):
-    command("partition", graph, "out", "--num-parts", 2, "--quiet")
+def test_verify_tells_what_is_wrong(program, graph, tmp_path):
+    program("partition", graph, "out", "--num-parts", 2, "--quiet")
     file = tmp_path / "out" / "map" / "node.npy"
     file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
-    done = command("verify", "out")
+    done = program("verify", "out")
     assert done.returncode == 1
     assert "map/node.npy: its bytes have changed" in done.stdout
     assert "1 problem found" in done.stdout
-    done = command("verify", "nowhere")
+    done = program("verify", "nowhere")
     assert done.returncode == 2
     assert "no partition folder" in done.stderr
 
@@ -218,11 +218,11 @@ def test_plot_of_a_graph_without_edges(command, tmp_path):
     assert "Warning" not in done.stderr
 
 
-def test_plot_errors(command, fails, graph, tmp_path):
+def test_plot_errors(command, program, fails, graph, tmp_path):
     command("partition", graph, "out", "--num-parts", 2, "--quiet")
     assert "must end with .png, .svg or .pdf" in fails("inspect", "out", "--plot", "p.xyz")
     (tmp_path / "matplotlib.py").write_text("raise ModuleNotFoundError('gone')")
-    done = command("inspect", "out", "--plot", "p.png")  # -m puts the working directory first
+    done = program("inspect", "out", "--plot", "p.png")  # -m puts the working directory first
     assert done.returncode == 2
     assert "pip install matplotlib" in done.stderr
 
@@ -328,8 +328,8 @@ def test_bad_options_of_frequency(command, graph, tmp_path, options, message):
     assert sorted(p.name for p in tmp_path.iterdir()) == [graph]
 
 
-def test_debug_shows_the_traceback(command):
-    done = command("inspect", "nowhere", "--debug")
+def test_debug_shows_the_traceback(program):
+    done = program("inspect", "nowhere", "--debug")
     assert done.returncode not in (0, 2)
     assert "Traceback" in done.stderr
     assert "FolderError" in done.stderr
@@ -354,11 +354,11 @@ def test_alone_it_prints_its_help(command):
     assert alone.stdout == command("--help").stdout
 
 
-def test_as_a_module(command):
+def test_as_a_module(program):
     """Where the script is not on the path."""
-    done = command("--version", module="khop")
-    assert done.stdout == command("--version").stdout
-    assert command("fly", module="khop").returncode == 2
+    done = program("--version", module="khop")
+    assert done.stdout == program("--version").stdout
+    assert program("fly", module="khop").returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -121,13 +121,12 @@ def test_a_file_that_is_cut_off_while_it_is_served(folder, tmp_path):
         (["--master", "127.0.0.1:4000", "--rank", "3"], "rank 3 is not one of 1"),
     ],
 )
-def test_bad_arguments(folder, arguments, words):
+def test_bad_arguments(command, folder, arguments, words):
     """What is wrong is said in a line, with status 2."""
-    process = start(folder, *arguments)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 2
-    assert words in err
-    assert "Traceback" not in err
+    done = command("serve", folder, *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_sizes():

@@ -1,5 +1,6 @@
 """Batches that a device draws are those that the CPU draws, bit for bit, whatever the options."""
 
+import itertools
 from dataclasses import replace as replaced
 
 import numpy as np
@@ -32,7 +33,7 @@ def graph_and_batches(draw):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@cases.examples(350)
+@cases.examples(150)
 @given(graph_and_batches(), st.data())
 def test_any_options(kind, case, data):
     """Random graphs of several types, batches with any options, drawn into the same object.
@@ -52,26 +53,32 @@ def test_any_options(kind, case, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("fanouts", [[48, 3], [49, 2], [130, 2], [1000], [15, 10, 5], [-1]])
-def test_large_fanouts_and_hubs(device, fanouts, replace, weighted, disjoint):
-    """Fan-outs and degrees beyond what a row's picks are compared, or 32-bit words drawn, for."""
-    graph = hub_graph(weighted=weighted)
+@pytest.mark.parametrize(
+    "fanouts", [[48, 3], [49, 2], [130, 2], [1000], [15, 10, 5], [-1]], ids=str
+)
+def test_large_fanouts_and_hubs(device, fanouts):
+    """Fan-outs and degrees beyond what a row's picks are compared, or 32-bit words drawn, for.
+
+    With each two of the other options, all three only for half of the fan-outs.
+    """
+    graphs = [hub_graph(weighted=weighted) for weighted in (False, True)]
     seeds = [Seeds(0, [0, 3, 9, 3, 20, 0, 69_999], None)]
-    excluded = {0: {(0, int(n)) for n in graph.relations[0].indices[:500]}}
-    for excluded_pairs in ({}, excluded):
-        options = Options(
-            [fanouts], [weighted], replace, disjoint=disjoint, run=7, excluded=excluded_pairs
-        )
-        on_cpu = graph.subgraph(disjoint)
-        runs.at_once(on_cpu, graph.csrs(), seeds, options)
+    excluded = {0: {(0, int(n)) for n in graphs[0].relations[0].indices[:500]}}
+    for replace, weighted, disjoint in itertools.product([False, True], repeat=3):
+        if (replace + weighted + disjoint + len(fanouts)) % 2:
+            continue
+        graph, on_cpu = graphs[weighted], graphs[weighted].subgraph(disjoint)
         on_device = _native.DeviceSubgraph(
             device, graph.num_nodes, graph.pairs(), True, disjoint, room=1 << 10
         )
-        draw_on(device, on_device, graph, seeds, options)
-        assert read(device, on_device, graph, options) == runs.read(on_cpu, graph, options)
+        for excluded_pairs in ({}, excluded):
+            options = Options(
+                [fanouts], [weighted], replace, disjoint=disjoint, run=7, excluded=excluded_pairs
+            )
+            runs.at_once(on_cpu, graph.csrs(), seeds, options)
+            draw_on(device, on_device, graph, seeds, options)
+            expected = runs.read(on_cpu, graph, options)
+            assert read(device, on_device, graph, options) == expected, options
 
 
 @cases.examples(60)
@@ -107,7 +114,7 @@ def launches_of(device, graph, relations, num_seeds, fanouts):
     num_types = max(max(pair) for pair in relations) + 1
     subgraph = _native.DeviceSubgraph(device, graph.num_nodes * num_types, relations, True)
     launches = []
-    for batch in range(4):
+    for batch in range(3):
         subgraph.begin()
         for node_type in range(num_types):
             subgraph.add_seeds(node_type, np.arange(num_seeds))
@@ -135,12 +142,12 @@ def test_launches_of_a_batch(device, num_relations, num_types):
     """
     relations = [(r % num_types, (r + r // 4) % num_types) for r in range(num_relations)]
     num_types = max(max(pair) for pair in relations) + 1
-    for num_nodes, num_seeds, fanouts in ((100, 5, [4, 3, 2]), (9000, 4097, [2, 2, 2])):
+    for num_nodes, num_seeds, fanouts in ((100, 5, [4, 3, 2]), (9000, 4097, [1, 1, 1])):
         graph = hub_graph(num_nodes, 20)
         launched, written = launches_of(device, graph, relations, num_seeds, fanouts)
         few = num_relations == 1 and num_seeds == 5
         assert launched[0] == (19 if few else 25) or (num_seeds == 5 and 19 <= launched[0] <= 25)
-        assert launched[1:] == [1, 1, 1]
+        assert launched[1:] == [1, 1]
         assert written == 3
 
 

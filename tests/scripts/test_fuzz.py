@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from random import Random
 
@@ -37,39 +38,44 @@ def test_each_target_has_its_share(script):
     assert set(script.WEIGHTS) == set(targets.TARGETS)
 
 
-# Processor time that is more than an input may take, on any machine.
-SLOW = "end = time.process_time() + 1.5\n      while time.process_time() < end: pass"
+def spin():
+    """Takes processor time that is more than an input may take."""
+    end = time.process_time() + 0.2
+    while time.process_time() < end:
+        pass
+
+
+def fail():
+    raise RuntimeError("a defect")
 
 
 @pytest.mark.parametrize(
     "defect,match",
     [
-        ("raise RuntimeError('a defect')", r"RuntimeError at .*a defect"),
-        ("os.kill(os.getpid(), 11)", "ended with SIGSEGV"),
-        ("bytes(1 << 30)", "MemoryError"),
-        (SLOW, "took "),
-        ("time.sleep(1000)", "did not end"),
+        (fail, r"RuntimeError at .*a defect"),
+        (lambda: os.kill(os.getpid(), 11), "ended with SIGSEGV"),
+        (lambda: os._exit(3), "ended with status 3"),
+        (lambda: bytes(1 << 30), "MemoryError"),
+        (spin, "took 0.2 s"),
+        (lambda: time.sleep(1000), "did not end"),
     ],
+    ids=["exception", "crash", "end", "allocation", "slow", "hang"],
 )
 def test_findings_are_found(script, tmp_path, monkeypatch, defect, match):
     """An exception, a crash, an allocation, an input that is slow, and one that hangs."""
-    (tmp_path / "defective.py").write_text(
-        "import os, time\n"
-        "def target(root):\n"
-        "  inputs = []\n"
-        "  def run(random):\n"
-        "    inputs.append(0)\n"
-        "    if len(inputs) > 60:\n"
-        f"      {defect}\n"
-        "  return run\n"
-        "TARGETS = {'defective': target}\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    monkeypatch.setattr(script, "_STUCK_SECONDS", 3.0 if "sleep" in defect else 60.0)
+    inputs = []
+
+    def run(random):
+        inputs.append(0)
+        if len(inputs) > 60:
+            defect()
+
+    monkeypatch.setattr(script, "_STUCK_SECONDS", 3.0 if match == "did not end" else 60.0)
+    monkeypatch.setattr(script, "_SLOW_SECONDS", 0.15)
     progress = tmp_path / "progress"
     progress.write_bytes(bytes(8))
-    arguments = ["defective", "defective", "1", "0", "12", "/", str(progress)]
-    result = script.supervise([sys.executable, str(SCRIPT), "--worker", *arguments], progress)
+    given = (lambda root: run, "defective", 1, range(11), tmp_path, progress)
+    result = script.supervise(lambda: script.work(*given), progress)
     assert re.search(match, result["findings"][0]["error"]), result
     assert result["findings"][0]["input"] == 10  # after 50 that fill the caches
 

@@ -1,7 +1,7 @@
 """`pyg_examples` and `pyg_tests`, as far as they need no checkout of PyG."""
 
 import importlib
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -62,13 +62,13 @@ def test_each_example_asserts_something():
 
 
 @pytest.mark.parametrize("program", ["pyg_examples", "pyg_tests"])
-def test_a_folder_that_is_no_checkout_is_an_error(program, tmp_path):
-    done = subprocess.run(
-        [sys.executable, HERE / program, "--checkout", tmp_path],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "name a working tree of PyG" in done.stderr
+def test_a_folder_that_is_no_checkout_is_an_error(program, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [program, "--checkout", str(tmp_path)])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(HERE / program), run_name="__main__")  # as Python runs a folder
+    assert ended.value.code == 2
+    assert "name a working tree of PyG" in capsys.readouterr().err
 
 
 def test_names_that_stand_for_khop_are_pygs():

@@ -243,7 +243,7 @@ class _Soak:
     # Ending -------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        for _ in range(20):  # servers that were killed last come back
+        for _ in range(20 if self._outcome.kills else 0):  # servers that were killed last come back
             self._look(self._outcome.seconds)
             time.sleep(0.1)
         if self._visitor is not None:
@@ -290,6 +290,8 @@ class _Soak:
                     f"trainer {stream}: {counts.lost} batches lost, {counts.doubled} doubled, "
                     f"{counts.changed} changed, of {counts.delivered}"
                 )
+        if outcome.seconds and not outcome.kills:
+            outcome.problems.append("nothing was killed")
         outcome.trends = self._watch.trends()
         servers = [server.name for server in self._servers]
         for name, of in outcome.trends.items():

@@ -255,6 +255,8 @@ def test_memory_is_bounded(tmp_path, kind):
         np.save(spec / "x.npy", x)
     else:
         save = np.savez if kind != "deflated" else np.savez_compressed
+        if kind == "deflated":  # what takes little time to pack
+            ends = np.repeat(ends[:, :15_000], 100, axis=1)
         save(spec, edge_index=ends, x=x)
     done = subprocess.run(
         [sys.executable, "-c", WITHIN, kind, str(spec), str(tmp_path / "out")],

@@ -31,10 +31,12 @@ LIGHT, TORCH, LIGHTNING = "light", "torch", "lightning"
 
 _CHILD = re.compile(r"import sys; sys\.path\[:\] = .* from khop\.[\w.]+ import main; main\(\)")
 _MODULE = re.compile(
-    r"support\.(cluster\.\w+|\w+_job)|guide\.job|khop\.cli\.main|torch\.distributed\.run"
+    r"support\.(cluster\.\w+|\w+_job)|guide\.job|soak\.trainer|khop\.cli\.main|"
+    r"torch\.distributed\.run|khop_bench\.gpu\.\w+"
 )
 _CODE = re.compile(r"\bfrom support\.cluster import")
 _FOLDERS = TESTS / "support", TESTS.parent / "examples"
+_FUZZ = str(TESTS.parent / "scripts" / "fuzz")
 # Variables that interpreters read when they start, and libraries when they are loaded.
 _EARLY = (
     *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "OPENBLAS_", "MKL_"),
@@ -104,6 +106,7 @@ def _kind(args):
         return LIGHTNING
     else:
         is_known = str(first).endswith(".py") and Path(first).parent in _FOLDERS
+        is_known |= first == _FUZZ
     return TORCH if is_known else None
 
 
