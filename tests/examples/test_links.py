@@ -17,8 +17,9 @@ PYG_CAN_SAMPLE = any(map(importlib.util.find_spec, ("pyg_lib", "torch_sparse")))
 def test_debian_links(run_example, tmp_path):
     """Few of the training links, one epoch: better than popularity, which ranking starts from."""
     printed = run_example(
-        *("debian_links.py", "--parts", tmp_path / "parts", "--epochs", 1, "--batch-size", 512),
-        *("--hidden", 32, "--negatives", 4, "--max-links", 12_000, "--max-test", 500),
+        *("debian_links.py", "--parts", tmp_path / "parts", "--epochs", 1, "--batch-size", 256),
+        *("--hidden", 32, "--fanout", 4, 2, "--negatives", 4, "--lr", 0.005),
+        *("--max-links", 6000, "--max-test", 300),
         trainers=2,
     )
     found = dict(re.findall(r"(\w+): test MRR ([\d.]+)", printed))
