@@ -51,8 +51,8 @@ def test_rgcn(run_example, hetero_parts, tmp_path):
 def test_hgt_without_a_node_type(run_example, hetero_parts):
     """Nothing is drawn of the node type, and there is no table for it."""
     printed = run_example(
-        *("debian_hetero.py", "--parts", hetero_parts, "--epochs", 1, "--batch-size", 64),
-        *("--hidden", 32, "--lr", 0.01, "--model", "hgt", "--leave-out", "tag"),
+        *("debian_hetero.py", "--parts", hetero_parts, "--epochs", 1, "--batch-size", 128),
+        *("--hidden", 32, "--lr", 0.02, "--model", "hgt", "--leave-out", "tag"),
         trainers=2,
     )
     assert printed.count("seeds/s") == 1
