@@ -66,7 +66,7 @@ def collab(tmp_path_factory):
         "num_nodes": count,
         "edge_index": np.concatenate([train, train[::-1]], 1),
         "node_feat": (
-            rng.normal(size=(count, 32)) + 1.5 * rng.normal(size=(groups, 32)).repeat(size, 0)
+            rng.normal(size=(count, 32)) + 0.4 * rng.normal(size=(groups, 32)).repeat(size, 0)
         ).astype(np.float32),
         "edge_weight": np.ones((2 * train.shape[1], 1), np.int64),
     }
@@ -100,7 +100,10 @@ def collab(tmp_path_factory):
     ],
 )
 def test_ogbl_collab(run_example, collab, loader, options):
-    """Chance is 0.05, the share of negatives that may score higher; so is a model of noise."""
+    """Chance is 0.05, the share of negatives that may score higher; so is a model of noise.
+
+    Features alone, without neighbours, reach 0.3.
+    """
     printed = run_example(
         *("link_prediction.py", "--root", collab, "--loader", loader, *options),
         *("--epochs", 3, "--batch-size", 128, "--hidden", 32, "--lr", 0.004, "--eval-every", 2),
