@@ -40,7 +40,7 @@ def fit(parts, out, kind, devices):
     return {stage: [s[stage] for s in seen] for stage in ("train", "val")}
 
 
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.real_exec), 2])
+@pytest.mark.parametrize("devices", [1, 2])
 def test_every_seed_is_delivered_once_an_epoch(parts, tmp_path, devices):
     """`input_id` counts within a trainer's share."""
     seen = fit(parts, tmp_path, "nodes", devices)
@@ -71,7 +71,10 @@ def test_links_are_divided_among_trainers(parts, tmp_path):
 
 
 def test_the_page_runs(tmp_path):
-    """PyG's data module with khop's sampler, and khop's own, as on `docs/how-to/lightning.md`."""
+    """PyG's data module with khop's sampler, and khop's own, as on `docs/how-to/lightning.md`.
+
+    The program is started by exec, as a reader starts it; those of the other tests are forked.
+    """
     page = Path(__file__).parents[2] / "docs" / "how-to" / "lightning.md"
     program = tmp_path / "page.py"
     program.write_text("".join(block.source for block in fenced.blocks(page)))

@@ -17,8 +17,9 @@ PYG_CAN_SAMPLE = any(map(importlib.util.find_spec, ("pyg_lib", "torch_sparse")))
 def test_debian_links(run_example, tmp_path):
     """Few of the training links, one epoch: better than popularity, which ranking starts from."""
     printed = run_example(
-        *("debian_links.py", "--parts", tmp_path / "parts", "--epochs", 1, "--batch-size", 512),
-        *("--hidden", 32, "--negatives", 4, "--max-links", 12_000, "--max-test", 500),
+        *("debian_links.py", "--parts", tmp_path / "parts", "--epochs", 1, "--batch-size", 256),
+        *("--hidden", 32, "--fanout", 4, 2, "--negatives", 4, "--lr", 0.005),
+        *("--max-links", 6000, "--max-test", 300),
         trainers=2,
     )
     found = dict(re.findall(r"(\w+): test MRR ([\d.]+)", printed))
@@ -65,7 +66,7 @@ def collab(tmp_path_factory):
         "num_nodes": count,
         "edge_index": np.concatenate([train, train[::-1]], 1),
         "node_feat": (
-            rng.normal(size=(count, 32)) + 1.5 * rng.normal(size=(groups, 32)).repeat(size, 0)
+            rng.normal(size=(count, 32)) + 0.4 * rng.normal(size=(groups, 32)).repeat(size, 0)
         ).astype(np.float32),
         "edge_weight": np.ones((2 * train.shape[1], 1), np.int64),
     }
@@ -99,12 +100,15 @@ def collab(tmp_path_factory):
     ],
 )
 def test_ogbl_collab(run_example, collab, loader, options):
-    """Chance is 0.05, the share of negatives that may score higher; so is a model of noise."""
+    """Chance is 0.05, the share of negatives that may score higher; so is a model of noise.
+
+    Features alone, without neighbours, reach 0.3.
+    """
     printed = run_example(
         *("link_prediction.py", "--root", collab, "--loader", loader, *options),
-        *("--epochs", 6, "--batch-size", 128, "--hidden", 32, "--eval-every", 3),
+        *("--epochs", 3, "--batch-size", 128, "--hidden", 32, "--lr", 0.004, "--eval-every", 2),
     )
-    assert printed.count("links/s") == 6
+    assert printed.count("links/s") == 3
     found = re.findall(r"valid hits@50: ([\d.]+), test hits@50: ([\d.]+)", printed)
     assert len(found) == 2
     assert float(found[-1][1]) > 0.5

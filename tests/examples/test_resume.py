@@ -3,32 +3,17 @@
 import re
 
 import pytest
-import torch
-
-from khop.datasets import DebianPackages
-from khop.partition import RandomPartitioner
-
-
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory):
-    data = DebianPackages(undirected=True)[0]
-    every = torch.arange(data.num_nodes)
-    data.train_mask &= every % 7 == 0
-    data.test_mask &= every % 20 == 0
-    root = tmp_path_factory.mktemp("resume") / "parts"
-    RandomPartitioner.from_data(data, root, 2).partition()
-    return root
 
 
 @pytest.mark.fault
 @pytest.mark.timeout(400)
-def test_a_trainer_dies_in_the_middle_of_an_epoch(run_example, parts, tmp_path):
-    """Twenty-odd batches an epoch; it dies in the second, four batches after a checkpoint."""
+def test_a_trainer_dies_in_the_middle_of_an_epoch(run_example, debian_parts, tmp_path):
+    """Eleven batches an epoch; it dies in the second, four batches after a checkpoint."""
 
     def run(name, *more):
-        arguments = ("--parts", parts, "--epochs", 2, "--batch-size", 128, "--every", 5, *more)
-        where = ("--checkpoints", tmp_path / name)
-        return run_example("resume.py", *arguments, *where, trainers=2, max_restarts=2)
+        where = ("--parts", debian_parts, "--checkpoints", tmp_path / name)
+        sizes = ("--epochs", 2, "--batch-size", 128, "--hidden", 32, "--every", 5)
+        return run_example("resume.py", *where, *sizes, *more, trainers=2, max_restarts=2)
 
     whole = run("whole")
     curve = re.findall(r"epoch \d: losses [\d. ]+", whole)

@@ -44,6 +44,7 @@ SUBSTITUTIONS = (
         "not Python: a parenthesis is missing; and no GPU here",
     ),
     Substitution(("4.1 training",), "[current_device.index]", "None", NO_GPU),
+    Substitution(("4.1 training",), "=256", "=64", "a small graph needs no more"),
     Substitution(("2.2 server",), "server_rank=0", "server_rank=RANK", "shows server 0 of two"),
     Substitution(("2.2 client",), "client_rank=1", "client_rank=RANK", "shows client 1 of four"),
     Substitution(("2.2 server", "2.2 client"), "11111", "PORT", "a port that is free"),
