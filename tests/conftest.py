@@ -30,6 +30,7 @@ def pytest_addoption(parser):
 @pytest.hookimpl(trylast=True)  # after pytest has enabled faulthandler
 def pytest_configure():
     """Signals, forked programs, and a file for what ends this process: `scripts/test` shows it."""
+    torch.set_num_threads(1)  # several wait for each other by spinning
     gc.disable()  # until all tests are known: a fifth of what it takes to find them
     # A shell that starts the tests in the background has Ctrl-C ignored, by children as well.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

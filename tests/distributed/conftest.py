@@ -1,13 +1,11 @@
 """Partitioned graphs, jobs of several trainers, and the check that nothing is left behind."""
 
-import gc
 import os
 import shutil
 import subprocess
 import tempfile
 
 import pytest
-import torch
 
 from khop.distributed import shutdown_worker_group
 from khop.partition import FrequencyPartitioner, RandomPartitioner
@@ -79,22 +77,6 @@ def two_hosts():
     finally:
         for name in names:
             ip("netns", "del", name, check=False)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def what_is_there_stays():
-    """Leaves what other files have imported out of the collections of garbage of `resources`."""
-    gc.collect()
-    gc.freeze()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """PyTorch computes in one thread: several wait for each other by spinning."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)
