@@ -14,13 +14,14 @@ import pytest
 import zmq
 from hypothesis import given, settings, strategies as st
 
+from khop import log
 from khop.channel.control import ControlLine, Op, socket_pair
 from khop.channel.message import pack, unpack
 from khop.distributed.processes.child import ChildProcess
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.rpc.partition_server import PartitionServer, RequestHandler
-from khop.distributed.rpc.protocol import PROTOCOL
+from khop.distributed.rpc.protocol import PROTOCOL, Degrees, request_header
 from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.partition import PartitionFolder
 from khop.sampler.requests import HopRequest, RowSet
@@ -396,25 +397,44 @@ def test_socket_folder_is_the_owners_alone(folder_of):
     assert endpoint.server_key is None
 
 
-def test_server_that_is_interrupted_while_it_tidies_up(folder_of, tmp_path, monkeypatch):
-    """Of a trainer that is terminated the line closes, and SIGTERM comes: no folder is left."""
-    place = tmp_path / "khop-socket"
-    place.mkdir()
-    process = ChildProcess(
-        "support.cluster.interrupted_server",
-        {
-            "root": str(folder_of("random", 1)),
-            "part": 0,
-            "ipc_path": str(place / "server"),
-            "tcp_host": None,
-            "curve": None,
-            "num_threads": 1,
-        },
-    )
+def start_program(program, folder_of, path, **config):
+    """A server of `support.cluster` that listens at a path, in a process of its own."""
+    process = ChildProcess(f"support.cluster.{program}", None)
+    config = {"root": str(folder_of("random", 1)), "part": 0, "ipc_path": str(path), **config}
+    config |= {"tcp_host": None, "curve": None, "num_threads": 1}
+    told = {"parent": os.getpid(), "end_with_parent_thread": False, "log": log.of_child("", {})}
+    process.line.send_json(Op.CONFIG, {**told, **config})
     poller = select.poll()
     poller.register(process.line.fileno(), select.POLLIN)
     assert poller.poll(30_000)
     assert process.line.receive().op is Op.READY
+    return process
+
+
+def test_a_signal_between_two_frames_of_a_reply(folder_of, tmp_path):
+    """The reply is sent in full, and the goodbye is a message of its own."""
+    path = tmp_path / "server"
+    # Its parent is another process: it has "ended".
+    process = start_program("signalled_server", folder_of, path, parent=1)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.connect(f"ipc://{path}")
+        dealer.send_multipart(pack(request_header(Degrees(0), 1, part=0), [np.arange(3)]))
+        messages = []
+        while len(messages) < 2:
+            assert dealer.poll(10_000), messages
+            messages.append(unpack(dealer.recv_multipart()))
+    process.close()
+    (reply, (degrees,)), (goodbye, nothing) = messages
+    assert reply["id"] == 1 and len(degrees) == 3
+    assert "has ended" in goodbye["goodbye"] and not nothing
+
+
+def test_server_that_is_interrupted_while_it_tidies_up(folder_of, tmp_path, monkeypatch):
+    """Of a trainer that is terminated the line closes, and SIGTERM comes: no folder is left."""
+    place = tmp_path / "khop-socket"
+    place.mkdir()
+    process = start_program("interrupted_server", folder_of, place / "server")
     assert (place / "server").exists()
     process.close()
     assert not place.exists()

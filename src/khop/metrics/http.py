@@ -168,11 +168,13 @@ class MetricsServer:
 
     def _run(self) -> None:
         budget, used = ProcessorBudget(PROCESSOR_SHARE, PROCESSOR_SECONDS), time.thread_time()
+        woken = select.poll()  # `select.select` takes no descriptor above 1,023
+        woken.register(self._woken, select.POLLIN)
         try:
             while True:
                 before, used = used, time.thread_time()
                 if pause := budget.spend(used - before):
-                    select.select([self._woken], [], [], pause)
+                    woken.poll(1000 * pause)
                 for key, _ in self._selector.select(self._seconds_left()):
                     if key.fileobj is self._woken:
                         return

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from khop.channel.control import ControlLine, Op, socket_pair
 from khop.channel.layout import Layout
 from khop.codec import from_json, to_json
 from khop.distributed.partitions.shared_client import run
+from khop.distributed.remote.client import server_session
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.client.reassembly import BatchReassembler, Layouts
 from khop.distributed.remote.client.server_session import OPEN, PendingBatch, ServerSession
@@ -304,7 +305,7 @@ def test_messages_that_servers_send(remote):
 def test_only_new_bytes_and_one_opening_count_as_progress(remote, monkeypatch):
     """Opening does once; after a fault nothing does but a batch that is whole."""
     now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(server_session, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def at(seconds, act):
         now[0] = seconds
@@ -325,7 +326,7 @@ def test_only_new_bytes_and_one_opening_count_as_progress(remote, monkeypatch):
 def test_a_few_bytes_are_no_progress(remote, monkeypatch, nbytes, step):
     """A byte now and then keeps no batch waiting: a sixteenth of it, and 1 MiB, are progress."""
     now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(server_session, "time", SimpleNamespace(monotonic=lambda: now[0]))
     ring = ArenaWriter(memory := create_memory(1 << 27))
     jobs.os.close(memory)
     pending = PendingBatch(1, 1, 0, None, 100.0, BatchReassembler(ring, nbytes))

@@ -224,13 +224,14 @@ def in_a_terminal(*words):
     process = subprocess.Popen(
         line, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
     )
-    seen = bytearray()
+    seen, poll = bytearray(), select.poll()
+    poll.register(ours, select.POLLIN)
 
     def until(text, seconds=20.0):
         end = time.monotonic() + seconds
         while text not in seen:
             assert time.monotonic() < end, seen
-            if select.select([ours], [], [], 0.2)[0]:
+            if poll.poll(200):
                 seen.extend(os.read(ours, 1 << 16))
         return bytes(seen)
 

@@ -21,7 +21,7 @@ from support.cluster import jobs
 
 def main(parts, results):
     """In the first life the last trainer dies in the midst of an epoch; the first is stopped."""
-    has_died = results / "died"
+    has_died, has_batch = results / "died", results / "batch"
     is_again = has_died.exists()
     if is_again and os.environ["RANK"] == "1":
         time.sleep(1)  # what the first trainer finds under its rank is its predecessor's
@@ -43,9 +43,12 @@ def main(parts, results):
         num_seeds += batch.batch_size
         if not is_again:
             if context.rank == 1:
+                while not has_batch.exists():  # without, it would fail, which its machine counts
+                    time.sleep(0.01)
                 has_died.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(60)  # not to fail, which its machine would count
+            has_batch.touch()
+            time.sleep(60)
     found = {
         "restarts": os.environ["TORCHELASTIC_RESTART_COUNT"],
         "sum": value.item(),

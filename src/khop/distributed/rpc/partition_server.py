@@ -37,6 +37,8 @@ from khop.storage.part import Part
 _READ_AT_ONCE = 64
 # Seconds for which the loop itself processes requests before it looks for more.
 _WORK_SECONDS = 0.005
+# Milliseconds after which a signal is seen that came just before the wait for messages.
+_IDLE_MS = 1000
 # Peers that a goodbye is sent to, and milliseconds that sending it may take.
 _MAX_PEERS = 4096
 _GOODBYE_MS = 300
@@ -75,14 +77,15 @@ class PartitionServer:
         # Peers that have sent requests, as (front, name), the most recent last.
         self._peers: dict[tuple[int, bytes], None] = {}
         self._linger_ms = 0
+        self._is_ending = False
 
     def serve(self, line: ControlLine) -> None:
-        """Answer requests until the control line closes."""
+        """Answer requests until the control line closes, or `end` is called."""
         poller, threads = zmq.Poller(), self._threads
         for source in (threads.descriptor, line.fileno(), *self.sockets.fronts):
             poller.register(source, zmq.POLLIN)
         while True:
-            for ready, _ in poller.poll(0 if threads.has_work else None):
+            for ready, _ in poller.poll(0 if threads.has_work else _IDLE_MS):
                 if ready == line.fileno():
                     with contextlib.suppress(EOFError):
                         while line.receive() is not None:
@@ -92,10 +95,21 @@ class PartitionServer:
                 if ready != threads.descriptor:
                     self._receive(self.sockets.fronts.index(ready))
             end = time.monotonic() + _WORK_SECONDS
-            while threads.has_work and time.monotonic() < end:
+            while threads.has_work and time.monotonic() < end and not self._is_ending:
                 threads.work()
                 self._send_replies()
+            if self._is_ending:
+                return
             self._send_replies()
+
+    def end(self, *_signal: object) -> None:
+        """Have `serve` return after the message that is being sent.
+
+        The handler of SIGTERM: an exception between two frames of a message would have the next
+        message, the goodbye, end the first.
+        """
+        self._is_ending = True
+        self._threads.wake()
 
     def _send_replies(self) -> None:
         for reply in self._threads.replies():
@@ -159,10 +173,8 @@ def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> Non
     except Exception as error:
         line.send_json(Op.ERROR, describe_error(error))
         sys.exit(1)
-    # Twice: when the trainer is terminated the line closes and a signal comes. The signal may
-    # interrupt the first call, but it comes only once.
-    for _ in range(2):
-        atexit.register(_end, server, line, config["parent"])
+    atexit.register(_end, server, line, config["parent"])
+    signal.signal(signal.SIGTERM, server.end)
     with contextlib.suppress(ConnectionError):  # the trainer is gone
         line.send_json(Op.READY, {"addresses": server.addresses})
         server.serve(line)

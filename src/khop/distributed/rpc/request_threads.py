@@ -159,7 +159,7 @@ class RequestThreads:
             elif reply:
                 self._replies.append((job.front, job.peer, reply))
                 if self._threads:
-                    os.eventfd_write(self.descriptor, 1)
+                    self.wake()
 
     def _advance(self, job: _Job) -> list[Any] | None:
         """Process a slice; return the reply's frames, none if nobody waits, or None if not done."""
@@ -192,6 +192,10 @@ class RequestThreads:
                 if self._is_closed:
                     return
             self.work()
+
+    def wake(self) -> None:
+        """Make the descriptor readable, though there may be no reply."""
+        os.eventfd_write(self.descriptor, 1)
 
     def replies(self) -> list[Reply]:
         """Return the replies that have been made."""
