@@ -3,6 +3,7 @@
 import contextlib
 import faulthandler
 import gc
+import logging
 import os
 import signal
 from pathlib import Path
@@ -15,7 +16,9 @@ from torch_geometric.data import Data
 
 from khop import interrupts
 from khop.distributed import get_context, shutdown_worker_group
-from support import levels, order, versions, zygote
+from support import durations, levels, order, versions, zygote
+
+gc.disable()  # until all tests are known: a fifth of what it takes to find them
 
 # Machines that run tests are busy: hypothesis' 200 ms for an example say nothing about khop. Based
 # on the profile in force, which in CI is hypothesis' own.
@@ -25,29 +28,41 @@ settings.load_profile("khop")
 
 def pytest_addoption(parser):
     parser.addoption("--shuffle", type=int, metavar="SEED", help="order files at random")
+    parser.addoption(
+        "--write-durations", action="store_true", help="write tests/support/durations.txt"
+    )
 
 
 @pytest.hookimpl(trylast=True)  # after pytest has enabled faulthandler
-def pytest_configure():
+def pytest_configure(config):
     """Signals, forked programs, and a file for what ends this process: `scripts/test` shows it."""
     torch.set_num_threads(1)  # several wait for each other by spinning
-    gc.disable()  # until all tests are known: a fifth of what it takes to find them
     # A shell that starts the tests in the background has Ctrl-C ignored, by children as well.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "LD_PRELOAD" not in os.environ:  # sanitizers start threads
         zygote.install()
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    if worker == "main" and config.getoption("write_durations"):
+        config.pluginmanager.register(durations.Recorder())
     if folder := os.environ.get("KHOP_TEST_LOGS"):
-        worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
         faulthandler.enable((Path(folder) / f"{worker}.faults").open("w"))
+
+
+def pytest_ignore_collect(collection_path, config):
+    """With `-m 'unit ...'` files without such tests are not read: a third of them."""
+    units = config.option.markexpr.startswith("unit") and collection_path.name.startswith("test_")
+    return (units and not levels.may_have_units(collection_path, Path(__file__).parent)) or None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by levels
 def pytest_collection_modifyitems(config, items):
-    """Levels for all; slow files first, or files in an order of `--shuffle`."""
-    root = Path(__file__).parent
-    levels.mark(items, root)
-    order.arrange(items, root, config.getoption("shuffle"))
+    """Levels for all, and `slow`; slow files first, or files in an order of `--shuffle`."""
+    levels.mark(items, Path(__file__).parent)
+    for item in items:
+        if durations.function_of(item.nodeid) in durations.measured():
+            item.add_marker("slow")
+    order.arrange(items, config.getoption("shuffle"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -78,6 +93,11 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.enable()
+    # In each step of each test pytest adds a handler to every logger that does not propagate: of
+    # PyTorch's there are fifty.
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("torch") and isinstance(logger, logging.Logger):
+            logger.propagate = True
 
 
 @pytest.fixture(autouse=True)

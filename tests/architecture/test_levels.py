@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from support import levels, order
+from support import durations, levels, order
 
 TESTS = Path(__file__).parents[1]
 
@@ -33,6 +33,22 @@ def test_the_table_names_what_there_is() -> None:
     assert set(levels.TABLE) <= set(levels.LEVELS)
 
 
+def test_durations_are_of_tests_that_there_are(request: pytest.FixtureRequest) -> None:
+    """A test that is renamed takes its line along: else it goes last, and counts as fast."""
+    assert len(durations.measured()) > 100
+    files = {name.partition("::")[0] for name in durations.measured()}
+    assert [file for file in sorted(files) if not (TESTS.parent / file).exists()] == []
+    known = {item.path.name for item in request.session.items}
+    found = {durations.function_of(item.nodeid) for item in request.session.items}
+    gone = [
+        name
+        for name in durations.measured()
+        if Path(name.partition("::")[0]).name in known and name not in found
+    ]
+    if len(known) > 300:  # all tests were collected
+        assert gone == []
+
+
 def test_the_longest_path_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"unit": [""], "process": ["a"], "fault": ["a/b.py"], "soak": ["a/c"]}
     monkeypatch.setattr(levels, "TABLE", table)
@@ -41,15 +57,21 @@ def test_the_longest_path_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == ["unit", "unit", "process", "fault", "soak"]
 
 
-def test_order() -> None:
-    """Slow folders first; at random, tests of a file still stand together."""
+def test_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow files first; at random, tests of a file still stand together."""
     names = ["data/a", "data/b", "cli/c", "loader/d", "distributed/e"]
-    items = [SimpleNamespace(path=TESTS / name, number=i) for i in range(2) for name in names]
-    order.arrange(items, TESTS)
+    items = [
+        SimpleNamespace(path=TESTS / name, nodeid=f"{name}::t{i}[x]", number=i)
+        for i in range(2)
+        for name in names
+    ]
+    seconds = {"cli/c::t0": 3.0, "distributed/e::t0": 2.0, "distributed/e::t1": 2.0}
+    monkeypatch.setattr(durations, "measured", lambda: seconds)
+    order.arrange(items)
     assert [item.path.parent.name for item in items[:4]] == ["distributed"] * 2 + ["cli"] * 2
     orders = set()
     for seed in (1, 1, 2, 3):
-        order.arrange(items, TESTS, seed)
+        order.arrange(items, seed)
         assert [item.number for item in items] == [0, 1] * 5
         assert all(a.path == b.path for a, b in zip(items[::2], items[1::2], strict=True))
         orders.add((seed, tuple(item.path.name for item in items)))

@@ -383,7 +383,7 @@ def test_any_homogeneous_graph(data, graph, partitioning):
     def draw_arguments():
         seeds = data.draw(seed_lists(graph.num_nodes))
         options = data.draw(any_options(partitioning[0], len(seeds), True))
-        return data.draw(FANOUTS), torch.tensor(seeds), options
+        return data.draw(FANOUTS), torch.tensor(seeds, dtype=torch.int64), options
 
     compare(graph, partitioning, draw_arguments)
 
@@ -403,6 +403,6 @@ def test_any_heterogeneous_graph(data, graph, partitioning):
                 st.sampled_from([-1, 0, 1, 3]), min_size=len(fanouts), max_size=len(fanouts)
             )
             fanouts = {edge_type: data.draw(hops) for edge_type in graph.edge_types}
-        return fanouts, (node_type, torch.tensor(seeds)), options
+        return fanouts, (node_type, torch.tensor(seeds, dtype=torch.int64)), options
 
     compare(graph, partitioning, draw_arguments)

@@ -31,7 +31,6 @@ def graph_and_batches(draw):
     return graph, _native.Subgraph(*arguments), arguments, batches
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @cases.examples(150)
 @given(graph_and_batches(), st.data())
@@ -52,7 +51,6 @@ def test_any_options(kind, case, data):
         assert read(device, on_device, graph, options) == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "fanouts", [[48, 3], [49, 2], [130, 2], [1000], [15, 10, 5], [-1]], ids=str
 )
@@ -132,7 +130,6 @@ def launches_of(device, graph, relations, num_seeds, fanouts):
     return launches, device.num_launches - before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("num_types", [1, 4])
 @pytest.mark.parametrize("num_relations", [1, 20])
 def test_launches_of_a_batch(device, num_relations, num_types):
@@ -151,7 +148,6 @@ def test_launches_of_a_batch(device, num_relations, num_types):
         assert written == 3
 
 
-@pytest.mark.slow
 def test_stamps_run_out(device):
     """The node table is cleared before its stamps end: after 512 batches with room for 2^22."""
     graph = hub_graph(100, 20)

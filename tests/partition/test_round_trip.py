@@ -99,7 +99,6 @@ def test_features_that_are_strided_read_only_or_of_foreign_byte_order(tmp_path, 
     assert np.array_equal(union(tmp_path / "f").node_attrs[NODE, "x"], x)
 
 
-@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_small_graph(tmp_path_factory, union, draw):

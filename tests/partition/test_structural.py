@@ -67,7 +67,6 @@ def cut_of(partitioner, edge_index):
     return np.mean(labels[src] != labels[dst]), (loads / loads.mean(axis=1, keepdims=True)).max()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind,options,most", CUTS)
 def test_few_edges_are_cut(cut_alone, kind, options, most):
     for num_parts, limit in zip((4, 8), most, strict=True):
@@ -76,7 +75,6 @@ def test_few_edges_are_cut(cut_alone, kind, options, most):
         assert largest <= 1.031
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ALL)
 def test_nodes_edges_and_seeds_are_balanced_together(debian, cut_alone, tmp_path, kind):
     """Where nodes alone are balanced, a part has a fifth more edges than the mean."""

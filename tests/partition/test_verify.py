@@ -47,7 +47,6 @@ def root(sound, tmp_path):
     return shutil.copytree(sound, tmp_path / "f")
 
 
-@pytest.mark.slow
 def test_any_flipped_bit_is_found(root):
     """Every file, meta.json too: first and last byte, and some in between."""
     generator = random.Random(0)

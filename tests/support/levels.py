@@ -64,6 +64,11 @@ def of_path(file, root):
     return level_of[max((key for key in level_of if f"{path}/".startswith(_prefix(key))), key=len)]
 
 
+def may_have_units(file, root):
+    """True for a file whose tests are of level `unit`, or marked so."""
+    return of_path(file, root) == "unit" or "mark.unit" in file.read_text()
+
+
 def _prefix(key):
     return f"{key}/" if key else ""
 

@@ -1,23 +1,25 @@
 """Order of tests: slow files first, or files at random. Tests of a file stay together."""
 
 import random
+from collections import Counter
 
-# Folders whose files take longest. They go first: at the end there is something short for everyone.
-_SLOW = ("scripts", "guide", "examples", "distributed", "cli", "bench")
+from support import durations
 
 
-def arrange(items, root, seed=None):
+def arrange(items, seed=None):
     """Sorts tests in place.
 
     Args:
         items: what pytest has collected.
-        root: folder of tests.
-        seed: of the order of files. If None, slow folders come first.
+        seed: of the order of files. If None, those that take longest come first: at the end there
+            is something short for everyone.
     """
     files = sorted({item.path for item in items})
     if seed is None:
-        turn = {folder: place for place, folder in enumerate(_SLOW)}
-        files.sort(key=lambda file: turn.get(file.relative_to(root).parts[0], len(_SLOW)))
+        seconds = Counter()
+        for item in {durations.function_of(item.nodeid): item for item in items}.values():
+            seconds[item.path] += durations.measured().get(durations.function_of(item.nodeid), 0)
+        files.sort(key=lambda file: -seconds[file])
     else:
         random.Random(seed).shuffle(files)
     places = {file: place for place, file in enumerate(files)}
