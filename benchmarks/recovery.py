@@ -109,7 +109,7 @@ def _measure(case: Case, root: Path, num_nodes: int, arguments: Any) -> dict[str
         longest, taken = max(after)
         gaps.append(longest)
         if case.victim == "server":
-            returned = loader.data.service().endpoint_registry.keeper.last_return
+            returned = loader.data.service().endpoint_registry.supervisor.last_return
             if returned is not None:
                 returns.append(max(0.0, taken - returned))
     loader.shutdown()
@@ -150,10 +150,10 @@ def _killer(loader: DistNeighborLoader, victim: str) -> Callable[[], None]:
 
     def kill() -> None:
         if victim == "sampler":
-            pids = loader._backend.pids
-            os.kill(pids[next(turn) % len(pids)], signal.SIGKILL)
+            workers = loader.workers
+            os.kill(workers[next(turn) % len(workers)].pid, signal.SIGKILL)
         elif victim == "server":
-            for server in loader.data.service().endpoint_registry.keeper.servers.values():
+            for server in loader.data.service().endpoint_registry.supervisor.servers.values():
                 os.kill(server.process.pid, signal.SIGKILL)
 
     return kill
