@@ -48,7 +48,8 @@ class Plan:
         chosen = [f"--shuffle={seed}", "--maxfail=1", *(self.arguments or ["tests"])]
         if self.sanitize is not None:
             return ["bash", "scripts/sanitize", *chosen]
-        workers = [f"-n{os.cpu_count() or 1}", "--dist=worksteal", "--max-worker-restart=0"]
+        files = ["--dist=loadfile", "--no-loadscope-reorder"]
+        workers = [f"-n{os.cpu_count() or 1}", *files, "--max-worker-restart=0"]
         return [sys.executable, "-m", "pytest", *workers, *chosen]
 
 
