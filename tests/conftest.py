@@ -50,7 +50,7 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """With `-m 'unit ...'` files without such tests are not read: a third of them."""
+    """With `-m 'unit ...'` files without such tests are not read."""
     units = config.option.markexpr.startswith("unit") and collection_path.name.startswith("test_")
     return (units and not levels.may_have_units(collection_path, Path(__file__).parent)) or None
 

@@ -2,7 +2,7 @@
 
 `durations.txt` beside this module has a line for each test function whose slowest case took
 `SLOW` seconds or more, and the seconds of all its cases: on two cores, beside other tests.
-`pytest --write-durations` writes it anew after a whole run.
+`scripts/test --write-durations` writes it anew, at the end of a run of all tests.
 """
 
 from collections import defaultdict
