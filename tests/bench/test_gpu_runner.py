@@ -100,14 +100,15 @@ def test_whoever_is_killed_keeps_what_was_found(options):
     log = options.out / "gpu_check.log"
     try:
         deadline = time.monotonic() + 60
-        while not (log.exists() and "half" in log.read_text()):
+        # A whole line: the command's own heading, written first, says "half" too.
+        while not (log.exists() and log.read_text().endswith("\nhalf\n")):
             assert time.monotonic() < deadline
             time.sleep(0.02)
     finally:
         program.kill()
         program.wait(30)
     assert [step["last_lines"] for step in found_by(options, "one")["steps"]] == [["kept"]]
-    assert log.read_text().endswith("half\n")
+    assert log.read_text().endswith("\nhalf\n")
 
 
 def test_commands_find_this_checkout():
