@@ -67,8 +67,8 @@ def partition_graph(
             `MetisPartitioner`, `ClusterMetisPartitioner`); 'assigned', with `owners` (see
             `AssignedPartitioner`); or a subclass of `PartitionerBase`, with its own.
         edge_dir: neighbours are drawn against the edges ('in', as PyG does) or along them ('out').
-        **options: `time_attr`, `weight_attr`, `neighbor_ids`, `seed`, `overwrite`, `progress`: see
-            `PartitionerBase`; and those of the method.
+        **options: `time_attr`, `weight_attr`, `neighbor_ids`, `edge_ids`, `seed`, `overwrite`,
+            `progress`: see `PartitionerBase`; and those of the method.
 
     Returns:
         The summary of the folder; notebooks show it as a table. Its `left_out` names attributes
