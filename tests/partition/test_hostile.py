@@ -97,7 +97,7 @@ def test_a_fifo_is_not_waited_for(root, name):
 def test_paths_that_lead_elsewhere(root, path):
     """meta.json lists files of the folder, and nothing else; also `khop verify` looks nowhere."""
     forge(root, set_in("files", path, value={"bytes": 1, "sha256": "0" * 64}))
-    with pytest.raises(FolderError, match="damaged: the files: lists file .* no folder has"):
+    with pytest.raises(FolderError, match=r"damaged: the files: lists file .* no folder has"):
         PartitionFolder(root)
     assert len(verify_folder(root)) == 1
 
@@ -122,7 +122,9 @@ def test_names_do_not_become_paths(root, tmp_path, secret, name):
 @pytest.mark.parametrize("value", [-1, 1.5, "7", True, None, 2**60, [1]])
 def test_lengths_of_files(root, value):
     forge(root, set_in("files", map_path(NODE), "bytes", value=value))
-    with pytest.raises(FolderError, match="damaged: the files.*bytes must be an integer from 1 to"):
+    with pytest.raises(
+        FolderError, match=r"damaged: the files.*bytes must be an integer from 1 to"
+    ):
         PartitionFolder(root)
 
 

@@ -53,11 +53,12 @@ def run(arguments: argparse.Namespace) -> int:
     is_khop = (Path(arguments.input) / META_FILE).is_file()
     is_old = is_khop and PartitionFolder(arguments.input).version < VERSION_RANGES
     to = arguments.to or ("distdgl" if is_khop and not is_old and arguments.output else "khop")
-    if is_khop == (to == "khop") and not (is_old or arguments.in_place):
-        raise ValueError(f"'{arguments.input}' is a folder of {to} already, of this version")
-    if (arguments.output is None) != (is_khop and to == "khop" and arguments.in_place):
+    upgrades = is_khop and to == "khop"
+    if arguments.in_place != (arguments.output is None) or (arguments.in_place and not upgrades):
         raise ValueError("name an OUTPUT, or pass --in-place to upgrade a khop folder itself")
-    if is_khop and to == "khop":
+    if to == "distdgl" and not is_khop:
+        raise ValueError(f"'{arguments.input}' is a folder of {to} already")
+    if upgrades:
         return _upgrade(arguments)
     if arguments.jobs is not None:
         raise ValueError("--jobs is for upgrades of khop's folders: leave it out")

@@ -18,7 +18,6 @@ from khop.partition.out_of_core.folder_checksums import FolderChecksums
 from khop.partition.out_of_core.resources import Resources
 from khop.partition.out_of_core.workspace import DiskWorkspace, run_name
 from khop.partition.summary import FolderSummary
-from khop.private_folders import written_whole
 from khop.storage.folder import (
     VERSION_RANGES,
     FolderWriter,
@@ -26,6 +25,7 @@ from khop.storage.folder import (
     Written,
     check_output,
     description_of,
+    draft_of,
     temporary_of,
 )
 from khop.tables import human_bytes
@@ -178,10 +178,13 @@ def _describe(folder: PartitionFolder, files: dict[str, Written]) -> None:
     """Replace the description of a folder; meta.json, which makes it the new one, last."""
     described = description_of(folder.meta, files, folder.fingerprint)
     for name, content in described.items():
-        with written_whole(folder.root.resolve() / name) as opened:
+        draft = folder.root / draft_of(name)  # the same in each run: none is left by a killed one
+        draft.unlink(missing_ok=True)
+        with draft.open("xb") as opened:
             opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())
+        draft.replace(folder.root / name)
         descriptor = os.open(folder.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)

@@ -24,6 +24,7 @@ from khop.storage.folder import (
     Written,
     cache_attr_path,
     cache_path,
+    draft_of,
     edge_attr_path,
     edge_path,
     map_path,
@@ -104,7 +105,8 @@ def _check_files(folder: PartitionFolder, checksums: FolderChecksums) -> Iterato
             where = _where(found, described)
             yield f"{found.path}: its bytes have changed (checksum differs{where})"
     here = {str(file.relative_to(folder.root)) for file in folder.root.rglob("*") if file.is_file()}
-    for path in sorted(here - set(folder.files) - {META_FILE, RANGES_FILE}):
+    about = {META_FILE, RANGES_FILE}  # and what an upgrade that was ended will write anew
+    for path in sorted(here - set(folder.files) - about - {draft_of(name) for name in about}):
         yield f"{path}: not part of the folder"
 
 

@@ -249,6 +249,11 @@ def description_of(
     return {RANGES_FILE: rows, **described} if digests else described
 
 
+def draft_of(name: str) -> str:
+    """Return the name of a file that will replace one that describes a folder."""
+    return f".{name}.new"
+
+
 def lock(folder: PrivateFolder) -> None:
     """Lock a folder that is being written, until it is closed.
 
