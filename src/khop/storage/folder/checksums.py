@@ -119,7 +119,8 @@ def hash_ranges(descriptor: int, nbytes: int, threads: int | None = None) -> lis
 
 def hash_range(descriptor: int, nbytes: int, first: int) -> str:
     """Return the digest of the range that begins at `first`, of a file of `nbytes`."""
-    return _hash(descriptor, first, min(RANGE_BYTES, nbytes - first)).hexdigest()
+    digest: str = _hash(descriptor, first, min(RANGE_BYTES, nbytes - first)).hexdigest()
+    return digest
 
 
 def default_threads() -> int:
