@@ -184,7 +184,7 @@ def test_processes_and_graph_servers(plain):
 
 
 def test_other_tools(plain, tmp_path):
-    """DistDGL's original ids are the folder's; features by id, as GLT adds them, need the user's."""
+    """DistDGL's original ids are the folder's; GLT's features by id need the user's."""
     root, data = plain
     to_distdgl(root, tmp_path / "dgl")
     from_distdgl(tmp_path / "dgl", tmp_path / "back")

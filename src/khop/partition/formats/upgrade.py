@@ -39,7 +39,7 @@ _ENTRY_BYTES = 512
 
 @dataclass(frozen=True)
 class UpgradePlan:
-    """What an upgrade reads and writes.
+    """Plan of an upgrade: bytes that are read and written.
 
     Attributes:
         folder: the folder that is upgraded.

@@ -43,7 +43,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class ReadFile:
-    """What has been computed of a file.
+    """Digests of a file that have been computed.
 
     Attributes:
         stamp: its size, times of change, device and number: another file, or a changed one, is
@@ -59,7 +59,7 @@ class ReadFile:
 
 @dataclass
 class ChecksumJournal:
-    """How far the checksums of a folder have been computed, by path."""
+    """Journal of the checksums of a folder, by path."""
 
     format: Literal[1] = 1
     files: Annotated[dict[str, ReadFile], ENTRIES] = field(default_factory=dict)

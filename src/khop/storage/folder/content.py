@@ -62,7 +62,7 @@ class FileMeta:
 
 @dataclass(frozen=True)
 class Listing:
-    """What meta.json says beside the description.
+    """Content of meta.json beside the description.
 
     Attributes:
         files: path -> length and checksum of every file but meta.json and `RANGES_FILE`.

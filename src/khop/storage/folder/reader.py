@@ -156,6 +156,8 @@ class PartitionFolder:
 
         Raises:
             FolderError: the folder is of an earlier version, without digests, or they are damaged.
+
+        :meta private:
         """
         if self.version < VERSION_RANGES:
             raise FolderError(
