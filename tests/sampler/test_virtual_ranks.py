@@ -66,7 +66,7 @@ def test_equally_many(case, drop_last):
 
 @given(begun(), st.booleans(), st.integers(0, 20))
 def test_progress_is_what_trainers_took(case, even, rounds):
-    """After any number of rounds each virtual rank has made a prefix, of the length that is told."""
+    """After any number of rounds a virtual rank has made a prefix of its batches."""
     counts, delivered, trainers = case
     ranks = ranks_of(counts, trainers, even=even)
     taken = {batch for share in shares_of(ranks, delivered) for batch in share[:rounds]}

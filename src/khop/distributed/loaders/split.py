@@ -109,7 +109,7 @@ def link_split(
     link_type, _ = split_links(info, link_type, "link_type")
     ends = checked_links(info, link_type, edge_label_index).cpu()
     rank, homes = _trainer(dataset, rank, homes)
-    links = to_int64(ends, "edge_label_index")
+    links = np.stack([to_int64(ends[side], "edge_label_index") for side in (0, 1)])
     return torch.from_numpy(shares_of_links(dataset, link_type, links, homes)[rank])
 
 
