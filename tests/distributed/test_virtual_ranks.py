@@ -18,6 +18,7 @@ from khop.distributed import (
     DistNeighborLoader,
     DistSubGraphLoader,
     MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
     link_split,
     node_split,
 )
@@ -25,6 +26,7 @@ from khop.distributed.loaders.split import distribute
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader, merge_states
 from khop.partition import RangeBook
 from support.cluster import jobs, resume_jobs
+from support.cluster.servers import cluster
 
 _RANKS = 4
 _COMMON = {"batch_size": 8, "shuffle": True, "seed": 11}
@@ -256,6 +258,27 @@ def test_damaged_states(graph, dataset):
             virtual(dataset, graph).load_state_dict(state)
 
 
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_graph_servers_make_them(graph, folder_of, shared_memory):
+    """Through samplers on this machine, and through a receiver; any server makes any batch."""
+    workers = RemoteDistSamplingWorkerOptions(shared_memory=shared_memory)
+    homes = {"homes": homes_of(4, 2)}
+    options = {"worker_options": workers, "num_virtual_ranks": 4, **_COMMON}
+    with cluster(folder_of("random", 2), [[0], [1]], 1) as servers, servers.client() as client:
+        shares = [node_split("train_mask", client.graph, rank=v, **homes) for v in range(4)]
+        loader = DistNeighborLoader(None, [4, 3], "train_mask", **options)
+        twins = [
+            NeighborLoader(graph, [4, 3], share, stream=v, **_COMMON)
+            for v, share in enumerate(shares)
+        ]
+        expected = in_turn([list(twin) for twin in twins])
+        assert check_same(loader, expected) == len(loader)
+        with pytest.raises(ValueError, match="one list, those of all trainers"):
+            lists = [share.tolist() for share in shares[:2]]
+            options["worker_options"] = RemoteDistSamplingWorkerOptions(server_rank=[0, 1])
+            DistNeighborLoader(None, [4, 3], lists, **options)
+
+
 @pytest.mark.timeout(400)
 def test_trainers_come_and_go(graph, folder_of, tmp_path):
     """Three trainers begin an epoch, two go on and end it, and so do four where the two were.
@@ -264,18 +287,20 @@ def test_trainers_come_and_go(graph, folder_of, tmp_path):
     with three, which at first are the trainers.
     """
     root = str(folder_of("random", 3))
+    homes = {3: [0, 1, 2], 2: [0, 1], 4: [0, 1, 2, 0]}
     batches = {3: 2, 2: 3, 4: 2}
 
     def run(world, before, **others):
         arguments = {"root": root, "batches": batches[world], "to": str(tmp_path / str(world))}
+        arguments["homes"] = homes[world]
         arguments["from"] = None if before is None else str(tmp_path / str(before))
         program = resume_jobs.__name__
         started = jobs.start_trainers("virtual", {**arguments, **others}, world, program=program)
         return jobs.finish_trainers(started, 200)
 
-    found = {3: run(3, None, homes=[0, 1, 2])}
-    found[2] = run(2, 3, homes=[0, 1], also_serve={"1": [2]})
-    found[4] = run(4, 2, homes=[0, 1, 2, 0])
+    found = {3: run(3, None)}
+    found[2] = run(2, 3, also_serve={"1": [2]})
+    found[4] = run(4, 2)
     dataset = DistDataset().load(root, 0, also_serve=[1, 2])
     for name, num_ranks in (("twelve", 12), ("three", 3)):
         shares = [

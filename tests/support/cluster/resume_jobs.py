@@ -127,6 +127,19 @@ def virtual_loaders(arguments, is_first):
     return made
 
 
+def refuse_other_seeds(dataset):
+    """Trainers that pass their own shares are told so, each of them."""
+    from khop.distributed import DistNeighborLoader, node_split
+    from khop.errors import RendezvousError
+
+    try:
+        DistNeighborLoader(dataset, [2], node_split("train_mask"), num_virtual_ranks=2, seed=1)
+    except RendezvousError as error:
+        assert "the seeds of all trainers, not a share" in str(error)
+    else:
+        raise AssertionError("shares were taken for the seeds of all")
+
+
 def virtual_digests(batches):
     """Of every batch, without the positions of its seeds, which depend on the list of seeds."""
     from khop.loader.iteration.fingerprint import digest
@@ -144,6 +157,7 @@ def job_virtual(arguments):
 
     dist.init_process_group("gloo")
     loaders = virtual_loaders(arguments, arguments["from"] is None)
+    refuse_other_seeds(loaders["twelve"].data)
     if arguments["from"] is None:
         for loader in loaders.values():
             list(loader)
