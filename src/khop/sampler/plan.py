@@ -64,6 +64,8 @@ class EpochPlan:
                 f"batches of {list(self.sizes)} for {self.num_seeds} seeds, at most "
                 f"{self.batch_size} in each"
             )
+        if self.keys is not None and len(self.keys) != self.num_batches:
+            raise ValueError(f"{len(self.keys)} keys for {self.num_batches} batches")
 
     @cached_property
     def num_batches_alone(self) -> int:

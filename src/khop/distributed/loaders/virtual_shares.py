@@ -1,7 +1,7 @@
 """Shares of virtual ranks, and what one trainer makes of them in an epoch. Runs in trainers.
 
-`khop.sampler.virtual_ranks` divides batches among trainers. Here each virtual rank gets its seeds,
-and the batches of one trainer become one plan, whose batches have the keys of their virtual ranks.
+`khop.loader.iteration.virtual_ranks` divides batches among trainers. Here each virtual rank gets
+its seeds. The batches of one trainer become one plan, with the keys of their virtual ranks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from khop.distributed.job.context import TrainerContext
 from khop.errors import RendezvousError
 from khop.loader.arguments import check_positive
 from khop.loader.iteration.virtual_cursor import VirtualProgress
+from khop.loader.iteration.virtual_ranks import VirtualRanks
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
-from khop.sampler.virtual_ranks import VirtualRanks
 from khop.typing import Int64Array
 
 

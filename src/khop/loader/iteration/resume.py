@@ -83,7 +83,7 @@ class LoaderFingerprint:
 
 
 _DESCRIBED = {
-    "seeds": "other seeds or links",
+    "seeds": "other seeds or links (for shares of a job of another size, see num_virtual_ranks)",
     "sampling": "another graph, or other options of sampling (num_neighbors, replace, ...)",
 }
 

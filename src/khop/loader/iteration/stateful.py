@@ -103,6 +103,9 @@ class StatefulLoader:
         `torch.distributed.checkpoint` can hold the states of all. Names and meaning are those of
         torchdata's `StatefulDataLoader`. The call changes nothing.
 
+        With `num_virtual_ranks`, the state is that of all virtual ranks, and the same on every
+        trainer: all of them save it after equally many batches.
+
         Raises:
             ValueError: torch's workers deliver batches in any order (`in_order=False`).
         """
@@ -123,8 +126,8 @@ class StatefulLoader:
 
         Args:
             state_dict: result of `state_dict` of a loader with the same seeds, options of sampling,
-                batch size, order and seed, in memory or distributed. An empty dictionary loads
-                nothing.
+                batch size, order and seed, in memory or distributed. With `num_virtual_ranks`, the
+                number of trainers may have been another. An empty dictionary loads nothing.
 
         Raises:
             TypeError: `state_dict` is not a dictionary.

@@ -1,9 +1,9 @@
 """Progress of a loader with virtual ranks, saved and restored by virtual rank. Runs in the trainer.
 
 All trainers of a job take equally many batches between two states, as DDP has them do. Then each of
-them knows the progress of all virtual ranks (`khop.sampler.virtual_ranks`), and every trainer's
-state is the same: an entry for each virtual rank, of the form that a loader without virtual ranks
-has for its trainer. Any number of trainers can load it.
+them knows the progress of all virtual ranks (`virtual_ranks`), and every trainer's state is the
+same: an entry for each virtual rank, of the form that a loader without virtual ranks has for its
+trainer. Any number of trainers can load it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from khop.loader.iteration.resume import (
     key_of,
     make_entry,
 )
-from khop.sampler.virtual_ranks import VirtualRanks
+from khop.loader.iteration.virtual_ranks import VirtualRanks
 
 
 @dataclass

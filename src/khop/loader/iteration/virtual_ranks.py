@@ -1,4 +1,4 @@
-"""Virtual ranks: division of an epoch's batches among any number of trainers. Imports no torch.
+"""Virtual ranks: division of an epoch's batches among any number of trainers. Runs in them.
 
 An epoch has a number of virtual ranks that does not depend on the number of trainers. Each has its
 share of the seeds, its stream of random numbers and its plan, so that its batches are the same

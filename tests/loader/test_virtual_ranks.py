@@ -7,7 +7,7 @@ import itertools
 
 from hypothesis import example, given, strategies as st
 
-from khop.sampler.virtual_ranks import VirtualRanks, assign_by_home
+from khop.loader.iteration.virtual_ranks import VirtualRanks, assign_by_home
 
 _COUNTS = st.lists(st.integers(0, 6), min_size=1, max_size=7)
 _TRAINERS = st.lists(st.integers(0, 2), min_size=1, max_size=5)
