@@ -20,11 +20,9 @@ from khop.distributed.loaders.collate import Assembler, Tensors, batch_edge_type
 from khop.distributed.loaders.device_transfer import DeviceTransfer, PendingTransfer, TargetDevice
 from khop.distributed.loaders.virtual_shares import (
     VirtualShares,
-    agree_on_batches,
     agreed_number,
     check_agreement,
     check_virtual_ranks,
-    virtual_homes,
 )
 from khop.distributed.options import WorkerOptions
 from khop.distributed.sampling.pipeline import PipelineSpec
@@ -138,11 +136,13 @@ class DistLoader(StatefulLoader, abc.ABC):
         options = [num_virtual_ranks, plan.batch_size, plan.drop_last, self._shuffle, even_batches]
         seeds = [self._keys.seed, digest(self._described_seeds(None))]
         check_agreement(data.context, [*options, *seeds])
-        homes = virtual_homes(num_virtual_ranks, data.num_partitions)
+        homes = [rank % data.num_partitions for rank in range(num_virtual_ranks)]
         shares = self._shares(homes)
         plans = [replace(plan, num_seeds=len(share)) for share in shares]
         if even_batches:
-            plans = agree_on_batches(plans, "virtual ranks")
+            counts = [(share.num_batches_alone, share.num_seeds) for share in plans]
+            agreed = agreed_number(counts, plan.drop_last, "virtual ranks")
+            plans = [replace(share, num_batches_asked=agreed) for share in plans]
         num_batches = [plan.num_batches for plan in plans]
         ranks = VirtualRanks(num_batches, homes, data.homes, even_batches, plan.drop_last)
         return VirtualShares(shares, plans, ranks, data.context.rank, self._shuffle)
@@ -339,5 +339,4 @@ def _agree_on_batches(context: TrainerContext, plan: EpochPlan, drop_last: bool)
         name,
         "make this loader (pass even_batches=False to loaders that only some trainers make)",
     )
-    batches, seeds = zip(*gathered, strict=True)
-    return replace(plan, num_batches_asked=agreed_number(batches, seeds, drop_last, "trainers"))
+    return replace(plan, num_batches_asked=agreed_number(gathered, drop_last, "trainers"))

@@ -87,13 +87,14 @@ class DistClusterLoader(DistNeighborLoader):
         graph = check_data(data, edge_dir, worker_options)
         of_node = _assignment(graph, assignment)
         sizes = np.bincount(of_node)
-        self._homes = _homes_of(graph, of_node, len(sizes))
-        if clusters is None and num_virtual_ranks is not None:
-            self.clusters = np.arange(len(sizes))
-        elif clusters is None:
-            self.clusters = _divided(graph, self._homes, graph.homes)[graph.context.rank]
-        else:
+        if clusters is None or num_virtual_ranks is not None:
+            self._homes = _homes_of(graph, of_node, len(sizes))
+        if clusters is not None:
             self.clusters = _checked(clusters, len(sizes))
+        elif num_virtual_ranks is not None:
+            self.clusters = np.arange(len(sizes))
+        else:
+            self.clusters = _divided(graph, self._homes, graph.homes)[graph.context.rank]
         by_cluster, ends = np.argsort(of_node, kind="stable"), np.cumsum(sizes)
         pieces = [by_cluster[ends[c] - sizes[c] : ends[c]] for c in self.clusters.tolist()]
         nodes = np.concatenate([np.empty(0, np.int64), *pieces])

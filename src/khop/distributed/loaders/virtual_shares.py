@@ -7,7 +7,6 @@ its seeds. The batches of one trainer become one plan, with the keys of their vi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -92,11 +91,6 @@ def check_virtual_ranks(
         )
 
 
-def virtual_homes(num_virtual_ranks: int, num_partitions: int) -> list[int]:
-    """Return the home partition of each virtual rank, whatever the trainers' homes are."""
-    return [rank % num_partitions for rank in range(num_virtual_ranks)]
-
-
 def check_agreement(context: TrainerContext, described: Sequence[Any]) -> None:
     """Check that all trainers make the same loader with virtual ranks; they call it together.
 
@@ -121,36 +115,20 @@ def check_agreement(context: TrainerContext, described: Sequence[Any]) -> None:
             )
 
 
-def agree_on_batches(plans: Sequence[EpochPlan], of: str) -> list[EpochPlan]:
-    """Return plans with equal numbers of batches: the smallest with `drop_last`, else the largest.
+def agreed_number(counts: Sequence[Sequence[int]], drop_last: bool, of: str) -> int:
+    """Return a number of batches for several shares: the smallest with `drop_last`, or the largest.
 
     Args:
-        plans: plans of the same options.
-        of: whose plans they are, for the error message.
+        counts: numbers of batches and of seeds of each share.
+        drop_last: see `EpochPlan`.
+        of: whose shares they are, for the error message.
 
     Raises:
         ValueError: a share has fewer seeds than that.
     """
-    agreed = agreed_number(
-        [plan.num_batches_alone for plan in plans],
-        [plan.num_seeds for plan in plans],
-        plans[0].drop_last,
-        of,
-    )
-    return [replace(plan, num_batches_asked=agreed) for plan in plans]
-
-
-def agreed_number(batches: Sequence[int], seeds: Sequence[int], drop_last: bool, of: str) -> int:
-    """Return the number of batches for several shares; see `agree_on_batches`.
-
-    Args:
-        batches: number of batches of each share alone.
-        seeds: number of seeds of each.
-        drop_last: take the smallest number.
-        of: whose shares they are, for the error message.
-    """
-    agreed = min(batches) if drop_last else max(batches)
-    if not drop_last and any(count < agreed for count in seeds):
+    batches, seeds = zip(*counts, strict=True)
+    agreed: int = min(batches) if drop_last else max(batches)
+    if not drop_last and min(seeds) < agreed:
         raise ValueError(
             f"{of} have {list(seeds)} seeds: some have fewer than the {agreed} batches that the "
             "others make. Divide the seeds with node_split, or pass even_batches=False"
