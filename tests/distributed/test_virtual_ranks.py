@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from khop.distributed import (
     CollocatedDistSamplingWorkerOptions,
@@ -24,7 +25,7 @@ from khop.distributed import (
 )
 from khop.distributed.loaders.split import distribute
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader, merge_states
-from khop.partition import RangeBook
+from khop.partition import RandomPartitioner, RangeBook
 from support.cluster import jobs, resume_jobs
 from support.cluster.servers import cluster
 
@@ -140,6 +141,34 @@ def test_one_virtual_rank(graph, dataset):
             for name in ("n_id", "e_id", "edge_index", "x"):
                 assert torch.equal(got[name], want[name])
     assert ones[0].state_dict() == plain.state_dict() == ones[1].state_dict()
+
+
+def test_times_of_seeds(tmp_path):
+    """Each seed keeps its time, in batches and in states."""
+    ids = torch.arange(60)
+    draw = torch.Generator().manual_seed(2)
+    graph = Data(
+        x=ids.float().view(-1, 1),
+        edge_index=torch.randint(60, (2, 300), generator=draw),
+        time=ids % 17,
+    )
+    RandomPartitioner.from_data(graph, tmp_path / "parts", 2, time_attr="time").partition()
+    dataset, times = DistDataset().load(tmp_path / "parts", 0, also_serve=[1]), (ids + 3) % 17
+    common = {"time_attr": "time", **_COMMON}
+    loader = DistNeighborLoader(
+        dataset, [3, 2], None, input_time=times, num_virtual_ranks=2, **common
+    )
+    shares = [node_split(ids, dataset, rank=v, homes=[0, 1]) for v in range(2)]
+    twins = [
+        NeighborLoader(graph, [3, 2], share, times[share], stream=v, **common)
+        for v, share in enumerate(shares)
+    ]
+    expected = in_turn([list(twin) for twin in twins])
+    for got, want in zip(loader, expected, strict=True):
+        assert torch.equal(got.n_id, want.n_id)
+        assert torch.equal(got.seed_time, want.seed_time)
+    entries = [entry for twin in twins for entry in twin.state_dict().values()]
+    assert list(loader.state_dict().values()) == entries
 
 
 def test_positions_are_those_in_the_list_of_all(graph, dataset):
