@@ -11,12 +11,13 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
 
 from khop import _native
+from khop.codec import AtMost
 from khop.data import Feature
 from khop.data.arrays import narrowest_int, storage_dtype
 from khop.data.weights import weight_values
@@ -40,7 +41,7 @@ from khop.storage.folder import (
 from khop.storage.folder.checksums import hash_ranges, num_ranges
 from khop.typing import Array, EdgeDir, EdgeType, Int64Array, NodeType
 
-Files = dict[str, Written]
+Files = Annotated[dict[str, Written], AtMost(1 << 24)]
 Exchange = Callable[[Files], Files]
 
 WEIGHTS = "edge_weight"
