@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -29,8 +28,6 @@ def short_ranges(monkeypatch):
     """Ranges of a thousand bytes, and an entry in the journal for each."""
     for module in (checksums, folder_checksums, verify):
         monkeypatch.setattr(module, "RANGE_BYTES", RANGE)
-    for module in (checksums, folder_checksums, sys.modules[PartitionFolder.__module__]):
-        monkeypatch.setattr(module, "num_ranges", lambda nbytes: -(-nbytes // RANGE))
     monkeypatch.setattr(folder_checksums, "_CHECKPOINT_BYTES", 1)
 
 

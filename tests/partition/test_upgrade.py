@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import signal
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,10 +32,6 @@ def short_ranges(monkeypatch):
     """Ranges of 100 bytes, and an entry in the journal for each."""
     for module in (checksums, folder_checksums):
         monkeypatch.setattr(module, "RANGE_BYTES", 100)
-        monkeypatch.setattr(module, "num_ranges", lambda nbytes: -(-nbytes // 100))
-    monkeypatch.setattr(
-        sys.modules[PartitionFolder.__module__], "num_ranges", lambda n: -(-n // 100)
-    )
     for module in (folder_checksums, workspace):
         monkeypatch.setattr(module, "_CHECKPOINT_BYTES", 1)
     monkeypatch.setattr(upgrade, "_CHUNK_BYTES", 100)

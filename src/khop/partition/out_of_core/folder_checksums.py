@@ -30,7 +30,6 @@ from khop.storage.folder.checksums import (
     Sha256,
     default_threads,
     hash_range,
-    num_ranges,
 )
 from khop.typing import Progress
 
@@ -174,7 +173,7 @@ class FolderChecksums:
         times = status.st_mtime_ns, status.st_ctime_ns
         stamp = [nbytes, *(max(0, t) for t in times), status.st_dev, status.st_ino]
         known = self._journal.files.get(path)
-        if known is None or known.stamp != stamp or len(known.ranges) > num_ranges(nbytes):
+        if known is None or known.stamp != stamp or not _fits(known, nbytes):
             known = ReadFile(stamp, [])
         reading = _Reading(FileChecksums(path), descriptor, known)
         if self._whole and nbytes > RANGE_BYTES:  # the state of its SHA-256 cannot be kept
@@ -216,6 +215,16 @@ class FolderChecksums:
         if self._unsaved >= _CHECKPOINT_BYTES:
             write_journal(self._work, self._journal)
             self._unsaved = 0
+
+
+def _fits(known: ReadFile, nbytes: int) -> bool:
+    """Return True if digests can be those of a file of a size."""
+    begun = min(nbytes, RANGE_BYTES * len(known.ranges))
+    try:
+        Written(begun, known.ranges)
+    except ValueError:
+        return False
+    return known.whole is None or begun == nbytes
 
 
 class _Reading:
