@@ -192,7 +192,7 @@ def test_seeds_of_a_heterogeneous_graph(tmp_path, seeds):
     ({"batch_size": 0}, ValueError, "batch_size"),
     ({"batch_size": 2.0}, TypeError, "batch_size"),
     ({"seed": -1}, ValueError, "seed"),
-    ({"seed": 1, "random_seed": 2}, ValueError, "random_seed"),
+    ({"seed": 1, "random_seed": 2}, TypeError, "random_seed"),
     ({"edge_dir": "both"}, ValueError, "edge_dir"),
 ])  # fmt: skip
 def test_loader_options(dataset, options, error, match):

@@ -27,7 +27,7 @@ def make_loader(source, devices="cpu", to_device="emulated", seeds=SEEDS, batch_
         batch_size=batch_size,
         with_edge=True,
         collect_features=True,
-        to_device=to_device,
+        device=to_device,
         seed=5,
         worker_options=MpDistSamplingWorkerOptions(1, worker_devices=devices),
     )

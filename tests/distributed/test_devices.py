@@ -135,7 +135,7 @@ def test_links(twin_root, device, graph, kind, links, options):
         edge_label_index=given,
         with_edge=True,
         collect_features=True,
-        to_device=device,
+        device=device,
         worker_options=MpDistSamplingWorkerOptions(1, worker_devices=torch_name(device)),
         **common,
     )
@@ -166,7 +166,7 @@ def test_several_partitions(twin_root, device, graph, seeds, kind, options):
                     with_edge=True,
                     collect_features=True,
                     worker_options=MpDistSamplingWorkerOptions(1, worker_devices=[device]),
-                    to_device=to_device,
+                    device=to_device,
                     **common,
                 )
             same_epoch(loader, NeighborLoader(getattr(twins, graph)(), [3, 2], seeds, **common))
@@ -199,7 +199,7 @@ def test_samplers_need_no_torch():
 
 def make_loader(source, devices, **keywords):
     """A loader of 500 nodes, and what it shall deliver."""
-    options = {"to_device": "emulated", "batch_size": 16, "shuffle": True, "seed": 5}
+    options = {"device": "emulated", "batch_size": 16, "shuffle": True, "seed": 5}
     return DistNeighborLoader(
         source if isinstance(source, DistDataset) else DistDataset().load(source, 0),
         jobs.FANOUTS,
@@ -273,7 +273,7 @@ def test_killed_sampler(graph, folder_of):
 
 
 @pytest.mark.skipif(HAS_GPU or HAS_FAKE, reason="there is a GPU")
-@pytest.mark.parametrize("option", ["worker_devices", "to_device"])
+@pytest.mark.parametrize("option", ["worker_devices", "device"])
 def test_missing_gpu_is_reported_before_processes_start(folder_of, option):
     """The trainer says so, and what for, before any process is started."""
     dataset = DistDataset().load(folder_of("random", 1), 0)
@@ -282,7 +282,7 @@ def test_missing_gpu_is_reported_before_processes_start(folder_of, option):
         DistNeighborLoader(
             dataset,
             [2],
-            to_device=to_device,
+            device=to_device,
             worker_options=MpDistSamplingWorkerOptions(1, worker_devices=[workers]),
         )
     assert jobs.khop_processes() == []
@@ -327,7 +327,7 @@ def test_pinned_memory(graph, folder_of, devices):
             seed=5,
             with_edge=True,
             collect_features=True,
-            to_device="cuda",
+            device="cuda",
             worker_options=MpDistSamplingWorkerOptions(
                 2, worker_devices=[devices, "cpu"], pin_memory=True
             ),

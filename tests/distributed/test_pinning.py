@@ -131,7 +131,7 @@ def test_copies_that_the_user_does_not_wait_for(gpu, graph, folder_of, to_device
         batch_size=16,
         seed=5,
         collect_features=True,
-        to_device=to_device,
+        device=to_device,
         worker_options=MpDistSamplingWorkerOptions(1, pin_memory=True, channel_size="300KB"),
     )
     copies = []

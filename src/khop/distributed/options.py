@@ -65,12 +65,12 @@ class MpDistSamplingWorkerOptions:
         worker_devices: devices on which samplers draw and gather: 'cpu', 'cuda:0' or a
             `torch.device`, or a list of such, assigned to samplers round-robin. If None, the CPU;
             batches are the same. 'cuda' is torch's current GPU when the loader is made. One sampler
-            per GPU is enough (docs/devices.md). If a device is the loader's `to_device`, samplers
+            per GPU is enough (docs/devices.md). If a device is the loader's `device`, samplers
             write batches where the trainer reads them. `DistDataset.load` sets the placement of
             graph and attributes. With several partitions, hops need rows of all of them: samplers
             then draw on the CPU, with a warning, and gather their own part's attributes on the
-            device if it is also `to_device`. 'emulated' and 'emulated:7' are for tests: devices
-            emulated on the CPU.
+            device if it is also the loader's `device`. 'emulated' and 'emulated:7' are for tests:
+            devices emulated on the CPU.
         worker_concurrency: batches that a sampler keeps in flight, and makes ahead of the trainer;
             1 to 32. It makes up to 64 small batches ahead.
         master_addr, master_port, num_rpc_threads: accepted, not needed.
@@ -78,11 +78,11 @@ class MpDistSamplingWorkerOptions:
         channel_size: bytes of shared memory for all samplers together, '1GB' or a number. If None,
             estimated from fan-outs and feature widths. Memory is allocated at its first use.
             Batches that do not fit get separate memory.
-        pin_memory: if the loader's `to_device` is a GPU: register the shared memory with CUDA,
+        pin_memory: if the loader's `device` is a GPU: register the shared memory with CUDA,
             once, so that copies to the GPU are asynchronous; all of that memory is allocated at
             once. Otherwise: return batches in torch's page-locked memory, as PyTorch's loaders do,
             for `batch.to('cuda', non_blocking=True)`; that costs a copy of each batch. Samplers on
-            a GPU other than `to_device` lock the host memory that they copy batches to.
+            a GPU other than the loader's `device` lock the host memory that they copy batches to.
         use_all2all: not supported.
         max_restarts: number of restarts of dead samplers, over the life of the loader; default: 3.
         standby: keep a process in reserve (some 30 MB) that replaces a dead sampler without

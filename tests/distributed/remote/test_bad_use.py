@@ -52,14 +52,19 @@ def test_errors_arrive_as_they_are(client):
     """An exception of a sampler on a server has its type, its text and its traceback."""
     links = torch.tensor([[0, 1], [2, 3]])
     loader = DistLinkNeighborLoader(
-        None, [2], 1, links, neg_sampling="triplet", strict_negatives=True
+        None,
+        [2],
+        batch_size=1,
+        edge_label_index=links,
+        neg_sampling="triplet",
+        strict_negatives=True,
     )
     with pytest.raises(ValueError, match="no strict negative can be drawn for source") as error:
         list(loader)
     assert "Traceback" in str(error.value)
     with pytest.raises(ValueError, match="no strict negative"):  # the loader goes on
         list(loader)
-    assert len(list(DistNeighborLoader(None, [2], None, 2))) == 3
+    assert len(list(DistNeighborLoader(None, [2], None, batch_size=2))) == 3
 
 
 def test_context(client):

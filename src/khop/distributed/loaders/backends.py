@@ -261,7 +261,7 @@ def _devices(
         warnings.warn(
             f"of a folder of {data.num_partitions} partitions hops need rows of all of them: "
             "samplers draw on the CPU, whatever worker_devices says, and gather on a device only "
-            "if to_device is the same; batches are the same in any case",
+            "if device is the same; batches are the same in any case",
             stacklevel=6,
         )
         devices = [device if device == destination.device else None for device in devices]
