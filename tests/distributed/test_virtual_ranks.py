@@ -312,8 +312,9 @@ def test_graph_servers_make_them(graph, folder_of, shared_memory):
 def test_trainers_come_and_go(graph, folder_of, tmp_path):
     """Three trainers begin an epoch, two go on and end it, and so do four where the two were.
 
-    Through `torch.distributed.checkpoint`; with twelve virtual ranks and sampler processes, and
-    with three, which at first are the trainers.
+    Through `torch.distributed.checkpoint`; with twelve virtual ranks and sampler processes; with
+    seven, whose batches no number of trainers divides; and with three, which at first are the
+    trainers.
     """
     root = str(folder_of("random", 3))
     homes = {3: [0, 1, 2], 2: [0, 1], 4: [0, 1, 2, 0]}
@@ -331,7 +332,7 @@ def test_trainers_come_and_go(graph, folder_of, tmp_path):
     found[2] = run(2, 3, also_serve={"1": [2]})
     found[4] = run(4, 2)
     dataset = DistDataset().load(root, 0, also_serve=[1, 2])
-    for name, num_ranks in (("twelve", 12), ("three", 3)):
+    for name, num_ranks in (("twelve", 12), ("seven", 7), ("three", 3)):
         shares = [
             node_split("train_mask", dataset, rank=v, homes=homes_of(num_ranks))
             for v in range(num_ranks)
@@ -347,14 +348,19 @@ def check_job(graph, shares, found):
         twin = NeighborLoader(graph, fanouts, share, stream=rank, **options)
         epochs.append([resume_jobs.virtual_digests(twin) for _ in range(3)])
     place = {d: (v, i) for v, made in enumerate(epochs) for i, d in enumerate(made[1])}
-    taken = {world: sorted(place[d] for f in each for d in f[0]) for world, each in found.items()}
-    rest = {world: sorted(place[d] for f in each for d in f[1]) for world, each in found.items()}
-    every = sorted(place.values())
-    assert sorted(taken[3] + rest[3]) == every  # not stopped
-    assert sorted(taken[3] + taken[2] + rest[2]) == every
-    assert sorted(taken[3] + taken[2] + taken[4] + rest[4]) == every
-    for made in (taken[3], taken[3] + taken[2]):  # in rounds
-        counts = [sum(v == rank for v, _ in made) for rank in range(len(shares))]
-        assert sorted(made) == [(v, i) for v, n in enumerate(counts) for i in range(n)]
-    for each in found.values():
-        assert sorted(d for f in each for d in f[2]) == sorted(d for e in epochs for d in e[2])
+    before: list = []
+    for world, each in found.items():  # each goes on where the one before was saved
+        taken = [place[d] for f in each for d in f[0]]
+        made = taken + [place[d] for f in each for d in f[1]]
+        due = sorted(set(place.values()) - set(before))
+        assert sorted(set(made)) == due
+        lengths = [len(f[0] + f[1]) for f in each]
+        if len(shares) == 3:  # uneven
+            assert len(made) == len(due)
+            assert max(lengths) - min(lengths) <= 1
+        else:  # some come again, so that all trainers make as many
+            assert lengths == [-(-len(due) // world)] * world
+        before += taken
+        counts = [sum(v == rank for v, _ in before) for rank in range(len(shares))]
+        assert sorted(before) == [(v, i) for v, n in enumerate(counts) for i in range(n)]
+        assert {d for f in each for d in f[2]} == {d for e in epochs for d in e[2]}

@@ -100,7 +100,7 @@ VIRTUAL = {"fanouts": [4, 3], "batch_size": 6, "shuffle": True, "seed": 5}
 
 
 def virtual_loaders(arguments, is_first):
-    """Loaders of twelve virtual ranks, and of three; at first these are the trainers."""
+    """Loaders of twelve virtual ranks, seven, and three; at first these are the trainers."""
     from khop.distributed import (
         DistDataset,
         DistNeighborLoader,
@@ -117,7 +117,8 @@ def virtual_loaders(arguments, is_first):
     made = {
         "twelve": DistNeighborLoader(
             input_nodes="train_mask", num_virtual_ranks=12, **workers, **options
-        )
+        ),
+        "seven": DistNeighborLoader(input_nodes="train_mask", num_virtual_ranks=7, **options),
     }
     if is_first:
         made["three"] = DistNeighborLoader(input_nodes=node_split("train_mask"), **options)
