@@ -134,8 +134,11 @@ def modes(data: Data) -> Iterator[tuple[str, Any]]:
     ]
     for name, num_parts, worker_options in ways:
         with partitioned(data, num_parts) as dataset:
-            yield name, DistNeighborLoader(
-                dataset, FANOUTS, nodes, worker_options=worker_options(), **common
+            yield (
+                name,
+                DistNeighborLoader(
+                    dataset, FANOUTS, nodes, worker_options=worker_options(), **common
+                ),
             )
 
 

@@ -1,7 +1,7 @@
 """Spellings of options that have changed, and the call sites that still use old ones.
 
-An old spelling works for one version, with a `DeprecationWarning` at the user's line. `khop.rename`
-reads the same table to change a user's code. Any process; imports no torch.
+An old spelling works for one minor version, with a `DeprecationWarning` at the user's line.
+`khop.rename` reads the same table to change a user's code. Any process; imports no torch.
 """
 
 from __future__ import annotations
@@ -92,9 +92,8 @@ def with_new_names(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def warn_of_old_name(message: str) -> None:
     """Warn of an old spelling, at the line outside khop that uses it."""
-    level, frame = 1, sys._getframe(1)
+    level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         level, frame = level + 1, frame.f_back
-    warnings.warn(
-        f"{message}; the old spelling goes with the next version", DeprecationWarning, level
-    )
+    message = f"{message}: `python -m khop.rename --write` changes your code"
+    warnings.warn(message, DeprecationWarning, level)

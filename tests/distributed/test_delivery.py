@@ -106,7 +106,9 @@ def test_a_device_that_fails(folder_of, tmp_path):
     (root / "part-0/node/node/half.npy").write_bytes(b"short")
     loader = make_loader(root, "emulated")
     for _ in range(2):
-        with pytest.raises(FolderError, match=r"half.npy(.|\n)*sampler process 0(.|\n)*collect_"):
+        with pytest.raises(
+            FolderError, match=r"half.npy(.|\n)*sampler process 0(.|\n)*device.collect"
+        ):
             list(loader)
     loader.shutdown()
 
