@@ -22,6 +22,9 @@ CASES = {
         "from functools import partial as p\nfrom khop.distributed import DistClusterLoader as C\n"
         "p(C, d, None, batch_size=2, device='cuda')"
     ),
+    "import khop as k\nk.partition(data, 'parts', num_parts=2)": (
+        "import khop as k\nk.partition_graph(data, 'parts', num_parts=2)"
+    ),
     # Values, several lines, and text that is not ASCII before them.
     "from khop.distributed import DistNeighborLoader as D\nD(\n    d, 'é', with_weight=False,\n"
     "    to_device=None)": (

@@ -82,6 +82,9 @@ def _edits(node: ast.AST, names: dict[str, str]) -> Iterator[_Edit]:
     if not isinstance(node, ast.Call):
         return
     called, given = _whole_name(node.func, names), node.args
+    if called == "khop.partition" and isinstance(node.func, ast.Attribute):
+        end = node.func.end_col_offset or 0
+        yield _Edit(node.func.end_lineno or 0, end, end, "_graph")
     if called == _PARTIAL and given:
         called, given = _whole_name(given[0], names), given[1:]
     if not called.startswith("khop.") or called.startswith("khop.glt"):

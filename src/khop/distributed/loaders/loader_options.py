@@ -165,11 +165,26 @@ class ResourceGroup(TypedDict, total=False):
 
 
 class InducedOptions(DeliveryGroup, ResourceGroup, total=False):
-    """Keyword arguments of loaders that draw no hops: `DistClusterLoader`."""
+    """Keyword arguments of loaders that draw no hops: `DistClusterLoader`.
+
+    Example:
+        >>> options: InducedOptions = {"batch_size": 2, "seed": 1}
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> clusters = torch.tensor([0, 0, 1, 1, 2, 2])
+        >>> len(DistClusterLoader(dataset, assignment=clusters, **options))
+        2
+    """
 
 
 class LoaderOptions(SamplingGroup, DeliveryGroup, ResourceGroup, total=False):
-    """Keyword arguments that `DistNeighborLoader` and its siblings share."""
+    """Keyword arguments that `DistNeighborLoader` and its siblings share.
+
+    Example:
+        >>> options: LoaderOptions = {"batch_size": 3, "shuffle": True, "seed": 1}
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> len(DistNeighborLoader(dataset, [2], **options))
+        2
+    """
 
 
 class Declared(NamedTuple):
