@@ -35,6 +35,7 @@ CASES = {
 """{before: after}."""
 
 SAME = (
+    "from khop.distributed import DistLinkNeighborLoader\nDistLinkNeighborLoader(d, [2], links)",
     "from khop.glt import DistNeighborLoader\nDistNeighborLoader(d, [2], random_seed=3)",
     "from other import DistNeighborLoader\nDistNeighborLoader(d, [2], s, 8, random_seed=3)",
     "from khop.distributed import DistNeighborLoader\nDistNeighborLoader(*a, **{'random_seed': 3})",

@@ -102,6 +102,8 @@ def _edits(node: ast.AST, names: dict[str, str]) -> Iterator[_Edit]:
                 text = repr(new.values[value.value])
                 yield _Edit(value.lineno, value.col_offset, end, text)
     kept, order = POSITIONAL.get(owner, (0, ()))
+    if owner == "DistLinkNeighborLoader" and len(given) == 3:  # of today, if it is no number
+        order = order if isinstance(given[2], ast.Constant) else ()
     if order and not any(isinstance(argument, ast.Starred) for argument in given):
         for name, argument in zip(order[kept:], given[kept:], strict=False):
             new_name = changed[name].name if name in changed else name

@@ -6,11 +6,14 @@ An old spelling works for one minor version, with a `DeprecationWarning` at the 
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 _HERE = str(Path(__file__).parent) + "/"
 
@@ -33,6 +36,8 @@ _LOADERS = {
     "with_weight": Renamed("weight_attr", {False: None}),
 }
 
+_TIMEOUT = {"rpc_timeout": Renamed("timeout")}
+
 RENAMED: Mapping[str, Mapping[str, Renamed]] = {
     **dict.fromkeys(
         (
@@ -43,6 +48,16 @@ RENAMED: Mapping[str, Mapping[str, Renamed]] = {
         ),
         _LOADERS,
     ),
+    **dict.fromkeys(
+        (
+            "CollocatedDistSamplingWorkerOptions",
+            "RemoteDistSamplingWorkerOptions",
+            "CooperativeLoader",
+            "layerwise_inference",
+        ),
+        _TIMEOUT,
+    ),
+    "MpDistSamplingWorkerOptions": {**_TIMEOUT, "channel_size": Renamed("buffer_size")},
 }
 """{class or function of khop: {old name of an option: its new spelling}}."""
 
@@ -88,6 +103,20 @@ def with_new_names(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
             raise TypeError(f"{owner}: {renamed.name}={new!r} contradicts {old}={value!r}")
         warn_of_old_name(f"{owner}: {old}= is called {renamed.name}= now")
     return named
+
+
+def accepts_old_names(called: _F) -> _F:
+    """Let a function, or a class, take keyword arguments by their old names, too."""
+    function: Any = vars(called)["__init__"] if isinstance(called, type) else called
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **with_new_names(called.__name__, kwargs))
+
+    if not isinstance(called, type):
+        return cast("_F", call)
+    setattr(called, "__init__", call)  # noqa: B010 (mypy refuses an assignment)
+    return called
 
 
 def warn_of_old_name(message: str) -> None:

@@ -41,7 +41,7 @@ def test_small_batches_are_made_ahead_in_bulk(folder_of):
 @pytest.mark.parametrize("concurrency", [1, 4, 32])
 def test_depth_is_never_below_the_concurrency(folder_of, concurrency):
     for size in ("1KB", "256KB", "1GB", None):
-        plan = plan_of(folder_of("random", 1), 8, worker_concurrency=concurrency, channel_size=size)
+        plan = plan_of(folder_of("random", 1), 8, worker_concurrency=concurrency, buffer_size=size)
         assert plan.depth >= concurrency
         assert plan.in_bulk == (plan.depth > concurrency)
 
@@ -51,7 +51,7 @@ def test_depth_is_never_below_the_concurrency(folder_of, concurrency):
 )
 def test_rings_have_the_size_that_was_asked_for(folder_of, size, nbytes):
     """Shared among samplers, but 64 KB at least; batches ahead take half of it at most."""
-    plan = plan_of(folder_of("random", 1), 8, num_workers=2, channel_size=size)
+    plan = plan_of(folder_of("random", 1), 8, num_workers=2, buffer_size=size)
     assert plan.nbytes == nbytes
     if plan.in_bulk:
         assert plan.depth * (64 << 10) <= nbytes // 2

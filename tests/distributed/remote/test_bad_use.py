@@ -145,8 +145,7 @@ def test_splits_with_given_homes(client):
     ({"num_workers": 0}, ValueError, "num_workers must be at least 1"),
     ({"prefetch_size": 0}, ValueError, "prefetch_size must be at least 1"),
     ({"num_workers": 1.5}, TypeError, "num_workers must be an integer"),
-    ({"rpc_timeout": 0}, ValueError, "rpc_timeout"),
-    ({"use_all2all": True}, NotImplementedError, "use_all2all"),
+    ({"timeout": 0}, ValueError, "timeout"),
     ({"buffer_size": "many"}, ValueError, "many"),
     ({"batch_limit": 0}, ValueError, "batch_limit must be at least 1 byte"),
     ({"max_restarts": -1}, ValueError, "max_restarts"),
@@ -154,14 +153,3 @@ def test_splits_with_given_homes(client):
 def test_bad_options(options, error, match):
     with pytest.raises(error, match=match):
         Remote(**options)
-
-
-def test_options_of_other_systems(servers):
-    """Accepted by name, whether needed or not."""
-    options = Remote(
-        server_rank=0, num_workers=2, worker_devices=None, worker_concurrency=40,
-        master_addr="localhost", master_port=11112, num_rpc_threads=None, rpc_timeout=60,
-        buffer_size="1GB", prefetch_size=4, worker_key="train", glt_graph=None,
-        workload_type=None, use_all2all=False,
-    )  # fmt: skip
-    assert (options.buffer_size, options.worker_concurrency) == (1 << 30, 32)

@@ -166,7 +166,7 @@ def test_a_server_that_others_stand_in_for(folder_of):
 def test_a_server_that_stays_away(folder_of):
     """Not for ever: an error that names the server, after the time that was given."""
     with cluster(folder_of("random", 1), [[0]], 1) as servers, servers.client():
-        ours, _ = loaders(None, rpc_timeout=2)
+        ours, _ = loaders(None, timeout=2)
         iterator = iter(ours)
         next(iterator)
         servers.kill(0)

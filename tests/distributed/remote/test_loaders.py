@@ -208,7 +208,7 @@ def test_all_edges_of_all_servers(client):
 
 def test_several_loaders_at_once(client):
     """Each has samplers, seeds and options of its own, whatever they are called."""
-    workers = RemoteDistSamplingWorkerOptions(worker_key="same")
+    workers = RemoteDistSamplingWorkerOptions()
     graph, test_seeds = jobs.make_graph(), torch.arange(100, 180)
     train = remote_loader(graph.train_mask)
     options = {"worker_options": workers, "seed": 4, "collect_features": False}

@@ -93,7 +93,7 @@ def make_loader(root, num_parts, num_workers, **options):
 
     workers = CollocatedDistSamplingWorkerOptions()
     if num_workers is not None:
-        keywords = {"channel_size": options.pop("channel_size", None)}
+        keywords = {"buffer_size": options.pop("buffer_size", None)}
         if "worker_concurrency" in options:
             keywords["worker_concurrency"] = options.pop("worker_concurrency")
         workers = MpDistSamplingWorkerOptions(num_workers=num_workers, **keywords)
@@ -410,7 +410,7 @@ def job_slow(arguments):
     from khop.distributed import DistNeighborLoader
 
     context, dataset, options = _load(arguments)
-    options.rpc_timeout = 180
+    options.timeout = 180
     loader = DistNeighborLoader(
         dataset, [4, 4], None, batch_size=4, worker_options=options, collect_features=True, seed=1
     )

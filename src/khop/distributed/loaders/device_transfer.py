@@ -82,7 +82,9 @@ def _cuda_index(device: Any, index: int | None) -> int:
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (index or 0) >= count:
-        raise RuntimeError(f"device: '{device}' cannot be used: torch finds {count} CUDA devices")
+        raise RuntimeError(
+            f"device: device '{device}' cannot be used: torch finds {count} CUDA devices"
+        )
     return current_gpu() if index is None else index
 
 
