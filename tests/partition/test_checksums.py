@@ -37,7 +37,7 @@ def root(tmp_path):
     source = GraphSource.from_arrays(
         200, rng.integers(200, size=(2, 900)), {"x": rng.random((200, 8))}
     )
-    khop.partition(source, tmp_path / "f", 2)
+    khop.partition_graph(source, tmp_path / "f", 2)
     return tmp_path / "f"
 
 
