@@ -165,7 +165,7 @@ def _add_row_formats(content: Mapping[str, Any]) -> None:
     """Turn attributes of versions 1 and 2 into those of version 3, if they are well-formed."""
     for key in ("node_types", "edge_types"):
         for described in content[key] if isinstance(content.get(key), list) else ():
-            attrs = described.get("attrs") if isinstance(described, dict) else None
+            attrs: Any = described.get("attrs") if isinstance(described, dict) else None
             for name, attr in attrs.items() if isinstance(attrs, dict) else ():
                 if isinstance(attr, dict) and attr.keys() == {"dtype", "shape"}:
                     row = [attr["dtype"], attr["shape"]]

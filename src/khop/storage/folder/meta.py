@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from khop._version import __version__
 from khop.codec import Between, Distinct, Id
@@ -31,8 +31,7 @@ from khop.storage.folder.paths import (
 )
 from khop.typing import EdgeDir, EdgeType, NodeType
 
-Order = Literal["original", "hotness", "cluster", "degree"]
-ORDERS: tuple[str, ...] = get_args(Order)
+ORDERS = ("original", "hotness", "cluster", "degree")
 """Orders of rows within a part: original ids, or where rows lie that are read together."""
 _MAX_AXES = 15
 
@@ -208,7 +207,7 @@ class FolderMeta:
     khop_version: str = __version__
     time_attr: TimeMeta | None = None
     weight_attr: str | None = None
-    order: Order = "original"
+    order: str = "original"
 
     def __post_init__(self) -> None:
         _check_meta(self)
@@ -296,13 +295,15 @@ def _check_type(bounds: list[int], attrs: Mapping[str, AttrMeta], names: Sequenc
 
 
 def _check_meta(meta: FolderMeta) -> None:
+    if meta.order not in ORDERS:
+        raise ValueError(f"rows are in an unknown order, {shown(meta.order)}")
     names = {t.name for t in meta.node_types}
     edge_names = {t.name for t in meta.edge_types}
     if len(names) < len(meta.node_types) or len(edge_names) < len(meta.edge_types):
         raise ValueError("a type is described twice")
     if not meta.heterogeneous and (len(names), len(edge_names)) != (1, 1):
         raise ValueError("a homogeneous graph has one node type and one edge type")
-    for described in (*meta.node_types, *meta.edge_types):
+    for described in (*meta.types("node"), *meta.types("edge")):
         if len(described.bounds) != meta.num_parts + 1:
             raise ValueError(f"bounds of {described.name} do not match {meta.num_parts} parts")
     for node_type in meta.node_types:
