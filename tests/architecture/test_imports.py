@@ -21,7 +21,7 @@ ROOT = Path(khop.__file__).parent
 DIVIDED = ("sampler", "partition", "loader", "distributed")
 ORDER = [
     *("_version", "_lazy", "typing", "errors", "private_folders", "safe_versions", "forks"),
-    *("interrupts", "cores", "loopback", "codec", "log", "tables", "data"),
+    *("interrupts", "cores", "loopback", "codec", "log", "plugins", "tables", "data"),
     *("channel", "trace", "storage"),
     *("sampler.methods", "sampler.plan", "sampler.seed_times", "sampler.arguments"),
     *("sampler.requests", "sampler.spec", "sampler.replies", "sampler.options"),
