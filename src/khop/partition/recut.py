@@ -18,6 +18,7 @@ from khop.storage.folder import FolderMeta, PartitionFolder
 # A folder says how it was made by the names of khop's own classes. No other name in it is looked
 # up: only the user of this process names what is imported.
 _METHOD_OF = {kind.__name__: name for name, kind in PARTITIONERS.builtin.items()}
+_UNKNOWN = object()
 _OF_ALL_METHODS = {"seed", "order", "cluster_ids"}
 
 
@@ -113,12 +114,13 @@ def recorded_options(meta: FolderMeta) -> dict[str, Any]:
         if "seed_type" in options:
             options["seeds"] = (options.pop("seed_type"), None)
         if "base" in options:
-            options["base"] = _METHOD_OF.get(str(options["base"]))
+            options["base"] = _METHOD_OF.get(str(options["base"]), _UNKNOWN)
         if isinstance(options["num_neighbors"], dict):
             names = {" ".join(t.name): t.name for t in meta.edge_types}
             hops = options["num_neighbors"].items()
             options["num_neighbors"] = {names.get(key, key): value for key, value in hops}
     unknown = sorted(options.keys() - options_of(method) - _OF_ALL_METHODS)
+    unknown += [key for key, value in options.items() if value is _UNKNOWN]
     if unknown:
         raise ValueError(
             f"the folder was made by {name} with {shown(unknown)}, which cannot be repeated: name "

@@ -26,14 +26,11 @@ class Source(ABC):
         is_whole: True if a file is read as a whole, which `--memory` must hold.
 
     Example:
-        >>> class Circle(Source):
-        ...     def matches(self, spec):
-        ...         return spec.startswith("circle:")
-        ...     def read(self, spec, scratch, root):
-        ...         nodes = np.arange(int(spec.partition(":")[2]))
-        ...         return GraphSource.from_arrays(len(nodes), [nodes, np.roll(nodes, 1)])
-        >>> read_source("circle:5", layout=Circle).edges["node", "to", "node"].num_edges
-        5
+        >>> class Pair(Source):
+        ...     def matches(self, spec): return spec == "pair"
+        ...     def read(self, spec, scratch, root): return GraphSource.from_arrays(2, [[0], [1]])
+        >>> read_source("pair", layout=Pair).nodes["node"].count
+        2
     """
 
     names: ClassVar[tuple[str, ...]] = ()
