@@ -12,8 +12,10 @@ from khop.partition import PartitionerBase, RandomPartitioner, partition_graph, 
 from khop.partition.cut import PARTITIONERS, make_partitioner
 from khop.plugins import Registry, instance_of, subclass_of
 from khop.sampler.methods import MethodSpec
+from khop.sampler.methods.modules import PACKAGES, modules_named
 from khop.sources import Source, read_source
 from khop.sources.read import LAYOUTS, find_layout
+from support.installed import install
 
 PLUGINS = """
 from pathlib import Path
@@ -59,17 +61,10 @@ evens = khop_test_plugins:Evens
 number = khop_test_plugins:NUMBER
 gone = khop_test_plugins:Gone
 random = khop_test_plugins:Evens
+
+[khop.methods]
+own = khop_test_plugins
 """
-
-
-def install(folder, name, entry_points, **modules):
-    """Installs a package as `pip` does: modules, and a folder that lists its entry points."""
-    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(entry_points)
-    for module, text in modules.items():
-        (folder / f"{module}.py").write_text(text)
 
 
 @pytest.fixture
@@ -269,7 +264,14 @@ def test_a_folder_imports_nothing(installed, make_ring, tmp_path, method):
     assert not was_imported(installed)
 
 
-@pytest.mark.parametrize("name", [HOSTILE, "khop_test_plugins.Evens", "evens"])
+def test_methods_of_installed_packages(installed):
+    """Servers are started with their name; it stands for a module, which is not imported here."""
+    assert PACKAGES.installed() == ["own"]
+    assert modules_named(["own", "my.module"]) == ["khop_test_plugins", "my.module"]
+    assert not was_imported(installed)
+
+
+@pytest.mark.parametrize("name", [HOSTILE, "khop_test_plugins.Evens", "evens", "own"])
 def test_a_peer_imports_no_method(installed, name):
     """A method's name in a request: known is what this process has imported."""
     with pytest.raises(ProtocolError, match="no sampling method"):

@@ -78,6 +78,21 @@ class Registry(Generic[T]):
         """Return the names of installed packages' entry points, sorted; imports none of them."""
         return sorted({entry.name for entry in self._entries()})
 
+    def module_of(self, name: str) -> str | None:
+        """Return the module that an installed package's entry point names; imports nothing.
+
+        Args:
+            name: as this process's user has given it.
+
+        Returns:
+            The module's name; None if no installed package has an entry point of this name.
+
+        Raises:
+            PluginError: several packages have one.
+        """
+        entry = self._installed(name)
+        return None if entry is None else entry.module
+
     def names(self) -> str:
         """Return words that list the names there are."""
         own = ", ".join(self.builtin) or "none built in"

@@ -71,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="MODULE",
         help="a module of sampling methods of your own that clients may use (my_package.methods), "
-        "once for each; also looked for in the working directory",
+        "also looked for in the working directory; or the name of an installed package's; once for "
+        "each",
     )
     parser.add_argument(
         "--metrics-port", type=int, metavar="PORT", help="serve counters as Prometheus text there"
