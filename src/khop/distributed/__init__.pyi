@@ -12,6 +12,10 @@ from khop.distributed.job.context import (
     WorkerContext as WorkerContext,
     get_context as get_context,
 )
+from khop.distributed.job.launch_environment import (
+    ClusterEnvironment as ClusterEnvironment,
+    Place as Place,
+)
 from khop.distributed.job.worker_group import (
     init_worker_group as init_worker_group,
     shutdown_worker_group as shutdown_worker_group,
