@@ -98,10 +98,10 @@ class Registry(Generic[T]):
         own = ", ".join(self.builtin) or "none built in"
         return f"{own}; of installed packages ({self.group}): {_listed(self.installed())}"
 
-    def _entries(self, **having: str) -> EntryPoints:
+    def _entries(self) -> EntryPoints:
         from importlib.metadata import entry_points  # takes longer to import than all of khop
 
-        return entry_points(group=self.group, **having)
+        return entry_points(group=self.group)
 
     def _load(self, name: str) -> T:
         entry = self._by_hand(name) if ":" in name else self._installed(name)
@@ -127,7 +127,7 @@ class Registry(Generic[T]):
 
     def _installed(self, name: str) -> EntryPoint | None:
         """Return the entry point of a name; None if no installed package has one."""
-        found = {entry.value: entry for entry in self._entries(name=name)}
+        found = {entry.value: entry for entry in self._entries() if entry.name == name}
         if len(found) > 1:
             raise PluginError(
                 f"{self.group}: several installed packages have {shown(name)}: "
@@ -148,10 +148,10 @@ class Registry(Generic[T]):
         return EntryPoint(name, name, self.group)
 
 
-def instance_of(base: type[T]) -> Callable[[Any], T]:
+def instance_of(base: type[Any]) -> Callable[[Any], Any]:
     """Return a check that takes an instance of a class, or a subclass to make one of."""
 
-    def check(value: Any) -> T:
+    def check(value: Any) -> Any:
         if isinstance(value, type) and issubclass(value, base):
             return value()
         if isinstance(value, base):
@@ -161,10 +161,10 @@ def instance_of(base: type[T]) -> Callable[[Any], T]:
     return check
 
 
-def subclass_of(base: type[T]) -> Callable[[Any], type[T]]:
+def subclass_of(base: type[Any]) -> Callable[[Any], Any]:
     """Return a check that takes a subclass of a class."""
 
-    def check(value: Any) -> type[T]:
+    def check(value: Any) -> Any:
         if isinstance(value, type) and issubclass(value, base):
             return value
         raise TypeError(f"must be a subclass of {_path_of(base)} (got {_described(value)})")

@@ -10,12 +10,11 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from khop.plugins import Registry, subclass_of
 from khop.sampler.methods.base import METHODS, MethodSpec, SamplingMethod
 
-PACKAGES: Registry[type[Any]] = Registry(
+PACKAGES: Registry[type[SamplingMethod]] = Registry(
     "khop.methods", {}, subclass_of(SamplingMethod), "package of methods"
 )
 """Packages of sampling methods that are installed; servers are started with their names."""
