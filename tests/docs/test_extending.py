@@ -1,5 +1,7 @@
 """Pages on extensions: each has a short example, which is one file, and works where it is named."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,16 +10,27 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+import khop
 from khop.cli.main import main
+from khop.distributed import (
+    DistDataset,
+    DistNeighborLoader,
+    MpDistSamplingWorkerOptions,
+    shutdown_worker_group,
+)
 from khop.distributed.job.launch_environment import CLUSTERS, find_place
+from khop.distributed.rpc.transport import TRANSPORTS
+from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder
 from khop.partition.cut import PARTITIONERS
 from khop.sampler.methods.modules import PACKAGES
 from khop.sources.read import LAYOUTS
+from support.cluster import jobs
 from support.formats import fenced
 
 PAGES = Path(__file__).parents[2] / "docs" / "extending"
-GROUPS = [registry.group for registry in (PACKAGES, PARTITIONERS, LAYOUTS, CLUSTERS)]
+NOTHING = "\N{EN DASH}"
+GROUPS = [registry.group for registry in (PACKAGES, PARTITIONERS, LAYOUTS, CLUSTERS, TRANSPORTS)]
 
 
 @pytest.fixture
@@ -30,7 +43,7 @@ def write_example(tmp_path, monkeypatch):
         Path(f"{module}.py").write_text(fenced.blocks(PAGES / f"{page}.md")[0].source)
 
     yield write
-    for name in ("by_attribute", "metis_graph", "indexed_job"):
+    for name in ("by_attribute", "metis_graph", "indexed_job", "shared_files"):
         sys.modules.pop(name, None)
 
 
@@ -97,6 +110,59 @@ def test_a_launcher_by_the_variable(write_example, monkeypatch):
     assert find_place({name: value, **pod})[1:5] == (1, 2, "t-0.s", 29500)
 
 
+@pytest.fixture
+def two_parts(tmp_path):
+    """A graph, and a folder of it in two parts."""
+    draw = torch.Generator().manual_seed(0)
+    edges = torch.randint(300, (2, 3000), generator=draw)
+    data = Data(x=torch.rand(300, 8, generator=draw), edge_index=edges)
+    khop.partition(data, tmp_path / "parts", 2)
+    return data, tmp_path / "parts"
+
+
+def check_batches(data, dataset, options=None):
+    """AssertionError unless batches over two parts are those of a loader in memory."""
+    seeds = torch.arange(300)
+    whole = NeighborLoader(data, [5, 4], seeds, batch_size=50, seed=1)
+    parts = DistNeighborLoader(
+        dataset, [5, 4], seeds, batch_size=50, seed=1, worker_options=options
+    )
+    count = 0
+    for one, other in zip(parts, whole, strict=True):
+        assert torch.equal(one.n_id, other.n_id) and torch.equal(one.x, other.x)
+        assert torch.equal(one.edge_index, other.edge_index)
+        count += 1
+    assert count == 6
+    return parts
+
+
+def test_a_transport_over_two_parts(write_example, two_parts, monkeypatch):
+    """In the trainer and in samplers; a server that is killed comes back at its address."""
+    write_example("transports", "shared_files")
+    (command,) = commands_of("transports")
+    name, _, value = command.split()[0].partition("=")
+    monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(Path.cwd())
+    data, folder = two_parts
+    before = jobs.resources()
+    dataset = DistDataset().load(folder, 0, also_serve=[1])
+    (endpoint,) = dataset.service().endpoints().values()
+    assert endpoint.address.startswith("memfd:///")
+    loader = check_batches(data, dataset)
+    samplers = check_batches(data, dataset, MpDistSamplingWorkerOptions(num_workers=2))
+    ends = Path("/proc/net/unix").read_text().count(endpoint.address.removeprefix("memfd://"))
+    assert ends == 1 + 3  # it listens; the trainer and two samplers are connected
+    samplers.shutdown()
+    del samplers
+    (server,) = dataset.service().endpoint_registry.supervisor.servers.values()
+    os.kill(server.process.pid, signal.SIGKILL)
+    check_batches(data, dataset)
+    del dataset, loader, server
+    shutdown_worker_group()
+    assert jobs.wait_for_end_of_resources(before)[:2] == (set(), 0)
+    assert not Path(endpoint.address.removeprefix("memfd://")).parent.exists()
+
+
 def test_import_reads_no_entry_points():
     """Nor does it import what reads them, which takes longer than all of khop."""
     program = "import sys, khop, khop.plugins, khop.sources, khop.partition.cut; "
@@ -108,7 +174,7 @@ def row_of(layout):
     """The row of a layout in the table of the page on inputs."""
     paths = [path if " " in path else f"`{path}`" for path in [layout.paths] if path]
     form = ", ".join([*(f"`{name}`" for name in layout.names), *paths])
-    return f"| {form} | {layout.about} | {layout.unpacked or '–'} |"
+    return f"| {form} | {layout.about} | {layout.unpacked or NOTHING} |"
 
 
 def test_the_page_on_inputs_has_the_table_of_layouts():

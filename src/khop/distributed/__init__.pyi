@@ -51,4 +51,9 @@ from khop.distributed.remote.launch import (
     init_server as init_server,
     wait_and_shutdown_server as wait_and_shutdown_server,
 )
+from khop.distributed.rpc.transport import (
+    Acceptor as Acceptor,
+    Channel as Channel,
+    Transport as Transport,
+)
 from khop.distributed.sampling.process_handle import Worker as Worker
