@@ -170,7 +170,9 @@ class ServerSockets:
             return None if received is None else [zmq.Frame(buffer) for buffer in received]
         for _ in range(_SKIPPED_AT_ONCE):
             try:
-                message = self.fronts[front].recv_multipart(zmq.NOBLOCK, copy=False)
+                message: list[zmq.Frame] = self.fronts[front].recv_multipart(
+                    zmq.NOBLOCK, copy=False
+                )
             except zmq.Again:
                 return None
             name, *frames = message
