@@ -11,6 +11,7 @@ handshake that fails counts as such a connection: ZeroMQ itself never tries agai
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -67,6 +68,7 @@ class Connection:
         self._context = context
         self._credentials = credentials
         self._channel: Channel | None = None
+        self._sockets: list[Any] = []
         self.endpoint: Endpoint | None = None
         self.lost_since: float | None = clock()
         self.last_message_at = 0.0
@@ -115,7 +117,7 @@ class Connection:
 
     def sockets(self) -> list[Any]:
         """Return what to poll before `pump` and `receive`. It changes with connections."""
-        return [] if self._channel is None else self._channel.sockets()
+        return self._sockets
 
     def pump(self) -> bool:
         """Process connection events, and reconnect; return whether the connection just came up."""
@@ -159,30 +161,23 @@ class Connection:
 
     def _keep_unread(self) -> None:
         """Keep messages that arrived before the connection was lost: a server's goodbye."""
-        while self._channel is not None and (frames := self._receive()) is not None:
-            self._unread.append(frames)
+        with contextlib.suppress(OSError):
+            while self._channel is not None and (frames := self._channel.receive()) is not None:
+                self._unread.append(frames)
 
     def _connect(self, endpoint: Endpoint) -> None:
         self._unread.clear()  # what is left of the last connection is not mixed with the next
         transport = transport_of(endpoint.address)
-        if transport is None:
-            self._channel = ZmqChannel(self._context, self._credentials, endpoint)
-            return
         try:
-            self._channel = transport.connect(endpoint.address)
-        except OSError as error:
+            if transport is None:
+                self._channel = ZmqChannel(self._context, self._credentials, endpoint)
+            else:
+                self._channel = transport.connect(endpoint.address)
+            self._sockets = self._channel.sockets()
+        except OSError as error:  # of a transport: ZeroMQ connects later
             self.refused = f"it cannot be reached ({error})"
             self._pause = min(self._pause, _RETRY_PAUSE)
             self._drop()
-
-    def _receive(self) -> list[Any] | None:
-        """Return the frames of the next message of the channel, which may be lost by it."""
-        assert self._channel is not None
-        try:
-            return self._channel.receive()
-        except OSError:
-            self._drop()
-            return None
 
     def _drop(self) -> None:
         """Close the connection; `pump` makes the next."""
@@ -196,7 +191,7 @@ class Connection:
             self.lost_since = now
         if self._channel is not None:
             self._channel.close()
-        self._channel, self._is_broken = None, False
+        self._channel, self._sockets, self._is_broken = None, [], False
 
     def send(self, frames: Sequence[Any]) -> None:
         """Send a message; dropped while the connection is down."""
@@ -215,11 +210,18 @@ class Connection:
         for _ in range(_MOST_AT_ONCE):
             if self._unread:
                 frames = self._unread.popleft()
-            elif self._channel is not None and (received := self._receive()) is not None:
+            elif self._channel is None:
+                return
+            else:
+                try:
+                    received = self._channel.receive()
+                except OSError:
+                    self._drop()
+                    return
+                if received is None:
+                    return
                 frames = received
                 self.last_message_at = self._clock()
-            else:
-                return
             try:
                 header, arrays = unpack(frames)
             except ProtocolError as error:
