@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+GROUPS = (
+    *("khop.cluster_environments", "khop.methods", "khop.partitioners", "khop.sources"),
+    "khop.transports",
+)
+"""Groups of entry points of all registries."""
+
 
 class Registry(Generic[T]):
     """Names of one kind of plugin, and the objects that they stand for.
@@ -32,7 +38,7 @@ class Registry(Generic[T]):
         group: the group of entry points: 'khop.sources'.
         builtin: {name: object} of khop's own, in the order in which they are tried and listed.
         check: returns what a plugin's object stands for; TypeError if it is not of this kind.
-        kind: what a name stands for, in error messages: 'layout'.
+        noun: word for what a name stands for, in error messages: 'layout'.
 
     Attributes:
         group: as above.
@@ -40,10 +46,10 @@ class Registry(Generic[T]):
     """
 
     def __init__(
-        self, group: str, builtin: Mapping[str, T], check: Callable[[Any], T], kind: str
+        self, group: str, builtin: Mapping[str, T], check: Callable[[Any], T], noun: str
     ) -> None:
         self.group, self.builtin = group, builtin
-        self._check, self._kind = check, kind
+        self._check, self._noun = check, noun
         self._named: dict[str, T] = {}
 
     def known(self, name: str) -> T | None:
@@ -61,10 +67,10 @@ class Registry(Generic[T]):
             PluginError: it cannot be imported.
             TypeError: it is not of this kind.
         """
-        found = self.known(name)
-        if found is None:
-            found = self._named[name] = self._load(name)
-        return found
+        value = self.known(name)
+        if value is None:
+            value = self._named[name] = self._load(name)
+        return value
 
     def checked(self, value: Any) -> T:
         """Return what an object, or a name, stands for that this process's user has given.
@@ -109,7 +115,7 @@ class Registry(Generic[T]):
             close = difflib.get_close_matches(name, [*self.builtin, *self.installed()], n=1)
             meant = f"did you mean '{close[0]}'? " if close else ""
             raise ValueError(
-                f"no {self._kind} {shown(name)}: {meant}there are {self.names()}; or name "
+                f"no {self._noun} {shown(name)}: {meant}there are {self.names()}; or name "
                 "package:Class"
             )
         try:
@@ -127,20 +133,20 @@ class Registry(Generic[T]):
 
     def _installed(self, name: str) -> EntryPoint | None:
         """Return the entry point of a name; None if no installed package has one."""
-        found = {entry.value: entry for entry in self._entries() if entry.name == name}
-        if len(found) > 1:
+        entries = {entry.value: entry for entry in self._entries() if entry.name == name}
+        if len(entries) > 1:
             raise PluginError(
                 f"{self.group}: several installed packages have {shown(name)}: "
-                f"{_listed(found)}. Uninstall all but one, or name package:Class"
+                f"{_listed(entries)}. Uninstall all but one, or name package:Class"
             )
-        return next(iter(found.values()), None)
+        return next(iter(entries.values()), None)
 
     def _by_hand(self, name: str) -> EntryPoint:
         module, _, path = name.partition(":")
         parts = [*module.split("."), *path.split(".")]
         if not all(part.isidentifier() for part in parts):
             raise ValueError(
-                f"{self._kind} {shown(name)} must be written package.module:Class, as in "
+                f"{self._noun} {shown(name)} must be written package.module:Class, as in "
                 "'my_package.readers:Lance'"
             )
         from importlib.metadata import EntryPoint

@@ -23,6 +23,7 @@ from khop.distributed.rpc.transport import TRANSPORTS
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder
 from khop.partition.cut import PARTITIONERS
+from khop.plugins import GROUPS
 from khop.sampler.methods.modules import PACKAGES
 from khop.sources.read import LAYOUTS
 from support.cluster import jobs
@@ -30,7 +31,7 @@ from support.formats import fenced
 
 PAGES = Path(__file__).parents[2] / "docs" / "extending"
 NOTHING = "\N{EN DASH}"
-GROUPS = [registry.group for registry in (PACKAGES, PARTITIONERS, LAYOUTS, CLUSTERS, TRANSPORTS)]
+REGISTRIES = (CLUSTERS, PACKAGES, PARTITIONERS, LAYOUTS, TRANSPORTS)
 
 
 @pytest.fixture
@@ -67,6 +68,7 @@ def test_examples_are_short(page):
 
 def test_groups_are_listed():
     index = (PAGES / "index.md").read_text()
+    assert [registry.group for registry in REGISTRIES] == list(GROUPS)
     assert [group for group in GROUPS if f"`{group}`" not in index] == []
 
 

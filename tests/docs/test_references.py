@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from khop.plugins import GROUPS
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "kernels/README.md")),
@@ -16,8 +18,6 @@ FOLDERS = r"\.ci|\.github|benchmarks|docs|examples|kernels|results|scripts|src|t
 PATH = re.compile(rf"(?<![\w/.<-])(?:{FOLDERS})/[\w./{{}},*<>-]+")
 NAME = re.compile(r"`(khop(?:\.\w+)+)\b")
 OPTIONAL = ("khop.lightning",)  # needs a package that may be missing
-# Groups of entry points, which `test_extending.py` compares with the registries.
-GROUPS = ("khop.methods", "khop.partitioners", "khop.cluster_environments", "khop.transports")
 LINK = re.compile(r"\]\(([\w./-]+)(?:#[\w-]*)?\)")
 
 

@@ -167,13 +167,13 @@ def shared_options() -> set[str]:
 
 def base_of(name: Any) -> type[StructuralPartitioner]:
     """Return the class that places nodes for method 'frequency', given as `base`."""
-    kind = _partitioner(name, "base")
-    if not issubclass(kind, StructuralPartitioner):
+    partitioner = _partitioner(name, "base")
+    if not issubclass(partitioner, StructuralPartitioner):
         raise ValueError(
             "base must be 'stream', 'metis', 'cluster-metis' or another subclass of "
             f"khop.partition.StructuralPartitioner (got {name!r})"
         )
-    return kind
+    return partitioner
 
 
 def _check_options(method: Any, options: dict[str, Any]) -> None:

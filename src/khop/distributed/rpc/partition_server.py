@@ -86,8 +86,8 @@ class PartitionServer:
         """Answer requests until the control line closes, or `end` is called."""
         poller, threads = zmq.Poller(), self._threads
         fronts = {
-            front if isinstance(front, zmq.Socket) else front.fileno(): number
-            for number, front in enumerate(self.sockets.fronts)
+            front if isinstance(front, zmq.Socket) else front.fileno(): index
+            for index, front in enumerate(self.sockets.fronts)
         }
         for source in (threads.descriptor, line.fileno(), *fronts):
             poller.register(source, zmq.POLLIN)
