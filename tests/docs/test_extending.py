@@ -118,7 +118,7 @@ def two_parts(tmp_path):
     draw = torch.Generator().manual_seed(0)
     edges = torch.randint(300, (2, 3000), generator=draw)
     data = Data(x=torch.rand(300, 8, generator=draw), edge_index=edges)
-    khop.partition(data, tmp_path / "parts", 2)
+    khop.partition_graph(data, tmp_path / "parts", 2)
     return data, tmp_path / "parts"
 
 
