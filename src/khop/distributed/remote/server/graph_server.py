@@ -30,14 +30,14 @@ from khop.distributed.remote.directory_messages import Table
 from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
-from khop.distributed.remote.server.graph_handler import peek_op
-from khop.distributed.remote.server.identity import source_of
 from khop.distributed.remote.server.local_clients import LocalSamplerService
 from khop.distributed.remote.server.session import Session
 from khop.distributed.remote.server.session_table import SessionTable
 from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.frame_handler import refusal
+from khop.distributed.rpc.identity import source_of
 from khop.distributed.rpc.limits import ErrorLog
-from khop.distributed.rpc.partition_handler import refusal
+from khop.distributed.rpc.protocol import peek_op
 from khop.distributed.rpc.request_threads import RequestThreads
 from khop.distributed.rpc.server_sockets import ServerSockets
 from khop.distributed.sampling.process_handle import SamplerProcess
