@@ -5,7 +5,6 @@ Partition servers, output servers and graph servers use it. Imports no torch.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -122,7 +121,8 @@ class FrameHandler:
             frames: the request.
             source: its sender, where the handler needs to know.
         """
-        began, header = monotonic_ns(), {"id": None, "incarnation": self.incarnation}
+        began = monotonic_ns()
+        header: dict[str, Any] = {"id": None, "incarnation": self.incarnation}
         try:
             op = peek_op(frames[0]) if frames else ""
             kind = self._types.get(op)
@@ -150,6 +150,8 @@ class FrameHandler:
         except NotYet:
             return pack({**header, "again": True}, [])
         except Exception as error:
+            if header["id"] is None:  # it was refused unread
+                header["id"] = id_of(frames)
             return pack({**header, "error": describe_error(error)}, [])
 
     def _answer(
@@ -166,12 +168,18 @@ class FrameHandler:
 
 def refusal(frames: list[Any], why: Exception) -> list[Any]:
     """Return the frames of an error reply to an unread request; never raises, costs little."""
-    number = None
-    if frames and len(frames[0]) <= _MAX_REFUSED:
-        with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
-            request_id = json.loads(bytes(frames[0]))["id"]
-            number = request_id if type(request_id) is int else None
-    return pack({"id": number, "error": describe_error(why)}, [])
+    return pack({"id": id_of(frames), "error": describe_error(why)}, [])
+
+
+def id_of(frames: list[Any]) -> int | None:
+    """Return the id of an unread request; None if it has none. Never raises, costs little."""
+    if not frames or len(frames[0]) > _MAX_REFUSED:
+        return None
+    try:
+        number = json.loads(bytes(frames[0]))["id"]
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return None
+    return number if type(number) is int else None
 
 
 def pack_or_refuse(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:

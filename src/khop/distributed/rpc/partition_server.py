@@ -31,7 +31,7 @@ from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import describe_error, peek_op
 from khop.distributed.rpc.request_threads import RequestThreads
 from khop.distributed.rpc.server_sockets import ServerSockets
-from khop.distributed.rpc.state_handler import StateHandler, users_requests
+from khop.distributed.rpc.state_handler import WriterThread, users_requests
 from khop.errors import ProtocolError
 from khop.storage.folder import PartitionFolder
 from khop.storage.part import Part
@@ -78,10 +78,9 @@ class PartitionServer:
         in_threads = num_threads if num_threads > 1 else 0
         self._threads = RequestThreads(handler, in_threads, limits, self.sockets.backlog.of)
         # Requests that write or read state have a thread of their own.
-        self._state: StateHandler | None = getattr(handler, "state", None)
-        self._writer: RequestThreads | None = None
-        if self._state is not None:
-            self._writer = writer_of(self._state, self.sockets)
+        self._writer = None
+        if isinstance(handler, RequestHandler) and handler.state is not None:
+            self._writer = WriterThread(handler.state, self.sockets)
         # Peers that have sent requests, as (front, name), the most recent last.
         self._peers: dict[tuple[int, bytes], None] = {}
         self._linger_ms = 0
@@ -146,9 +145,8 @@ class PartitionServer:
 
     def _put(self, front: int, name: zmq.Frame, frames: list[zmq.Frame]) -> bool:
         """Queue a request; return whether there was room."""
-        peer, state, writer = name.bytes, self._state, self._writer
-        op = peek_op(frames[0].buffer) if state is not None and frames else ""
-        if state is not None and writer is not None and op in state.names:
+        peer, writer = name.bytes, self._writer
+        if writer is not None and frames and writer.handles(peek_op(frames[0].buffer)):
             source = source_of(front, name, frames[0], self.sockets.curve)
             return writer.put(source.user, front, peer, frames, source=source)
         return self._threads.put(f"{front} {peer.hex()}", front, peer, frames)
@@ -177,11 +175,6 @@ class PartitionServer:
             self._writer.close()
         self._threads.close()
         self.sockets.close(self._linger_ms)
-
-
-def writer_of(state: StateHandler, sockets: ServerSockets) -> RequestThreads:
-    """Start the thread that applies the writes to a part, and reads its state."""
-    return RequestThreads(state, 1, sockets.limits, sockets.backlog.of, completes=True)
 
 
 def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> None:

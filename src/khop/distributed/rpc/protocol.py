@@ -32,8 +32,9 @@ Request = Any
 
 _T = TypeVar("_T")
 _ENVELOPE = ("op", "protocol", "id", "part", "timed", "state")
-# Finds the name of a request in its header, which is then read in full.
+# Find name and part of a request in its header, which is then read in full.
 _OP = re.compile(rb'"op": "(\w{1,32})"')
+_PART = re.compile(rb'"part": (\d{1,9})[,}]')
 _PEEKED = 4096
 
 # Exceptions whose constructors take more than a text, and those that end iterators.
@@ -161,6 +162,12 @@ def peek_op(header: Any) -> str:
     """Return the name of a request, from the begin of its header; '' if there is none."""
     found = _OP.search(bytes(header[:_PEEKED]))
     return "" if found is None else found[1].decode()
+
+
+def peek_part(header: Any) -> int | None:
+    """Return the part of a request, from the begin of its header; None if it names none."""
+    found = _PART.search(bytes(header[:_PEEKED]))
+    return None if found is None else int(found[1])
 
 
 def check_carried(frames: Sequence[Any], op: str, most: int, most_arrays: int) -> None:

@@ -16,6 +16,8 @@ from khop import codec
 from khop.distributed.rpc.frame_handler import FrameHandler, RequestType, Steps
 from khop.distributed.rpc.identity import Source
 from khop.distributed.rpc.protocol import Enroll, StateEnvelope, check_empty
+from khop.distributed.rpc.request_threads import RequestThreads
+from khop.distributed.rpc.server_sockets import ServerSockets
 from khop.distributed.rpc.write_windows import WriteWindows
 from khop.errors import StateLostError
 from khop.storage.part import Part
@@ -29,12 +31,16 @@ class StateHandler(FrameHandler):
         part: number of the part.
         types: the requests.
         incarnation: incarnation of the server.
+
+    Attributes:
+        moved: reason for which this server is not the part's primary. If None, it is. Any thread.
     """
 
     def __init__(self, part: int, types: Sequence[RequestType], incarnation: str) -> None:
         enroll = RequestType(Enroll, "read_state", self._no_answer, carries=0, arrays=0)
         super().__init__("partition", part, [enroll, *types], incarnation)
         self._windows = WriteWindows()
+        self.moved: str | None = None
 
     def _no_answer(self, request: Any, arrays: list[Array]) -> list[Array]:
         """Answer an `Enroll`, for which `_answer` has made a window."""
@@ -49,6 +55,8 @@ class StateHandler(FrameHandler):
         header: Mapping[str, Any],
         source: Source,
     ) -> list[Array] | Steps:
+        if self.moved is not None:
+            raise StateLostError(self.moved)
         if isinstance(request, Enroll):
             self._windows.enroll(request.client, source)
             return kind.answer(request, arrays)
@@ -62,6 +70,26 @@ class StateHandler(FrameHandler):
             return kind.answer(request, arrays)
         write = self._windows.admit(envelope, source, lambda: kind.answer(request, arrays))
         return write.steps()
+
+
+class WriterThread(RequestThreads):
+    """The thread that applies the writes to a part, and reads its state.
+
+    Args:
+        state: handler of the requests.
+        sockets: sockets of the server.
+
+    Attributes:
+        state: the handler.
+    """
+
+    def __init__(self, state: StateHandler, sockets: ServerSockets) -> None:
+        super().__init__(state, 1, sockets.limits, sockets.backlog.of, completes=True)
+        self.state = state
+
+    def handles(self, op: str) -> bool:
+        """Return whether requests of this name are processed here."""
+        return op in self.state.names
 
 
 def users_requests(modules: Sequence[str], part: Part) -> list[RequestType]:

@@ -33,6 +33,7 @@ from khop.distributed.remote.server.requester import Requester
 from khop.distributed.remote.server.session_table import Answer, SessionTable
 from khop.distributed.remote.session_messages import Acknowledge, Batch, Cancel
 from khop.distributed.rpc.fair_queue import FairQueue
+from khop.distributed.rpc.frame_handler import id_of
 from khop.distributed.rpc.identity import Source
 from khop.distributed.rpc.limits import DEFAULT, ErrorLog, Limits, check_unread
 from khop.distributed.rpc.protocol import (
@@ -177,6 +178,8 @@ class ControlHandler:
                 requester.send({"id": requester.request_id, **codec.to_json(fields)}, further)
         except Exception as error:
             is_refused = True
+            if requester.request_id is None:  # it was refused unread
+                requester.request_id = id_of(frames)
             _log.debug("request-refused", f"{source.user}: {header.get('op')}: {error}")
             session = str(header.get("session"))[:256]
             described = describe_error(error)

@@ -7,7 +7,6 @@ read in slices, between which other requests have their turns.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -31,15 +30,11 @@ from khop.distributed.rpc import work
 from khop.distributed.rpc.frame_handler import FrameHandler, RequestType, Steps, finish
 from khop.distributed.rpc.identity import NOBODY, Source
 from khop.distributed.rpc.partition_handler import RequestHandler
-from khop.distributed.rpc.protocol import check_empty, check_index, ids_of, peek_op
+from khop.distributed.rpc.protocol import check_empty, check_index, ids_of, peek_op, peek_part
 from khop.errors import ProtocolError
 from khop.storage.folder import AttrMeta, FolderMeta, PartitionFolder
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array
-
-# It only selects the handler of a request, which then reads it in full.
-_PART = re.compile(rb'"part": (\d{1,9})[,}]')
-_PEEKED = 4096
 
 
 def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
@@ -231,7 +226,5 @@ class ServerHandler:
         return reply
 
     def _handler(self, frames: list[Any]) -> Any:
-        found = _PART.search(bytes(frames[0][:_PEEKED])) if frames else None
-        if found is None:
-            return self._graph
-        return self._parts.get(int(found[1]), self._graph)
+        part = peek_part(frames[0]) if frames else None
+        return self._graph if part is None else self._parts.get(part, self._graph)

@@ -95,8 +95,10 @@ def cut_connections(root: Path, cuts: int, clients: int = 3, seed: int = 1) -> R
                 thread.start()
             generator, done = random.Random(seed), 0
             while done < cuts and not over.is_set():
-                proxy.wait_for_connection()
-                time.sleep(generator.uniform(0, 0.05))
+                before, end = len(counter.steps), time.monotonic() + 5
+                while len(counter.steps) == before and time.monotonic() < end:
+                    time.sleep(0.001)
+                time.sleep(generator.uniform(0, 0.03))
                 proxy.cut_somehow(generator)
                 done += 1
             over.set()
@@ -118,7 +120,9 @@ def _checked(counter: Counter, values: list[int], report: Report, began: float) 
     return report
 
 
-def kill_servers(root: Path, kills: int, clients: int = 3, seed: int = 1) -> Report:
+def kill_servers(
+    root: Path, kills: int, clients: int = 3, seed: int = 1, peace: float = _PEACE
+) -> Report:
     """Kill a part's primary again and again; AssertionError if a client misses a loss.
 
     Args:
@@ -126,26 +130,28 @@ def kill_servers(root: Path, kills: int, clients: int = 3, seed: int = 1) -> Rep
         kills: number of kills.
         clients: number of clients.
         seed: of all random choices.
+        peace: seconds between a restart and the next kill.
     """
     began, report, generator = time.monotonic(), Report(), random.Random(seed)
     folder = PartitionFolder(twins.partitioned(twins.homogeneous(), root, 2))
     context = init_worker_group()
     service = PartitionService(context, folder, 0, [1], ["support.cluster.counter"])
     users = [service.state_client(_TIMEOUT) for _ in range(clients)]
-    servers = service.endpoint_registry.supervisor.servers
+    supervisor = service.endpoint_registry.supervisor
     try:
         expected = 0
         for _ in range(kills):
             for client in users:
                 expected += 1
                 assert _value(client, client.write(0, Increment())) == expected
+            counts = generator.choices([0, 1, 9], k=clients)
             in_flight = [
-                [client.write(0, Increment(slices=1000)) for _ in range(generator.choice([0, 1, 9]))]
-                for client in users
+                [client.write(0, Increment(slices=1000)) for _ in range(count)]
+                for client, count in zip(users, counts, strict=True)
             ]
             time.sleep(generator.uniform(0, 0.01))
-            pid, restarts = servers[0].process.pid, service.endpoint_registry.supervisor.num_restarts
-            os.kill(pid, signal.SIGKILL)
+            restarts = supervisor.num_restarts
+            os.kill(supervisor.servers[0].process.pid, signal.SIGKILL)
             report.faults += 1
             for client, tickets in zip(users, in_flight, strict=True):
                 report.losses += _sees_the_loss(client, tickets)
@@ -154,8 +160,8 @@ def kill_servers(root: Path, kills: int, clients: int = 3, seed: int = 1) -> Rep
             for client in users:
                 client.accept_state_loss(0)
             expected = 0
-            _wait(lambda: service.endpoint_registry.supervisor.num_restarts > restarts)  # noqa: B023
-            time.sleep(_PEACE)
+            _wait(lambda: supervisor.num_restarts > restarts)  # noqa: B023
+            time.sleep(peace)
         for number, client in enumerate(users, 1):
             assert _value(client, client.write(1, Increment())) == number  # the other part's lives
     finally:
