@@ -179,7 +179,7 @@ def id_of(frames: list[Any]) -> int | None:
         number = json.loads(bytes(frames[0]))["id"]
     except (ValueError, RecursionError, TypeError, KeyError):
         return None
-    return number if type(number) is int else None
+    return number if type(number) is int and 0 <= number <= INT64 else None
 
 
 def pack_or_refuse(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
