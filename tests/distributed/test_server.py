@@ -177,7 +177,7 @@ def test_hostile_requests(part, change):
 def test_any_frames(frames):
     """Frames of any bytes are answered with an error."""
     handler = RequestHandler.__new__(RequestHandler)
-    handler._types, handler.incarnation = {}, ""
+    handler._types, handler.incarnation, handler._bounded = {}, "", False
     reply, _ = unpack(handler(frames))
     assert reply["error"]["type"] == "ProtocolError"
 

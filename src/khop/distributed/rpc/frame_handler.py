@@ -102,6 +102,8 @@ class FrameHandler:
         self._what = what
         self._number = number
         self._types = {kind.message.op: kind for kind in types}
+        # Whether a type has other bounds than any message, so that names are looked at first.
+        self._bounded = any((k.carries, k.arrays) != (MESSAGE_BYTES, MAX_ARRAYS) for k in types)
         self.incarnation = incarnation or os.urandom(8).hex()
         self.stop = _native.StopFlag()
 
@@ -124,10 +126,9 @@ class FrameHandler:
         began = monotonic_ns()
         header: dict[str, Any] = {"id": None, "incarnation": self.incarnation}
         try:
-            op = peek_op(frames[0]) if frames else ""
-            kind = self._types.get(op)
-            if kind is not None:
-                check_carried(frames, op, kind.carries, kind.arrays)
+            peeked = self._bounded and self._types.get(peek_op(frames[0]) if frames else "")
+            if peeked:
+                check_carried(frames, peeked.message.op, peeked.carries, peeked.arrays)
             fields, arrays = unpack(frames)
             number = fields.get("id")
             if type(number) is not int or not 0 <= number <= INT64:
@@ -135,7 +136,8 @@ class FrameHandler:
                     "a request has no 'id', by which the sender recognises the reply"
                 )
             header["id"] = number
-            if kind is None or fields.get("op") != op:
+            kind = self._types.get(str(fields.get("op")))
+            if kind is None or (self._bounded and kind is not peeked):
                 raise ProtocolError(f"no such request '{str(fields.get('op'))[:100]}'")
             request = read_request(kind.message, fields)
             if fields.get("part") != self._number:

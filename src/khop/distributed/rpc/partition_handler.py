@@ -64,8 +64,8 @@ class RequestHandler(FrameHandler):
             RequestType(Sample, "read", self._sample),
             RequestType(Induce, "read", self._induce),
             RequestType(HasEdges, "read", self._has_edges),
-            RequestType(Degrees, "read", self._answer_degrees, arrays=1),
-            RequestType(Fetch, "read", self._fetch, arrays=1),
+            RequestType(Degrees, "read", self._answer_degrees),
+            RequestType(Fetch, "read", self._fetch),
         ]
         reads = [*own, *(kind for kind in types if kind.access == "read")]
         super().__init__("partition", part.part, reads)
