@@ -34,7 +34,7 @@ def test_reports_are_those_of_the_folders(tmp_path, data):
         own = {"balance": options["balance"]} if method == "stream" else {}
         if method == "frequency":
             own = {**DRAWN, "cache_ratio": 0.1, "base": base or None}
-        khop.partition(data, tmp_path / of.method, 3, method=method, seed=2, **own)
+        khop.partition_graph(data, tmp_path / of.method, 3, method=method, seed=2, **own)
         folder = PartitionFolder(tmp_path / of.method)
         assert of.report == CutReport.of(folder, [3, 2], batch_size=8)
     cut = {of.method: of.report.edge_cut for of in found.methods}
@@ -49,7 +49,7 @@ def test_several_types(tmp_path):
     found = compare_methods(data, 2, ["random", "stream"], edge_dir="out")
     assert [of.report.remote for of in found.methods] == [None, None]
     (of,) = compare_methods(data, 2, ["random"], seeds=("paper", None), **DRAWN).methods
-    khop.partition(data, tmp_path / "parts", 2)
+    khop.partition_graph(data, tmp_path / "parts", 2)
     folder = PartitionFolder(tmp_path / "parts")
     assert of.report == CutReport.of(folder, [3, 2], batch_size=8, seed_type="paper")
 
@@ -74,9 +74,15 @@ def test_a_sample_is_an_induced_subgraph():
 
 
 def test_what_cannot_be_compared(data):
-    for methods in (["assigned"], ["frequency+random"], ["random+metis"], ["fast"], [""]):
-        with pytest.raises(ValueError, match=r"no method '.*' to compare: there are cluster-metis"):
-            compare_methods(data, 2, methods)
+    for method, message in (
+        ("assigned", "no method 'assigned' to compare: frequency alone has a base"),
+        ("random+metis", "no method 'random.metis' to compare"),
+        ("frequency+random", "base must be 'stream', 'metis', 'cluster-metis' or another"),
+        ("fast", "no method 'fast': there are assigned"),
+        ("", "no method ''"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            compare_methods(data, 2, [method])
     with pytest.raises(ValueError, match="at least one method"):
         compare_methods(data, 2, [])
     with pytest.raises(TypeError, match=r"none of the methods has options \['balance'\]"):

@@ -12,6 +12,10 @@ from khop.distributed.job.context import (
     WorkerContext as WorkerContext,
     get_context as get_context,
 )
+from khop.distributed.job.launch_environment import (
+    ClusterEnvironment as ClusterEnvironment,
+    Place as Place,
+)
 from khop.distributed.job.worker_group import (
     init_worker_group as init_worker_group,
     shutdown_worker_group as shutdown_worker_group,
@@ -20,6 +24,10 @@ from khop.distributed.loaders.cluster_loader import DistClusterLoader as DistClu
 from khop.distributed.loaders.cooperative_loader import CooperativeLoader as CooperativeLoader
 from khop.distributed.loaders.link_neighbor_loader import (
     DistLinkNeighborLoader as DistLinkNeighborLoader,
+)
+from khop.distributed.loaders.loader_options import (
+    InducedOptions as InducedOptions,
+    LoaderOptions as LoaderOptions,
 )
 from khop.distributed.loaders.neighbor_loader import (
     DistNeighborLoader as DistNeighborLoader,
@@ -46,5 +54,10 @@ from khop.distributed.remote.launch import (
     ServerContext as ServerContext,
     init_server as init_server,
     wait_and_shutdown_server as wait_and_shutdown_server,
+)
+from khop.distributed.rpc.transport import (
+    Acceptor as Acceptor,
+    Channel as Channel,
+    Transport as Transport,
 )
 from khop.distributed.sampling.process_handle import Worker as Worker
