@@ -19,7 +19,7 @@ from khop.distributed.remote.graph_messages import (
     ToOriginalIds,
 )
 from khop.distributed.remote.server.graph_handler import MAX_ROWS, GraphRequestHandler, with_labels
-from khop.distributed.rpc.partition_handler import finish
+from khop.distributed.rpc.frame_handler import finish
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError, RendezvousError
 from khop.partition import PartitionFolder

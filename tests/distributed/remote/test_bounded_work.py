@@ -15,10 +15,10 @@ from khop.channel.message import FRAME_BYTES, pack, unpack
 from khop.distributed.remote import directory_messages, graph_messages, session_messages
 from khop.distributed.remote.directory_messages import Publish, RegisterClient, WaitFor
 from khop.distributed.remote.graph_messages import Ping
-from khop.distributed.remote.server.identity import Source
 from khop.distributed.remote.server.session import Session
 from khop.distributed.remote.session_messages import Alive, Open, SessionSpec
 from khop.distributed.rpc import protocol
+from khop.distributed.rpc.identity import Source
 from khop.distributed.rpc.protocol import read_request, request_header
 from khop.errors import ProtocolError
 from khop.sampler.spec import MAX_HOPS, SamplingSpec

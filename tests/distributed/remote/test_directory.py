@@ -23,7 +23,7 @@ from khop.distributed.remote.directory_messages import (
 from khop.distributed.remote.message_fields import incarnation_of
 from khop.distributed.remote.server import published_values as module
 from khop.distributed.remote.server.directory import Directory
-from khop.distributed.remote.server.identity import Source
+from khop.distributed.rpc.identity import Source
 from khop.errors import ProtocolError, RendezvousError, SecurityError
 
 # Who talks: a graph server, two trainers with keys of their own, and anybody of a job with one key.

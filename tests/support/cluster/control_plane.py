@@ -35,7 +35,6 @@ from khop.distributed.remote.message_fields import incarnation_of
 from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
-from khop.distributed.remote.server.identity import Source
 from khop.distributed.remote.server.published_values import PublishedValues, _size_of as size_of
 from khop.distributed.remote.server.session import SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
@@ -49,6 +48,7 @@ from khop.distributed.remote.session_messages import (
     Open,
     SessionSpec,
 )
+from khop.distributed.rpc.identity import Source
 from khop.distributed.rpc.protocol import request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.sampler.rows.collect import CollectSpec

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from khop.distributed.job.context import WorkerContext
@@ -42,7 +42,7 @@ class EndpointWatcher:
         os.eventfd_write(self._event, 1)
 
     def changes(self) -> dict[int, EndpointUpdate]:
-        """Return the updates of servers since the last call, by key."""
+        """Return the updates of servers since the last call, by key; not those of primaries."""
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
@@ -50,7 +50,7 @@ class EndpointWatcher:
         new = {
             key: update
             for key, update in list(self._updates.items())
-            if self._seen.get(key) != update
+            if self._seen.get(key) != update and key >= 0  # below: `service.primary_key`
         }
         self._seen.update(new)
         return new
@@ -85,6 +85,7 @@ class EndpointRegistry:
         self._failure_detector = FailureDetector(context.rendezvous, name, self._on_update)
         self.supervisor = ServerSupervisor(self._own_moved, self._own_ended)
         self._served: dict[int, str] = {}
+        self._known_as: dict[int, list[int]] = {}
         self._owners: dict[int, int] = {}
         self._is_near: dict[int, bool] = {}
         self.updates: dict[int, EndpointUpdate] = {}
@@ -92,9 +93,18 @@ class EndpointRegistry:
         self._subscriptions: weakref.WeakSet[EndpointWatcher] = weakref.WeakSet()
         self._lock = threading.Lock()
 
-    def keep(self, key: int, server: PartitionServerProcess) -> None:
-        """Keep a server of this trainer running."""
+    def keep(
+        self, key: int, server: PartitionServerProcess, known_as: Sequence[int] | None = None
+    ) -> None:
+        """Keep a server of this trainer running.
+
+        Args:
+            key: key of the server.
+            server: the server.
+            known_as: keys under which trainers use it. If None, its own.
+        """
         self._served[key] = server.what
+        self._known_as[key] = [key] if known_as is None else list(known_as)
         self.supervisor.keep(key, server)
         if self._context.world_size > 1:
             self._failure_detector.start_heartbeat()
@@ -118,17 +128,25 @@ class EndpointRegistry:
         if rank != self._context.rank:  # the supervisor reports this trainer's own servers
             self._failure_detector.look_for(key, rank)
 
-    def follow(self, client: PartitionClient) -> None:
-        """Register a client of this process: it gets updates of servers that it has lost."""
+    def follow(
+        self, client: PartitionClient, key_of: Callable[[int], int] = lambda part: part
+    ) -> None:
+        """Register a client of this process: it gets updates of servers that it has lost.
+
+        Args:
+            client: the client.
+            key_of: returns the key of the server that the client has under a number.
+        """
         applied: dict[int, EndpointUpdate] = {}
         looked: dict[int, float] = {}
 
-        def look(key: int, since: float) -> None:
+        def look(part: int, since: float) -> None:
             del since
+            key = key_of(part)
             update = self.updates.get(key)
             if update is not None and applied.get(key) != update:
                 applied[key] = update
-                apply(client, key, update)
+                apply(client, part, update)
             elif time.monotonic() - looked.get(key, 0.0) > 1.0:
                 looked[key] = time.monotonic()
                 self.look_for(key)
@@ -167,15 +185,17 @@ class EndpointRegistry:
                 subscription.notify()
 
     def _own_moved(self, key: int, announcement: Mapping[str, Any]) -> None:
-        self._failure_detector.publish(key, {"moved": announcement})
-        if self._owners.get(key) == self._context.rank:
-            self._publish(key, announced_endpoint(announcement, self._is_near[key]))
+        for known in self._known_as[key]:
+            self._failure_detector.publish(known, {"moved": announcement})
+            if self._owners.get(known) == self._context.rank:
+                self._publish(known, announced_endpoint(announcement, self._is_near[known]))
 
     def _own_ended(self, key: int, why: str) -> None:
-        self._failure_detector.publish(key, {"ended": why})
         self._own_failure = f"the server of {self._served[key]} {why}"
-        if self._owners.get(key) == self._context.rank:
-            self.updates[key] = why
+        for known in self._known_as[key]:
+            self._failure_detector.publish(known, {"ended": why})
+            if self._owners.get(known) == self._context.rank:
+                self.updates[known] = why
         self._notify()
 
     def close(self, why: str) -> None:
@@ -185,7 +205,8 @@ class EndpointRegistry:
             why: the reason, published to trainers that still use them, unless all have finished.
         """
         servers = [] if self._context.others_have_finished else list(self.supervisor.servers)
-        self._failure_detector.close(dict.fromkeys(servers, why))
+        keys = [known for key in servers for known in self._known_as[key]]
+        self._failure_detector.close(dict.fromkeys(keys, why))
         self.supervisor.close()
 
 

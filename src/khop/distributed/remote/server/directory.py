@@ -32,12 +32,12 @@ from khop.distributed.remote.directory_messages import (
 )
 from khop.distributed.remote.message_fields import MAX_CLIENTS, incarnation_of
 from khop.distributed.remote.server.change_log import ChangeLog
-from khop.distributed.remote.server.identity import Source
 from khop.distributed.remote.server.published_values import (
     PublishedValues,
     RegisteredProcess,
     Send,
 )
+from khop.distributed.rpc.identity import Source
 from khop.errors import RendezvousError, SecurityError
 
 _log = log.get(__name__)

@@ -21,6 +21,7 @@
     metrics_port    where to serve counters as Prometheus text; null: nowhere
     methods         modules of users' sampling methods, or names of installed ones, which it and its
                     samplers import
+    requests        modules of users' requests, which it imports; see `rpc.state_handler`
     has_labels      a `share()`d block is passed along: {index of a node type: labels by original
                     id}
 """
@@ -32,7 +33,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -71,6 +72,7 @@ from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.rpc.request_threads import RequestThreads
 from khop.distributed.rpc.server_sockets import ServerSockets
+from khop.distributed.rpc.state_handler import WriterThread, users_requests
 from khop.errors import RendezvousError
 from khop.sampler.methods.modules import import_methods, modules_named
 from khop.storage.folder import PartitionFolder
@@ -96,6 +98,7 @@ DEFAULTS: dict[str, Any] = {
     "feature_mode": "ZERO_COPY",
     "metrics_port": None,
     "methods": (),
+    "requests": (),
     "has_labels": False,
 }
 """Defaults of a configuration."""
@@ -215,7 +218,7 @@ def _make_server(
     stack.callback(remove_socket, ipc_path)
     local_samplers = LocalSamplerService(lines_path(ipc_path), host, checks, allowed.samplers)
     graph = GraphRequestHandler(folder, meta, rank, parts)
-    handlers = {part: RequestHandler(Part(folder, part)) for part in parts}
+    handlers = {part: _handler_of(Part(folder, part), config["requests"]) for part in parts}
     directory = None
     if rank == 0:
         directory = Directory(
@@ -257,6 +260,8 @@ def _make_server(
         endpoints,
         counters,
         directory,
+        rank,
+        {p: WriterThread(h.state, sockets) for p, h in handlers.items() if h.state is not None},
     )
     registration = RegisterServer(
         rank,
@@ -270,6 +275,10 @@ def _make_server(
         folder.fingerprint,
     )
     return server, counters, registration
+
+
+def _handler_of(part: Part, requests: Sequence[str]) -> RequestHandler:
+    return RequestHandler(part, types=users_requests(requests, part))
 
 
 def _host(

@@ -32,8 +32,8 @@ from khop.distributed.remote.directory_messages import (
     WaitFor,
 )
 from khop.distributed.remote.message_fields import MAX_CLIENTS, MAX_VALUE, incarnation_of
-from khop.distributed.remote.server.identity import Source
 from khop.distributed.rpc.fair_queue import FairQueue
+from khop.distributed.rpc.identity import Source
 from khop.errors import RendezvousError
 from khop.typing import Array
 

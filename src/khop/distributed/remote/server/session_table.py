@@ -16,7 +16,7 @@ from typing import Any
 from khop import log
 from khop.distributed.remote.directory_messages import Done
 from khop.distributed.remote.server.counters import ServerCounters, ServerState
-from khop.distributed.remote.server.identity import Requester
+from khop.distributed.remote.server.requester import Requester
 from khop.distributed.remote.server.send_queue import BatchRequest
 from khop.distributed.remote.server.session import Session, SessionEnvironment
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator, columns_of
