@@ -21,7 +21,8 @@ ORDER = [
     *("_version", "_lazy", "typing", "errors", "private_folders", "safe_versions", "forks"),
     *("interrupts", "cores", "loopback", "codec", "log", "tables", "data"),
     *("channel", "trace", "storage", "sampler", "partition", "metrics", "stats", "plot", "loader"),
-    *("distributed.processes", "distributed.rpc", "distributed.sampling", "distributed.job"),
+    *("distributed.processes", "distributed.rpc", "distributed.membership"),
+    *("distributed.sampling", "distributed.job"),
     *("distributed.partitions", "distributed.options", "distributed.graph", "distributed.stores"),
     *("distributed.dataset", "distributed.remote", "distributed.inference", "distributed.loaders"),
     *("lightning", "datasets", "sources", "cli", "glt"),
@@ -31,7 +32,7 @@ ORDER = [
 TORCH_FREE = [
     *("channel", "cli", "data", "metrics", "partition", "plot", "sources", "storage", "trace"),
     *("distributed.processes", "distributed.rpc", "distributed.sampling"),
-    "distributed.remote.server",
+    *("distributed.membership", "distributed.remote.server"),
 ]
 
 # Packages with modules of both kinds: these run in samplers, servers or receivers, the others in

@@ -443,7 +443,7 @@ def test_trainer_that_fails_or_dies(parts_of, tmp_path):
         "root": str(parts_of("homogeneous", 2)),
         "homes": [0, 1],
         "output": str(tmp_path / "outputs/out"),
-        "timeout": 4,
+        "lease": 4,
     }
     alive, dying = start("failing", arguments)
     try:
@@ -455,5 +455,5 @@ def test_trainer_that_fails_or_dies(parts_of, tmp_path):
     assert first == second == "RendezvousError"
     assert "trainer 1 has failed with ArithmeticError: no good" in text
     assert "trainer 1, which has not been heard of for" in silence
-    assert soon < SOON and arguments["timeout"] < late < arguments["timeout"] + SOON
+    assert soon < SOON and arguments["lease"] < late < arguments["lease"] + SOON
     assert result["leftovers"] == []

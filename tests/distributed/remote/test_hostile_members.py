@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zmq
+from khop.distributed.remote.client.directory_rendezvous import DirectoryRendezvous
 
 from khop.channel.message import pack, unpack
 from khop.codec import to_json
 from khop.distributed.remote import directory_messages, graph_messages, session_messages
-from khop.distributed.remote.client.directory_rendezvous import DirectoryRendezvous
 from khop.distributed.remote.directory_messages import Lookup, RegisterClient
 from khop.distributed.remote.encoding import read_table
 from khop.distributed.remote.graph_messages import Ping

@@ -244,7 +244,7 @@ def job_failing(arguments):
             layerwise_inference(data, [lambda x, e: x, last], f"{arguments['output']}-{i}")
         except Exception as error:
             seen.append([type(error).__name__, str(error), time.monotonic() - entered[-1]])
-        context.rendezvous.timeout = arguments["timeout"]
+        context.members.lease = arguments["lease"]
     return {"seen": seen, "leftovers": leftovers(Path(arguments["output"]).parent)}
 
 

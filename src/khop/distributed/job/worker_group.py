@@ -6,6 +6,7 @@ import contextlib
 import os
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 from khop import log
 from khop.distributed.job.context import (
@@ -19,7 +20,9 @@ from khop.distributed.job.context import (
 )
 from khop.distributed.job.generation import establish_generation
 from khop.distributed.job.launch_environment import TORCH, TORCHRUN, Place, find_place, with_master
-from khop.distributed.job.rendezvous import StoreRendezvous, job_store
+from khop.distributed.job.torch_store import TorchStore, job_store
+from khop.distributed.membership.leases import lease_seconds
+from khop.distributed.membership.members import Membership
 from khop.distributed.processes.hosts import host_address
 from khop.errors import RendezvousError
 
@@ -35,6 +38,7 @@ def init_worker_group(
     host: str | None = None,
     insecure: bool = False,
     timeout: float = 60.0,
+    lease: float | None = None,
 ) -> WorkerContext:
     """Make this process a trainer of a group, and wait for the other trainers.
 
@@ -59,12 +63,15 @@ def init_worker_group(
         insecure: send data between machines unencrypted, and accept any connection. For closed
             networks only: CURVE costs a multiple of the time on the wire.
         timeout: seconds to wait for other trainers.
+        lease: seconds of silence after which another trainer counts as ended, 5 to 86,400. If None,
+            $KHOP_LEASE; without it 30. Most failures are noticed sooner, by closed connections.
 
     Returns:
         The context, which `get_context` returns from now on.
 
     Raises:
-        ValueError: a world size and rank that contradict each other or torch.distributed.
+        ValueError: a world size and rank that contradict each other or torch.distributed; a lease
+            out of range.
         RendezvousError: the job's store cannot be reached, or trainers did not come in time; a
             launcher's variables contradict each other, or give several trainers but not the rank of
             this one.
@@ -86,6 +93,7 @@ def init_worker_group(
             f"this process is trainer {joined.rank} of {joined.world_size} in group "
             f"'{joined.group_name}' already: call shutdown_worker_group() first"
         )
+    lease = lease_seconds(lease)
     log.identify("trainer", rank)
     if insecure and rank == 0:
         _log.warning(
@@ -95,8 +103,15 @@ def init_worker_group(
     # A group must not read values that an earlier group of the same name published.
     prefix = f"khop/{group_name}"
     name = establish_generation(store, prefix, rank, world_size, timeout)
-    rendezvous = StoreRendezvous(store, f"{prefix}/{name}", rank, world_size, timeout)
-    context = WorkerContext(rendezvous, group_name, host or host_address(place.master), insecure)
+    prefix = f"{prefix}/{name}"
+    members = Membership(TorchStore(store, prefix, rank), rank, world_size, timeout, lease)
+    context = WorkerContext(
+        members,
+        PrefixStore(f"{prefix}/torch", store),
+        group_name,
+        host or host_address(place.master),
+        insecure,
+    )
     set_context(context)
     _log.info(
         "group-joined",

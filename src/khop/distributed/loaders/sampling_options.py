@@ -10,7 +10,7 @@ from khop.distributed.dataset import check_dataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import get_context
 from khop.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
-from khop.distributed.remote.client.membership import ClientContext
+from khop.distributed.remote.client.client_context import ClientContext
 from khop.sampler.collect import CollectSpec
 from khop.sampler.methods import as_method
 from khop.sampler.options import SamplingOptions

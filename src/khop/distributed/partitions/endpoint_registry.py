@@ -1,8 +1,10 @@
 """Table of the current endpoints of a group's partition servers. Runs in trainers.
 
-Updates come from this trainer's `ServerSupervisor` and `FailureDetector`, in their threads. Readers
-apply them in their own: a client in this process when it has lost a server (`follow`), sampler
-processes through their trainer, which polls an `EndpointWatcher`.
+Updates come from this trainer's `ServerSupervisor` and `Membership`, in their threads. A trainer
+publishes an update when one of its servers has moved or has ended for good. Others read it only
+while they miss a server that requests wait for, every 0.25 s. Readers apply updates in their own
+thread: a client in this process when it has lost a server (`follow`), sampler processes through
+their trainer, which polls an `EndpointWatcher`.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from khop.distributed.job.context import WorkerContext
-from khop.distributed.partitions.failure_detector import FailureDetector
+from khop.distributed.membership.members import Failure, Watch
 from khop.distributed.partitions.server_process import PartitionServerProcess, announced_endpoint
 from khop.distributed.partitions.supervisor import ServerSupervisor
 from khop.distributed.rpc.endpoint import Endpoint, EndpointUpdate
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.errors import PartitionUnavailableError
+
+# Seconds between looks for updates of lost servers, and length of a search after the last call of
+# `look_for`.
+_LOOK_SECONDS, _SEARCH_SECONDS = 0.25, 5.0
 
 
 class EndpointWatcher:
@@ -82,7 +88,13 @@ class EndpointRegistry:
 
     def __init__(self, context: WorkerContext, name: str) -> None:
         self._context = context
-        self._failure_detector = FailureDetector(context.rendezvous, name, self._on_update)
+        self._name = f"{name}/endpoints"
+        # Updates of this trainer's servers, those of the others as read last, and the searches.
+        self._own_updates: dict[str, Mapping[str, Any]] = {}
+        self._read: dict[int, Any] = {}
+        self._searched_until: dict[int, float] = {}
+        self._given_up: set[int] = set()
+        self._watches: dict[int, Watch] = {}
         self.supervisor = ServerSupervisor(self._own_moved, self._own_ended)
         self._served: dict[int, str] = {}
         self._owners: dict[int, int] = {}
@@ -96,8 +108,7 @@ class EndpointRegistry:
         """Keep a server of this trainer running."""
         self._served[key] = server.what
         self.supervisor.keep(key, server)
-        if self._context.world_size > 1:
-            self._failure_detector.start_heartbeat()
+        self._context.members.hold()
 
     def assign(self, key: int, rank: int, is_near: bool) -> None:
         """Record which trainer runs a server that this trainer uses.
@@ -114,9 +125,18 @@ class EndpointRegistry:
 
     def look_for(self, key: int) -> None:
         """Start a search for a lost server; its result becomes an update. Returns at once."""
-        rank = self._owners[key]
-        if rank != self._context.rank:  # the supervisor reports this trainer's own servers
-            self._failure_detector.look_for(key, rank)
+        rank, members = self._owners[key], self._context.members
+        if rank == self._context.rank:  # the supervisor reports this trainer's own servers
+            return
+        until = self._searched_until[key] = time.monotonic() + _SEARCH_SECONDS
+        with self._lock:
+            watch = self._watches.get(rank)
+            if watch is not None and (watch.until or 0.0) > time.monotonic():
+                watch.until = until
+                return
+            self._watches[rank] = members.watch(
+                self._name, [rank], self._on_look, _LOOK_SECONDS, _SEARCH_SECONDS
+            )
 
     def follow(self, client: PartitionClient) -> None:
         """Register a client of this process: it gets updates of servers that it has lost."""
@@ -151,6 +171,28 @@ class EndpointRegistry:
                 f"{self._own_failure}: other trainers cannot go on without it"
             )
 
+    def _on_look(self, values: Mapping[int, Any], failures: Mapping[int, Failure]) -> None:
+        """Take over updates of servers that are searched for; give up those of failed trainers."""
+        now = time.monotonic()
+        for key in [key for key, until in list(self._searched_until.items()) if until > now]:
+            rank = self._owners[key]
+            update, failure = values.get(rank, {}).get(str(key)), failures.get(rank)
+            if update is not None and self._read.get(key) != update:
+                self._read[key] = update
+                self._on_update(key, update)
+            elif failure is not None and key not in self._given_up:
+                self._given_up.add(key)
+                silent = f"has not been heard of for {failure.seconds:.0f} s{failure.where}"
+                silent = "has left the job" if failure.has_left else silent
+                gone = "" if self._context.members.has_store else ", and the job's store has gone"
+                self._on_update(
+                    key,
+                    {
+                        "ended": f"cannot be reached; trainer {rank}, which keeps it, {silent}"
+                        f"{gone}: it has ended"
+                    },
+                )
+
     def _on_update(self, key: int, update: Mapping[str, Any]) -> None:
         if "ended" in update:
             self._publish(key, str(update["ended"]))
@@ -167,16 +209,22 @@ class EndpointRegistry:
                 subscription.notify()
 
     def _own_moved(self, key: int, announcement: Mapping[str, Any]) -> None:
-        self._failure_detector.publish(key, {"moved": announcement})
+        self._post({key: {"moved": announcement}})
         if self._owners.get(key) == self._context.rank:
             self._publish(key, announced_endpoint(announcement, self._is_near[key]))
 
     def _own_ended(self, key: int, why: str) -> None:
-        self._failure_detector.publish(key, {"ended": why})
+        self._post({key: {"ended": why}})
         self._own_failure = f"the server of {self._served[key]} {why}"
         if self._owners.get(key) == self._context.rank:
             self.updates[key] = why
         self._notify()
+
+    def _post(self, updates: Mapping[int, Mapping[str, Any]]) -> None:
+        """Publish updates of this trainer's servers."""
+        if updates and self._context.members.others:
+            self._own_updates |= {str(key): update for key, update in updates.items()}
+            self._context.members.post(self._name, dict(self._own_updates))
 
     def close(self, why: str) -> None:
         """End this trainer's servers.
@@ -185,7 +233,9 @@ class EndpointRegistry:
             why: the reason, published to trainers that still use them, unless all have finished.
         """
         servers = [] if self._context.others_have_finished else list(self.supervisor.servers)
-        self._failure_detector.close(dict.fromkeys(servers, why))
+        self._post({key: {"ended": why} for key in servers})
+        for watch in list(self._watches.values()):
+            self._context.members.unwatch(watch)
         self.supervisor.close()
 
 

@@ -1,0 +1,500 @@
+"""A process as member of a group: shared values, leases, notices of failures. Imports no torch.
+
+Trainers and clients of graph servers have one `Membership` each, over a `MemberStore`: torch's
+store or the graph servers' directory. One thread of a member renews its lease, for everything that
+others need it for, and reads what this process watches: values and leases of others. Where a call
+of the store may wait for the network without an end, that thread makes all calls, and others wait
+for their results at most for the length of a lease. So a store whose machine has gone is an error.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from khop import log
+from khop.distributed.membership.leases import Lease, LeaseTable, lease_seconds
+from khop.distributed.membership.polling import pauses
+from khop.errors import RendezvousError
+from khop.interrupts import raise_dropped
+
+_BEAT_SECONDS = 1.0
+# Most seconds of silence once the store is unreachable: no notice can come any more.
+_SILENCE_WITHOUT_STORE = 3.0
+# Seconds for what is still to be published; then a call of the store that still waits is ended.
+_CLOSING_SECONDS = 3.0
+_Result = TypeVar("_Result")
+_log = log.get(__name__)
+
+
+class Sighting(NamedTuple):
+    """What a store has about a member's lease.
+
+    Attributes:
+        renewals: number of renewals; None if the store counts none.
+        silent: seconds since the last renewal, by the store's clock; None if it measures none.
+        has_left: whether the member has left in order.
+        where: its process and machine; '' if not known.
+    """
+
+    renewals: int | None = None
+    silent: float | None = None
+    has_left: bool = False
+    where: str = ""
+
+
+class MemberStore(abc.ABC):
+    """Place of the values and leases of a group's members.
+
+    Attributes:
+        role: role of the members in errors: 'trainer', 'client'.
+        is_bounded: whether each call ends soon, or raises an error.
+    """
+
+    role: str
+    is_bounded: bool
+
+    @abc.abstractmethod
+    def put(self, name: str, value: Any) -> None:
+        """Publish a value of this member, anything that JSON can hold."""
+
+    @abc.abstractmethod
+    def get(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
+        """Return the values that members have published, by rank, without waiting."""
+
+    @abc.abstractmethod
+    def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
+        """Return values; those of some ranks, or none, where one is missing.
+
+        Args:
+            name: name of the value.
+            ranks: ranks of the members.
+            seconds: time that the call may wait for missing ones.
+        """
+
+    @abc.abstractmethod
+    def delete(self, name: str) -> None:
+        """Delete a value of this member, if the store does not do so itself."""
+
+    @abc.abstractmethod
+    def renew(self, renewals: int, has_left: bool = False) -> None:
+        """Renew this member's lease, or note that it leaves."""
+
+    @abc.abstractmethod
+    def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
+        """Return what is known of members' leases, by rank; none of those never renewed."""
+
+    @abc.abstractmethod
+    def disconnect(self) -> None:
+        """End the connection: calls that wait in another thread fail at once."""
+
+
+class Failure(NamedTuple):
+    """Notice that a member has failed.
+
+    Attributes:
+        rank: rank of the member.
+        seconds: time since it was last heard of.
+        where: its process and machine, in parentheses; '' if not known.
+        has_left: whether it has left in order.
+    """
+
+    rank: int
+    seconds: float
+    where: str
+    has_left: bool
+
+    def __str__(self) -> str:
+        """Return what has happened, to follow the member's name."""
+        if self.has_left:
+            return f"which has left the job{self.where}"
+        return (
+            f"which has not been heard of for {self.seconds:.0f} s{self.where}: it has ended, or "
+            "has not begun"
+        )
+
+
+OnLook = Callable[[Mapping[int, Any], Mapping[int, Failure]], None]
+"""Function that gets what a watch has read: values by rank, and failed members."""
+
+
+class Watch:
+    """Watch of a value and of the leases of some members; made by `Membership.watch`.
+
+    Attributes:
+        until: time at which it ends (`time.monotonic`); None: it does not.
+    """
+
+    def __init__(
+        self, name: str, ranks: Sequence[int], seconds: float, on_look: OnLook, until: float | None
+    ) -> None:
+        self.name = name
+        self.ranks = ranks
+        self.seconds = seconds
+        self.on_look = on_look
+        self.until = until
+        self.next_look = 0.0
+
+
+class Membership:
+    """Membership of this process in a group.
+
+    Args:
+        store: place of values and leases.
+        rank: rank of this member.
+        world_size: number of members.
+        timeout: seconds to wait for a member that is to come.
+        lease: seconds of silence after which a member counts as ended. If None, $KHOP_LEASE, or
+            30 s.
+
+    Attributes:
+        rank, world_size, timeout, lease: see above.
+        role: role of the members in errors.
+        others: ranks of the other members.
+    """
+
+    def __init__(
+        self,
+        store: MemberStore,
+        rank: int,
+        world_size: int,
+        timeout: float,
+        lease: float | None = None,
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.timeout = timeout
+        self.lease = lease_seconds() if lease is None else lease
+        self.role = store.role
+        self.others = [r for r in range(world_size) if r != rank]
+        self._store = store
+        self._table = LeaseTable()
+        self._leases: dict[int, Lease] = {}
+        self._sightings: dict[int, Sighting] = {}
+        self._watches: list[Watch] = []
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._holds = False
+        self._renewals = 0
+        self._next_renewal = 0.0
+        self._unreachable: str | None = None
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._owner = os.getpid()
+        self._thread: threading.Thread | None = None
+
+    # Values -------------------------------------------------------------------------------------
+
+    def publish(self, name: str, value: Any) -> None:
+        """Publish this member's value, anything that JSON can hold.
+
+        Raises:
+            RendezvousError: the store is unreachable.
+        """
+        self._call(self._store.put, name, value)
+
+    def post(self, name: str, value: Any) -> None:
+        """Publish a value as `publish` does, soon, without waiting; not if the store has gone."""
+        with contextlib.suppress(RendezvousError):
+            self._submit(partial(self._store.put, name, value))
+
+    def delete(self, name: str) -> None:
+        """Delete this member's value soon, without waiting."""
+        with contextlib.suppress(RendezvousError):
+            self._submit(partial(self._store.delete, name))
+
+    def poll(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
+        """Return the values that members have already published, by rank, without waiting.
+
+        Raises:
+            RendezvousError: the store is unreachable.
+        """
+        return self._call(self._store.get, name, list(ranks))
+
+    def get_all(self, name: str, ranks: Sequence[int], seconds: float = 0.0) -> dict[int, Any]:
+        """Return the values of all of some ranks, or fewer; see `MemberStore.get_all`."""
+        return self._call(self._store.get_all, name, ranks, seconds)
+
+    def wait_for(self, name: str, ranks: Iterable[int], what: str) -> dict[int, Any]:
+        """Wait for the values of other members, and return them by rank.
+
+        Args:
+            name: name of the value.
+            ranks: ranks of the members.
+            what: action that publishes it, for the error message.
+
+        Raises:
+            RendezvousError: a member did not publish its value in time; names the members.
+        """
+        ranks, values = list(ranks), dict[int, Any]()
+        end = time.monotonic() + self.timeout
+        for _ in pauses(self.timeout):
+            missing = [rank for rank in ranks if rank not in values]
+            values |= self.get_all(name, missing, max(0.0, end - time.monotonic()))
+            if len(values) == len(ranks):
+                return values
+        arrived = self.poll(name, ranks)
+        missing = [rank for rank in ranks if rank not in arrived]
+        if not missing:
+            return arrived
+        raise RendezvousError(
+            f"{self.role} {self.rank} waited {self.timeout:.0f} s for {self.role}(s) {missing} to "
+            f"{what}; they have ended, are late, or do not do so"
+        )
+
+    def all_gather(self, name: str, what: str) -> list[Any]:
+        """Wait for the values of all members, by rank; arguments as those of `wait_for`."""
+        values = self.wait_for(name, range(self.world_size), what)
+        return [values[rank] for rank in range(self.world_size)]
+
+    # Leases and failures ------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Renew this member's lease every second from now on: others need this process."""
+        if self.others and not self._holds:
+            self._holds = True
+            self._wake()
+
+    def leave(self) -> None:
+        """Publish that this member leaves in order."""
+        self._holds = False
+        self._call(partial(self._store.renew, has_left=True), self._renewals)
+
+    def have_left(self, ranks: Sequence[int]) -> bool:
+        """Return whether all of some members have left in order."""
+        sightings = self._call(self._store.sightings, ranks)
+        return all(rank in sightings and sightings[rank].has_left for rank in ranks)
+
+    def watch(
+        self,
+        name: str,
+        ranks: Sequence[int],
+        on_look: OnLook,
+        every: float = _BEAT_SECONDS,
+        seconds: float | None = None,
+    ) -> Watch:
+        """Read a value and the leases of some members again and again, in this object's thread.
+
+        Args:
+            name: name of the value.
+            ranks: ranks of the members.
+            on_look: called after each look, in the thread, with what was read.
+            every: seconds between looks.
+            seconds: time after which the watch ends. If None, at `unwatch`.
+        """
+        until = None if seconds is None else time.monotonic() + seconds
+        watch = Watch(name, ranks, every, on_look, until)
+        if os.getpid() != self._owner:
+            return watch  # a fork has no threads
+        with self._changed:
+            self._watches.append(watch)
+        self._wake()
+        return watch
+
+    def unwatch(self, watch: Watch) -> None:
+        """End a watch; harmless if it has ended."""
+        with self._changed, contextlib.suppress(ValueError):
+            self._watches.remove(watch)
+
+    def look(self, ranks: Iterable[int]) -> None:
+        """Read the leases of members now; `failure_of` and `renewed_at` use what was read.
+
+        Raises:
+            RendezvousError: the store is unreachable.
+        """
+        self._take_sightings(self._call(self._store.sightings, list(ranks)), ranks)
+
+    def renewed_at(self, rank: int) -> float:
+        """Return when a member's lease was last renewed, as this process saw it.
+
+        Returns:
+            `time.monotonic`, or that of the first look. Minus infinity before.
+        """
+        lease = self._leases.get(rank)
+        return float("-inf") if lease is None else lease.renewed_at
+
+    def failure_of(self, rank: int) -> Failure | None:
+        """Return the failure of a member whose lease has ended; None if it counts as alive."""
+        lease, sighting = self._leases.get(rank), self._sightings.get(rank)
+        if lease is None:
+            return None
+        seconds = lease.silence()
+        if sighting is None:  # it is still to come
+            sighting, limit = Sighting(), self.timeout
+        else:
+            limit = self.lease
+        if self._unreachable is not None:
+            limit = min(limit, _SILENCE_WITHOUT_STORE)
+        if seconds <= limit and not sighting.has_left:
+            return None
+        where = f" ({sighting.where})" if sighting.where else ""
+        # A directory notes silent clients as gone, too.
+        has_left = sighting.has_left and (sighting.silent is None or seconds <= limit)
+        return Failure(rank, seconds, where, has_left)
+
+    @property
+    def has_store(self) -> bool:
+        """Whether the store is reachable, as far as is known."""
+        return self._unreachable is None
+
+    def check(self) -> None:
+        """Raise RendezvousError if the store is unreachable."""
+        if self._unreachable is not None:
+            raise RendezvousError(self._unreachable)
+
+    def close(self) -> None:
+        """Publish what is left to publish, for some seconds, and end the thread."""
+        if os.getpid() != self._owner:
+            return
+        with self._changed:
+            self._is_closing = True
+            thread = self._thread
+            self._changed.notify_all()
+        if thread is not None:
+            thread.join(_CLOSING_SECONDS)
+        self._store.disconnect()  # the store may be unreachable without an error
+        if thread is not None:
+            thread.join(_CLOSING_SECONDS)
+
+    # Calls of the store -------------------------------------------------------------------------
+
+    def _call(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Call the store and return its result.
+
+        Raises:
+            RendezvousError: it is unreachable.
+        """
+        if self._store.is_bounded or threading.current_thread() is self._thread:
+            return function(*arguments)
+        future = self._submit(partial(function, *arguments))
+        # Counted, not measured: a process that was stopped meanwhile has not waited.
+        waits = 0.0
+        while True:
+            try:
+                return future.result(min(1.0, self.lease))  # type: ignore[no-any-return]
+            except TimeoutError:
+                raise_dropped()
+                waits += min(1.0, self.lease)
+            if waits >= self.lease and not future.done():
+                self._lose_store(f"it has not answered for {waits:.0f} s")
+                self._store.disconnect()
+                self.check()
+
+    def _submit(self, call: Callable[[], Any]) -> Future[Any]:
+        """Let the thread call the store."""
+        future: Future[Any] = Future()
+        with self._changed:
+            self.check()
+            if self._is_closing:
+                raise RendezvousError(f"{self.role} {self.rank} has left the job")
+            self._calls.append((call, future))
+        self._wake()
+        return future
+
+    def _lose_store(self, why: str) -> None:
+        if self._unreachable is None:
+            self._unreachable = f"{self.role} {self.rank} cannot reach the job's store: {why}"
+
+    # The thread ---------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if os.getpid() != self._owner:
+            return  # a fork has no threads
+        with self._changed:
+            if self._thread is None and not self._is_closing:
+                self._thread = threading.Thread(
+                    target=self._run, name="khop-membership", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        """Make calls, renew the lease and look for others, until the member is closed."""
+        while True:
+            with self._changed:
+                if not self._calls and not self._is_closing:
+                    self._changed.wait(self._pause())
+                calls, self._calls = self._calls, deque()
+                is_closing = self._is_closing
+            for call, future in calls:
+                self._run_call(call, future)
+            if is_closing:
+                return
+            if self._holds and time.monotonic() >= self._next_renewal:
+                self._next_renewal = time.monotonic() + _BEAT_SECONDS
+                self._renewals += 1
+                self._attempt(partial(self._store.renew, self._renewals))
+            self._look()
+
+    def _pause(self) -> float | None:
+        """Return the seconds until something is due; None if nothing is."""
+        now = time.monotonic()
+        self._watches = [w for w in self._watches if w.until is None or w.until > now]
+        due = [watch.next_look for watch in self._watches]
+        if self._holds and self.has_store:
+            due.append(self._next_renewal)
+        return max(0.0, min(due) - now) if due else None
+
+    def _run_call(self, call: Callable[[], Any], future: Future[Any]) -> None:
+        try:
+            self.check()
+            future.set_result(call())
+        except Exception as error:
+            self._note_error(error)
+            future.set_exception(error)
+
+    def _attempt(self, call: Callable[[], _Result]) -> _Result | None:
+        """Call the store if it is reachable; return None if it is not."""
+        if not self.has_store:
+            return None
+        try:
+            return call()
+        except Exception as error:
+            self._note_error(error)
+            return None
+
+    def _note_error(self, error: Exception) -> None:
+        """Note that the store is unreachable: a lost connection does not come back."""
+        is_lost = isinstance(error, RendezvousError) and not self._store.is_bounded
+        if is_lost and self.has_store:
+            self._unreachable = str(error)
+
+    def _look(self) -> None:
+        """Read what is watched and due, and call the watches' functions."""
+        now = time.monotonic()
+        with self._changed:
+            due = [watch for watch in self._watches if watch.next_look <= now]
+        if due:
+            self._table.look()
+        for watch in due:
+            watch.next_look = now + watch.seconds
+            values = self._attempt(partial(self._store.get, watch.name, watch.ranks))
+            sightings = self._attempt(partial(self._store.sightings, watch.ranks))
+            self._take_sightings(sightings or {}, watch.ranks)
+            failures = [self.failure_of(rank) for rank in watch.ranks]
+            try:
+                watch.on_look(values or {}, {f.rank: f for f in failures if f is not None})
+            except Exception as error:
+                _log.error("watch-failed", f"{watch.name}: {error!r}", exc_info=error)
+
+    def _take_sightings(self, sightings: Mapping[int, Sighting], ranks: Iterable[int]) -> None:
+        """Renew the leases of members that were heard of since the last look."""
+        for rank in ranks:
+            lease = self._leases.get(rank)
+            if lease is None:
+                lease = self._leases[rank] = self._table.grant()
+            before, seen = self._sightings.get(rank, Sighting()), sightings.get(rank)
+            if seen is None:
+                continue
+            if seen.silent is not None:
+                lease.renew(seen.silent)
+            elif seen.renewals != before.renewals:
+                lease.renew()
+            self._sightings[rank] = seen
