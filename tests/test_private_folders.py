@@ -17,10 +17,11 @@ import pytest
 import khop
 from khop.distributed.inference.files import RowSpec, RowWriter
 from khop.errors import SecurityError
-from khop.partition import GraphSource, verify_folder, workspace
-from khop.partition.effort import left_overs
-from khop.partition.journal import Journal, read_journal
-from khop.partition.stage import Filled
+from khop.partition import GraphSource, verify_folder
+from khop.partition.out_of_core import workspace
+from khop.partition.out_of_core.effort import left_overs
+from khop.partition.out_of_core.journal import Journal, read_journal
+from khop.partition.out_of_core.stage import Filled
 from khop.private_folders import PrivateFolder, written_whole
 from khop.sources import Scratch
 from khop.storage.folder import AttemptWriter

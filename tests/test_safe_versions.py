@@ -152,7 +152,7 @@ def test_what_khop_wrote_itself_is_there_with_older_versions(tmp_path, old_torch
     assert torch.equal(first.edge_index, again.edge_index)
     found = []
     monkeypatch.setattr(
-        "khop.loader.cluster_loader.metis_clusters",
+        "khop.loader.induced.cluster_loader.metis_clusters",
         lambda *args: found.append(args) or np.arange(again.num_nodes) % 4,
     )
     for _ in range(2):

@@ -192,7 +192,7 @@ def test_samplers_need_no_torch():
         "import sys; sys.modules['torch'] = None; "
         f"sys.path[:] = {sys.path!r}; "
         "import khop.distributed.sampling.worker, khop.distributed.sampling.device_slots; "
-        "import khop.sampler.collect_device, khop.sampler.device_engine"
+        "import khop.sampler.device.collect, khop.sampler.device.engine"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -12,7 +12,8 @@ from torch_geometric.loader.cluster import (
 )
 
 import khop
-from khop.loader import ClusterData, ClusterLoader, clusters
+from khop.loader import ClusterData, ClusterLoader
+from khop.loader.induced import clusters
 from support.loaders import random_graphs
 
 GRAPH = random_graphs.homogeneous(40, 240)  # parallel edges, loops, isolated nodes

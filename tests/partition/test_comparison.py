@@ -10,7 +10,7 @@ import torch
 import khop
 from khop.cli.main import main
 from khop.partition import CutReport, PartitionFolder, compare_methods
-from khop.partition.comparison import sampled
+from khop.partition.report.comparison import sampled
 from khop.partition.source import GraphSource
 from support.cluster import twins
 

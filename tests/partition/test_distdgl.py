@@ -17,9 +17,9 @@ from khop.distributed import DistNeighborLoader
 from khop.errors import FolderError
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder, from_distdgl, to_distdgl, verify_folder
-from khop.partition.distdgl.config import read_config
-from khop.partition.distdgl.graph_file import read_graph, write_graph
-from khop.partition.distdgl.importer import read_distdgl
+from khop.partition.formats.distdgl.config import read_config
+from khop.partition.formats.distdgl.graph_file import read_graph, write_graph
+from khop.partition.formats.distdgl.importer import read_distdgl
 from support.cluster import twins
 from support.formats import distdgl
 

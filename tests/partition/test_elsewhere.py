@@ -16,9 +16,9 @@ from khop.cli.main import main
 from khop.data import Feature
 from khop.data.files import load_npy, mapped_file
 from khop.partition import base
-from khop.partition.resources import Resources
+from khop.partition.out_of_core.resources import Resources
+from khop.partition.out_of_core.workspace import Workspace
 from khop.partition.source import EdgeSource
-from khop.partition.workspace import Workspace
 from khop.storage.folder import AttemptWriter, FolderWriter
 from support.cut_graphs import CASES, files_of
 

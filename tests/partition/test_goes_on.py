@@ -13,15 +13,9 @@ import numpy as np
 import pytest
 
 import khop
-from khop.partition import (
-    GraphSource,
-    RandomPartitioner,
-    effort,
-    make_partitioner,
-    verify_folder,
-    workspace,
-)
-from khop.partition.effort import left_overs
+from khop.partition import GraphSource, RandomPartitioner, make_partitioner, verify_folder
+from khop.partition.out_of_core import effort, workspace
+from khop.partition.out_of_core.effort import left_overs
 
 OPTIONS = {"memory": "30KB", "jobs": 1, "neighbor_ids": True, "weight_attr": "w"}
 
@@ -230,7 +224,7 @@ def test_a_disk_that_is_too_small_is_refused(tmp_path, monkeypatch):
     class Usage:
         free = 1000
 
-    monkeypatch.setattr("khop.partition.plan.shutil.disk_usage", lambda folder: Usage)
+    monkeypatch.setattr("khop.partition.out_of_core.plan.shutil.disk_usage", lambda folder: Usage)
     with pytest.raises(ValueError, match=r"has 1000 B free, but partitioning writes .* KiB there"):
         khop.partition(graph(), tmp_path / "f", 3, **OPTIONS)
     assert list(tmp_path.iterdir()) == []
@@ -246,7 +240,7 @@ def test_the_plan_is_near_what_is_written(tmp_path):
 
 def test_a_plan_of_what_is_kept_in_memory(tmp_path, monkeypatch):
     """Nothing is computed for it; of stage files there are none."""
-    monkeypatch.setattr("khop.partition.seeded.split_seeds", None)
+    monkeypatch.setattr("khop.partition.methods.seeded.split_seeds", None)
     make = make_partitioner(graph(), tmp_path / "f", 3, method="frequency", num_neighbors=[2])
     plan = make.plan()
     assert (plan.method, plan.num_parts, plan.memory) == ("frequency", 3, None)

@@ -18,7 +18,9 @@ import pytest
 import khop
 from khop.cli.main import main
 from khop.errors import TaskDiedError
-from khop.partition import GraphSource, on_ray, rows, verify_folder
+from khop.partition import GraphSource, verify_folder
+from khop.partition.out_of_core import on_ray
+from khop.partition.writing import rows
 from support import ray_cluster
 from support.cut_graphs import CASES, files_of, graph
 from support.held_features import DeadlyFeature, FaultyFeature, HeldFeature

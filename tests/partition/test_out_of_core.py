@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import khop
-from khop.partition import GraphSource, rows, verify_folder
-from khop.partition.blocks import block_bounds
+from khop.partition import GraphSource, verify_folder
+from khop.partition.out_of_core.blocks import block_bounds
 from khop.partition.source import EdgeSource, NodeSource
+from khop.partition.writing import rows
 from support.cut_graphs import CASES, files_of, graph
 
 EDGE = ("node", "to", "node")

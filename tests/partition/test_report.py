@@ -11,7 +11,7 @@ import khop
 from khop.cli.main import main
 from khop.distributed import DistNeighborLoader, node_split
 from khop.partition import CutReport, PartitionFolder, RandomPartitioner
-from khop.partition.cut_graph import CutGraph
+from khop.partition.report.cut_graph import CutGraph
 from support.cluster import twins
 
 HOT = {"method": "frequency", "num_neighbors": [3, 2], "batch_size": 8, "cache_ratio": 0.1}

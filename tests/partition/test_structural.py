@@ -19,10 +19,10 @@ from khop.partition import (
     StreamPartitioner,
     verify_folder,
 )
-from khop.partition.both_directions import undirected
-from khop.partition.constraints import Constraints
-from khop.partition.metis import run_metis
+from khop.partition.methods.constraints import Constraints
+from khop.partition.methods.metis import run_metis
 from khop.partition.source import GraphSource
+from khop.partition.writing.both_directions import undirected
 
 HAS_METIS = importlib.util.find_spec("pymetis") is not None
 # METIS runs in a process of its own.
@@ -198,7 +198,7 @@ def test_metis_that_is_not_installed(tmp_path, monkeypatch):
 
 @pytest.mark.process
 def test_metis_that_fails_says_why(tmp_path, monkeypatch):
-    monkeypatch.setattr("khop.partition.metis.sys.executable", "/bin/false")
+    monkeypatch.setattr("khop.partition.methods.metis.sys.executable", "/bin/false")
     with pytest.raises(RuntimeError, match="METIS failed on 4 nodes and 6 entries"):
         run_metis(undirected(source_of()).whole(), np.ones(4, np.int64), 2, 30, 0)
 

@@ -17,7 +17,7 @@ import khop
 from khop.data.files import mapped_file
 from khop.data.joined import JoinedFeature
 from khop.partition import GraphSource
-from khop.partition.effort import left_overs
+from khop.partition.out_of_core.effort import left_overs
 from khop.partition.source import EdgeSource
 from khop.sources import Scratch, read_source, scratch as scratch_module
 from khop.sources.columns import JoinedEdges, flat_labels, mask_between, mask_of

@@ -2,6 +2,11 @@
 
 `khop partition` or a user's script runs them before training. Imports no torch. The package can be
 called: `khop.partition(data, "parts", num_parts=2)` is `partition_graph`.
+
+`base` has the steps that all partitioners share, `cut` and `recut` the functions that users call,
+`source` their input. `methods` assigns nodes to parts, `writing` writes the parts, `out_of_core`
+keeps both within memory and disk. `report` counts and verifies; `formats` converts other systems'
+folders.
 """
 
 import sys

@@ -8,14 +8,14 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from khop.partition.assigned import AssignedPartitioner
 from khop.partition.base import PartitionerBase
-from khop.partition.metis import ClusterMetisPartitioner, MetisPartitioner
-from khop.partition.random import RandomPartitioner
-from khop.partition.seeded import frequency_partitioner
+from khop.partition.methods.assigned import AssignedPartitioner
+from khop.partition.methods.metis import ClusterMetisPartitioner, MetisPartitioner
+from khop.partition.methods.random import RandomPartitioner
+from khop.partition.methods.seeded import frequency_partitioner
+from khop.partition.methods.stream import StreamPartitioner
+from khop.partition.methods.structure import StructuralPartitioner
 from khop.partition.source import GraphSource, check_masks
-from khop.partition.stream import StreamPartitioner
-from khop.partition.structure import StructuralPartitioner
 from khop.partition.summary import FolderSummary
 from khop.storage.folder import PartitionFolder, check_output
 

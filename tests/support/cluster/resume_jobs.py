@@ -51,7 +51,7 @@ def make_twins():
 
 def digests(batches):
     """Of every batch."""
-    from khop.loader.fingerprint import digest
+    from khop.loader.iteration.fingerprint import digest
 
     return [digest(batch[name] for name in jobs.ATTRIBUTES) for batch in batches]
 

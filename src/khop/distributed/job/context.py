@@ -189,7 +189,7 @@ class WorkerContext(TrainerContext):
         The store may be trainer 0's: it leaves last.
 
         Args:
-            wait: wait for the others, at most for the rendezvous timeout.
+            wait: wait for the others, at most for the group's timeout.
         """
         if self._is_closed:
             return

@@ -21,10 +21,10 @@ from khop.distributed.loaders.device_transfer import DeviceTransfer, PendingTran
 from khop.distributed.options import WorkerOptions
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
-from khop.loader.fingerprint import describe_sampling, digest
-from khop.loader.iterator import BatchSource, Taken
-from khop.loader.resume import EpochProgress
-from khop.loader.stateful import StatefulLoader
+from khop.loader.iteration.fingerprint import describe_sampling, digest
+from khop.loader.iteration.iterator import BatchSource, Taken
+from khop.loader.iteration.resume import EpochProgress
+from khop.loader.iteration.stateful import StatefulLoader
 from khop.metrics.loader_stats import StatsAccumulator
 from khop.metrics.watch import Cost
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of as positions_of

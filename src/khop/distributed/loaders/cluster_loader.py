@@ -15,7 +15,7 @@ from khop.distributed.loaders.sampling_options import check_data
 from khop.distributed.loaders.split import distribute
 from khop.distributed.options import WorkerOptions
 from khop.loader.inputs import as_tensor
-from khop.partition.cluster_ids import CLUSTER
+from khop.partition.writing.cluster_ids import CLUSTER
 from khop.sampler.plan import EpochPlan, epoch_order
 from khop.storage.book import RangeBook
 from khop.typing import NODE, Int64Array

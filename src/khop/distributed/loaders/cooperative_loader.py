@@ -25,7 +25,7 @@ from khop.distributed.job.worker_group import require_context
 from khop.distributed.loaders.exchange import Exchange
 from khop.distributed.loaders.trainer_group import Step, TrainerGroup
 from khop.loader.arguments import check_positive
-from khop.loader.collate import to_tensor
+from khop.loader.batches.collate import to_tensor
 from khop.loader.inputs import checked_nodes
 from khop.sampler.arguments import check_key_part
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of

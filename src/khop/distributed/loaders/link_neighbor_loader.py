@@ -21,12 +21,12 @@ from khop.distributed.loaders.trainer_inputs import checked_weights, joined, lin
 from khop.distributed.options import WorkerOptions
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.loader.arguments import checked_negatives
-from khop.loader.collate import annotate_links
+from khop.loader.batches.collate import annotate_links
 from khop.loader.inputs import checked_labels, checked_times
-from khop.sampler.link import link_of_tree
+from khop.sampler.drawing.link import link_of_tree
 from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.options import SamplingOptions
-from khop.sampler.pyg_links import LinkOptions, binary_labels, link_spec, repeat_rows
+from khop.sampler.pyg.links import LinkOptions, binary_labels, link_spec, repeat_rows
 from khop.sampler.seed_times import check_times, given_times
 from khop.typing import Int64Array
 

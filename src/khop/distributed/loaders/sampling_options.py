@@ -11,9 +11,9 @@ from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import get_context
 from khop.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
 from khop.distributed.remote.client.client_context import ClientContext
-from khop.sampler.collect import CollectSpec
 from khop.sampler.methods import as_method
 from khop.sampler.options import SamplingOptions
+from khop.sampler.rows.collect import CollectSpec
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta
 

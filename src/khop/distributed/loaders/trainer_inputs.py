@@ -24,9 +24,9 @@ from khop.loader.inputs import (
     split_links,
     split_nodes,
 )
+from khop.sampler.drawing.negative import Candidates
 from khop.sampler.link_spec import LinkSpec
-from khop.sampler.negative import Candidates
-from khop.sampler.pyg_links import negative_weights
+from khop.sampler.pyg.links import negative_weights
 from khop.typing import Array, EdgeType, Int64Array, NodeType
 
 _NODES, _LINKS = "input_nodes", "edge_label_index"
