@@ -19,7 +19,7 @@ from torch.distributed.constants import default_pg_timeout
 
 from khop.distributed.job.launch_environment import Place
 from khop.distributed.job.store_sockets import StoreSockets
-from khop.distributed.membership.members import MemberStore, Sighting
+from khop.distributed.membership.member_store import MemberStore, Sighting
 from khop.errors import RendezvousError
 
 

@@ -55,18 +55,21 @@ def lease_seconds(given: float | None = None) -> float:
 
 
 class Lease:
-    """Lease of another process; made by `LeaseTable.grant`.
+    """Lease of another process.
+
+    Args:
+        clock: returns the time in seconds.
 
     Attributes:
-        renewed_at: time of the last renewal, by the table's clock, later by the time for which
-            this process was stopped since.
+        heard_at: time of the last renewal.
+        excused: seconds since then that do not count: this process was stopped.
     """
 
-    __slots__ = ("__weakref__", "_clock", "renewed_at")
+    __slots__ = ("__weakref__", "_clock", "excused", "heard_at")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.renewed_at = clock()
+        self.renew()
 
     def renew(self, silent: float = 0.0) -> None:
         """Renew the lease.
@@ -74,15 +77,17 @@ class Lease:
         Args:
             silent: seconds for which the process had been silent already.
         """
-        self.renewed_at = self._clock() - silent
+        self.heard_at = self._clock() - silent
+        self.excused = 0.0
 
     def silence(self, until: float | None = None) -> float:
-        """Return the seconds since the last renewal.
+        """Return the seconds since the last renewal that count, at least 0.
 
         Args:
             until: time up to which messages have been read. If None, now.
         """
-        return (self._clock() if until is None else until) - self.renewed_at
+        now = self._clock() if until is None else until
+        return max(0.0, now - self.heard_at - self.excused)
 
 
 class LeaseTable:
@@ -104,22 +109,22 @@ class LeaseTable:
         self._looked_at = clock()
 
     def grant(self) -> Lease:
-        """Return a new lease, renewed now; the table keeps it as long as the caller does."""
-        lease = Lease(self._clock)
+        """Return a new lease, renewed now."""
+        return self.follow(Lease(self._clock))
+
+    def follow(self, lease: Lease) -> Lease:
+        """Judge a lease of this table's clock from now on, as long as something refers to it."""
         self._leases.add(lease)
         return lease
 
-    def look(self) -> float:
-        """Note that this process is about to judge leases; return the seconds it was stopped for.
+    def look(self) -> None:
+        """Note that this process looks at leases; to be called at least every second.
 
-        To be called at least every second. What is beyond two seconds since the last call counts
-        for no lease.
+        Time beyond two seconds since the last look counts for no lease.
         """
         now = self._clock()
         stopped = now - self._looked_at - _MOST_BETWEEN_LOOKS
         self._looked_at = now
-        if stopped <= 0:
-            return 0.0
-        for lease in list(self._leases):
-            lease.renewed_at = min(now, lease.renewed_at + stopped)
-        return stopped
+        if stopped > 0:
+            for lease in list(self._leases):
+                lease.excused += stopped

@@ -9,7 +9,6 @@ for their results at most for the length of a lease. So a store whose machine ha
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import os
 import threading
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from khop import log
 from khop.distributed.membership.leases import Lease, LeaseTable, lease_seconds
+from khop.distributed.membership.member_store import MemberStore, Sighting
 from khop.distributed.membership.polling import pauses
 from khop.errors import RendezvousError
 from khop.interrupts import raise_dropped
@@ -33,68 +33,6 @@ _SILENCE_WITHOUT_STORE = 3.0
 _CLOSING_SECONDS = 3.0
 _Result = TypeVar("_Result")
 _log = log.get(__name__)
-
-
-class Sighting(NamedTuple):
-    """What a store has about a member's lease.
-
-    Attributes:
-        renewals: number of renewals; None if the store counts none.
-        silent: seconds since the last renewal, by the store's clock; None if it measures none.
-        has_left: whether the member has left in order.
-        where: its process and machine; '' if not known.
-    """
-
-    renewals: int | None = None
-    silent: float | None = None
-    has_left: bool = False
-    where: str = ""
-
-
-class MemberStore(abc.ABC):
-    """Place of the values and leases of a group's members.
-
-    Attributes:
-        role: role of the members in errors: 'trainer', 'client'.
-        is_bounded: whether each call ends soon, or raises an error.
-    """
-
-    role: str
-    is_bounded: bool
-
-    @abc.abstractmethod
-    def put(self, name: str, value: Any) -> None:
-        """Publish a value of this member, anything that JSON can hold."""
-
-    @abc.abstractmethod
-    def get(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
-        """Return the values that members have published, by rank, without waiting."""
-
-    @abc.abstractmethod
-    def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return values; those of some ranks, or none, where one is missing.
-
-        Args:
-            name: name of the value.
-            ranks: ranks of the members.
-            seconds: time that the call may wait for missing ones.
-        """
-
-    @abc.abstractmethod
-    def delete(self, name: str) -> None:
-        """Delete a value of this member, if the store does not do so itself."""
-
-    @abc.abstractmethod
-    def renew(self, renewals: int, has_left: bool = False) -> None:
-        """Renew this member's lease, or note that it leaves."""
-
-    @abc.abstractmethod
-    def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
-        """Return what is known of members' leases, by rank; none of those never renewed."""
-
-    @abc.abstractmethod
-    def disconnect(self) -> None:
-        """End the connection: calls that wait in another thread fail at once."""
 
 
 class Failure(NamedTuple):
@@ -318,7 +256,7 @@ class Membership:
             `time.monotonic`, or that of the first look. Minus infinity before.
         """
         lease = self._leases.get(rank)
-        return float("-inf") if lease is None else lease.renewed_at
+        return float("-inf") if lease is None else lease.heard_at
 
     def failure_of(self, rank: int) -> Failure | None:
         """Return the failure of a member whose lease has ended; None if it counts as alive."""

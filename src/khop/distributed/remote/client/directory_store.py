@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from khop.distributed.membership.members import MemberStore, Sighting
+from khop.distributed.membership.member_store import MemberStore, Sighting
 from khop.distributed.remote.directory_client import DirectoryClient
 
 # The directory answers after this time even if values are missing.

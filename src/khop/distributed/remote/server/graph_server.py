@@ -25,6 +25,7 @@ import zmq
 
 from khop import log
 from khop.channel.control import ControlLine
+from khop.distributed.membership.leases import LeaseTable
 from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.directory_messages import Table
 from khop.distributed.remote.server.control_handler import ControlHandler
@@ -67,6 +68,7 @@ class GraphServer:
         endpoints: {partition: endpoint of its server}, updated here.
         counters: counters of the server.
         directory: the directory, on server 0. None on others.
+        leases: leases of clients and sessions.
 
     Attributes:
         addresses: addresses of its sockets, by 'tcp' and 'ipc'.
@@ -84,6 +86,7 @@ class GraphServer:
         endpoints: dict[int, Endpoint],
         counters: ServerCounters,
         directory: Directory | None,
+        leases: LeaseTable,
     ) -> None:
         self.addresses = sockets.addresses
         self._sockets = sockets
@@ -96,6 +99,7 @@ class GraphServer:
         self._counters = counters
         self._errors = ErrorLog(lambda: counters.refused("unexpected"))
         self._directory = directory
+        self._leases = leases
         self._tables: deque[Table] = deque()
         # Time up to which all that had arrived has been read.
         self._read_until = time.monotonic()
@@ -225,6 +229,7 @@ class GraphServer:
             self._sockets.send(front, peer.bytes, refusal(request, ProtocolError(why)))
 
     def _tick(self) -> None:
+        self._leases.look()
         with self._errors.guarded("samplers of this machine"):
             self._local_samplers.flush()
         if self._directory is not None:
