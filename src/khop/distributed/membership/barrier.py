@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from khop.distributed.membership.members import Failure, Membership, Watch
+from khop.distributed.membership.members import Membership
 from khop.distributed.membership.polling import pauses
+from khop.distributed.membership.watch import Failure, Watch
 from khop.distributed.rpc.protocol import describe_error
 from khop.errors import RendezvousError
 from khop.log import printable_lines
@@ -46,9 +47,10 @@ class Barrier:
         self._state_name = f"{name}/state"
         self._last_step: str | None = None
         self._stop = threading.Event()
-        self._began_at = time.monotonic()
+        self._began_at = self._looked_at = time.monotonic()
         self._watch: Watch | None = None
         self._failure: RendezvousError | None = None
+        self._is_given_up = False
         # What is published if this member has found that another has ended: that one may return.
         self._lost: dict[str, Any] | None = None
 
@@ -58,7 +60,7 @@ class Barrier:
 
     def start(self) -> None:
         """Renew this member's lease, and look for failures of others, until `close`."""
-        self._began_at = time.monotonic()
+        self._began_at = self._looked_at = time.monotonic()
         if not self._members.others:
             return
         self._members.hold()
@@ -95,7 +97,8 @@ class Barrier:
             with contextlib.suppress(RuntimeError):  # the store is gone: the others notice it, too
                 members.publish(self._state_name, {"state": "failed", **describe_error(error)})
         elif self._lost is not None:
-            members.post(self._state_name, self._lost)
+            with contextlib.suppress(RuntimeError):
+                members.publish(self._state_name, self._lost)
 
     def _on_look(self, states: Mapping[int, Any], failures: Mapping[int, Failure]) -> None:
         del failures  # of a missing member only: others may have ended in order
@@ -103,6 +106,7 @@ class Barrier:
 
     def _take_states(self, states: Mapping[int, Any]) -> None:
         """Record a failure that another member has published."""
+        self._looked_at = time.monotonic()
         role, rank = self._members.role, self._members.rank
         for other, state in states.items():
             if self._failure is not None:
@@ -114,7 +118,8 @@ class Barrier:
                     f"{failure}"
                 )
             elif state["state"] == "lost":
-                who = "this process" if state["rank"] == rank else f"{role} {state['rank']}"
+                self._is_given_up = state["rank"] == rank
+                who = "this process" if self._is_given_up else f"{role} {state['rank']}"
                 self._failure = RendezvousError(
                     f"{role} {rank} cannot go on with {self._name}: {role} {other} has given up "
                     f"{who}, {printable_lines(state['why'])}"
@@ -122,10 +127,19 @@ class Barrier:
 
     def check(self) -> None:
         """Raise RendezvousError if a failure of another member is known, or the store is gone."""
-        if self._failure is None and not self._members.has_store:
-            self._members.check()
+        members = self._members
+        if self._failure is None:
+            members.check()
+            if self._was_stopped:
+                self._take_states(members.poll(self._state_name, members.others))
         if self._failure is not None:
             raise self._failure
+
+    @property
+    def _was_stopped(self) -> bool:
+        """Whether this member has looked so long ago that the others may have given it up."""
+        since = time.monotonic() - self._looked_at
+        return self._watch is not None and since > self._members.lease / 2
 
     def find_silent(self, seconds: float) -> list[int]:
         """Return the ranks of members whose leases are not renewed for some seconds from now.
@@ -171,6 +185,8 @@ class Barrier:
             if time.monotonic() - last_look > _LOOK_SECONDS:
                 last_look = time.monotonic()
                 self._look_for_missing(name)
+        if self._is_given_up or self._was_stopped:  # the others do not go on from this step
+            self.check()
         if self._last_step is not None:  # all have come this far, so all have read it
             members.delete(self._last_step)
         self._last_step = name
@@ -186,10 +202,12 @@ class Barrier:
                 continue
             state = states.get(rank, {}).get("state")
             waited = time.monotonic() - self._began_at
-            why = str(members.failure_of(rank) or "")
-            if not why and state == _ENDED:
+            failure, why = members.failure_of(rank), ""
+            if failure is not None:
+                why = f"which {failure}: it has ended, or has not begun"
+            elif state == _ENDED:
                 why = "which has ended it without this step: all must take the same steps"
-            elif not why and state is None and waited > members.timeout:
+            elif state is None and waited > members.timeout:
                 why = f"which is alive, but has not begun it in {waited:.0f} s"
             if why:
                 role = members.role

@@ -96,6 +96,9 @@ class LeaseTable:
     Args:
         clock: returns the time in seconds.
 
+    Attributes:
+        looked_at: time of the last look; leases are judged by it where another thread looks.
+
     Example:
         >>> table = LeaseTable(clock=lambda: 7.0)
         >>> lease = table.grant()
@@ -106,7 +109,7 @@ class LeaseTable:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
-        self._looked_at = clock()
+        self.looked_at = clock()
 
     def grant(self) -> Lease:
         """Return a new lease, renewed now."""
@@ -123,8 +126,8 @@ class LeaseTable:
         Time beyond two seconds since the last look counts for no lease.
         """
         now = self._clock()
-        stopped = now - self._looked_at - _MOST_BETWEEN_LOOKS
-        self._looked_at = now
+        stopped = now - self.looked_at - _MOST_BETWEEN_LOOKS
+        self.looked_at = now
         if stopped > 0:
             for lease in list(self._leases):
                 lease.excused += stopped

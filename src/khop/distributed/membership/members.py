@@ -15,14 +15,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from khop import log
 from khop.distributed.membership.leases import Lease, LeaseTable, lease_seconds
 from khop.distributed.membership.member_store import MemberStore, Sighting
 from khop.distributed.membership.polling import pauses
+from khop.distributed.membership.watch import Failure, OnLook, Watch
 from khop.errors import RendezvousError
 from khop.interrupts import raise_dropped
 
@@ -33,53 +34,6 @@ _SILENCE_WITHOUT_STORE = 3.0
 _CLOSING_SECONDS = 3.0
 _Result = TypeVar("_Result")
 _log = log.get(__name__)
-
-
-class Failure(NamedTuple):
-    """Notice that a member has failed.
-
-    Attributes:
-        rank: rank of the member.
-        seconds: time since it was last heard of.
-        where: its process and machine, in parentheses; '' if not known.
-        has_left: whether it has left in order.
-    """
-
-    rank: int
-    seconds: float
-    where: str
-    has_left: bool
-
-    def __str__(self) -> str:
-        """Return what has happened, to follow the member's name."""
-        if self.has_left:
-            return f"which has left the job{self.where}"
-        return (
-            f"which has not been heard of for {self.seconds:.0f} s{self.where}: it has ended, or "
-            "has not begun"
-        )
-
-
-OnLook = Callable[[Mapping[int, Any], Mapping[int, Failure]], None]
-"""Function that gets what a watch has read: values by rank, and failed members."""
-
-
-class Watch:
-    """Watch of a value and of the leases of some members; made by `Membership.watch`.
-
-    Attributes:
-        until: time at which it ends (`time.monotonic`); None: it does not.
-    """
-
-    def __init__(
-        self, name: str, ranks: Sequence[int], seconds: float, on_look: OnLook, until: float | None
-    ) -> None:
-        self.name = name
-        self.ranks = ranks
-        self.seconds = seconds
-        self.on_look = on_look
-        self.until = until
-        self.next_look = 0.0
 
 
 class Membership:
@@ -263,7 +217,8 @@ class Membership:
         lease, sighting = self._leases.get(rank), self._sightings.get(rank)
         if lease is None:
             return None
-        seconds = lease.silence()
+        # Until the last look: a process that was stopped has not looked.
+        seconds = lease.silence(self._table.looked_at)
         if sighting is None:  # it is still to come
             sighting, limit = Sighting(), self.timeout
         else:
@@ -313,17 +268,18 @@ class Membership:
             return function(*arguments)
         future = self._submit(partial(function, *arguments))
         # Counted, not measured: a process that was stopped meanwhile has not waited.
-        waits = 0.0
-        while True:
-            try:
-                return future.result(min(1.0, self.lease))  # type: ignore[no-any-return]
-            except TimeoutError:
-                raise_dropped()
-                waits += min(1.0, self.lease)
-            if waits >= self.lease and not future.done():
-                self._lose_store(f"it has not answered for {waits:.0f} s")
+        seconds, num_waits = min(1.0, self.lease), 0
+        while not wait([future], seconds).done:
+            raise_dropped()
+            num_waits += 1
+            if num_waits * seconds >= self.lease:
+                self._unreachable = (
+                    f"{self.role} {self.rank} cannot reach the job's store: it has not answered "
+                    f"for {self.lease:.0f} s"
+                )
                 self._store.disconnect()
                 self.check()
+        return future.result()  # type: ignore[no-any-return]
 
     def _submit(self, call: Callable[[], Any]) -> Future[Any]:
         """Let the thread call the store."""
@@ -335,10 +291,6 @@ class Membership:
             self._calls.append((call, future))
         self._wake()
         return future
-
-    def _lose_store(self, why: str) -> None:
-        if self._unreachable is None:
-            self._unreachable = f"{self.role} {self.rank} cannot reach the job's store: {why}"
 
     # The thread ---------------------------------------------------------------------------------
 
@@ -412,7 +364,7 @@ class Membership:
         if due:
             self._table.look()
         for watch in due:
-            watch.next_look = now + watch.seconds
+            watch.next_look = now + watch.every
             values = self._attempt(partial(self._store.get, watch.name, watch.ranks))
             sightings = self._attempt(partial(self._store.sightings, watch.ranks))
             self._take_sightings(sightings or {}, watch.ranks)

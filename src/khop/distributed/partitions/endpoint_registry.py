@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from khop.distributed.job.context import WorkerContext
-from khop.distributed.membership.members import Failure, Watch
+from khop.distributed.membership.watch import Failure, Watch
 from khop.distributed.partitions.server_process import PartitionServerProcess, announced_endpoint
 from khop.distributed.partitions.supervisor import ServerSupervisor
 from khop.distributed.rpc.endpoint import Endpoint, EndpointUpdate
@@ -182,16 +182,9 @@ class EndpointRegistry:
                 self._on_update(key, update)
             elif failure is not None and key not in self._given_up:
                 self._given_up.add(key)
-                silent = f"has not been heard of for {failure.seconds:.0f} s{failure.where}"
-                silent = "has left the job" if failure.has_left else silent
                 gone = "" if self._context.members.has_store else ", and the job's store has gone"
-                self._on_update(
-                    key,
-                    {
-                        "ended": f"cannot be reached; trainer {rank}, which keeps it, {silent}"
-                        f"{gone}: it has ended"
-                    },
-                )
+                why = f"trainer {rank}, which keeps it, {failure}{gone}: it has ended"
+                self._on_update(key, {"ended": f"cannot be reached; {why}"})
 
     def _on_update(self, key: int, update: Mapping[str, Any]) -> None:
         if "ended" in update:
