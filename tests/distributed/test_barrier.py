@@ -133,9 +133,7 @@ def test_failure_that_comes_of_another(group, monkeypatch):
         raise ArithmeticError("no good")
 
     def suffer(together):
-        state = {}
-        while state.get(0, {}).get("state") != "failed":
-            state = together._members.poll("work/state", [0])
+        while not together._members.announced("work/failed", [0]):
             time.sleep(0.01)
         raise PartitionUnavailableError("gone")
 

@@ -56,6 +56,18 @@ class TorchStore(MemberStore):
         with self._reached():
             self._store.set(self._key(name, self._rank), json.dumps(value))
 
+    def announce(self, name: str, value: Any) -> None:
+        """Publish this trainer's value, and that there is one; see `MemberStore`."""
+        self.put(name, value)
+        with self._reached():
+            self._store.set(f"{self._prefix}/{name}", "")
+
+    def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
+        """Return announced values; one look at the store while there is none."""
+        with self._reached():
+            is_any = self._store.check([f"{self._prefix}/{name}"])
+        return self.get(name, ranks) if is_any else {}
+
     def get(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
         """Return the values that are in the store; see `MemberStore`."""
         keys = {rank: self._key(name, rank) for rank in ranks}

@@ -17,15 +17,13 @@ from typing import Any
 
 from khop.distributed.membership.members import Membership
 from khop.distributed.membership.polling import pauses
-from khop.distributed.membership.watch import Failure, Watch
+from khop.distributed.membership.watch import Watch
 from khop.distributed.rpc.protocol import describe_error
 from khop.errors import RendezvousError
 from khop.log import printable_lines
 
 _LOOK_SECONDS = 1.0
 _LONGEST_PAUSE = 0.2
-# What a member publishes of its part in the barrier, beside a failure.
-_BEGUN, _ENDED = "begun", "ended"
 
 
 class Barrier:
@@ -44,15 +42,14 @@ class Barrier:
     def __init__(self, members: Membership, name: str) -> None:
         self._members = members
         self._name = name
-        self._state_name = f"{name}/state"
         self._last_step: str | None = None
-        self._stop = threading.Event()
         self._began_at = self._looked_at = time.monotonic()
+        self._stop = threading.Event()
         self._watch: Watch | None = None
         self._failure: RendezvousError | None = None
+        # What is announced of another member if this one has given it up: it may come back.
+        self._given_up: dict[str, Any] | None = None
         self._is_given_up = False
-        # What is published if this member has found that another has ended: that one may return.
-        self._lost: dict[str, Any] | None = None
 
     def __enter__(self) -> Barrier:
         self.start()
@@ -60,14 +57,14 @@ class Barrier:
 
     def start(self) -> None:
         """Renew this member's lease, and look for failures of others, until `close`."""
+        members = self._members
         self._began_at = self._looked_at = time.monotonic()
-        if not self._members.others:
-            return
-        self._members.hold()
-        self._members.publish(self._state_name, {"state": _BEGUN})
-        self._watch = self._members.watch(
-            self._state_name, self._members.others, self._on_look, _LOOK_SECONDS
-        )
+        if members.others:
+            members.hold()
+            members.publish(f"{self._name}/state", "begun")
+            self._watch = members.watch(
+                f"{self._name}/failed", members.others, self._take_failures, _LOOK_SECONDS
+            )
 
     def __exit__(
         self,
@@ -88,58 +85,53 @@ class Barrier:
         if watch is None:
             return
         members.unwatch(watch)
-        if error is None:
-            members.post(self._state_name, {"state": _ENDED})
-        elif error is not self._failure:
+        failure: Any = None if error is None else self._given_up
+        if error is not None and error is not self._failure:
             if isinstance(error, OSError):
-                self._take_states(members.poll(self._state_name, members.others))
+                self._look_for_failures()
                 self.check()
+            failure = describe_error(error)
+        if error is None:
+            members.post(f"{self._name}/state", "ended")
+        elif failure is not None:
             with contextlib.suppress(RuntimeError):  # the store is gone: the others notice it, too
-                members.publish(self._state_name, {"state": "failed", **describe_error(error)})
-        elif self._lost is not None:
-            with contextlib.suppress(RuntimeError):
-                members.publish(self._state_name, self._lost)
+                members.announce(f"{self._name}/failed", failure)
 
-    def _on_look(self, states: Mapping[int, Any], failures: Mapping[int, Failure]) -> None:
-        del failures  # of a missing member only: others may have ended in order
-        self._take_states(states)
+    def _look_for_failures(self) -> None:
+        members = self._members
+        self._take_failures(members.announced(f"{self._name}/failed", members.others))
 
-    def _take_states(self, states: Mapping[int, Any]) -> None:
-        """Record a failure that another member has published."""
+    def _take_failures(self, failures: Mapping[int, Any]) -> None:
+        """Record a failure that another member has announced."""
         self._looked_at = time.monotonic()
         role, rank = self._members.role, self._members.rank
-        for other, state in states.items():
+        for other, failure in failures.items():
             if self._failure is not None:
                 return
-            if state["state"] == "failed":
-                failure = printable_lines(f"{state['type']}: {state['message']}")
-                self._failure = RendezvousError(
-                    f"{role} {rank} cannot go on with {self._name}: {role} {other} has failed with "
-                    f"{failure}"
-                )
-            elif state["state"] == "lost":
-                self._is_given_up = state["rank"] == rank
-                who = "this process" if self._is_given_up else f"{role} {state['rank']}"
-                self._failure = RendezvousError(
-                    f"{role} {rank} cannot go on with {self._name}: {role} {other} has given up "
-                    f"{who}, {printable_lines(state['why'])}"
-                )
-
-    def check(self) -> None:
-        """Raise RendezvousError if a failure of another member is known, or the store is gone."""
-        members = self._members
-        if self._failure is None:
-            members.check()
-            if self._was_stopped:
-                self._take_states(members.poll(self._state_name, members.others))
-        if self._failure is not None:
-            raise self._failure
+            what = f"has failed with {failure.get('type')}: {failure.get('message')}"
+            if "given_up" in failure:
+                self._is_given_up = failure["given_up"] == rank
+                whom = "this process" if self._is_given_up else f"{role} {failure['given_up']}"
+                what = f"has given up {whom}, {failure['why']}"
+            self._failure = RendezvousError(
+                f"{role} {rank} cannot go on with {self._name}: {role} {other} "
+                f"{printable_lines(what)}"
+            )
 
     @property
     def _was_stopped(self) -> bool:
         """Whether this member has looked so long ago that the others may have given it up."""
         since = time.monotonic() - self._looked_at
         return self._watch is not None and since > self._members.lease / 2
+
+    def check(self) -> None:
+        """Raise RendezvousError if a failure of another member is known, or the store is gone."""
+        if self._failure is None:
+            self._members.check()
+            if self._was_stopped:
+                self._look_for_failures()
+        if self._failure is not None:
+            raise self._failure
 
     def find_silent(self, seconds: float) -> list[int]:
         """Return the ranks of members whose leases are not renewed for some seconds from now.
@@ -156,6 +148,7 @@ class Barrier:
         began = time.monotonic()
         for _ in pauses(seconds):
             members.look(silent)
+            members.check()
             silent = [rank for rank in silent if members.renewed_at(rank) <= began]
             if not silent:
                 break
@@ -195,24 +188,28 @@ class Barrier:
     def _look_for_missing(self, name: str) -> None:
         """Raise RendezvousError if a missing member cannot come any more."""
         members = self._members
-        states = members.poll(self._state_name, members.others)
+        states = members.poll(f"{self._name}/state", members.others)
         arrived = members.poll(name, members.others)  # after the states: it may have come and ended
-        for rank in members.others:
-            if rank in arrived:
-                continue
-            state = states.get(rank, {}).get("state")
-            waited = time.monotonic() - self._began_at
-            failure, why = members.failure_of(rank), ""
-            if failure is not None:
-                why = f"which {failure}: it has ended, or has not begun"
-            elif state == _ENDED:
-                why = "which has ended it without this step: all must take the same steps"
-            elif state is None and waited > members.timeout:
-                why = f"which is alive, but has not begun it in {waited:.0f} s"
-            if why:
-                role = members.role
-                self._lost = {"state": "lost", "rank": rank, "why": why}
-                self._failure = RendezvousError(
-                    f"{role} {members.rank} waits in {self._name} for {role} {rank}, {why}"
+        missing = [rank for rank in members.others if rank not in arrived]
+        failures = members.look(missing)
+        waited = time.monotonic() - self._began_at
+        for rank in missing:
+            if rank in failures:
+                self._give_up(rank, f"{failures[rank]}: it has ended, or has not begun")
+            elif states.get(rank) == "ended":
+                self._give_up(rank, "has ended it without this step: all must take the same steps")
+            elif rank not in states and waited > members.timeout:
+                is_known = members.renewed_at(rank) > float("-inf")
+                why = (
+                    "is alive, but has not begun it in" if is_known else "has not been heard of for"
                 )
-                raise self._failure
+                end = "" if is_known else ": it has ended, or has not begun"
+                self._give_up(rank, f"{why} {waited:.0f} s{end}")
+
+    def _give_up(self, rank: int, why: str) -> None:
+        role = self._members.role
+        self._given_up = {"given_up": rank, "why": f"which {why}"}
+        self._failure = RendezvousError(
+            f"{role} {self._members.rank} waits in {self._name} for {role} {rank}, which {why}"
+        )
+        raise self._failure

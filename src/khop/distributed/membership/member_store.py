@@ -57,6 +57,14 @@ class MemberStore(abc.ABC):
         """
 
     @abc.abstractmethod
+    def announce(self, name: str, value: Any) -> None:
+        """Publish a value that few members have, and that others look for again and again."""
+
+    @abc.abstractmethod
+    def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
+        """Return announced values, by rank; cheap while there is none."""
+
+    @abc.abstractmethod
     def delete(self, name: str) -> None:
         """Delete a value of this member, if the store does not do so itself."""
 

@@ -97,6 +97,27 @@ class Membership:
         with contextlib.suppress(RendezvousError):
             self._submit(partial(self._store.put, name, value))
 
+    def announce(self, name: str, value: Any, wait: bool = True) -> None:
+        """Publish a value that few members have, for those that `watch` it.
+
+        Args:
+            name: name of the value.
+            value: anything that JSON can hold.
+            wait: wait until it is in the store. Else it is soon, unless the store has gone.
+
+        Raises:
+            RendezvousError: the store is unreachable, and `wait`.
+        """
+        if wait:
+            self._call(self._store.announce, name, value)
+            return
+        with contextlib.suppress(RendezvousError):
+            self._submit(partial(self._store.announce, name, value))
+
+    def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
+        """Return the values that some of these members have announced; errors as of `poll`."""
+        return self._call(self._store.announced, name, ranks)
+
     def delete(self, name: str) -> None:
         """Delete this member's value soon, without waiting."""
         with contextlib.suppress(RendezvousError):
@@ -169,10 +190,10 @@ class Membership:
         name: str,
         ranks: Sequence[int],
         on_look: OnLook,
-        every: float = _BEAT_SECONDS,
+        every: float,
         seconds: float | None = None,
     ) -> Watch:
-        """Read a value and the leases of some members again and again, in this object's thread.
+        """Read what members announce again and again, in this object's thread.
 
         Args:
             name: name of the value.
@@ -195,42 +216,52 @@ class Membership:
         with self._changed, contextlib.suppress(ValueError):
             self._watches.remove(watch)
 
-    def look(self, ranks: Iterable[int]) -> None:
-        """Read the leases of members now; `failure_of` and `renewed_at` use what was read.
+    def look(self, ranks: Sequence[int]) -> dict[int, Failure]:
+        """Read the leases of members, and return those that have failed.
 
-        Raises:
-            RendezvousError: the store is unreachable.
+        To be called every second where it matters; time without looks counts for no lease.
         """
-        self._take_sightings(self._call(self._store.sightings, list(ranks)), ranks)
+        sightings: Mapping[int, Sighting] = {}
+        try:
+            sightings = self._call(self._store.sightings, ranks)
+        except Exception:
+            if self.has_store:  # a directory that may come back
+                return {}
+        self._table.look()
+        for rank in ranks:
+            before, seen = self._sightings.get(rank), sightings.get(rank)
+            if rank not in self._leases:
+                self._leases[rank] = self._table.grant()
+            if seen is None:
+                continue
+            if seen.silent is not None:
+                self._leases[rank].renew(seen.silent)
+            elif before is None or seen.renewals != before.renewals:
+                self._leases[rank].renew()
+            self._sightings[rank] = seen
+        failures = [self._failure_of(rank) for rank in ranks]
+        return {failure.rank: failure for failure in failures if failure is not None}
 
     def renewed_at(self, rank: int) -> float:
-        """Return when a member's lease was last renewed, as this process saw it.
+        """Return when a member's lease was last renewed, as `look` saw it.
 
         Returns:
-            `time.monotonic`, or that of the first look. Minus infinity before.
+            `time.monotonic`, at first that of the first look. Minus infinity if it never was.
         """
-        lease = self._leases.get(rank)
-        return float("-inf") if lease is None else lease.heard_at
+        return self._leases[rank].heard_at if rank in self._sightings else float("-inf")
 
-    def failure_of(self, rank: int) -> Failure | None:
+    def _failure_of(self, rank: int) -> Failure | None:
         """Return the failure of a member whose lease has ended; None if it counts as alive."""
-        lease, sighting = self._leases.get(rank), self._sightings.get(rank)
-        if lease is None:
-            return None
-        # Until the last look: a process that was stopped has not looked.
-        seconds = lease.silence(self._table.looked_at)
-        if sighting is None:  # it is still to come
-            sighting, limit = Sighting(), self.timeout
-        else:
-            limit = self.lease
-        if self._unreachable is not None:
+        seconds, seen = self._leases[rank].silence(), self._sightings.get(rank)
+        limit = self.timeout if seen is None else self.lease  # if None, it is still to come
+        if not self.has_store:
             limit = min(limit, _SILENCE_WITHOUT_STORE)
-        if seconds <= limit and not sighting.has_left:
+        has_left = seen is not None and seen.has_left
+        if seconds <= limit and not has_left:
             return None
-        where = f" ({sighting.where})" if sighting.where else ""
+        where = f" ({seen.where})" if seen is not None and seen.where else ""
         # A directory notes silent clients as gone, too.
-        has_left = sighting.has_left and (sighting.silent is None or seconds <= limit)
-        return Failure(rank, seconds, where, has_left)
+        return Failure(rank, seconds, where, has_left and seconds <= limit)
 
     @property
     def has_store(self) -> bool:
@@ -361,30 +392,10 @@ class Membership:
         now = time.monotonic()
         with self._changed:
             due = [watch for watch in self._watches if watch.next_look <= now]
-        if due:
-            self._table.look()
         for watch in due:
             watch.next_look = now + watch.every
-            values = self._attempt(partial(self._store.get, watch.name, watch.ranks))
-            sightings = self._attempt(partial(self._store.sightings, watch.ranks))
-            self._take_sightings(sightings or {}, watch.ranks)
-            failures = [self.failure_of(rank) for rank in watch.ranks]
+            values = self._attempt(partial(self._store.announced, watch.name, watch.ranks))
             try:
-                watch.on_look(values or {}, {f.rank: f for f in failures if f is not None})
+                watch.on_look(values or {})
             except Exception as error:
                 _log.error("watch-failed", f"{watch.name}: {error!r}", exc_info=error)
-
-    def _take_sightings(self, sightings: Mapping[int, Sighting], ranks: Iterable[int]) -> None:
-        """Renew the leases of members that were heard of since the last look."""
-        for rank in ranks:
-            lease = self._leases.get(rank)
-            if lease is None:
-                lease = self._leases[rank] = self._table.grant()
-            before, seen = self._sightings.get(rank, Sighting()), sightings.get(rank)
-            if seen is None:
-                continue
-            if seen.silent is not None:
-                lease.renew(seen.silent)
-            elif seen.renewals != before.renewals:
-                lease.renew()
-            self._sightings[rank] = seen

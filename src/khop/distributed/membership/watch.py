@@ -29,13 +29,13 @@ class Failure(NamedTuple):
         return f"has not been heard of for {self.seconds:.0f} s{self.where}"
 
 
-OnLook = Callable[[Mapping[int, Any], Mapping[int, Failure]], None]
-"""Function that gets what a watch has read: values by rank, and failed members."""
+OnLook = Callable[[Mapping[int, Any]], None]
+"""Function that gets the values that a watch has read, by rank."""
 
 
 @dataclass(eq=False)
 class Watch:
-    """Watch of a value and of the leases of some members; made by `Membership.watch`.
+    """Watch of a value that members announce; made by `Membership.watch`.
 
     Attributes:
         name: name of the value.

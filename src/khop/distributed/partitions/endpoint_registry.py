@@ -14,10 +14,11 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from khop.distributed.job.context import WorkerContext
-from khop.distributed.membership.watch import Failure, Watch
+from khop.distributed.membership.watch import Watch
 from khop.distributed.partitions.server_process import PartitionServerProcess, announced_endpoint
 from khop.distributed.partitions.supervisor import ServerSupervisor
 from khop.distributed.rpc.endpoint import Endpoint, EndpointUpdate
@@ -135,7 +136,7 @@ class EndpointRegistry:
                 watch.until = until
                 return
             self._watches[rank] = members.watch(
-                self._name, [rank], self._on_look, _LOOK_SECONDS, _SEARCH_SECONDS
+                self._name, [rank], partial(self._on_look, rank), _LOOK_SECONDS, _SEARCH_SECONDS
             )
 
     def follow(self, client: PartitionClient) -> None:
@@ -171,12 +172,13 @@ class EndpointRegistry:
                 f"{self._own_failure}: other trainers cannot go on without it"
             )
 
-    def _on_look(self, values: Mapping[int, Any], failures: Mapping[int, Failure]) -> None:
-        """Take over updates of servers that are searched for; give up those of failed trainers."""
-        now = time.monotonic()
+    def _on_look(self, rank: int, values: Mapping[int, Any]) -> None:
+        """Take over updates of a trainer's lost servers; give them up if it has failed."""
+        now, failure = time.monotonic(), self._context.members.look([rank]).get(rank)
         for key in [key for key, until in list(self._searched_until.items()) if until > now]:
-            rank = self._owners[key]
-            update, failure = values.get(rank, {}).get(str(key)), failures.get(rank)
+            if self._owners[key] != rank:
+                continue
+            update = values.get(rank, {}).get(str(key))
             if update is not None and self._read.get(key) != update:
                 self._read[key] = update
                 self._on_update(key, update)
@@ -217,7 +219,7 @@ class EndpointRegistry:
         """Publish updates of this trainer's servers."""
         if updates and self._context.members.others:
             self._own_updates |= {str(key): update for key, update in updates.items()}
-            self._context.members.post(self._name, dict(self._own_updates))
+            self._context.members.announce(self._name, dict(self._own_updates), wait=False)
 
     def close(self, why: str) -> None:
         """End this trainer's servers.

@@ -35,6 +35,14 @@ class DirectoryStore(MemberStore):
         """Publish this client's value; see `MemberStore`."""
         self._directory.publish(f"{self._prefix}/{name}", value)
 
+    def announce(self, name: str, value: Any) -> None:
+        """Publish this client's value; see `MemberStore`."""
+        self.put(name, value)
+
+    def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
+        """Return announced values; see `MemberStore`."""
+        return self.get(name, ranks)
+
     def get(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
         """Return the values that are in the directory; see `MemberStore`."""
         return self._read(name, list(ranks), 0.0)
