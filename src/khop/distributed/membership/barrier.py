@@ -24,6 +24,7 @@ from khop.log import printable_lines
 
 _LOOK_SECONDS = 1.0
 _LONGEST_PAUSE = 0.2
+_NO_SIGN = "it has ended, or has not begun"
 
 
 class Barrier:
@@ -120,7 +121,7 @@ class Barrier:
 
     @property
     def _was_stopped(self) -> bool:
-        """Whether this member has looked so long ago that the others may have given it up."""
+        """True if this member has looked so long ago that the others may have given it up."""
         since = time.monotonic() - self._looked_at
         return self._watch is not None and since > self._members.lease / 2
 
@@ -195,16 +196,13 @@ class Barrier:
         waited = time.monotonic() - self._began_at
         for rank in missing:
             if rank in failures:
-                self._give_up(rank, f"{failures[rank]}: it has ended, or has not begun")
+                self._give_up(rank, f"{failures[rank]}: {_NO_SIGN}")
             elif states.get(rank) == "ended":
                 self._give_up(rank, "has ended it without this step: all must take the same steps")
             elif rank not in states and waited > members.timeout:
-                is_known = members.renewed_at(rank) > float("-inf")
-                why = (
-                    "is alive, but has not begun it in" if is_known else "has not been heard of for"
-                )
-                end = "" if is_known else ": it has ended, or has not begun"
-                self._give_up(rank, f"{why} {waited:.0f} s{end}")
+                if members.renewed_at(rank) > float("-inf"):
+                    self._give_up(rank, f"is alive, but has not begun it in {waited:.0f} s")
+                self._give_up(rank, f"has not been heard of for {waited:.0f} s: {_NO_SIGN}")
 
     def _give_up(self, rank: int, why: str) -> None:
         role = self._members.role

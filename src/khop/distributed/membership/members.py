@@ -265,7 +265,7 @@ class Membership:
 
     @property
     def has_store(self) -> bool:
-        """Whether the store is reachable, as far as is known."""
+        """True if the store is reachable, as far as is known."""
         return self._unreachable is None
 
     def check(self) -> None:
