@@ -56,13 +56,13 @@ class MemberStore(abc.ABC):
             seconds: time that the call may wait for missing ones.
         """
 
-    @abc.abstractmethod
     def announce(self, name: str, value: Any) -> None:
         """Publish a value that few members have, and that others look for again and again."""
+        self.put(name, value)
 
-    @abc.abstractmethod
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
         """Return announced values, by rank; cheap while there is none."""
+        return self.get(name, ranks)
 
     @abc.abstractmethod
     def delete(self, name: str) -> None:
@@ -78,4 +78,4 @@ class MemberStore(abc.ABC):
 
     @abc.abstractmethod
     def disconnect(self) -> None:
-        """End the connection: calls that wait in another thread fail at once."""
+        """End the connection, if it is this object's: calls that wait elsewhere fail at once."""

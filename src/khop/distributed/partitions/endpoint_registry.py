@@ -90,12 +90,8 @@ class EndpointRegistry:
     def __init__(self, context: WorkerContext, name: str) -> None:
         self._context = context
         self._name = f"{name}/endpoints"
-        # Updates of this trainer's servers, those of the others as read last, and the searches.
         self._own_updates: dict[str, Mapping[str, Any]] = {}
-        self._read: dict[int, Any] = {}
-        self._searched_until: dict[int, float] = {}
-        self._given_up: set[int] = set()
-        self._watches: dict[int, Watch] = {}
+        self._searches: dict[int, Watch] = {}
         self.supervisor = ServerSupervisor(self._own_moved, self._own_ended)
         self._served: dict[int, str] = {}
         self._owners: dict[int, int] = {}
@@ -126,18 +122,16 @@ class EndpointRegistry:
 
     def look_for(self, key: int) -> None:
         """Start a search for a lost server; its result becomes an update. Returns at once."""
-        rank, members = self._owners[key], self._context.members
+        rank, now = self._owners[key], time.monotonic()
         if rank == self._context.rank:  # the supervisor reports this trainer's own servers
             return
-        until = self._searched_until[key] = time.monotonic() + _SEARCH_SECONDS
-        with self._lock:
-            watch = self._watches.get(rank)
-            if watch is not None and (watch.until or 0.0) > time.monotonic():
-                watch.until = until
-                return
-            self._watches[rank] = members.watch(
-                self._name, [rank], partial(self._on_look, rank), _LOOK_SECONDS, _SEARCH_SECONDS
-            )
+        search = self._searches.get(key)
+        if search is not None and (search.until or 0.0) > now:
+            search.until = now + _SEARCH_SECONDS
+            return
+        self._searches[key] = self._context.members.watch(
+            self._name, [rank], partial(self._on_look, key), _LOOK_SECONDS, _SEARCH_SECONDS
+        )
 
     def follow(self, client: PartitionClient) -> None:
         """Register a client of this process: it gets updates of servers that it has lost."""
@@ -172,27 +166,21 @@ class EndpointRegistry:
                 f"{self._own_failure}: other trainers cannot go on without it"
             )
 
-    def _on_look(self, rank: int, values: Mapping[int, Any]) -> None:
-        """Take over updates of a trainer's lost servers; give them up if it has failed."""
-        now, failure = time.monotonic(), self._context.members.look([rank]).get(rank)
-        for key in [key for key, until in list(self._searched_until.items()) if until > now]:
-            if self._owners[key] != rank:
-                continue
-            update = values.get(rank, {}).get(str(key))
-            if update is not None and self._read.get(key) != update:
-                self._read[key] = update
-                self._on_update(key, update)
-            elif failure is not None and key not in self._given_up:
-                self._given_up.add(key)
-                gone = "" if self._context.members.has_store else ", and the job's store has gone"
-                why = f"trainer {rank}, which keeps it, {failure}{gone}: it has ended"
-                self._on_update(key, {"ended": f"cannot be reached; {why}"})
-
-    def _on_update(self, key: int, update: Mapping[str, Any]) -> None:
-        if "ended" in update:
-            self._publish(key, str(update["ended"]))
-        else:
-            self._publish(key, announced_endpoint(update["moved"], self._is_near[key]))
+    def _on_look(self, key: int, announced: Mapping[int, Any]) -> None:
+        """Take over an update of a lost server; give it up if its trainer has failed."""
+        rank, members, before = self._owners[key], self._context.members, self.updates.get(key)
+        failure = members.look([rank]).get(rank)
+        update, found = announced.get(rank, {}).get(str(key)), before
+        if update is not None:
+            is_near = self._is_near[key]
+            moved = update.get("moved")
+            found = announced_endpoint(moved, is_near) if moved else str(update["ended"])
+        elif failure is not None and not isinstance(before, str):
+            gone = "" if members.has_store else ", and the job's store has gone"
+            why = f"trainer {rank}, which keeps it, {failure}{gone}: it has ended"
+            found = f"cannot be reached; {why}"
+        if found is not None and found != before:
+            self._publish(key, found)
 
     def _publish(self, key: int, update: EndpointUpdate) -> None:
         self.updates[key] = update
@@ -229,8 +217,8 @@ class EndpointRegistry:
         """
         servers = [] if self._context.others_have_finished else list(self.supervisor.servers)
         self._post({key: {"ended": why} for key in servers})
-        for watch in list(self._watches.values()):
-            self._context.members.unwatch(watch)
+        for search in list(self._searches.values()):
+            self._context.members.unwatch(search)
         self.supervisor.close()
 
 

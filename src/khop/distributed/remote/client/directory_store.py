@@ -35,14 +35,6 @@ class DirectoryStore(MemberStore):
         """Publish this client's value; see `MemberStore`."""
         self._directory.publish(f"{self._prefix}/{name}", value)
 
-    def announce(self, name: str, value: Any) -> None:
-        """Publish this client's value; see `MemberStore`."""
-        self.put(name, value)
-
-    def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return announced values; see `MemberStore`."""
-        return self.get(name, ranks)
-
     def get(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
         """Return the values that are in the directory; see `MemberStore`."""
         return self._read(name, list(ranks), 0.0)
@@ -68,7 +60,10 @@ class DirectoryStore(MemberStore):
         self._directory.forget(f"{self._prefix}/{name}")
 
     def renew(self, renewals: int, has_left: bool = False) -> None:
-        """Do nothing: registrations renew the lease, and `DirectoryClient.close` ends it."""
+        """Do nothing: `DirectoryClient` registers every second, and unregisters at its end."""
+
+    def disconnect(self) -> None:
+        """Do nothing: the connection is the client's, and its requests have a timeout."""
 
     def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
         """Return what the directory says of clients' leases; see `MemberStore`.
@@ -82,6 +77,3 @@ class DirectoryStore(MemberStore):
                 where = f"process {entry.pid}"
                 sightings[rank] = Sighting(None, entry.silent, entry.gone, where)
         return sightings
-
-    def disconnect(self) -> None:
-        """Do nothing: the connection is the client's, and its requests have a timeout."""
