@@ -215,3 +215,56 @@ def test_end_without_a_step(group):
     assert isinstance(waiting, RendezvousError)
     assert "0, which has ended it without this step" in str(waiting)
     assert time.monotonic() - begin < 10
+
+
+@contextlib.contextmanager
+def client_members(graph, name, *ranks, size=2, **options):
+    """Memberships of clients, which end with the block."""
+    with contextlib.ExitStack() as stack:
+        made = []
+        for rank in ranks:
+            client = stack.enter_context(client_of(graph, rank))
+            client.wait_for_table(lambda table: True, "an answer")
+            made.append(Membership(DirectoryStore(client, name), rank, size, **options))
+            stack.callback(made[-1].close)
+        yield made
+
+
+def test_clients_of_an_earlier_start_do_not_count(served):
+    """A predecessor is known to have gone: its successor, which is late, is waited for."""
+    step = lambda together: together.all_gather("begin", together._members.rank)  # noqa: E731
+    with client_members(served, "job", 0, 1, timeout=20, lease=20) as members:
+        assert run_members(members, step, step) == [[0, 1]] * 2
+    with client_members(served, "again", 0, timeout=20, lease=20) as (first,):
+        results = []
+
+        def wait():
+            with contextlib.suppress(RendezvousError), Barrier(first, "work") as together:
+                results.append(step(together))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(1.0)
+        with client_members(served, "again", 1, timeout=20, lease=20) as (second,):
+            with Barrier(second, "work") as together:
+                results.append(step(together))
+            thread.join(20)
+    assert results == [[0, 1]] * 2
+
+
+def test_a_directory_that_is_started_again_ends_nobody(folder_of):
+    """It is away for longer than a lease: nobody is heard of, and nobody is given up."""
+    with (
+        serving(folder_of("random", 1)) as graph,
+        client_members(graph, "job", 0, 1, timeout=1.5, lease=1.5) as members,
+    ):
+
+        def go_on(together):
+            together.all_gather("begin", 0)
+            if together._members.rank == 0:
+                graph.kill(0)
+                time.sleep(3.0)
+                graph.start(0, port=int(graph.master.rpartition(":")[2]))
+            return together.all_gather("end", together._members.rank)
+
+        assert run_members(members, go_on, go_on) == [[0, 1]] * 2

@@ -194,12 +194,13 @@ class Barrier:
         missing = [rank for rank in members.others if rank not in arrived]
         failures = members.look(missing)
         waited = time.monotonic() - self._began_at
+        is_late = self._last_step is None and waited > members.timeout
         for rank in missing:
             if rank in failures:
                 self._give_up(rank, f"{failures[rank]}: {_NO_SIGN}")
             elif states.get(rank) == "ended":
                 self._give_up(rank, "has ended it without this step: all must take the same steps")
-            elif rank not in states and waited > members.timeout:
+            elif rank not in states and is_late:
                 if members.renewed_at(rank) > float("-inf"):
                     self._give_up(rank, f"is alive, but has not begun it in {waited:.0f} s")
                 self._give_up(rank, f"has not been heard of for {waited:.0f} s: {_NO_SIGN}")
