@@ -24,6 +24,7 @@ from khop.log import printable_lines
 
 _LOOK_SECONDS = 1.0
 _LONGEST_PAUSE = 0.2
+_LONGEST_BETWEEN_LOOKS = 1.0
 _NO_SIGN = "it has ended, or has not begun"
 
 
@@ -176,7 +177,10 @@ class Barrier:
             self.check()
             self._stop.wait(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
-            if time.monotonic() - last_look > _LOOK_SECONDS:
+            since_look = time.monotonic() - last_look
+            if since_look > _LOOK_SECONDS:
+                # As for leases: this member was stopped, or the store was away.
+                self._began_at += max(0.0, since_look - _LOOK_SECONDS - _LONGEST_BETWEEN_LOOKS)
                 last_look = time.monotonic()
                 self._look_for_missing(name)
         if self._is_given_up or self._was_stopped:  # the others do not go on from this step
