@@ -101,6 +101,27 @@ def test_stages_that_do_not_exist_are_errors(parts):
         PartitionedLinkData(parts, [2], {}, labels={"val": [1]})
 
 
+@pytest.mark.parametrize("num_virtual_ranks", [None, 4])
+def test_virtual_ranks_are_of_training_alone(parts, num_virtual_ranks):
+    """The seeds of all trainers are divided by the loader; validation is as ever."""
+    from khop.lightning import PartitionedLinkData, PartitionedNodeData
+
+    options = {"batch_size": 2, "seed": 1, "num_virtual_ranks": num_virtual_ranks}
+    nodes = PartitionedNodeData(parts, [2], **options)
+    ids = torch.arange(40)
+    links = {"train": torch.stack([ids[:12], ids[:12] + 1])}
+    ends = PartitionedLinkData(parts, [2], links, labels={"train": ids[:12] + 5}, **options)
+    for module in (nodes, ends):
+        module.setup("fit")
+    train = nodes.train_dataloader()
+    assert sorted(i for b in train for i in b.input_id.tolist()) == [*range(24)]
+    assert len(train.state_dict()) == (num_virtual_ranks or 1)
+    assert len(nodes.val_dataloader().state_dict()) == 1
+    for batch in ends.train_dataloader():
+        sources = batch.n_id[batch.edge_label_index[0]]
+        assert torch.equal(batch.edge_label, sources + 5)
+
+
 def test_a_trainer_serves_the_partitions_that_are_nobodys_home(tmp_path):
     from khop.lightning.folders import open_share
 

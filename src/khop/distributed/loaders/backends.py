@@ -120,7 +120,8 @@ class InProcessBackend:
         if client is not None:
             client.log, bytes_before = records.log, client.bytes_received
         try:
-            record = self._run(self._pipeline.make(own, run_key, batch, allocate))
+            key = plan.key_of(batch, run_key)
+            record = self._run(self._pipeline.make(own, *key, allocate))
         finally:
             records.end()
         remote = 0 if client is None else client.bytes_received - bytes_before

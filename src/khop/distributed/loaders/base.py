@@ -18,13 +18,21 @@ from khop.distributed.job.context import TrainerContext
 from khop.distributed.loaders.backends import create_backend
 from khop.distributed.loaders.collate import Assembler, Tensors, batch_edge_types, to_tensors
 from khop.distributed.loaders.device_transfer import DeviceTransfer, PendingTransfer, TargetDevice
+from khop.distributed.loaders.virtual_shares import (
+    VirtualShares,
+    agreed_number,
+    check_agreement,
+    check_virtual_ranks,
+)
 from khop.distributed.options import WorkerOptions
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
 from khop.loader.iteration.fingerprint import describe_sampling, digest
 from khop.loader.iteration.iterator import BatchSource, Taken
-from khop.loader.iteration.resume import EpochProgress
+from khop.loader.iteration.resume import EpochProgress, LoaderFingerprint
 from khop.loader.iteration.stateful import StatefulLoader
+from khop.loader.iteration.virtual_cursor import VirtualCursor, VirtualProgress
+from khop.loader.iteration.virtual_ranks import VirtualRanks
 from khop.metrics.loader_stats import StatsAccumulator
 from khop.metrics.watch import Cost
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of as positions_of
@@ -46,6 +54,7 @@ class DeliveryOptions:
     stream: int | None = None
     transform: Callable[[Any], Any] | None = None
     even_batches: bool = True
+    num_virtual_ranks: int | None = None
 
     @property
     def pin_memory(self) -> bool:
@@ -94,6 +103,8 @@ class DistLoader(StatefulLoader, abc.ABC):
         edge_types, method = batch_edge_types(data.meta), spec.sampling.method
         self._assembler = Assembler(data.meta, self._labels(), edge_types, method)
         context = data.context
+        if options.num_virtual_ranks is not None:
+            check_virtual_ranks(options.num_virtual_ranks, seed, options.stream, lists)
         self._set_up_epochs(seed, options.stream, None, context.rank)
         self._spec, self._weights = spec, weights or {}
         self._shuffle = options.shuffle
@@ -101,7 +112,12 @@ class DistLoader(StatefulLoader, abc.ABC):
             self._num_items(), options.batch_size, options.drop_last, None, lists
         )
         data.connect()
-        if options.even_batches and context.world_size > 1:
+        self._virtual: VirtualShares | None = None
+        if options.num_virtual_ranks is not None:
+            self._virtual = self._divide(options.num_virtual_ranks, options.even_batches)
+            self._cursor = VirtualCursor(self._keys, context.rank, self._virtual.ranks)
+            self._plan = replace(self._plan, num_batches_asked=self._virtual.num_batches)
+        elif options.even_batches and context.world_size > 1:
             self._plan = _agree_on_batches(context, self._plan, options.drop_last)
         self._backend = create_backend(
             data,
@@ -113,6 +129,27 @@ class DistLoader(StatefulLoader, abc.ABC):
             self._transfer,
         )
         self._tally = StatsAccumulator(self._backend.num_samplers)
+
+    def _divide(self, num_virtual_ranks: int, even_batches: bool) -> VirtualShares:
+        """Divide the seeds among virtual ranks; all trainers call it together."""
+        data, plan = self.data, self._plan
+        options = [num_virtual_ranks, plan.batch_size, plan.drop_last, self._shuffle, even_batches]
+        seeds = [self._keys.seed, digest(self._described_seeds(None))]
+        check_agreement(data.context, [*options, *seeds])
+        homes = [rank % data.num_partitions for rank in range(num_virtual_ranks)]
+        shares = self._shares(homes)
+        plans = [replace(plan, num_seeds=len(share)) for share in shares]
+        if even_batches:
+            counts = [(share.num_batches_alone, share.num_seeds) for share in plans]
+            agreed = agreed_number(counts, plan.drop_last, "virtual ranks")
+            plans = [replace(share, num_batches_asked=agreed) for share in plans]
+        num_batches = [plan.num_batches for plan in plans]
+        ranks = VirtualRanks(num_batches, homes, data.homes, even_batches, plan.drop_last)
+        return VirtualShares(shares, plans, ranks, data.context.rank, self._shuffle)
+
+    @abc.abstractmethod
+    def _shares(self, homes: Sequence[int]) -> list[Int64Array]:
+        """Return the positions in the plan of the items of each virtual rank, by their homes."""
 
     def _labels(self) -> dict[NodeType, Tensor]:
         """Return the labels that the folder does not hold, on the batches' device."""
@@ -133,10 +170,13 @@ class DistLoader(StatefulLoader, abc.ABC):
         """Return how many seeds a batch has at most."""
         return self._plan.batch_size
 
-    def _epoch_plan(self, run_key: int) -> tuple[EpochPlan, Int64Array | None]:
+    def _epoch_plan(self, progress: EpochProgress) -> tuple[EpochPlan, Int64Array | None]:
         """Return the plan of an epoch's seeds, and their order; None if as given."""
         plan = self._plan
-        return plan, epoch_order(plan.num_seeds, run_key, self._shuffle, plan.lists)
+        if self._virtual is not None:
+            assert isinstance(progress, VirtualProgress)
+            return self._virtual.epoch_plan(progress)
+        return plan, epoch_order(plan.num_seeds, progress.run_key, self._shuffle, plan.lists)
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
@@ -151,16 +191,36 @@ class DistLoader(StatefulLoader, abc.ABC):
         return self._backend.num_restarts
 
     @abc.abstractmethod
-    def _described_seeds(self) -> list[Any]:
-        """Return type, original ids and times of the seeds, for `digest`."""
+    def _described_seeds(self, share: Int64Array | None) -> list[Any]:
+        """Return type, original ids and times of the seeds of a share, or of all, for `digest`."""
 
     @cached_property
     def _digests(self) -> tuple[str, str]:
         """Digests of the seeds and of the sampling options; computed when first needed."""
+        return digest(self._described_seeds(None)), self._sampling_digest
+
+    @cached_property
+    def _share_digests(self) -> list[str]:
+        """Digest of the seeds of each virtual rank: that of a loader that has only these."""
+        assert self._virtual is not None
+        return [digest(self._described_seeds(share)) for share in self._virtual.shares]
+
+    def _identities(self) -> list[LoaderFingerprint]:
+        if self._virtual is None:
+            return super()._identities()
+        sampling = self._sampling_digest
+        shares = zip(self._share_digests, self._virtual.plans, strict=True)
+        return [
+            self._identity(seeds, sampling, rank, plan.num_batches)
+            for rank, (seeds, plan) in enumerate(shares)
+        ]
+
+    @cached_property
+    def _sampling_digest(self) -> str:
         spec, meta, weights = self._spec, self.data.meta, []
         if spec.link is not None:
             weights = [self._weights.get(name) for name in ("src_weight", "dst_weight")]
-        return digest(self._described_seeds()), describe_sampling(
+        return describe_sampling(
             spec.sampling,
             {t.name: t.count for t in meta.node_types},
             {t.name: t.count for t in meta.edge_types},
@@ -213,7 +273,7 @@ class BackendBatches(BatchSource):
 
     def __init__(self, loader: DistLoader, progress: EpochProgress) -> None:
         columns, backend = loader._columns, loader._backend
-        plan, order = loader._epoch_plan(progress.run_key)
+        plan, order = loader._epoch_plan(progress)
         columns = columns if order is None else columns[:, order]
         self._loader = loader
         self._plan, self._order = plan, order
@@ -279,12 +339,4 @@ def _agree_on_batches(context: TrainerContext, plan: EpochPlan, drop_last: bool)
         name,
         "make this loader (pass even_batches=False to loaders that only some trainers make)",
     )
-    counts = [batches for batches, _ in gathered]
-    agreed = min(counts) if drop_last else max(counts)
-    if not drop_last and any(seeds < agreed for _, seeds in gathered):
-        raise ValueError(
-            f"trainers have {[seeds for _, seeds in gathered]} seeds: some have fewer than the "
-            f"{agreed} batches that the others make. Divide the seeds with node_split, or pass "
-            "even_batches=False"
-        )
-    return replace(plan, num_batches_asked=agreed)
+    return replace(plan, num_batches_asked=agreed_number(gathered, drop_last, "trainers"))

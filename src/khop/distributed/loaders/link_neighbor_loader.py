@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from khop.distributed.loaders.sampling_options import (
     info_for,
     weight_of,
 )
+from khop.distributed.loaders.split import shares_of_links
 from khop.distributed.loaders.trainer_inputs import checked_weights, joined, link_input
 from khop.distributed.options import WorkerOptions
 from khop.distributed.sampling.pipeline import PipelineSpec
@@ -60,8 +61,8 @@ class DistLinkNeighborLoader(DistLoader):
         shuffle, drop_last, with_edge, with_weight, edge_dir, collect_features, to_device,
             random_seed, worker_options: as for `DistNeighborLoader`.
         seed, stream, replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr,
-            transform, even_batches: as for `DistNeighborLoader`; `batch` of a disjoint batch counts
-            links.
+            transform, even_batches, num_virtual_ranks: as for `DistNeighborLoader`; `batch` of a
+            disjoint batch counts links. With `num_virtual_ranks`, the links must be given.
         neg_sampling_ratio: binary negatives per link; PyG's older argument.
         edge_label_time: [num_links] time of each link; only neighbours up to it are drawn for its
             ends. Required with `time_attr`.
@@ -113,6 +114,7 @@ class DistLinkNeighborLoader(DistLoader):
         exclude_seed_edges: ExcludeSeedEdges = False,
         transform: Callable[[Any], Any] | None = None,
         even_batches: bool = True,
+        num_virtual_ranks: int | None = None,
     ) -> None:
         graph = check_data(data, edge_dir, worker_options)
         is_temporal = time_attr is not None
@@ -129,7 +131,8 @@ class DistLinkNeighborLoader(DistLoader):
         info = info_for(graph, num_neighbors, options)
         sampling = options.spec(num_neighbors, info)
         negatives = checked_negatives(neg_sampling, neg_sampling_ratio)
-        self._link_type, ends, lists = link_input(graph, edge_label_index, worker_options)
+        is_whole = num_virtual_ranks is not None
+        self._link_type, ends, lists = link_input(graph, edge_label_index, worker_options, is_whole)
         link_options = LinkOptions(negatives, strict_negatives, exclude_seed_edges)
         self._link = link_spec(info, self._link_type, link_options, sampling.disjoint)
         count, columns = ends.shape[1], [*ends]
@@ -158,16 +161,21 @@ class DistLinkNeighborLoader(DistLoader):
                 stream,
                 transform,
                 even_batches,
+                num_virtual_ranks,
             ),
             checked_weights(info, self._link, negatives),
             lists,
         )
 
-    def _described_seeds(self) -> list[Any]:
+    def _described_seeds(self, share: Int64Array | None) -> list[Any]:
         link_type = self._link_type if self.data.meta.heterogeneous else None
-        lists = self._plan.lists
-        described = [link_type, *self._columns[:2], self._time]
+        lists, described = self._plan.lists, [link_type, *self._columns[:2], self._time]
+        if share is not None:
+            described[1:] = [None if part is None else part[share] for part in described[1:]]
         return described if lists is None else [*described, np.asarray(lists)]
+
+    def _shares(self, homes: Sequence[int]) -> list[Int64Array]:
+        return shares_of_links(self.data, self._link_type, self._columns[:2], homes)
 
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
         count = len(positions)

@@ -5,7 +5,7 @@ Runs in trainers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from khop.distributed.loaders.sampling_options import (
     info_for,
     weight_of,
 )
+from khop.distributed.loaders.split import shares_of_nodes
 from khop.distributed.loaders.trainer_inputs import node_input
 from khop.distributed.options import WorkerOptions
 from khop.distributed.sampling.pipeline import PipelineSpec
@@ -90,6 +91,14 @@ class DistNeighborLoader(DistLoader):
         even_batches: make the same number of batches on every trainer. All trainers must then make
             the loader. False is for loaders that only some trainers make, or whose numbers of
             batches may differ (use `torch.distributed.algorithms.Join` with DDP then).
+        num_virtual_ranks: number of shares that an epoch's seeds are divided into, whatever the
+            number of trainers: a job of another size can finish the epoch with the same batches.
+            `input_nodes` are then the seeds of all trainers, the same on each, and `input_id` are
+            positions among these. Each share has its own stream of random numbers, and trainers
+            take its batches in turn. Needs `seed`; choose a multiple of the numbers of trainers
+            that the job may have. Where batches cannot be divided evenly, trainers without one
+            repeat one of the epoch's first, or make one less with `even_batches=False`; with
+            `drop_last` these batches are left out. If None, each trainer has its own seeds.
 
     Raises:
         ValueError, TypeError, IndexError: bad arguments; the message has the remedy.
@@ -130,6 +139,7 @@ class DistNeighborLoader(DistLoader):
         weight_attr: str | None = None,
         transform: Callable[[Any], Any] | None = None,
         even_batches: bool = True,
+        num_virtual_ranks: int | None = None,
     ) -> None:
         graph = check_data(data, edge_dir, worker_options)
         check_times("input_time", input_time is not None, time_attr is not None, required=False)
@@ -144,7 +154,8 @@ class DistNeighborLoader(DistLoader):
         )
         info = info_for(graph, num_neighbors, options)
         sampling = options.spec(num_neighbors, info)
-        seeds = node_input(graph, input_nodes, worker_options)
+        is_whole = num_virtual_ranks is not None
+        seeds = node_input(graph, input_nodes, worker_options, is_whole)
         self._seed_type, self._input_id = seeds.node_type, seeds.input_id
         self._seeds = seeds.ids
         new_ids = graph.to_new_ids(seeds.ids, "input_nodes", self._seed_type)
@@ -176,15 +187,21 @@ class DistNeighborLoader(DistLoader):
                 stream,
                 transform,
                 even_batches,
+                num_virtual_ranks,
             ),
             lists=seeds.lists,
         )
 
-    def _described_seeds(self) -> list[Any]:
+    def _described_seeds(self, share: Int64Array | None) -> list[Any]:
         seed_type = self._seed_type if self.data.meta.heterogeneous else None
-        lists = self._plan.lists
-        described = [seed_type, self._seeds, self._input_time]
+        lists, described = self._plan.lists, [seed_type, self._seeds, self._input_time]
+        if share is not None:
+            described[1:] = [None if part is None else part[share] for part in described[1:]]
         return described if lists is None else [*described, np.asarray(lists)]
+
+    def _shares(self, homes: Sequence[int]) -> list[Int64Array]:
+        book = self.data.meta.node_type(self._seed_type).book
+        return shares_of_nodes(self._columns[0], self._seeds, book, homes)
 
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
         del tensors
