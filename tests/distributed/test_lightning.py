@@ -25,7 +25,7 @@ def parts(tmp_path_factory):
     data = Data(x=ids[:, None].float(), edge_index=torch.stack([ids, (ids + 1) % 40]))
     data.train_mask, data.val_mask = ids < 24, ids >= 32
     root = tmp_path_factory.mktemp("lightning") / "parts"
-    khop.partition(data, root, 2)
+    khop.partition_graph(data, root, 2)
     return root
 
 
@@ -126,7 +126,7 @@ def test_a_trainer_serves_the_partitions_that_are_nobodys_home(tmp_path):
     from khop.lightning.folders import open_share
 
     ids = torch.arange(40)
-    khop.partition(Data(edge_index=torch.stack([ids, ids]), num_nodes=40), tmp_path / "p", 4)
+    khop.partition_graph(Data(edge_index=torch.stack([ids, ids]), num_nodes=40), tmp_path / "p", 4)
     assert [open_share(tmp_path / "p", rank, 3).parts for rank in range(3)] == [[0], [1], [2, 3]]
     assert [open_share(tmp_path / "p", rank, 8).parts for rank in range(8)] == [
         *([[0]] * 2), *([[1]] * 2), *([[2]] * 2), *([[3]] * 2),

@@ -92,7 +92,7 @@ class _PartitionedData(_Base):  # type: ignore[misc]
         options = dict(self._options)
         trainer = getattr(self, "trainer", None)
         if trainer is not None and trainer.strategy.root_device.type == "cuda":
-            options.setdefault("to_device", trainer.strategy.root_device)
+            options.setdefault("device", trainer.strategy.root_device)
         options["shuffle"] = training and options.get("shuffle", True)
         if not training:
             for name in ("drop_last", "num_virtual_ranks"):

@@ -26,7 +26,7 @@ def make_loaders(arguments):
             dataset,
             jobs.FANOUTS,
             jobs.seeds_of_rank(rank),
-            jobs.BATCH_SIZE,
+            batch_size=jobs.BATCH_SIZE,
             shuffle=True,
             with_edge=True,
             collect_features=True,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from time import monotonic_ns
 from typing import Any, NamedTuple
@@ -18,13 +18,13 @@ from khop.distributed.job.context import TrainerContext
 from khop.distributed.loaders.backends import create_backend
 from khop.distributed.loaders.collate import Assembler, Tensors, batch_edge_types, to_tensors
 from khop.distributed.loaders.device_transfer import DeviceTransfer, PendingTransfer, TargetDevice
+from khop.distributed.loaders.loader_options import LoaderOptions
 from khop.distributed.loaders.virtual_shares import (
     VirtualShares,
     agreed_number,
     check_agreement,
     check_virtual_ranks,
 )
-from khop.distributed.options import WorkerOptions
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
 from khop.loader.iteration.fingerprint import describe_sampling, digest
@@ -40,28 +40,6 @@ from khop.trace.clock import BatchTimings
 from khop.typing import Array, Int64Array, NodeType
 
 
-@dataclass(frozen=True)
-class DeliveryOptions:
-    """Delivery options of a loader; fields as the arguments of `DistNeighborLoader`."""
-
-    batch_size: int = 1
-    shuffle: bool = False
-    drop_last: bool = False
-    to_device: Any = None
-    random_seed: int | None = None
-    worker_options: WorkerOptions | None = None
-    seed: int | None = None
-    stream: int | None = None
-    transform: Callable[[Any], Any] | None = None
-    even_batches: bool = True
-    num_virtual_ranks: int | None = None
-
-    @property
-    def pin_memory(self) -> bool:
-        """True if memory is to be page-locked; sampling in this process has no such option."""
-        return bool(getattr(self.worker_options, "pin_memory", False))
-
-
 class DistLoader(StatefulLoader, abc.ABC):
     """Base of the loaders of partitioned graphs.
 
@@ -69,7 +47,7 @@ class DistLoader(StatefulLoader, abc.ABC):
         data: the graph: the trainer's partition, or the graph that servers serve.
         spec: specification of the batches.
         columns: [num_columns, num_seeds] int64, ids and times of the seeds; see `Pipeline.make`.
-        options: delivery options.
+        options: the loader's options, all of them.
         weights: [num_nodes] float64 sampling weights of negative endpoints, by name; see
             `khop.distributed.sampling.pipeline.Pipeline`.
         lists: lengths of the lists that the seeds consist of, if each list is for one graph server;
@@ -85,44 +63,44 @@ class DistLoader(StatefulLoader, abc.ABC):
         data: PartitionedGraph,
         spec: PipelineSpec,
         columns: Int64Array,
-        options: DeliveryOptions,
+        options: LoaderOptions,
         weights: Mapping[str, Array] | None = None,
         lists: Sequence[int] | None = None,
     ) -> None:
-        seed = options.random_seed if options.seed is None else options.seed
-        if options.random_seed not in (None, seed):
-            raise ValueError(f"seed={seed} contradicts random_seed={options.random_seed}")
+        seed, stream = options["seed"], options["stream"]
+        worker_options = options["worker_options"]
         self.data = data
-        self.batch_size = options.batch_size
-        self.drop_last = options.drop_last
-        self._destination = TargetDevice(options.to_device, options.pin_memory)
-        self.to_device = self._destination.torch_device
+        self.batch_size = options["batch_size"]
+        self.drop_last = options["drop_last"]
+        pin_memory = bool(getattr(worker_options, "pin_memory", False))
+        self._destination = TargetDevice(options["device"], pin_memory)
+        self.device = self._destination.torch_device
         self._transfer = DeviceTransfer(self._destination)
-        self.transform = options.transform
+        self.transform = options["transform"]
         self._columns = columns
         edge_types, method = batch_edge_types(data.meta), spec.sampling.method
         self._assembler = Assembler(data.meta, self._labels(), edge_types, method)
         context = data.context
-        if options.num_virtual_ranks is not None:
-            check_virtual_ranks(options.num_virtual_ranks, seed, options.stream, lists)
-        self._set_up_epochs(seed, options.stream, None, context.rank)
+        if options["num_virtual_ranks"] is not None:
+            check_virtual_ranks(options["num_virtual_ranks"], seed, stream, lists)
+        self._set_up_epochs(seed, stream, None, context.rank)
         self._spec, self._weights = spec, weights or {}
-        self._shuffle = options.shuffle
+        self._shuffle = options["shuffle"]
         self._plan = EpochPlan(
-            self._num_items(), options.batch_size, options.drop_last, None, lists
+            self._num_items(), options["batch_size"], options["drop_last"], None, lists
         )
         data.connect()
         self._virtual: VirtualShares | None = None
-        if options.num_virtual_ranks is not None:
-            self._virtual = self._divide(options.num_virtual_ranks, options.even_batches)
+        if options["num_virtual_ranks"] is not None:
+            self._virtual = self._divide(options["num_virtual_ranks"], options["even_batches"])
             self._cursor = VirtualCursor(self._keys, context.rank, self._virtual.ranks)
             self._plan = replace(self._plan, num_batches_asked=self._virtual.num_batches)
-        elif options.even_batches and context.world_size > 1:
-            self._plan = _agree_on_batches(context, self._plan, options.drop_last)
+        elif options["even_batches"] and context.world_size > 1:
+            self._plan = _agree_on_batches(context, self._plan, options["drop_last"])
         self._backend = create_backend(
             data,
             spec,
-            options.worker_options,
+            worker_options,
             replace(self._plan, batch_size=self._most_seeds()),
             self._weights,
             self._destination,
@@ -153,7 +131,7 @@ class DistLoader(StatefulLoader, abc.ABC):
 
     def _labels(self) -> dict[NodeType, Tensor]:
         """Return the labels that the folder does not hold, on the batches' device."""
-        labels, device = self.data.node_labels, self.to_device
+        labels, device = self.data.node_labels, self.device
         if not self._destination.is_device:
             return labels
         return {node_type: values.to(device) for node_type, values in labels.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,10 +11,10 @@ from khop.data.arrays import check_range, to_int64
 from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.loaders.collate import Tensors
+from khop.distributed.loaders.loader_options import InducedOptions, resolved, takes_options
 from khop.distributed.loaders.neighbor_loader import DistNeighborLoader
 from khop.distributed.loaders.sampling_options import check_data
 from khop.distributed.loaders.split import distribute
-from khop.distributed.options import WorkerOptions
 from khop.loader.inputs import as_tensor
 from khop.loader.iteration.resume import EpochProgress
 from khop.partition.writing.cluster_ids import CLUSTER
@@ -22,7 +22,11 @@ from khop.sampler.plan import EpochPlan
 from khop.storage.book import RangeBook
 from khop.typing import NODE, Int64Array
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+@takes_options(InducedOptions)
 class DistClusterLoader(DistNeighborLoader):
     """Loader of whole clusters; `khop.loader.ClusterLoader`, distributed.
 
@@ -38,18 +42,10 @@ class DistClusterLoader(DistNeighborLoader):
             servers, with `RemoteDistSamplingWorkerOptions`.
         clusters: [n] numbers of the clusters to draw from. If None, this trainer's share: even
             counts, mostly of clusters that lie in its partition.
-        batch_size: clusters a batch; default: 1.
         assignment: [num_nodes] integers, the cluster of each node. If None, those that the folder
             keeps (`cluster_ids` of partitioners, `khop partition --cluster-ids`).
-        shuffle: draw the clusters of each epoch in another order.
-        drop_last: leave out a last batch of fewer clusters.
-        with_edge: deliver `e_id`, and edge attributes if the folder has any.
-        edge_dir: direction of the folder's neighbours, to be checked. If None, any.
-        collect_features: deliver node attributes, and edge attributes if `with_edge`.
-        to_device, random_seed, worker_options, seed, stream, transform, even_batches: as for
-            `DistNeighborLoader`.
-        num_virtual_ranks: as for `DistNeighborLoader`. If given, `clusters` are those of all
-            trainers; if these are None, all clusters.
+        **options: `InducedOptions`. With `num_virtual_ranks`, `clusters` are those of all
+            trainers.
 
     Raises:
         ValueError, TypeError, IndexError: the graph is heterogeneous, has no clusters, or other
@@ -67,31 +63,20 @@ class DistClusterLoader(DistNeighborLoader):
         self,
         data: DistDataset | None,
         clusters: Any = None,
-        batch_size: int = 1,
         *,
         assignment: Any = None,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        with_edge: bool = True,
-        edge_dir: str | None = None,
-        collect_features: bool = True,
-        to_device: Any = None,
-        random_seed: int | None = None,
-        worker_options: WorkerOptions | None = None,
-        seed: int | None = None,
-        stream: int | None = None,
-        transform: Any = None,
-        even_batches: bool = True,
-        num_virtual_ranks: int | None = None,
+        **options: Unpack[InducedOptions],
     ) -> None:
-        graph = check_data(data, edge_dir, worker_options)
+        chosen: InducedOptions = resolved(InducedOptions, self, options)
+        graph = check_data(data, chosen["edge_dir"], chosen["worker_options"])
+        is_whole = chosen["num_virtual_ranks"] is not None
         of_node = _assignment(graph, assignment)
         sizes = np.bincount(of_node)
-        if clusters is None or num_virtual_ranks is not None:
+        if clusters is None or is_whole:
             self._homes = _homes_of(graph, of_node, len(sizes))
         if clusters is not None:
             self.clusters = _checked(clusters, len(sizes))
-        elif num_virtual_ranks is not None:
+        elif is_whole:
             self.clusters = np.arange(len(sizes))
         else:
             self.clusters = _divided(graph, self._homes, graph.homes)[graph.context.rank]
@@ -99,26 +84,7 @@ class DistClusterLoader(DistNeighborLoader):
         pieces = [by_cluster[ends[c] - sizes[c] : ends[c]] for c in self.clusters.tolist()]
         nodes = np.concatenate([np.empty(0, np.int64), *pieces])
         self._bounds = np.concatenate([[0], np.cumsum(sizes[self.clusters])]).astype(np.int64)
-        super().__init__(
-            data,
-            [],
-            nodes,
-            batch_size,
-            shuffle,
-            drop_last,
-            with_edge,
-            edge_dir=edge_dir,
-            collect_features=collect_features,
-            to_device=to_device,
-            random_seed=random_seed,
-            worker_options=worker_options,
-            seed=seed,
-            stream=stream,
-            subgraph_type="induced",
-            transform=transform,
-            even_batches=even_batches,
-            num_virtual_ranks=num_virtual_ranks,
-        )
+        super().__init__(data, [], nodes, subgraph_type="induced", **chosen)
 
     def _num_items(self) -> int:
         return len(self.clusters)

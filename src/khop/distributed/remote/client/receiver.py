@@ -351,9 +351,7 @@ class Receiver:
 
     def _unavailable(self, remote: ServerSession, pending: PendingBatch) -> Exception:
         """Return the error of a batch that timed out."""
-        waited = (
-            f"{time.monotonic() - pending.requested_at:.1f} s (rpc_timeout is {self._timeout:g} s)"
-        )
+        waited = f"{time.monotonic() - pending.requested_at:.1f} s (timeout is {self._timeout:g} s)"
         if remote.fault is not None:
             return ProtocolError(
                 f"{remote.where} has not made batch {pending.batch} in {waited}: what it sent "
