@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import Any
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
@@ -19,7 +20,14 @@ from khop.distributed.job.context import (
     set_context,
 )
 from khop.distributed.job.generation import establish_generation
-from khop.distributed.job.launch_environment import TORCH, TORCHRUN, Place, find_place, with_master
+from khop.distributed.job.launch_environment import (
+    TORCH,
+    TORCHRUN,
+    ClusterEnvironment,
+    Place,
+    find_place,
+    with_master,
+)
 from khop.distributed.job.torch_store import TorchStore, job_store
 from khop.distributed.membership.leases import lease_seconds
 from khop.distributed.membership.members import Membership
@@ -39,6 +47,7 @@ def init_worker_group(
     insecure: bool = False,
     timeout: float = 60.0,
     lease: float | None = None,
+    cluster_environment: str | ClusterEnvironment | type[ClusterEnvironment] | None = None,
 ) -> WorkerContext:
     """Make this process a trainer of a group, and wait for the other trainers.
 
@@ -65,13 +74,18 @@ def init_worker_group(
         timeout: seconds to wait for other trainers.
         lease: seconds of silence after which another trainer counts as ended, 5 to 86,400. If None,
             $KHOP_LEASE; without it 30. Most failures are noticed sooner, by closed connections.
+        cluster_environment: the launcher that gives rank and world size, if torch.distributed and
+            the arguments do not: 'torchrun', 'mpi', 'slurm', or your own, see `ClusterEnvironment`.
+            If None, the one that the environment variable KHOP_CLUSTER_ENVIRONMENT names, else the
+            first that has started this process.
 
     Returns:
         The context, which `get_context` returns from now on.
 
     Raises:
         ValueError: a world size and rank that contradict each other or torch.distributed; a lease
-            out of range.
+            out of range; no cluster environment has this name.
+        PluginError: the cluster environment cannot be imported.
         RendezvousError: the job's store cannot be reached, or trainers did not come in time; a
             launcher's variables contradict each other, or give several trainers but not the rank of
             this one.
@@ -82,7 +96,7 @@ def init_worker_group(
         (0, 1)
         >>> shutdown_worker_group()
     """
-    place = _place(world_size, rank)
+    place = _place(world_size, rank, cluster_environment)
     world_size, rank = place.world_size, place.rank
     group_name = group_name or _DEFAULT_GROUP
     joined = _joined_context()
@@ -167,12 +181,15 @@ def _joined_context() -> WorkerContext | None:
     return context
 
 
-def _place(world_size: int | None, rank: int | None) -> Place:
+def _place(world_size: int | None, rank: int | None, cluster_environment: Any) -> Place:
     """Return this process's place: of torch.distributed, else the caller, else the launcher."""
     if (world_size is None) != (rank is None):
         raise ValueError("give both world_size and rank, or neither")
     if world_size is None or rank is None:
-        return _joined_place() or find_place() or Place("nothing", 0, 1)
+        launched = _joined_place() or find_place(cluster_environment=cluster_environment)
+        return launched or Place("nothing", 0, 1)
+    if cluster_environment is not None:
+        raise ValueError("give cluster_environment, or world_size and rank, not both")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not one of {world_size} trainers (0 to {world_size - 1})")
     place = _joined_place()
