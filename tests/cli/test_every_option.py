@@ -98,7 +98,7 @@ COMPARE_RUN = "partition ring {out}.svg --num-parts 2 --compare random,frequency
 COMPLETION_RUNS = [f"completion {shell} --debug" for shell in ("bash", "zsh", "tcsh")]
 SERVE_RUNS = [
     "serve parts --rank 0 --num-servers 1 --num-clients 0 --master 127.0.0.1:{port} --part 0 "
-    "--part 1 --host 127.0.0.1 --port {port} --key-file keys/server.key --labels y.npy "
+    "--part 1 --lease 60 --host 127.0.0.1 --port {port} --key-file keys/server.key --labels y.npy "
     "--buffer-limit 1GB --metrics-port {page} --methods own_methods --debug",
     "serve parts --master 127.0.0.1:{port} --insecure",
 ]

@@ -50,7 +50,7 @@ class Told:
     """A directory, asked in few words; what it sends later is in `heard`."""
 
     def __init__(self, clock, num_servers=2, num_clients=2, **options):
-        options = {"lost_after": 30.0, "clock": clock, **options}
+        options = {"lease": 30.0, "clock": clock, **options}
         self.directory = Directory(num_servers, num_clients, 3, "print", **options)
         self.heard = []
 

@@ -29,8 +29,8 @@ from khop.distributed.inference.layers import as_layers, device_of, takes_pairs
 from khop.distributed.inference.peers import InferencePeers
 from khop.distributed.inference.result import LayerwiseOutputs, NodeOutputs
 from khop.distributed.inference.rows import RowReader
-from khop.distributed.job.barrier import MonitoredBarrier
 from khop.distributed.job.worker_group import require_context
+from khop.distributed.membership.barrier import Barrier
 from khop.typing import NodeType
 
 
@@ -108,7 +108,7 @@ def layerwise_inference(
     # On failure: publish it first, then remove files that other trainers may be reading.
     with (
         contextlib.ExitStack() as on_failure,
-        MonitoredBarrier(context.rendezvous, name) as barrier,
+        Barrier(context.members, name) as barrier,
     ):
         _check_arguments(data, batch_size, max_edges)
         layers = as_layers(model, bool(edge_attrs))

@@ -16,8 +16,8 @@ from khop.distributed.dataset import DistDataset
 from khop.distributed.inference.files import PROBE, Share, check_shares, clear_folder
 from khop.distributed.inference.neighborhoods import FullNeighbors
 from khop.distributed.inference.rows import OutputClient
-from khop.distributed.job.barrier import MonitoredBarrier
 from khop.distributed.job.context import WorkerContext
+from khop.distributed.membership.barrier import Barrier
 from khop.distributed.partitions.endpoint_registry import EndpointRegistry
 from khop.distributed.partitions.server_process import PartitionServerProcess, announced_endpoint
 from khop.distributed.partitions.service import PartitionService
@@ -49,7 +49,7 @@ class InferencePeers:
     def __init__(
         self,
         context: WorkerContext,
-        barrier: MonitoredBarrier,
+        barrier: Barrier,
         name: str,
         data: DistDataset,
         root: Path,
@@ -181,11 +181,11 @@ class InferencePeers:
         """End this trainer's server, if `wait` after all trainers have closed their outputs."""
         if not self._uses_network:
             return
-        rendezvous = self._context.rendezvous
+        members = self._context.members
         with contextlib.suppress(RuntimeError):  # RendezvousError included: they have ended
-            rendezvous.publish(f"{self._name}/closed", True)
+            members.publish(f"{self._name}/closed", True)
             if wait:
-                rendezvous.all_gather(f"{self._name}/closed", "close their outputs")
+                members.all_gather(f"{self._name}/closed", "close their outputs")
         self._end_server()
 
     def _end_server(self) -> None:

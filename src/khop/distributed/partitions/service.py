@@ -68,8 +68,8 @@ class PartitionService:
         claim = Claim(
             context.host, context.address, folder.fingerprint, home, sorted({home, *also_serve})
         )
-        context.rendezvous.publish(f"{self._name}/claim", asdict(claim))
-        gathered = context.rendezvous.all_gather(
+        context.members.publish(f"{self._name}/claim", asdict(claim))
+        gathered = context.members.all_gather(
             f"{self._name}/claim", "make a loader or node split of its DistDataset"
         )
         self._claims = [Claim(**c) for c in gathered]
@@ -189,7 +189,7 @@ class PartitionService:
             near, far = self._needed_by(part, rank)
             if near or far:
                 announced[str(part)] = self._start_server(part, near, far)
-        self._context.rendezvous.publish(f"{self._name}/servers", announced)
+        self._context.members.publish(f"{self._name}/servers", announced)
         if announced:
             self._context.keep_for_others(self.close)
 
@@ -200,8 +200,8 @@ class PartitionService:
                 "init_worker_group on a closed network"
             )
         if self._context.rank == 0:
-            self._context.rendezvous.publish(f"{self._name}/key", asdict(KeyPair.new()))
-        gathered = self._context.rendezvous.wait_for(f"{self._name}/key", [0], "make the job's key")
+            self._context.members.publish(f"{self._name}/key", asdict(KeyPair.new()))
+        gathered = self._context.members.wait_for(f"{self._name}/key", [0], "make the job's key")
         return KeyPair(**gathered[0])
 
     def _start_server(self, part: int, near: bool, far: bool) -> dict[str, str | None]:
@@ -229,7 +229,7 @@ class PartitionService:
         primaries = {}
         if self._requests:
             primaries = {part: self.primary(part) for part in range(self._folder.num_parts)}
-        gathered = self._context.rendezvous.wait_for(
+        gathered = self._context.members.wait_for(
             f"{self._name}/servers",
             {*wanted.values(), *primaries.values()},
             "start a partition server",

@@ -25,6 +25,7 @@ import zmq
 
 from khop import log
 from khop.channel.control import ControlLine
+from khop.distributed.membership.leases import LeaseTable
 from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.directory_messages import Table
 from khop.distributed.remote.server.control_handler import ControlHandler
@@ -68,6 +69,7 @@ class GraphServer:
         endpoints: {partition: endpoint of its server}, updated here.
         counters: counters of the server.
         directory: the directory, on server 0. None on others.
+        leases: leases of clients and sessions.
         rank: rank of this server.
         writers: {partition: thread that applies its writes}, where it has requests that write.
 
@@ -87,6 +89,7 @@ class GraphServer:
         endpoints: dict[int, Endpoint],
         counters: ServerCounters,
         directory: Directory | None,
+        leases: LeaseTable,
         rank: int,
         writers: Mapping[int, WriterThread],
     ) -> None:
@@ -104,6 +107,7 @@ class GraphServer:
         self._counters = counters
         self._errors = ErrorLog(lambda: counters.refused("unexpected"))
         self._directory = directory
+        self._leases = leases
         self._tables: deque[Table] = deque()
         # Time up to which all that had arrived has been read.
         self._read_until = time.monotonic()
@@ -241,6 +245,7 @@ class GraphServer:
         return writer if writer is not None and writer.handles(op) else self._threads
 
     def _tick(self) -> None:
+        self._leases.look()
         with self._errors.guarded("samplers of this machine"):
             self._local_samplers.flush()
         if self._directory is not None:

@@ -14,8 +14,8 @@
     buffer_limit    bytes that the sessions of all clients may hold
     sampler_limit   sampler processes that the sessions of all clients may have
     connection_limit   connections over TCP
-    lost_after      seconds of silence after which a client counts as lost
-    lease           seconds of silence after which a session ends
+    lease           seconds of silence after which a client counts as lost; null: $KHOP_LEASE, or
+                    30. A session ends after 10 s, or after this time if that is less
     timeout         seconds that samplers wait for other servers
     graph_mode, feature_mode   placement of graph and attributes for samplers on devices
     metrics_port    where to serve counters as Prometheus text; null: nowhere
@@ -44,6 +44,7 @@ from khop import log
 from khop.channel.control import ControlLine, Op
 from khop.channel.shared import read_shared, share
 from khop.cores import half_of_cores
+from khop.distributed.membership.leases import LeaseTable, lease_seconds
 from khop.distributed.processes.child import start_up
 from khop.distributed.processes.hosts import host_address, host_identity
 from khop.distributed.processes.socket_files import lines_path, remove_socket, socket_folder
@@ -61,7 +62,7 @@ from khop.distributed.remote.server.graph_handler import (
 from khop.distributed.remote.server.graph_server import GraphServer
 from khop.distributed.remote.server.key_watch import KeyFileWatch
 from khop.distributed.remote.server.local_clients import LocalSamplerService
-from khop.distributed.remote.server.session import LEASE_SECONDS, SessionEnvironment
+from khop.distributed.remote.server.session import SESSION_LEASE, SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
 from khop.distributed.rpc.endpoint import Endpoint
@@ -91,8 +92,7 @@ DEFAULTS: dict[str, Any] = {
     "buffer_limit": 8 << 30,
     "sampler_limit": 1024,
     "connection_limit": DEFAULT.connections,
-    "lost_after": 30.0,
-    "lease": LEASE_SECONDS,
+    "lease": None,
     "timeout": 180.0,
     "graph_mode": "ZERO_COPY",
     "feature_mode": "ZERO_COPY",
@@ -208,11 +208,13 @@ def _make_server(
         rank, parts, "", lambda: joined(sessions.state(), local_samplers.states())
     )
     host = _host(config, folder, parts, endpoints, labels, keys, counters, stack)
+    lease = lease_seconds() if config["lease"] is None else config["lease"]
+    leases = LeaseTable()
     allowed = SessionLimits(
-        config["buffer_limit"], samplers=config["sampler_limit"], lease=config["lease"]
+        config["buffer_limit"], samplers=config["sampler_limit"], lease=min(lease, SESSION_LEASE)
     )
     checks = SessionValidator(meta)
-    sessions = SessionTable(checks, host, counters, allowed)
+    sessions = SessionTable(checks, host, counters, allowed, leases)
     ipc_path = str(socket_folder() / "server")
     atexit.register(remove_socket, ipc_path)
     stack.callback(remove_socket, ipc_path)
@@ -226,7 +228,8 @@ def _make_server(
             config["num_clients"],
             folder.num_parts,
             folder.fingerprint,
-            config["lost_after"],
+            lease,
+            leases=leases,
         )
     try:
         sockets = ServerSockets(
@@ -260,6 +263,7 @@ def _make_server(
         endpoints,
         counters,
         directory,
+        leases,
         rank,
         {p: WriterThread(h.state, sockets) for p, h in handlers.items() if h.state is not None},
     )
