@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from fake_cuda import control
 from khop.sampler import NeighborSampler
-from khop.sampler.device import DeviceOptions
-from khop.sampler.pyg_sampler import BatchKey
+from khop.sampler.pyg.base import BatchKey
+from khop.sampler.pyg.device import DeviceOptions
 
 _FANOUTS = [15, 10, 5]
 _COUNTERS = ("launches", "waits", "allocations")

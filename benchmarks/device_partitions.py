@@ -40,10 +40,10 @@ from torch_geometric.data import Data
 from khop import _native
 from khop.datasets import DebianPackages, PowerLaw
 from khop.partition import PartitionFolder, RandomPartitioner, frequency_partition
-from khop.sampler.engine import Engine
+from khop.sampler.drawing.engine import Engine
+from khop.sampler.drawing.view import GraphView
 from khop.sampler.requests import HopRequest, RowSet, SeedSet
 from khop.sampler.spec import SamplingSpec
-from khop.sampler.view import GraphView
 from khop.storage.part import Part
 
 FANOUTS = (15, 10, 5)

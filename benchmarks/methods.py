@@ -45,11 +45,11 @@ from khop import _native, loader as ours
 from khop.data import Graph, Topology
 from khop.datasets import DebianPackages, PowerLaw
 from khop.sampler import FastGcn, Hgt, Labor, Ladies, PoissonLadies, RippleWalk, SaintNodes
-from khop.sampler.batch_draw import BatchDraw
-from khop.sampler.engine import finish
-from khop.sampler.graph_rows import GraphRows
+from khop.sampler.drawing.batch_draw import BatchDraw
+from khop.sampler.drawing.engine import finish
+from khop.sampler.drawing.graph_rows import GraphRows
+from khop.sampler.drawing.view import GraphView
 from khop.sampler.methods.walk import WalkPlan, acceptance, walks
-from khop.sampler.view import GraphView
 
 _PARTS = 64
 

@@ -23,9 +23,9 @@ from khop.data import Feature
 from khop.datasets import DebianPackages, PowerLaw
 from khop.partition import GraphSource
 from khop.partition.batches import seeds_of, typed_rows
-from khop.partition.numbering import Numbering
-from khop.partition.order import row_keys
-from khop.sampler.hotness import Seeds, random_batches
+from khop.partition.writing.numbering import Numbering
+from khop.partition.writing.order import row_keys
+from khop.sampler.drawing.hotness import Seeds, random_batches
 from khop.storage.folder import ORDERS
 
 PRODUCTS_NODES, PRODUCTS_EDGES = 2_449_029, 123_718_280

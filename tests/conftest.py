@@ -147,7 +147,7 @@ def data():
 @pytest.fixture
 def two_threads(monkeypatch):
     """Torch and khop have two threads, as on any machine where something may be done beside."""
-    monkeypatch.setattr("khop.sampler.random_walks.available_cores", lambda: 2)
+    monkeypatch.setattr("khop.sampler.pyg.random_walks.available_cores", lambda: 2)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield

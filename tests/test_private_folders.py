@@ -17,10 +17,11 @@ import pytest
 import khop
 from khop.distributed.inference.files import RowSpec, RowWriter
 from khop.errors import SecurityError
-from khop.partition import GraphSource, verify_folder, workspace
-from khop.partition.effort import left_overs
-from khop.partition.journal import Journal, read_journal
-from khop.partition.stage import Filled
+from khop.partition import GraphSource, verify_folder
+from khop.partition.out_of_core import workspace
+from khop.partition.out_of_core.effort import left_overs
+from khop.partition.out_of_core.journal import Journal, read_journal
+from khop.partition.out_of_core.stage import Filled
 from khop.private_folders import PrivateFolder, written_whole
 from khop.sources import Scratch
 from khop.storage.folder import AttemptWriter
@@ -33,7 +34,7 @@ def partition(place, **options):
     """Cuts a ring of 60 nodes in little memory: a run that goes on if it was ended."""
     ring = np.stack([np.arange(600) % 60, (np.arange(600) * 7 + 1) % 60])
     source = GraphSource.from_arrays(60, ring, {"x": np.arange(60)})
-    khop.partition(source, place / "out", 2, memory="30KB", jobs=1, **options)
+    khop.partition_graph(source, place / "out", 2, memory="30KB", jobs=1, **options)
 
 
 def unpack(place):

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, strategies as st
 
 import khop
-from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader, background
+from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from khop.loader.iteration import background
 from khop.trace.clock import PHASES, Phase, PhaseClock, Segment
 from khop.trace.events import Names, trace_events
 from khop.trace.files import write_events

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from khop import _native
-from khop.sampler.hotness import Seeds, TypedRows, sample_prob
+from khop.sampler.drawing.hotness import Seeds, TypedRows, sample_prob
 from khop.typing import Array, Int64Array
 from khop_bench.bench import Bench
 from khop_bench.device_model import gather, model_row

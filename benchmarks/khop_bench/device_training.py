@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 
 from khop.loader import NeighborLoader
-from khop.sampler.device import DeviceOptions
+from khop.sampler.pyg.device import DeviceOptions
 from khop_bench.bench import Bench
 from khop_bench.goals import REPEATED
 from khop_bench.graphs import SeedOrder

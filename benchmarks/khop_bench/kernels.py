@@ -19,10 +19,10 @@ from torch_geometric.data import Data
 
 from khop import _native
 from khop.data import Graph, Topology
-from khop.sampler.engine import Engine
+from khop.sampler.drawing.engine import Engine
+from khop.sampler.drawing.view import GraphView
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
-from khop.sampler.view import GraphView
 from khop.typing import Array, Int32Array, Int64Array
 from khop_bench.bench import Bench
 from khop_bench.floor import GraphFloor

@@ -41,6 +41,8 @@ INT64 = 2**63 - 1
 _T = TypeVar("_T")
 _Reader = Callable[[Any], Any]
 _SHOWN = 80
+# Values that are the same in JSON.
+_PLAIN = (str, int, float, types.NoneType)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,15 +114,19 @@ def to_json(value: Any) -> Any:
     Args:
         value: a dataclass, or a value of one of its fields; lists and objects are copied.
     """
-    if isinstance(value, (str, int, float)) or value is None:
+    if isinstance(value, _PLAIN):
         return value
     if dataclasses.is_dataclass(value):
         kind: Any = type(value)
-        return {name: to_json(getattr(value, name)) for name in _field_names(kind)}
+        fields = {name: getattr(value, name) for name in _field_names(kind)}
+        for name, field in fields.items():
+            if not isinstance(field, _PLAIN):
+                fields[name] = to_json(field)
+        return fields
     if isinstance(value, Mapping):
         return {str(key): to_json(entry) for key, entry in value.items()}
     if isinstance(value, Sequence):
-        return [to_json(entry) for entry in value]
+        return [v if isinstance(v, _PLAIN) else to_json(v) for v in value]
     raise TypeError(f"a {type(value).__name__} does not travel as JSON")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,10 +18,22 @@ import khop
 ROOT = Path(khop.__file__).parent
 
 # A package imports only from those above it. Modules that lie beside packages stand for themselves.
+# Four packages are listed by the packages and modules in them.
+DIVIDED = ("sampler", "partition", "loader", "distributed")
 ORDER = [
     *("_version", "_lazy", "typing", "errors", "private_folders", "safe_versions", "forks"),
-    *("interrupts", "cores", "loopback", "codec", "log", "tables", "data"),
-    *("channel", "trace", "storage", "sampler", "partition", "metrics", "stats", "plot", "loader"),
+    *("interrupts", "cores", "loopback", "renames", "rename", "codec", "log", "tables", "data"),
+    *("channel", "trace", "storage"),
+    *("sampler.methods", "sampler.plan", "sampler.seed_times", "sampler.arguments"),
+    *("sampler.requests", "sampler.spec", "sampler.replies", "sampler.options"),
+    *("sampler.link_spec", "sampler.rows", "sampler.drawing", "sampler.device", "sampler.pyg"),
+    *("partition.summary", "partition.source", "partition.batches", "partition.draws"),
+    *("partition.out_of_core", "partition.writing", "partition.base", "partition.methods"),
+    *("partition.cut", "partition.formats", "partition.report", "partition.recut"),
+    *("metrics", "stats", "plot", "loader.inputs", "loader.arguments", "loader.iteration"),
+    *("loader.batches", "loader.walk_windows", "loader.base", "loader.selection"),
+    *("loader.neighbor_loader", "loader.link_neighbor_loader", "loader.hgt_loader"),
+    *("loader.subgraph_loader", "loader.induced"),
     *("distributed.processes", "distributed.rpc", "distributed.sampling", "distributed.job"),
     *("distributed.partitions", "distributed.options", "distributed.graph", "distributed.stores"),
     *("distributed.dataset", "distributed.remote", "distributed.inference", "distributed.loaders"),
@@ -30,6 +43,7 @@ ORDER = [
 # All of their modules run in samplers or servers, where torch need not be installed.
 TORCH_FREE = [
     *("channel", "cli", "data", "metrics", "partition", "plot", "sources", "storage", "trace"),
+    *("sampler.methods", "sampler.rows", "sampler.drawing", "sampler.device"),
     *("distributed.processes", "distributed.rpc", "distributed.sampling"),
     "distributed.remote.server",
 ]
@@ -38,10 +52,7 @@ TORCH_FREE = [
 # trainers.
 TORCH_FREE_MODULES = {
     "sampler": {
-        *("arguments", "batch_draw", "collect", "collect_device", "device_engine", "engine"),
-        *("graph_rows", "hotness", "link", "link_spec", "methods", "negative", "options", "plan"),
-        *("replies", "requests", "row_fetcher"),
-        *("seed_times", "spec", "view"),
+        *("arguments", "link_spec", "options", "plan", "replies", "requests", "seed_times", "spec"),
     },
     "distributed.remote": {
         *("addresses", "directory_client", "directory_messages", "encoding", "graph_messages"),
@@ -102,9 +113,9 @@ def imports_of(path: Path) -> Iterator[str]:
 def package_of(module: str) -> str:
     """The entry of `ORDER` that a module belongs to; '' for faces that only pass names on."""
     first, *rest = module.split(".")
-    if first != "distributed":
+    if first not in DIVIDED:
         return first
-    return f"distributed.{rest[0]}" if rest else ""
+    return f"{first}.{rest[0]}" if rest else ""
 
 
 @functools.cache
@@ -127,6 +138,16 @@ def test_package_imports_only_those_above_it(package: str) -> None:
         if package_of(module) == package and package_of(imported) not in above
     ]
     assert wrong == []
+
+
+def test_the_table_of_packages_is_in_this_order() -> None:
+    """The first column of the table in docs/architecture.md, from top to bottom."""
+    page = (ROOT.parents[1] / "docs/architecture.md").read_text()
+    rows = page.partition("| Package (")[2].partition("\n\n")[0].splitlines()[2:]
+    names = [name for row in rows for name in re.findall("`([a-z_/]+)`", row.split("|")[1])]
+    listed = [name.strip("/").replace("/", ".") for name in names]
+    of_order = [e if e.startswith("distributed") else e.partition(".")[0] for e in ORDER]
+    assert listed == list(dict.fromkeys(of_order))
 
 
 def test_no_modules_import_each_other() -> None:

@@ -12,7 +12,7 @@ from khop.data.device import current_gpu, full_name, parse_device
 from khop.distributed import MpDistSamplingWorkerOptions, RemoteDistSamplingWorkerOptions
 from khop.distributed.loaders.device_transfer import TargetDevice
 from khop.sampler import NeighborSampler
-from khop.sampler.device import TorchDevice
+from khop.sampler.pyg.device import TorchDevice
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_device_of_torch(opened):
 
 def test_a_graph_of_mode_cuda(opened, monkeypatch):
     for name in ("graphs_on", "names_on", "DeviceDrawer"):
-        monkeypatch.setattr(f"khop.sampler.neighbor.{name}", lambda *arguments: None)
+        monkeypatch.setattr(f"khop.sampler.pyg.neighbor.{name}", lambda *arguments: None)
     graph = Graph(Topology(torch.tensor([[0, 1], [1, 0]]), num_src=2, num_dst=2), mode="CUDA")
     assert NeighborSampler(graph, [2]).device.name == "cuda:2"
     assert opened == [2]

@@ -6,7 +6,7 @@ import torch
 
 from khop.data import Feature
 from khop.data.arrays import DTYPES
-from khop.loader.collate import to_tensor
+from khop.loader.batches.collate import to_tensor
 
 
 @pytest.mark.parametrize("name", DTYPES)

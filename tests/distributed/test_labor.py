@@ -21,9 +21,9 @@ from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from khop.sampler import Labor, NeighborSampler, RippleWalk, SaintNodes, SaintWalks, SamplingSpec
-from khop.sampler.collect import CollectSpec
-from khop.sampler.draw_scope import BatchKey
+from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.requests import HopRequest, RowSet
+from khop.sampler.rows.collect import CollectSpec
 from khop.storage.folder import PartitionFolder
 from khop.storage.part import Part
 from support.cluster import servers as cluster, twins

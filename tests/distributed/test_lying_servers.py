@@ -20,13 +20,13 @@ from khop.distributed.rpc.partition_server import PartitionServer
 from khop.distributed.rpc.protocol import rebuild_error
 from khop.errors import ProtocolError
 from khop.partition import PartitionFolder
-from khop.sampler.collect import Collector, CollectSpec
-from khop.sampler.engine import Engine
+from khop.sampler.drawing.engine import Engine
+from khop.sampler.drawing.view import GraphView
 from khop.sampler.replies import check_drawn, check_found, check_rows
 from khop.sampler.requests import SeedSet
-from khop.sampler.row_fetcher import PartRows
+from khop.sampler.rows.collect import Collector, CollectSpec
+from khop.sampler.rows.row_fetcher import PartRows
 from khop.sampler.spec import SamplingSpec
-from khop.sampler.view import GraphView
 from khop.storage.folder import AttrMeta
 from khop.storage.part import Part
 from support.cluster import twins

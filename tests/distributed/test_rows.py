@@ -15,7 +15,7 @@ from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.rpc.partition_server import PartitionServer, RequestHandler
 from khop.errors import PartitionUnavailableError
 from khop.partition import PartitionFolder
-from khop.sampler.row_fetcher import PartRows
+from khop.sampler.rows.row_fetcher import PartRows
 from khop.storage.part import Part
 
 

@@ -5,7 +5,8 @@ import torch
 
 from khop.distributed import DistNeighborLoader, DistSubGraphLoader
 from khop.loader import HGTLoader, NeighborLoader, SubGraphLoader
-from khop.sampler import Hgt, RippleWalk, SaintEdges, SaintNodes, SaintWalks, graph_rows
+from khop.sampler import Hgt, RippleWalk, SaintEdges, SaintNodes, SaintWalks
+from khop.sampler.drawing import graph_rows
 from support.cluster import twins
 
 SEEDS = torch.tensor([*range(0, 60, 3), 149, 11])

@@ -15,7 +15,7 @@ import pytest
 
 from fake_cuda import control
 from khop import _native
-from khop.sampler.collect_device import EdgeNames
+from khop.sampler.device.collect import EdgeNames
 from support.devices import address_of, empty, fake, get, open_device, put
 from support.kernels import hop_calls, runs
 from support.kernels.device_batches import hub_graph, read

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from khop import _native
-from khop.sampler.negative import Candidates, NegativeSampler
+from khop.sampler.drawing.negative import Candidates, NegativeSampler
 from support.devices import KINDS, empty, get, open_device, put
 
 keys = st.integers(0, 2**64 - 1)
@@ -45,7 +45,7 @@ def test_bad_draws(device):
 
 
 class Case:
-    """Candidates as `khop.sampler.negative` has them, and as a device takes them."""
+    """Candidates as `khop.sampler.drawing.negative` has them, and as a device takes them."""
 
     def __init__(self, weight, time):
         self.num_nodes = len(weight)

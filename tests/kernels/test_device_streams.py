@@ -9,8 +9,8 @@ import torch
 
 from fake_cuda import control
 from khop import _native
-from khop.sampler.device import TorchDevice
-from khop.sampler.streams import StreamPool
+from khop.sampler.pyg.device import TorchDevice
+from khop.sampler.pyg.streams import StreamPool
 from support.devices import fake
 
 pytestmark = fake
@@ -41,7 +41,7 @@ def cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "caching_allocator_alloc", allocate)
     monkeypatch.setattr(torch.cuda, "caching_allocator_delete", release)
     monkeypatch.setattr(torch.cuda, "ExternalStream", Stream)
-    monkeypatch.setattr("khop.sampler.device.STREAMS", StreamPool())
+    monkeypatch.setattr("khop.sampler.pyg.device.STREAMS", StreamPool())
     return runtime
 
 

@@ -16,7 +16,7 @@ from torch_geometric.loader import NodeLoader
 
 from khop.loader import DeviceOptions, LinkNeighborLoader, NeighborLoader, Node2VecLoader
 from khop.sampler import NeighborSampler
-from khop.sampler.device import TorchDevice
+from khop.sampler.pyg.device import TorchDevice
 from support.devices import HAS_FAKE, HAS_GPU, gpu
 from support.loaders import cases
 
@@ -254,7 +254,7 @@ def test_attributes_that_torch_reads(data, monkeypatch):
             used.append(([tensor.data_ptr() for tensor in tensors], moment))
 
     monkeypatch.setattr(TorchDevice, "mark_of_user", lambda device: next(moments))
-    monkeypatch.setattr("khop.loader.device.wait_and_record_stream", note)
+    monkeypatch.setattr("khop.loader.batches.device.wait_and_record_stream", note)
     x = data.x.t().contiguous().t()  # not row after row, so not for khop's gather
     data.x = x
     ends, values = data.edge_index.flip(0), torch.ones(data.num_edges)

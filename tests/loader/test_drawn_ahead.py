@@ -9,7 +9,8 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.sampler import NegativeSampling
 
-from khop.loader import LinkNeighborLoader, NeighborLoader, background
+from khop.loader import LinkNeighborLoader, NeighborLoader
+from khop.loader.iteration import background
 
 NUM_NODES = 300
 

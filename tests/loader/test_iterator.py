@@ -10,8 +10,8 @@ import torch
 from torch_geometric.data import Data
 
 from khop.loader import NeighborLoader
-from khop.loader.iterator import BatchSource, EpochIterator
-from khop.loader.resume import EpochProgress
+from khop.loader.iteration.iterator import BatchSource, EpochIterator
+from khop.loader.iteration.resume import EpochProgress
 from khop.metrics.loader_stats import StatsAccumulator
 from khop.metrics.watch import UNKNOWN
 

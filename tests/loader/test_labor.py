@@ -11,7 +11,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from khop.datasets import DebianPackages
 from khop.loader import LinkNeighborLoader, NeighborLoader
 from khop.sampler import Labor, NeighborSampler
-from khop.sampler.draw_scope import BatchKey
+from khop.sampler.pyg.draw_scope import BatchKey
 from support.devices import gpu
 
 COMMON = {"batch_size": 16, "shuffle": True, "seed": 3}

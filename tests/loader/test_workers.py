@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from khop.loader import LinkNeighborLoader, NeighborLoader
-from khop.loader.background import BackgroundIterator
+from khop.loader.iteration.background import BackgroundIterator
 from khop.sampler import NeighborSampler
 
 _WORKERS = [{}, {"num_workers": 2}, {"num_workers": 2, "worker_type": "process"}]

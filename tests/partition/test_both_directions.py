@@ -7,18 +7,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from khop.partition import (
-    ClusterMetisPartitioner,
-    GraphSource,
-    StreamPartitioner,
-    both_directions,
-    make_partitioner,
-)
-from khop.partition.both_directions import undirected
-from khop.partition.metis import has_metis
-from khop.partition.resources import Resources
-from khop.partition.undirected import Numbers
-from khop.partition.workspace import DiskWorkspace
+from khop.partition import ClusterMetisPartitioner, GraphSource, StreamPartitioner, make_partitioner
+from khop.partition.methods.metis import has_metis
+from khop.partition.out_of_core.resources import Resources
+from khop.partition.out_of_core.workspace import DiskWorkspace
+from khop.partition.writing import both_directions
+from khop.partition.writing.both_directions import undirected
+from khop.partition.writing.undirected import Numbers
 
 COUNTS = {"a": 50, "b": 30, "nothing": 0}
 

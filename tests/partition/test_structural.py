@@ -19,10 +19,10 @@ from khop.partition import (
     StreamPartitioner,
     verify_folder,
 )
-from khop.partition.both_directions import undirected
-from khop.partition.constraints import Constraints
-from khop.partition.metis import run_metis
+from khop.partition.methods.constraints import Constraints
+from khop.partition.methods.metis import run_metis
 from khop.partition.source import GraphSource
+from khop.partition.writing.both_directions import undirected
 
 HAS_METIS = importlib.util.find_spec("pymetis") is not None
 # METIS runs in a process of its own.
@@ -101,7 +101,7 @@ def test_heterogeneous_graphs(tmp_path, kind):
     ):
         ends = [torch.randint(sizes[t], (count,), generator=generator) for t in (src, dst)]
         data[src, "to", dst].edge_index = torch.stack(ends)
-    summary = khop.partition(data, tmp_path / "parts", 3, method=kind, slack=0.1)
+    summary = khop.partition_graph(data, tmp_path / "parts", 3, method=kind, slack=0.1)
     assert verify_folder(tmp_path / "parts") == []
     assert summary.method["balance"] == ["nodes"]
     meta = PartitionFolder(tmp_path / "parts").meta
@@ -198,7 +198,7 @@ def test_metis_that_is_not_installed(tmp_path, monkeypatch):
 
 @pytest.mark.process
 def test_metis_that_fails_says_why(tmp_path, monkeypatch):
-    monkeypatch.setattr("khop.partition.metis.sys.executable", "/bin/false")
+    monkeypatch.setattr("khop.partition.methods.metis.sys.executable", "/bin/false")
     with pytest.raises(RuntimeError, match="METIS failed on 4 nodes and 6 entries"):
         run_metis(undirected(source_of()).whole(), np.ones(4, np.int64), 2, 30, 0)
 
@@ -218,7 +218,7 @@ def test_hotness_on_top_of_a_cut(power_law, tmp_path):
     data = Data(edge_index=ends, train_mask=torch.arange(4000) % 7 == 0, num_nodes=4000)
     options = {"num_neighbors": [3], "batch_size": 64, "cache_ratio": 0.02, "seed": 3}
     parts = str(tmp_path / "parts")
-    made = khop.partition(data, parts, 2, method="frequency", base="stream", **options)
+    made = khop.partition_graph(data, parts, 2, method="frequency", base="stream", **options)
     assert made.method["base"] == "StreamPartitioner"
     assert max(made.train_seeds) - min(made.train_seeds) <= 1
     assert made.cached == [80, 80]
@@ -230,9 +230,9 @@ def test_hotness_on_top_of_a_cut(power_law, tmp_path):
     assert len(moved) and data.train_mask[moved].all()
     for wrong in ("random", 7):
         with pytest.raises(ValueError, match="base must be 'stream', 'metis' or 'cluster-metis'"):
-            khop.partition(data, tmp_path / "x", 2, method="frequency", base=wrong)
+            khop.partition_graph(data, tmp_path / "x", 2, method="frequency", base=wrong)
     with pytest.raises(ValueError, match="base needs method='frequency'"):
-        khop.partition(data, tmp_path / "x", 2, method="stream", base="metis")
+        khop.partition_graph(data, tmp_path / "x", 2, method="stream", base="metis")
 
 
 # Somebody else's assignment ---------------------------------------------------------------------

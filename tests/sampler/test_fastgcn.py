@@ -12,8 +12,8 @@ from torch_geometric.data import Data
 from khop.data import Graph, Topology
 from khop.loader import NeighborLoader
 from khop.sampler import FastGcn
-from khop.sampler.graph_rows import GraphRows
-from khop.sampler.view import GraphView
+from khop.sampler.drawing.graph_rows import GraphRows
+from khop.sampler.drawing.view import GraphView
 from support.cluster import twins
 from support.programs import PROGRAM_HOP, word_of
 from support.reference import oracle

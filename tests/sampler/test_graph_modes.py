@@ -6,7 +6,7 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from khop.data import Graph, Topology
 from khop.sampler import NeighborSampler
-from khop.sampler.device import DeviceOptions
+from khop.sampler.pyg.device import DeviceOptions
 from support.devices import HAS_FAKE, HAS_GPU, gpu
 
 SEEDS = torch.tensor([7, 3, 150])

@@ -9,7 +9,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from khop.data import Graph, Topology
 from khop.loader import NeighborLoader
 from khop.sampler import Labor, NeighborSampler, PinSage, PoissonLadies, SaintWalks
-from khop.sampler.hotness import Seeds, TypedRows, independent_prob
+from khop.sampler.drawing.hotness import Seeds, TypedRows, independent_prob
 from support.reference import oracle
 
 

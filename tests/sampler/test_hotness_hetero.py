@@ -12,8 +12,8 @@ from torch_geometric.sampler import NodeSamplerInput
 from khop.data import Graph, Topology
 from khop.loader import NeighborLoader
 from khop.sampler import Hgt, NeighborSampler
-from khop.sampler.hotness import Seeds, TypedRows, independent_prob
-from khop.sampler.view import GraphView
+from khop.sampler.drawing.hotness import Seeds, TypedRows, independent_prob
+from khop.sampler.drawing.view import GraphView
 from support.cluster import twins
 
 WRITES, CITES, TAGS = (

@@ -10,13 +10,13 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 from khop import _native
 from khop.data import Graph, Topology
 from khop.sampler import NeighborSampler
-from khop.sampler.draw_scope import BatchKey
-from khop.sampler.engine import Engine, finish
-from khop.sampler.link import Links, LinkSampler
+from khop.sampler.drawing.engine import Engine, finish
+from khop.sampler.drawing.link import Links, LinkSampler
+from khop.sampler.drawing.negative import Candidates, NegativeSampler
+from khop.sampler.drawing.view import GraphView
 from khop.sampler.link_spec import LinkSpec
-from khop.sampler.negative import Candidates, NegativeSampler
+from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.spec import SamplingSpec
-from khop.sampler.view import GraphView
 from khop.typing import EDGE, NODE
 from support.reference import oracle
 

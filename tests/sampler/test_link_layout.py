@@ -15,7 +15,7 @@ from torch_geometric.sampler import (
 from torch_geometric.sampler.neighbor_sampler import edge_sample
 
 from khop.sampler import NeighborSampler
-from khop.sampler.link import Links, lay_out, link_of_tree, negative_sources, repeated
+from khop.sampler.drawing.link import Links, lay_out, link_of_tree, negative_sources, repeated
 from khop.sampler.link_spec import LinkSpec
 from khop.typing import EDGE, NODE
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from khop import codec
-from khop.sampler.link import LinkSampler
+from khop.sampler.drawing.link import LinkSampler
 from khop.sampler.link_spec import LinkSpec, excluded_relations
 
 TYPES = [("u", "buys", "i"), ("i", "rev_buys", "u"), ("u", "knows", "u"), ("i", "like", "i")]
@@ -97,6 +97,7 @@ def test_specs_travel_as_json():
 def test_samplers_need_no_torch():
     """Sampler processes import the link modules; torch is not to be had there."""
     code = (
-        "import sys; sys.modules['torch'] = None; import khop.sampler.link, khop.sampler.negative"
+        "import sys; sys.modules['torch'] = None; "
+        "import khop.sampler.drawing.link, khop.sampler.drawing.negative"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,7 +6,7 @@ import pytest
 
 from khop import _native, codec
 from khop.errors import ProtocolError
-from khop.loader.fingerprint import describe_sampling
+from khop.loader.iteration.fingerprint import describe_sampling
 from khop.sampler import METHODS, NeighborSampling, SamplingSpec
 from khop.sampler.methods import MethodSpec, ProgramMethod, as_method
 from khop.sampler.requests import HopRequest

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from khop.sampler import negative
-from khop.sampler.engine import finish
-from khop.sampler.negative import ROUNDS, Candidates, NegativeSampler
+from khop.sampler.drawing import negative
+from khop.sampler.drawing.engine import finish
+from khop.sampler.drawing.negative import ROUNDS, Candidates, NegativeSampler
 from support.reference import oracle
 
 RUN, BATCH = 12345, 6

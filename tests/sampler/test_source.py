@@ -6,7 +6,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
-from khop.sampler.source import as_input, edge_attribute, graph_of, node_attribute, open_input
+from khop.sampler.pyg.source import as_input, edge_attribute, graph_of, node_attribute, open_input
 from khop.typing import EDGE, NODE
 
 

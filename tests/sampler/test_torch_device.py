@@ -9,7 +9,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 from torch_geometric.data import Data
 
-from khop.sampler.device import (
+from khop.sampler.pyg.device import (
     TorchDevice,
     on_stream,
     tensors_in,

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from khop.loader import NeighborLoader
-from khop.sampler.device import DeviceOptions
+from khop.sampler.pyg.device import DeviceOptions
 
 _ENOUGH = 20  # failures: after a fault of a GPU all further ones fail, too
 _EVERY = 5.0  # seconds between two writes

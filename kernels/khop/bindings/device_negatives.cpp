@@ -124,7 +124,7 @@ void bind_device_negatives(nb::class_<PyDevice>& device) {
              "As `_native.draw_below`, from and into int64 arrays in the device's memory.");
   device.def("draw_nodes", &draw_nodes, nb::arg("key"), nb::arg("candidates"),
              nb::arg("limits").noconvert().none(), nb::arg("out").noconvert(),
-             R"(Nodes that the words of a key draw, as `sampler.negative.Candidates.draw`.
+             R"(Nodes that the words of a key draw, as `sampler.drawing.negative.Candidates.draw`.
 
 Args:
     key: number i takes 64-bit word i of it.
@@ -145,7 +145,7 @@ Raises:
              nb::arg("rows_are_sources") = false, nb::arg("first_row") = 0,
              R"(Draws negatives until they join no edge, without leaving the device in between.
 
-The rounds of `sampler.negative.NegativeSampler` with its keys, hence its nodes.
+The rounds of `sampler.drawing.negative.NegativeSampler` with its keys, hence its nodes.
 
 Args:
     indptr, indices: int32 or int64, the rows of the edge type, in the device's memory.

@@ -14,7 +14,7 @@ from khop.cli.compare import OF_BATCHES, add_compare_arguments, check_compare, c
 from khop.cli.progress import progress_bar
 from khop.cli.termination import unwound_when_terminated
 from khop.log import printable
-from khop.partition.engines import ENGINES, check_engine
+from khop.partition.out_of_core.engines import ENGINES, check_engine
 from khop.storage.folder import ORDERS
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_writable(arguments.output)
     _name_left_overs(arguments)
     from khop.partition import make_partitioner
-    from khop.partition.effort import Effort
+    from khop.partition.out_of_core.effort import Effort
     from khop.sources import Scratch, read_source
 
     Effort.of(arguments.memory, arguments.tmp, arguments.jobs, False)  # before much is read
@@ -395,7 +395,7 @@ def _name_left_overs(arguments: argparse.Namespace) -> None:
 
 
 def _left_overs(arguments: argparse.Namespace) -> list[Path]:
-    from khop.partition.effort import left_overs
+    from khop.partition.out_of_core.effort import left_overs
 
     tmp = None if arguments.tmp is None else Path(arguments.tmp)
     return left_overs(Path(arguments.output), tmp)

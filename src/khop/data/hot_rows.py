@@ -82,7 +82,7 @@ def hottest_rows(hotness: ArrayLike, count: int) -> Int64Array:
 
     Args:
         hotness: [num_rows] probability that a batch needs each row (`NeighborSampler.sample_prob`,
-            `khop.sampler.hotness`), or how often it was needed.
+            `khop.sampler.drawing.hotness`), or how often it was needed.
         count: number of rows, at most num_rows.
     """
     values = np.asarray(hotness)

@@ -1,8 +1,8 @@
 """Description of a graph for checks of users' input. Any process; imports no torch.
 
-Graphs in memory (`khop.data.Graph`), users' data that is not sampled by khop (`sampler.source`),
-partitioned and served graphs (`khop.distributed.graph`) describe themselves by it, so that all
-loaders accept and refuse the same input.
+Graphs in memory (`khop.data.Graph`), users' data that khop does not sample
+(`sampler.pyg.source`), partitioned and served graphs (`khop.distributed.graph`) describe themselves
+by it, so that all loaders accept and refuse the same input.
 """
 
 from __future__ import annotations

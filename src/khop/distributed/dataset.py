@@ -20,9 +20,9 @@ from khop.distributed.partitions.reader import PartitionReader
 from khop.distributed.partitions.service import PartitionService
 from khop.distributed.partitions.shared_client import SharedClient, run
 from khop.distributed.stores.dataset_stores import PartitionStores
-from khop.sampler.graph_rows import GraphRows
+from khop.sampler.drawing.graph_rows import GraphRows
+from khop.sampler.drawing.view import GraphView
 from khop.sampler.requests import Ticket
-from khop.sampler.view import GraphView
 from khop.storage.folder import FolderMeta, PartitionFolder
 from khop.storage.part import Part
 from khop.tables import html_table

@@ -1,26 +1,28 @@
 """Loaders for graphs in memory, drop-in replacements for PyG's. They run in the trainer.
 
-`base` has what all of them share, `induced_loader` what those share that choose nodes and take all
-edges among them.
+`base` has what all of them share. `iteration` has epochs and resuming, also of distributed loaders.
+`batches` joins drawn subgraphs with attributes. `induced` has the loaders that choose nodes and
+take all edges among them.
 """
 
-from khop.loader.cluster_loader import ClusterData, ClusterLoader
+from khop.loader.batches.layers import ToLayers
 from khop.loader.hgt_loader import HGTLoader
-from khop.loader.iterator import EpochIterator
-from khop.loader.layers import ToLayers
-from khop.loader.link_neighbor_loader import LinkNeighborLoader
-from khop.loader.neighbor_loader import NeighborLoader
-from khop.loader.plans import DynamicBatchSampler, ImbalancedSampler, neighborhood_sizes
-from khop.loader.random_node_loader import RandomNodeLoader
-from khop.loader.saint_loader import (
+from khop.loader.induced.cluster_loader import ClusterData, ClusterLoader
+from khop.loader.induced.random_node_loader import RandomNodeLoader
+from khop.loader.induced.saint_loader import (
     GraphSAINTEdgeSampler,
     GraphSAINTNodeSampler,
     GraphSAINTRandomWalkSampler,
 )
-from khop.loader.shadow_loader import ShaDowKHopSampler
+from khop.loader.induced.shadow_loader import ShaDowKHopSampler
+from khop.loader.iteration.iterator import EpochIterator
+from khop.loader.iteration.plans import DynamicBatchSampler, ImbalancedSampler, neighborhood_sizes
+from khop.loader.iteration.resume import merge_states
+from khop.loader.link_neighbor_loader import LinkNeighborLoader
+from khop.loader.neighbor_loader import NeighborLoader
 from khop.loader.subgraph_loader import SubGraphLoader
 from khop.loader.walk_windows import MetaPath2VecLoader, Node2VecLoader
-from khop.sampler.device import DeviceOptions
+from khop.sampler.pyg.device import DeviceOptions
 
 __all__ = [
     "ClusterData",
@@ -41,5 +43,6 @@ __all__ = [
     "ShaDowKHopSampler",
     "SubGraphLoader",
     "ToLayers",
+    "merge_states",
     "neighborhood_sizes",
 ]

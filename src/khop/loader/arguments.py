@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 from torch_geometric.sampler import NegativeSampling
 
 from khop.loader.inputs import as_tensor
-from khop.sampler.neighbor import NeighborSampler
-from khop.sampler.source import open_input
+from khop.sampler.pyg.neighbor import NeighborSampler
+from khop.sampler.pyg.source import open_input
 
 _OF_PROCESSES = ("worker_init_fn", "multiprocessing_context")
 

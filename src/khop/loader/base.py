@@ -14,33 +14,33 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from khop.loader.arguments import wants_processes
-from khop.loader.background import BackgroundIterator, drawn_beside
-from khop.loader.collator import Collator
-from khop.loader.device import DeviceJoiner, OnDevice
-from khop.loader.epochs import KeyedBatch, PlannedBatches, SeedPositions
-from khop.loader.fingerprint import describe_sampling, digest
-from khop.loader.iterator import BatchSource
-from khop.loader.profile import (
+from khop.loader.batches.collator import Collator
+from khop.loader.batches.device import DeviceJoiner, OnDevice
+from khop.loader.batches.pyg_form import PygForm
+from khop.loader.batches.stores import StoreJoiner, is_pair_of_stores
+from khop.loader.iteration.background import BackgroundIterator, drawn_beside
+from khop.loader.iteration.epochs import KeyedBatch, PlannedBatches, SeedPositions
+from khop.loader.iteration.fingerprint import describe_sampling, digest
+from khop.loader.iteration.iterator import BatchSource
+from khop.loader.iteration.profile import (
     DrawnBatch,
     MadeBatches,
     Timed,
     size_of_drawn,
     size_of_output,
 )
-from khop.loader.pyg_form import PygForm
-from khop.loader.resume import EpochProgress
-from khop.loader.stateful import StatefulLoader
-from khop.loader.stores import StoreJoiner, is_pair_of_stores
-from khop.loader.torch_workers import LazyEpoch, TorchBatches, torch_iterator
-from khop.loader.user_sampler import UserBatchSampler
+from khop.loader.iteration.resume import EpochProgress
+from khop.loader.iteration.stateful import StatefulLoader
+from khop.loader.iteration.torch_workers import LazyEpoch, TorchBatches, torch_iterator
+from khop.loader.iteration.user_sampler import UserBatchSampler
 from khop.metrics.loader_stats import StatsAccumulator
-from khop.sampler.device import TorchDevice
-from khop.sampler.draw_scope import batch_scope
 from khop.sampler.link_spec import LinkSpec
-from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.plan import EpochPlan
-from khop.sampler.pyg_output import SampledSubgraph
-from khop.sampler.random_walks import torch_threads
+from khop.sampler.pyg.device import TorchDevice
+from khop.sampler.pyg.draw_scope import batch_scope
+from khop.sampler.pyg.neighbor import NeighborSampler
+from khop.sampler.pyg.output import SampledSubgraph
+from khop.sampler.pyg.random_walks import torch_threads
 from khop.typing import WorkerType
 
 

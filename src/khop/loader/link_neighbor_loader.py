@@ -21,8 +21,7 @@ from khop.loader.arguments import (
     checked_negatives,
 )
 from khop.loader.base import EpochLoader
-from khop.loader.collate import annotate_links, stack_endpoints
-from khop.loader.epochs import KeyedBatch
+from khop.loader.batches.collate import annotate_links, stack_endpoints
 from khop.loader.inputs import (
     check_all_edges,
     checked_labels,
@@ -31,15 +30,16 @@ from khop.loader.inputs import (
     checked_values,
     split_links,
 )
+from khop.loader.iteration.epochs import KeyedBatch
 from khop.loader.selection import LinkInputs
-from khop.sampler.device import DeviceOptions
-from khop.sampler.draw_scope import BatchKey
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
-from khop.sampler.neighbor import NeighborSampler
-from khop.sampler.pyg_links import LinkOptions, link_metadata
-from khop.sampler.pyg_output import SampledSubgraph
+from khop.sampler.pyg.device import DeviceOptions
+from khop.sampler.pyg.draw_scope import BatchKey
+from khop.sampler.pyg.links import LinkOptions, link_metadata
+from khop.sampler.pyg.neighbor import NeighborSampler
+from khop.sampler.pyg.output import SampledSubgraph
+from khop.sampler.pyg.source import as_input, open_input
 from khop.sampler.seed_times import check_times, given_times
-from khop.sampler.source import as_input, open_input
 from khop.typing import EdgeType, WorkerType
 
 

@@ -13,16 +13,16 @@ from torch_geometric.sampler import NodeSamplerInput
 from khop.data.device import is_cpu
 from khop.loader.arguments import check_hooks, check_loader_options, check_sampler
 from khop.loader.base import EpochLoader
-from khop.loader.collate import annotate_seeds
-from khop.loader.epochs import KeyedBatch
+from khop.loader.batches.collate import annotate_seeds
 from khop.loader.inputs import checked_nodes, checked_times, checked_values, split_nodes
+from khop.loader.iteration.epochs import KeyedBatch
 from khop.loader.selection import NodeInputs
-from khop.sampler.device import DeviceOptions
-from khop.sampler.draw_scope import BatchKey
-from khop.sampler.neighbor import NeighborSampler
-from khop.sampler.pyg_output import SampledSubgraph
+from khop.sampler.pyg.device import DeviceOptions
+from khop.sampler.pyg.draw_scope import BatchKey
+from khop.sampler.pyg.neighbor import NeighborSampler
+from khop.sampler.pyg.output import SampledSubgraph
+from khop.sampler.pyg.source import as_input, open_input
 from khop.sampler.seed_times import check_times
-from khop.sampler.source import as_input, open_input
 from khop.typing import WorkerType
 
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
 from khop.data.arrays import to_array
-from khop.loader.collate import is_plain, to_tensor
-from khop.sampler.link import Links, LinkSampler
-from khop.sampler.neighbor import NeighborSampler
-from khop.sampler.pyg_links import LinkOptions, links_of
+from khop.loader.batches.collate import is_plain, to_tensor
+from khop.sampler.drawing.link import Links, LinkSampler
+from khop.sampler.pyg.links import LinkOptions, links_of
+from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.requests import SeedSet
 from khop.typing import Array, Int64Array
 

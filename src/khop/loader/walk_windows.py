@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from khop import _native
-from khop.loader.epochs import EpochKeys, KeyedBatch, PlannedBatches
 from khop.loader.inputs import checked_nodes
+from khop.loader.iteration.epochs import EpochKeys, KeyedBatch, PlannedBatches
 from khop.sampler.methods.walk import WalkPlan, below
 from khop.sampler.plan import EpochPlan
-from khop.sampler.random_walks import make_plan, walker
+from khop.sampler.pyg.random_walks import make_plan, walker
 from khop.typing import EdgeType, Int64Array
 
 _NEGATIVE = 19  # purpose of the keys of negative walks

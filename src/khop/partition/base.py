@@ -15,17 +15,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from khop.data.arrays import checksum, storage_dtype, to_array
-from khop.partition.cluster_ids import check_cluster_ids, clusters_by_type, with_clusters
 from khop.partition.draws import DrawAttrs
-from khop.partition.effort import Effort, open_workspace
-from khop.partition.nodes import NodeWriter
-from khop.partition.numbering import Numbering
-from khop.partition.order import check_order, row_keys
-from khop.partition.plan import Plan
-from khop.partition.resources import Resources
-from khop.partition.rows import RowWriter
+from khop.partition.out_of_core.effort import Effort, open_workspace
+from khop.partition.out_of_core.plan import Plan
+from khop.partition.out_of_core.resources import Resources
+from khop.partition.out_of_core.workspace import Workspace
 from khop.partition.source import GraphSource
-from khop.partition.workspace import Workspace
+from khop.partition.writing.cluster_ids import check_cluster_ids, clusters_by_type, with_clusters
+from khop.partition.writing.nodes import NodeWriter
+from khop.partition.writing.numbering import Numbering
+from khop.partition.writing.order import check_order, row_keys
+from khop.partition.writing.rows import RowWriter
 from khop.storage.folder import ORDERS, FolderMeta, FolderWriter
 from khop.typing import (
     ArrayLike,
@@ -77,7 +77,7 @@ class PartitionerBase(abc.ABC):
         neighbor_ids: also write original ids of neighbours, 4 or 8 bytes an edge, which methods
             need that key draws by neighbours (`khop.sampler.Labor`).
         order: order of rows within a part: 'original' (of ids), 'degree', 'hotness' or 'cluster';
-            see `khop.partition.order`. Batches do not depend on it.
+            see `khop.partition.writing.order`. Batches do not depend on it.
         cluster_ids: keep a cluster of each node as attribute 'cluster': about how many clusters, or
             True for those that `ClusterMetisPartitioner` makes. If 0, none.
         seed: of random choices.

@@ -9,7 +9,7 @@ import numpy as np
 from khop import _native
 from khop.data.arrays import check_range, to_int64
 from khop.partition.source import GraphSource, NodeSource
-from khop.sampler.hotness import TypedRows
+from khop.sampler.drawing.hotness import TypedRows
 from khop.typing import NODE, Array, EdgeDir, Int64Array, NodeType
 
 TRAIN_MASK = "train_mask"

@@ -1,4 +1,4 @@
-"""The cut of a graph in one call: `khop.partition(data, "parts", num_parts=2)`."""
+"""The cut of a graph in one call: `khop.partition_graph(data, "parts", num_parts=2)`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from khop.partition.assigned import AssignedPartitioner
 from khop.partition.base import PartitionerBase
-from khop.partition.metis import ClusterMetisPartitioner, MetisPartitioner
-from khop.partition.random import RandomPartitioner
-from khop.partition.seeded import frequency_partitioner
+from khop.partition.methods.assigned import AssignedPartitioner
+from khop.partition.methods.metis import ClusterMetisPartitioner, MetisPartitioner
+from khop.partition.methods.random import RandomPartitioner
+from khop.partition.methods.seeded import frequency_partitioner
+from khop.partition.methods.stream import StreamPartitioner
+from khop.partition.methods.structure import StructuralPartitioner
 from khop.partition.source import GraphSource, check_masks
-from khop.partition.stream import StreamPartitioner
-from khop.partition.structure import StructuralPartitioner
 from khop.partition.summary import FolderSummary
 from khop.storage.folder import PartitionFolder, check_output
 
@@ -53,7 +53,7 @@ def partition_graph(
 ) -> FolderSummary:
     """Cut a graph into a partition folder, and summarise it.
 
-    `khop.partition(...)` is this function; `khop partition` is it on the command line.
+    `khop.partition_graph(...)` is this function; `khop partition` is it on the command line.
 
     Args:
         data: a PyG `Data` or `HeteroData`, or a `GraphSource`.
@@ -80,7 +80,7 @@ def partition_graph(
 
     Example:
         >>> import khop
-        >>> summary = khop.partition(data, f"{path}/parts", num_parts=2)
+        >>> summary = khop.partition_graph(data, f"{path}/parts", num_parts=2)
         >>> summary.nodes, summary.edge_dir
         ([3, 3], 'in')
     """
@@ -112,7 +112,7 @@ def make_partitioner(
     if not isinstance(output_dir, (str, os.PathLike)):
         raise TypeError(
             f"output_dir must be the path of the folder to write (got {type(output_dir)}): call "
-            "khop.partition(data, 'parts', num_parts=2)"
+            "khop.partition_graph(data, 'parts', num_parts=2)"
         )
     check_num_parts(num_parts)
     _check_options(method, options)

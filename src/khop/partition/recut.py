@@ -7,12 +7,12 @@ from typing import Any
 
 from khop.partition.base import PartitionerBase
 from khop.partition.batches import seeds_of
-from khop.partition.cluster_ids import CLUSTER
 from khop.partition.cut import METHODS, make_partitioner
-from khop.partition.frequency import FrequencyPartitioner
-from khop.partition.from_folder import folder_source
+from khop.partition.formats.from_folder import folder_source
+from khop.partition.methods.frequency import FrequencyPartitioner
 from khop.partition.source import GraphSource
 from khop.partition.summary import FolderSummary
+from khop.partition.writing.cluster_ids import CLUSTER
 from khop.storage.folder import FolderMeta, PartitionFolder
 
 _METHOD_OF = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from khop.partition.comparison import Compared, Comparison
+from khop.partition.report.comparison import Compared, Comparison
 from khop.plot.figures import COLORS, require_matplotlib, styled
 
 

@@ -1,5 +1,8 @@
-from khop.sampler.draw_scope import BatchKey as BatchKey
-from khop.sampler.hotness import Seeds as Seeds, TypedRows as TypedRows, sample_prob as sample_prob
+from khop.sampler.drawing.hotness import (
+    Seeds as Seeds,
+    TypedRows as TypedRows,
+    sample_prob as sample_prob,
+)
 from khop.sampler.link_spec import ExcludeSeedEdges as ExcludeSeedEdges
 from khop.sampler.methods import (
     METHODS as METHODS,
@@ -26,7 +29,8 @@ from khop.sampler.methods import (
 )
 from khop.sampler.methods.access import Rows as Rows, Waiting as Waiting
 from khop.sampler.methods.ladies import NodesPerLayer as NodesPerLayer
-from khop.sampler.neighbor import NeighborSampler as NeighborSampler
 from khop.sampler.plan import EpochPlan as EpochPlan
-from khop.sampler.random_walks import random_walk as random_walk
+from khop.sampler.pyg.draw_scope import BatchKey as BatchKey
+from khop.sampler.pyg.neighbor import NeighborSampler as NeighborSampler
+from khop.sampler.pyg.random_walks import random_walk as random_walk
 from khop.sampler.spec import SamplingSpec as SamplingSpec

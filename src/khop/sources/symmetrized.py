@@ -14,10 +14,9 @@ import numpy as np
 from khop import _native
 from khop.data.arrays import narrowest_int
 from khop.data.joined import TakenFeature
-from khop.partition.blocks import block_bounds
-from khop.partition.effort import content_identity
-from khop.partition.source import EdgeSource, GraphSource
-from khop.partition.stage import (
+from khop.partition.out_of_core.blocks import block_bounds
+from khop.partition.out_of_core.effort import content_identity
+from khop.partition.out_of_core.stage import (
     COLUMN,
     EDGE_ID,
     ROW,
@@ -27,6 +26,7 @@ from khop.partition.stage import (
     SplitPiece,
     Stage,
 )
+from khop.partition.source import EdgeSource, GraphSource
 from khop.sources.columns import reversed_edges
 from khop.sources.scratch import Scratch
 from khop.typing import Array, EdgeType, Int64Array, IntArray

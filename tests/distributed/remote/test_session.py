@@ -13,7 +13,7 @@ from khop.distributed.remote.session_messages import SessionSpec
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
-from khop.sampler.collect import CollectSpec
+from khop.sampler.rows.collect import CollectSpec
 from khop.sampler.spec import SamplingSpec
 from support.cluster.fake_samplers import FakeProgram
 

@@ -51,7 +51,7 @@ from khop.distributed.remote.session_messages import (
 )
 from khop.distributed.rpc.protocol import request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
-from khop.sampler.collect import CollectSpec
+from khop.sampler.rows.collect import CollectSpec
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import PartitionFolder
 from support.fuzz.mutations import bytes_changed, json_changed

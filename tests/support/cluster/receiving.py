@@ -19,10 +19,10 @@ from khop.distributed.remote.client.batch_checks import BatchSchema
 from khop.distributed.remote.message_fields import new_secret
 from khop.distributed.rpc.protocol import rebuild_error
 from khop.distributed.sampling.process_handle import SamplerProcess
-from khop.loader.epochs import EpochKeys
+from khop.loader.iteration.epochs import EpochKeys
 from khop.partition import PartitionFolder
-from khop.sampler.collect import CollectSpec
 from khop.sampler.plan import EpochPlan, epoch_order
+from khop.sampler.rows.collect import CollectSpec
 
 
 def collect_all(meta, sampling):

@@ -31,9 +31,9 @@ from khop.distributed.remote.session_messages import (
 from khop.distributed.rpc import protocol as wire
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
-from khop.sampler.collect import CollectSpec
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.requests import HopRequest
+from khop.sampler.rows.collect import CollectSpec
 from khop.sampler.spec import SamplingSpec
 from support.fuzz.mutations import bytes_changed, json_changed
 

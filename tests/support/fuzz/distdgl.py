@@ -12,8 +12,8 @@ import numpy as np
 
 from khop.errors import FolderError
 from khop.partition import to_distdgl
-from khop.partition.distdgl.config import read_config
-from khop.partition.distdgl.importer import read_distdgl
+from khop.partition.formats.distdgl.config import read_config
+from khop.partition.formats.distdgl.importer import read_distdgl
 from support.fuzz.mutations import bytes_changed, text_changed
 
 

@@ -44,8 +44,8 @@ from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.protocol import PROTOCOL, read_request, request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError, RendezvousError, SecurityError
-from khop.sampler.collect import CollectSpec
 from khop.sampler.link_spec import LinkSpec
+from khop.sampler.rows.collect import CollectSpec
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import PartitionFolder
 from support.cluster.control_plane import CLIENTS, SOURCES, ControlPlane

@@ -20,7 +20,7 @@ struct NegativeEnd {
   bool drawn;      // false: the nodes are given
 };
 
-// What the negatives of a batch are drawn by, as in sampler/negative.py.
+// What the negatives of a batch are drawn by, as in sampler/drawing/negative.py.
 struct NegativeSpec {
   uint64_t run_key;
   uint64_t batch;

@@ -26,7 +26,7 @@ from khop.data.arrays import storage_dtype
 from khop.data.files import load_npy
 from khop.distributed.inference.rows import OutputClient
 from khop.sampler.requests import Ticket
-from khop.sampler.row_fetcher import RowFetcher
+from khop.sampler.rows.row_fetcher import RowFetcher
 from khop.storage.folder import AttrMeta, safe_name
 from khop.typing import Array, Int64Array, NodeType
 

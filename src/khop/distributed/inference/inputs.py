@@ -15,8 +15,8 @@ from torch import Tensor
 from khop.distributed.dataset import DistDataset
 from khop.distributed.inference.rows import RowReader
 from khop.distributed.rpc.partition_client import PartitionClient
-from khop.loader.collate import to_tensor
-from khop.sampler.row_fetcher import PartRows
+from khop.loader.batches.collate import to_tensor
+from khop.sampler.rows.row_fetcher import PartRows
 from khop.storage.part import Part
 from khop.typing import Array, NodeType
 

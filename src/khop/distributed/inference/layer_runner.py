@@ -17,7 +17,7 @@ from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, described
 from khop.distributed.inference.layers import Layer
 from khop.distributed.inference.neighborhoods import FullNeighbors, Neighborhood, Range
 from khop.distributed.inference.peers import InferencePeers
-from khop.loader.collate import to_tensor
+from khop.loader.batches.collate import to_tensor
 from khop.storage.folder import FolderMeta
 from khop.typing import Array
 

@@ -16,7 +16,7 @@ from khop.data.files import load_npy
 from khop.distributed.dataset import DistDataset
 from khop.distributed.inference.files import Share
 from khop.distributed.inference.rows import RowReader
-from khop.loader.collate import to_tensor
+from khop.loader.batches.collate import to_tensor
 from khop.loader.inputs import checked_nodes
 from khop.typing import NODE, ArrayLike, IntArray, NodeType
 

@@ -11,7 +11,7 @@ from khop.distributed.partitions.shared_client import run
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.rpc.pending import Request
 from khop.distributed.rpc.protocol import OutputRows
-from khop.sampler.row_fetcher import RowFetcher, write_rows
+from khop.sampler.rows.row_fetcher import RowFetcher, write_rows
 from khop.typing import Array, Int64Array
 
 

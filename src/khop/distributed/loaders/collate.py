@@ -12,14 +12,14 @@ from torch_geometric.data import Data, HeteroData
 
 from khop.channel.device_arena import DeviceArray
 from khop.channel.layout import Layout, Received
-from khop.loader.collate import add_values, to_tensor
+from khop.loader.batches.collate import add_values, to_tensor
 from khop.sampler.methods import NEIGHBOR, MethodSpec
 from khop.storage.folder import FolderMeta
 from khop.typing import EdgeType, NodeType
 
 
 class Tensors(Mapping[str, Tensor]):
-    """Tensors of a batch by name; names are those of `khop.sampler.collect`.
+    """Tensors of a batch by name; names are those of `khop.sampler.rows.collect`.
 
     Args:
         index: {name: position in `tensors`}.

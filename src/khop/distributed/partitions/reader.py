@@ -21,7 +21,7 @@ from khop.distributed.partitions.shared_client import SharedClient, run
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.sampler.replies import check_drawn
 from khop.sampler.requests import HopRequest, RowSet
-from khop.sampler.row_fetcher import PartRows, RowRequest, write_rows
+from khop.sampler.rows.row_fetcher import PartRows, RowRequest, write_rows
 from khop.storage.folder import PartitionFolder, edge_array
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array, IntArray

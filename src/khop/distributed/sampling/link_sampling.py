@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from khop.sampler.link import LinkSampler
+from khop.sampler.drawing.link import LinkSampler
+from khop.sampler.drawing.negative import Candidates, NegativeSampler
 from khop.sampler.link_spec import LinkSpec
-from khop.sampler.negative import Candidates, NegativeSampler
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array
 

@@ -10,19 +10,19 @@ from khop import _native, codec
 from khop.channel.layout import Record
 from khop.codec import Id
 from khop.data import Feature
-from khop.sampler.collect import Allocate, Collector, CollectSpec
-from khop.sampler.engine import Engine
+from khop.sampler.drawing.engine import Engine
+from khop.sampler.drawing.view import GraphView
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.requests import RemoteParts, SeedSet, Ticket
+from khop.sampler.rows.collect import Allocate, Collector, CollectSpec
 from khop.sampler.spec import SamplingSpec
-from khop.sampler.view import GraphView
 from khop.storage.part import Part
 from khop.trace.clock import Phase, PhaseClock
 from khop.typing import Array, Int64Array
 
 if TYPE_CHECKING:
     from khop.distributed.sampling.device_slots import DeviceOfSampler
-    from khop.sampler.link import LinkSampler
+    from khop.sampler.drawing.link import LinkSampler
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Pipeline:
         if spec.link is not None:
             # Imported here: samplers of nodes start 30 ms earlier without.
             from khop.distributed.sampling.link_sampling import link_sampler
-            from khop.sampler.link import Links
+            from khop.sampler.drawing.link import Links
 
             self._links_of = Links
             self._links = link_sampler(part, spec.link, spec.sampling.temporal, arrays)
@@ -151,8 +151,8 @@ def _makers(
             "with its labels, or sample on the CPU"
         )
     # Imported here: samplers on the CPU start without it.
-    from khop.sampler.collect_device import DeviceCollector, StagedCollector
-    from khop.sampler.device_engine import DeviceEngine, graphs_on
+    from khop.sampler.device.collect import DeviceCollector, StagedCollector
+    from khop.sampler.device.engine import DeviceEngine, graphs_on
 
     native, modes = device.native, (device.graph_mode, device.feature_mode)
     if not view.is_whole:

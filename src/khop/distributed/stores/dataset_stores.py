@@ -27,7 +27,7 @@ from khop.distributed.stores.edge_lookup import (
     edges_of_nodes,
     stored_edges,
 )
-from khop.loader.collate import to_tensor
+from khop.loader.batches.collate import to_tensor
 from khop.storage.folder import FolderMeta
 from khop.typing import NODE, Array, EdgeType, Int64Array
 

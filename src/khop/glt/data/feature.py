@@ -13,7 +13,7 @@ from khop.data.hot_rows import rows_in_share
 from khop.glt.data.graph import Topology
 from khop.glt.typing import TensorDataType
 from khop.glt.utils import convert_to_tensor, get_available_device, share_memory
-from khop.loader.collate import to_tensor
+from khop.loader.batches.collate import to_tensor
 
 
 class DeviceGroup:

@@ -22,7 +22,7 @@ from khop.glt.partition.part_writer import WEIGHTS, EdgePart, GraphPart, NodePar
 from khop.glt.partition.parts import EDGE_FEATURES, FEATURES, LABELS, load_edges
 from khop.glt.typing import EdgeType, NodeType
 from khop.glt.utils import id2idx
-from khop.loader.collate import to_tensor
+from khop.loader.batches.collate import to_tensor
 from khop.storage.folder import edge_array, edge_attr_path
 from khop.typing import EDGE, NODE, EdgeDir, IntArray
 

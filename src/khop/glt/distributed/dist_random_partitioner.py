@@ -21,7 +21,7 @@ from khop.glt.partition.part_writer import EdgePart, Files, GraphPart, NodePart
 from khop.glt.partition.parts import EDGE_FEATURES, FEATURES
 from khop.glt.typing import EdgeType, NodeType
 from khop.glt.utils import convert_to_tensor
-from khop.partition.random import random_owners
+from khop.partition.methods.random import random_owners
 from khop.storage.folder import FolderMeta, check_output
 from khop.typing import EDGE, NODE, EdgeDir, Int64Array
 

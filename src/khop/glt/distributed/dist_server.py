@@ -18,7 +18,7 @@ from khop.distributed.remote.message_fields import MAX_ROWS
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.glt.partition.parts import FEATURES, LABELS
 from khop.glt.typing import EdgeType, NodeType
-from khop.loader.collate import to_tensor
+from khop.loader.batches.collate import to_tensor
 from khop.sampler.replies import check_rows
 from khop.storage.folder import NodeTypeMeta
 from khop.typing import EDGE, NODE, Array, Int64Array

@@ -20,7 +20,7 @@ from khop import _native
 from khop.data import Feature
 from khop.data.arrays import narrowest_int, storage_dtype
 from khop.data.weights import weight_values
-from khop.partition.numbering import Numbering
+from khop.partition.writing.numbering import Numbering
 from khop.storage.folder import (
     AttrMeta,
     EdgeTypeMeta,

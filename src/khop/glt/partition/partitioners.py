@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from khop.partition import base, frequency, random
+from khop.partition import base
+from khop.partition.methods import frequency, random
 from khop.storage.folder import FolderMeta
 
 _GLT = {

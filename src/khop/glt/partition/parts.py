@@ -12,7 +12,7 @@ from torch import Tensor
 from khop.data import Feature
 from khop.glt.partition.part_writer import WEIGHTS
 from khop.glt.typing import EdgeType, FeaturePartitionData, GraphPartitionData, NodeType
-from khop.loader.collate import to_tensor
+from khop.loader.batches.collate import to_tensor
 from khop.storage.folder import (
     PartitionFolder,
     cache_attr_path,

@@ -71,7 +71,7 @@ class BatchSchema:
 
 
 def _stored_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str, list[int]]]:
-    """Return the arrays of nodes and edges that `khop.sampler.collect` writes."""
+    """Return the arrays of nodes and edges that `khop.sampler.rows.collect` writes."""
     num_types, collect = len(meta.node_types), spec.collect
     arrays: list[tuple[str, str, list[int]]] = []
     for i, node_type in enumerate(meta.node_types):
@@ -97,7 +97,7 @@ def _stored_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str,
 
 
 def _link_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str, list[int]]]:
-    """Return the arrays that `khop.sampler.link` adds: positions in the batch of links' ends."""
+    """Return the arrays that `khop.sampler.drawing.link` adds: batch positions of links' ends."""
     if spec.link is None:
         return []
     axes = {"edge_label_index": 2}

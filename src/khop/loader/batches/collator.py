@@ -1,0 +1,364 @@
+"""Joining of a sampled subgraph with the graph's attributes, exactly as in PyG's loaders.
+
+Runs in the trainer and its worker processes.
+
+The treatment of each attribute is decided once for a graph (`StorePlan`). A batch then only copies
+rows and fills the dictionaries of its stores. PyG decides this again for every batch and sets
+attributes one by one, which takes longer than sampling and copying a small batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader.utils import index_select
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from khop.channel.pool import BufferPool
+from khop.data import Feature
+from khop.loader.batches.adjacency import Drawn, sampled_adjacency
+from khop.loader.batches.collate import is_plain, stack_endpoints, to_tensor
+from khop.loader.batches.fast_copy import copy_with, hetero_data_around
+from khop.sampler.pyg.output import SampledSubgraph, values_of
+from khop.typing import EdgeType, NodeType
+
+
+class Collator:
+    """Joiner for a graph in memory. It makes batches without the attributes about seeds.
+
+    Safe to use from several threads.
+
+    Args:
+        num_threads: number of threads that copy a long attribute.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._pool = BufferPool()
+        self._plans: dict[NodeType | EdgeType | None, StorePlan] = {}
+
+    def __reduce__(self) -> tuple[type[Collator], tuple[int]]:
+        """Pickle without memory and plans: another process makes new ones."""
+        return Collator, (self._num_threads,)
+
+    def forget(self) -> None:
+        """Drop the plans: the graph's tensors may have been changed in place."""
+        self._plans.clear()
+
+    def join_data(self, data: Data, drawn: SampledSubgraph) -> Data:
+        """Make a batch of a homogeneous graph: the attributes of the sampled nodes and edges.
+
+        Args:
+            data: the whole graph.
+            drawn: the sampled subgraph.
+        """
+        plan = self._plan(data, data._store, None)
+        node, edge_index, edge = drawn.nodes[0], drawn.edge_index[0], drawn.edges[0]
+        mapping = plan.template.copy()
+        plan.put_nodes(mapping, node)
+        plan.put_edges(mapping, edge_index, edge, (len(node), len(node)))
+        # If the sample has none, PyG removes the attributes of the whole graph.
+        _put(mapping, "batch", drawn.trees and drawn.trees[0])
+        _put(mapping, "num_sampled_nodes", drawn.nodes_per_hop and drawn.nodes_per_hop[0])
+        _put(mapping, "num_sampled_edges", drawn.edges_per_hop and drawn.edges_per_hop[0])
+        return copy_with(data, mapping)
+
+    def join_hetero_data(self, data: HeteroData, drawn: SampledSubgraph) -> HeteroData:
+        """Make a batch of a heterogeneous graph. It has every node and edge type, also empty ones.
+
+        Args:
+            data: the whole graph.
+            drawn: the sampled subgraph, types in the graph's order.
+        """
+        nodes: dict[NodeType, dict[str, Any]] = {}
+        edges: dict[EdgeType, dict[str, Any]] = {}
+        sizes = {}
+        for i, (node_type, store) in enumerate(data._node_store_dict.items()):
+            plan = self._plan(data, store, node_type)
+            nodes[node_type] = mapping = plan.template.copy()
+            plan.put_nodes(mapping, drawn.nodes[i])
+            _put_ith(mapping, "batch", drawn.trees, i)
+            _put_ith(mapping, "num_sampled_nodes", drawn.nodes_per_hop, i)
+            sizes[node_type] = len(drawn.nodes[i])
+        for i, (edge_type, store) in enumerate(data._edge_store_dict.items()):
+            plan = self._plan(data, store, edge_type)
+            edges[edge_type] = mapping = plan.template.copy()
+            size = sizes[edge_type[0]], sizes[edge_type[2]]
+            plan.put_edges(mapping, drawn.edge_index[i], drawn.edges[i], size)
+            _put_ith(mapping, "num_sampled_edges", drawn.edges_per_hop, i)
+        return hetero_data_around(data, nodes, edges)
+
+    def _plan(
+        self, data: Data | HeteroData, store: Any, kind: NodeType | EdgeType | None
+    ) -> StorePlan:
+        plan = self._plans.get(kind)
+        if plan is None or not plan.is_for(store):
+            plan = StorePlan(data, store, kind, self)
+            self._plans[kind] = plan
+        return plan
+
+    def feature(
+        self, value: Any, kind: NodeType | EdgeType | None, name: str, of_nodes: bool
+    ) -> Any:
+        """Return an attribute as a table for `gather`.
+
+        Args:
+            value: the attribute; `is_plain` holds for it.
+            kind: its node or edge type. If None, the graph is homogeneous.
+            name: its name.
+            of_nodes: True if its rows belong to nodes, False if to edges.
+        """
+        return Feature(value)
+
+    def ids(self, index: Tensor) -> Any:
+        """Return ids in the form that `gather` takes."""
+        return index.numpy()
+
+    def place(self, edge_index: Tensor, like: torch.device) -> Tensor:
+        """Return the endpoints on the device of the graph's `edge_index`."""
+        return edge_index.to(like)
+
+    def on_host(self, tensor: Tensor | None) -> Tensor | None:
+        """Return a tensor on the CPU, for operations that only the CPU has."""
+        return tensor
+
+    def use(self, value: Any) -> None:
+        """Prepare a value of the graph for torch, which reads it next. It may be on a device."""
+
+    def gather(self, feature: Any, index: Any) -> Tensor:
+        """Return rows of a feature, in memory that is reused after the tensor is collected."""
+        out = self._pool.empty((len(index), *feature.row_shape), feature.array.dtype)
+        feature.gather(index, out, num_threads=self._num_threads)
+        return to_tensor(out, feature.dtype)
+
+
+class StorePlan:
+    """Plan for the attributes of one of PyG's stores in a batch.
+
+    Valid while the store has the same objects under the same names. This is checked for every
+    batch: users may replace them at any time.
+
+    Args:
+        data: the graph.
+        store: one of its stores.
+        kind: node or edge type of the store. If None, the graph is homogeneous.
+        joiner: copies rows.
+
+    Attributes:
+        template: dictionary for the batch; entries that differ between batches are to be replaced.
+    """
+
+    def __init__(
+        self,
+        data: Data | HeteroData,
+        store: Any,
+        kind: NodeType | EdgeType | None,
+        joiner: Collator,
+    ) -> None:
+        self._joiner = joiner
+        self.template: dict[str, Any] = dict(store.items())
+        self._names = list(self.template)
+        self._ids = [id(value) for value in self.template.values()]  # stay valid: objects are kept
+        self._node_rows: list[tuple[str, _Rows]] = []
+        self._edge_rows: list[tuple[str, _Rows]] = []
+        self._ends: torch.device | None = None
+        self._adj_t: Any = None
+        of_nodes, of_edges = not isinstance(kind, tuple), not isinstance(kind, str)
+        for name, value in self.template.items():
+            if of_edges and name == "edge_index":
+                self._ends = torch.as_tensor(value).device
+            elif name == "adj_t":
+                self._adj_t = value if of_edges else None
+            elif of_nodes and name == "num_nodes":
+                pass
+            elif of_nodes and store.is_node_attr(name):
+                dim = data.__cat_dim__(name, value, store)
+                self._node_rows.append((name, _Rows(value, dim, joiner, kind, name, True)))
+            elif of_edges and store.is_edge_attr(name):
+                dim = data.__cat_dim__(name, value, store)
+                self._edge_rows.append((name, _Rows(value, dim, joiner, kind, name, False)))
+        self._counts_nodes = of_nodes and "num_nodes" in self.template
+        self._gathered = [
+            (value, value.data_ptr())
+            for value in self.template.values()
+            if isinstance(value, Tensor) and is_plain(value)
+        ]
+
+    def is_for(self, store: Any) -> bool:
+        """Return True if the store has not changed."""
+        mapping = store._mapping
+        if [*mapping] != self._names or [*map(id, mapping.values())] != self._ids:
+            return False
+        # Tensors have the same memory, and still require no gradients.
+        return all(t.data_ptr() == at and not t.requires_grad for t, at in self._gathered)
+
+    def put_nodes(self, mapping: dict[str, Any], node: Tensor) -> None:
+        """Set the attributes of a batch's nodes.
+
+        Args:
+            mapping: a copy of `template`.
+            node: [num_nodes] ids of the nodes.
+        """
+        if self._counts_nodes:
+            mapping["num_nodes"] = node.numel()
+        if self._node_rows:
+            ids = self._joiner.ids(node)
+            for name, rows in self._node_rows:
+                mapping[name] = rows.take(node, ids)
+        mapping.setdefault("n_id", node)
+
+    def put_edges(
+        self,
+        mapping: dict[str, Any],
+        edge_index: Tensor,
+        edge: Tensor | None,
+        size: tuple[int, int],
+    ) -> None:
+        """Set the attributes of a batch's edges.
+
+        Args:
+            mapping: a copy of `template`.
+            edge_index: [2, num_edges] positions of sources and destinations in the batch.
+            edge: [num_edges] ids. If None, the batch has no attributes of edges.
+            size: numbers of source and destination nodes.
+        """
+        if self._ends is not None:
+            mapping["edge_index"] = self._joiner.place(edge_index, self._ends)
+        if self._adj_t is not None:
+            self._joiner.use(self._adj_t)
+            on_host = self._joiner.on_host
+            row, col = on_host(edge_index)  # type: ignore[misc]
+            drawn = Drawn(row, col, on_host(edge), size)
+            mapping["adj_t"] = sampled_adjacency(self._adj_t, drawn)
+        if edge is None:
+            for name, _ in self._edge_rows:
+                del mapping[name]
+            return
+        if self._edge_rows:
+            ids = self._joiner.ids(edge)
+            for name, rows in self._edge_rows:
+                mapping[name] = rows.take(edge, ids)
+        mapping.setdefault("e_id", edge)
+
+
+class _Rows:
+    """Attribute whose rows batches take, by khop's gather if it applies, else by PyG's."""
+
+    def __init__(
+        self,
+        value: Any,
+        dim: int,
+        joiner: Collator,
+        kind: NodeType | EdgeType | None,
+        name: str,
+        of_nodes: bool,
+    ) -> None:
+        self._value = value
+        self._dim = dim
+        self._joiner = joiner
+        self._what = f"attribute '{name}'" if kind is None else f"attribute '{name}' of {kind!r}"
+        self._unit = "node" if of_nodes else "edge"
+        plain = dim == 0 and is_plain(value)
+        self._feature = joiner.feature(value, kind, name, of_nodes) if plain else None
+
+    def _check(self) -> None:
+        """Raise TypeError if no rows can be taken."""
+        value, found = self._value, ""
+        if isinstance(value, Tensor) and value.layout not in (torch.strided, torch.sparse_coo):
+            found = f"a tensor of layout {value.layout}: pass a dense one (`.to_dense()`)"
+        elif isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
+            found = f"an array of dtype '{value.dtype}': replace what is no number by numbers"
+        elif isinstance(value, list | tuple):
+            found = f"a {type(value).__name__}: pass a tensor of numbers"
+        if found:
+            raise TypeError(
+                f"{self._what} has an entry for each {self._unit}, of which batches take rows, but "
+                f"is {found}, or keep it outside of the graph"
+            )
+
+    def take(self, index: Tensor, ids: Any) -> Any:
+        """Return the rows at `index`.
+
+        Args:
+            index: ids of the rows.
+            ids: the same, in the joiner's form.
+
+        Raises:
+            IndexError, ValueError: some rows do not exist; the message names the attribute.
+            TypeError: no rows can be taken.
+        """
+        try:
+            if self._feature is not None:
+                return self._joiner.gather(self._feature, ids)
+            self._check()
+            self._joiner.use(self._value)
+            if isinstance(self._value, Tensor):
+                index = index.to(self._value.device)
+            return index_select(self._value, index, dim=self._dim)
+        except (IndexError, ValueError) as error:
+            raise type(error)(
+                f"{self._what} must have a row for each {self._unit} of the graph that is sampled, "
+                f"but {error}"
+            ) from error
+
+
+def _put(mapping: dict[str, Any], name: str, value: Any) -> None:
+    """Set `store[name] = value` as PyG does: None removes."""
+    if value is None:
+        mapping.pop(name, None)
+    else:
+        mapping[name] = value
+
+
+def _put_ith(mapping: dict[str, Any], name: str, values: list[Any] | None, i: int) -> None:
+    if values is not None and values[i] is not None:
+        mapping[name] = values[i]
+
+
+def drawn_of_data(out: SamplerOutput) -> SampledSubgraph:
+    """Convert a subgraph from PyG's form."""
+    return SampledSubgraph(
+        [out.node],
+        [stack_endpoints(out.row, out.col)],
+        [out.edge],
+        _listed(out.batch),
+        _listed(out.num_sampled_nodes),
+        _listed(out.num_sampled_edges),
+        values_of(out),
+    )
+
+
+def _listed(value: Any) -> Any:
+    return None if value is None else [value]
+
+
+def drawn_of_hetero_data(out: HeteroSamplerOutput, data: HeteroData) -> SampledSubgraph | None:
+    """Convert a subgraph from PyG's form, with types in the graph's order.
+
+    Returns:
+        The subgraph, or None if types are missing: a user's hook may have changed the output.
+    """
+    node_types, edge_types = data.node_types, data.edge_types
+    complete = set(out.node) == set(node_types) and all(
+        isinstance(by_type, dict) and set(by_type) == set(edge_types)
+        for by_type in (out.row, out.col, out.edge)
+    )
+    if not complete:
+        return None
+    return SampledSubgraph(
+        [out.node[t] for t in node_types],
+        [stack_endpoints(out.row[t], out.col[t]) for t in edge_types],
+        [out.edge[t] for t in edge_types],
+        _in_order(out.batch, node_types),
+        _in_order(out.num_sampled_nodes, node_types),
+        _in_order(out.num_sampled_edges, edge_types),
+        values_of(out),
+    )
+
+
+def _in_order(by_type: dict[Any, Any] | None, types: list[Any]) -> Any:
+    return None if by_type is None else [by_type.get(t) for t in types]

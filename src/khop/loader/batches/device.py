@@ -1,0 +1,143 @@
+"""Joining of batches in device memory: the device gathers attributes, small values are copied.
+
+Runs in the trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from khop.data import Feature
+from khop.data.device_feature import DeviceFeature
+from khop.loader.batches.collator import Collator
+from khop.sampler.pyg.device import (
+    DeviceOptions,
+    TorchDevice,
+    tensors_in,
+    tensors_of,
+    tensors_within,
+    wait_and_record_stream,
+)
+from khop.sampler.pyg.output import SampledSubgraph
+from khop.typing import NODE, ArrayLike, EdgeType, NodeType
+
+Hotness = ArrayLike | Mapping[NodeType, ArrayLike]
+
+
+class OnDevice(NamedTuple):
+    """Batch, and the mark after which the device has written it; None if it has."""
+
+    batch: Any
+    written: Any
+
+    def taken(self) -> Any:
+        """Return the batch, ordered after the mark on torch's current CUDA stream."""
+        if self.written is not None:
+            wait_and_record_stream(tensors_in(self.batch), self.written)
+        return self.batch
+
+
+class DeviceJoiner(Collator):
+    """Joiner in device memory, on another CUDA stream than the sampler's.
+
+    Args:
+        name: name of the device.
+        options: placement of attributes.
+        hotness: computes the probability that a batch needs each node; called at most once.
+    """
+
+    def __init__(self, name: Any, options: DeviceOptions, hotness: Callable[[], Hotness]) -> None:
+        super().__init__(num_threads=1)
+        self.device = TorchDevice(name)
+        self._options = options
+        self._ask_hotness = hotness
+        self._hotness = options.hotness
+        self._begun: Any = None  # mark in the user's stream at the start of the epoch
+        # A table is copied to the device once, and again if it is replaced or changed in place.
+        self._features: dict[tuple[Any, str], tuple[Any, Any, DeviceFeature]] = {}
+
+    def __reduce__(self) -> Any:
+        """Raise TypeError: a device cannot be moved to another process."""
+        raise TypeError("a loader with a device stays in its process: use worker_type='thread'")
+
+    def join(self, join: Callable[[Any], Any], drawn: SampledSubgraph) -> OnDevice:
+        """Make a batch.
+
+        Args:
+            join: makes it from a subgraph, with this joiner.
+            drawn: the sampled subgraph.
+        """
+        with self.device.lock, self.device.scope():
+            wait_and_record_stream(tensors_of(drawn), drawn.written)
+            try:
+                batch = join(drawn)
+                if self.device.native.is_cuda:
+                    batch = batch.to(self.device.torch_device, non_blocking=True)
+            finally:
+                # Also if the batch failed: its tensors must live until the device has written them.
+                written = self.device.mark()
+            return OnDevice(batch, written)
+
+    def forget(self) -> None:
+        """Drop the plans and mark the user's stream. Called in the user's thread at each epoch."""
+        super().forget()
+        self._begun = self.device.mark_of_user()
+
+    def use(self, value: Any) -> None:
+        """Make the stream wait for writes to a GPU value from before the epoch."""
+        wait_and_record_stream(tensors_within(value), self._begun)
+
+    def feature(
+        self, value: Any, kind: NodeType | EdgeType | None, name: str, of_nodes: bool
+    ) -> DeviceFeature:
+        """Return an attribute as a table on the device; arguments as for `Collator`."""
+        state = (value.data_ptr(), value._version) if isinstance(value, Tensor) else None
+        known = self._features.pop((kind, name), None)
+        if known is None or state is None or known[0] is not value or known[1] != state:
+            del known  # free its device memory before the new table is made
+            known = value, state, self._made(value, kind, of_nodes)
+        self._features[kind, name] = known
+        return known[2]
+
+    def _made(self, value: Any, kind: Any, of_nodes: bool) -> DeviceFeature:
+        options, native = self._options, self.device.native
+        if not of_nodes or not options.is_split:
+            return DeviceFeature(Feature(value), native, options.feature_mode)
+        return DeviceFeature(
+            Feature(value),
+            native,
+            options.feature_mode,
+            options.split_ratio,
+            options.budget,
+            self._hotness_of(kind),
+        )
+
+    def _hotness_of(self, kind: NodeType | None) -> ArrayLike:
+        if self._hotness is None:
+            self._hotness = self._ask_hotness()
+        if isinstance(self._hotness, Mapping):
+            return self._hotness[NODE if kind is None else kind]
+        return self._hotness
+
+    def gather(self, feature: Any, index: Any) -> Tensor:
+        """Return rows of a feature in device memory, unchecked: a sampler has drawn their ids."""
+        dtype = getattr(torch, feature.dtype)
+        out = self.device.empty((len(index), *feature.row_shape), dtype)
+        feature.gather(index, out, wait=False)
+        return out
+
+    def ids(self, index: Tensor) -> Any:
+        """Return ids in the form that `gather` takes."""
+        return index
+
+    def place(self, edge_index: Tensor, like: torch.device) -> Tensor:
+        """Return the endpoints where they are, on the device of the batch."""
+        return edge_index
+
+    def on_host(self, tensor: Tensor | None) -> Tensor | None:
+        """Copy a tensor to the CPU, for operations that only the CPU has."""
+        return None if tensor is None else tensor.cpu()

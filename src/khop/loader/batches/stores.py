@@ -1,0 +1,139 @@
+"""Joining of a sampled subgraph with attributes from a pair of PyG's stores.
+
+Like PyG's `filter_custom_store` and `filter_custom_hetero_store`, and with edge attributes: those
+of edge groups, requested by edge id. One `multi_get_tensor` requests all attributes of a batch, so
+that a store can fetch them together. Runs in the trainer and its worker processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from khop.loader.batches.collate import (
+    annotate_graph,
+    annotate_types,
+    name_edges,
+    name_nodes,
+    stack_endpoints,
+)
+from khop.sampler.pyg.source import as_input
+from khop.sampler.pyg.stores import StoreInput, with_index
+from khop.typing import EDGE, NODE, EdgeType, NodeType
+
+
+def is_pair_of_stores(data: Any) -> bool:
+    """Return True if data from `as_input` is a (FeatureStore, GraphStore) pair."""
+    return isinstance(data, tuple)
+
+
+class StoreJoiner:
+    """Joiner for a pair of stores. Stores are called from all threads that make batches.
+
+    Args:
+        stores: the pair.
+        custom_cls: makes an empty batch. If None, `Data` or `HeteroData`.
+    """
+
+    def __init__(self, stores: Any, custom_cls: Any = None) -> None:
+        self._input = StoreInput(*as_input(stores))
+        self._custom_cls = custom_cls
+
+    def join(self, out: Any, permutation: Any) -> Data | HeteroData:
+        """Make a batch without the attributes about its seeds.
+
+        Args:
+            out: output of a sampler.
+            permutation: the sampler's `edge_permutation`.
+        """
+        if isinstance(out, SamplerOutput):
+            return self._join_data(out, permutation)
+        if isinstance(out, HeteroSamplerOutput):
+            return self._join_hetero_data(out, permutation or {})
+        raise TypeError(
+            "a sampler must return a SamplerOutput or a HeteroSamplerOutput (got "
+            f"'{type(out).__name__}')"
+        )
+
+    def _join_data(self, out: SamplerOutput, permutation: Tensor | None) -> Data:
+        batch = Data() if self._custom_cls is None else self._custom_cls()
+        edge = _edge_ids(out.edge, permutation)
+        batch.edge_index = stack_endpoints(out.row, out.col)
+        batch.num_nodes = out.node.numel()
+        for _, name, value in self._fetch({NODE: out.node}, {EDGE: edge}):
+            batch[name] = value
+        name_nodes(batch, out.node)
+        name_edges(batch, edge)
+        annotate_graph(batch, out)
+        return batch
+
+    def _join_hetero_data(self, out: HeteroSamplerOutput, permutation: Any) -> HeteroData:
+        batch = HeteroData() if self._custom_cls is None else self._custom_cls()
+        drawn = out.edge or {}
+        edges = {t: _edge_ids(drawn.get(t), permutation.get(t)) for t in out.row}
+        for node_type, node in out.node.items():
+            batch[node_type].num_nodes = node.numel()
+        for edge_type in out.row:
+            ends = stack_endpoints(out.row[edge_type], out.col[edge_type])
+            batch[edge_type].edge_index = ends
+        for group, name, value in self._fetch(out.node, edges):
+            batch[group][name] = value
+        for node_type, node in out.node.items():
+            name_nodes(batch[node_type], node)
+        for edge_type, edge in edges.items():
+            name_edges(batch[edge_type], edge)
+        annotate_types(batch, out)
+        return batch
+
+    def _fetch(
+        self, nodes: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor | None]
+    ) -> list[tuple[Any, str, Any]]:
+        """Return (type, name, value) of each attribute of the sampled nodes and edges."""
+        asked: list[TensorAttr] = []
+        owners: list[Any] = []
+        for attr in self._input.features.get_all_tensor_attrs():
+            owner = self._input.owner(attr)
+            is_edge = isinstance(owner, tuple)
+            index = edges.get(owner) if is_edge else nodes.get(owner)  # type: ignore[arg-type]
+            if index is not None:  # no attributes of edges without ids
+                asked.append(_by_edge_id(attr, index) if is_edge else with_index(attr, index))
+                owners.append(owner)
+        features: FeatureStore = self._input.features
+        values = features.multi_get_tensor(asked) if asked else []
+        return [
+            (owner, attr.attr_name, _checked(value, attr))
+            for owner, attr, value in zip(owners, asked, values, strict=True)
+        ]
+
+
+def _by_edge_id(attr: TensorAttr, edge: Tensor) -> TensorAttr:
+    # An attribute may have its own method to be requested by edge id
+    # (`khop.distributed.stores.dataset_stores`).
+    ask = getattr(attr, "by_edge_id", None)
+    return with_index(attr, edge) if ask is None else ask(edge)
+
+
+def _edge_ids(edge: Tensor | None, permutation: Tensor | None) -> Tensor | None:
+    if edge is None:
+        return None
+    edge = edge.to(torch.int64)
+    return edge if permutation is None else permutation[edge]
+
+
+def _checked(value: Any, attr: TensorAttr) -> Any:
+    """Return a fetched attribute as a tensor. KeyError or ValueError if rows are missing."""
+    what = f"attribute '{attr.attr_name}' of group {attr.group_name!r}"
+    if value is None:
+        raise KeyError(f"the feature store lists {what}, but returns nothing for it")
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value if value.flags.writeable else value.copy())
+    if len(value) != len(attr.index):
+        raise ValueError(
+            f"the feature store returned {len(value)} rows of {what} for {len(attr.index)} ids"
+        )
+    return value

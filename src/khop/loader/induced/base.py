@@ -1,0 +1,121 @@
+"""Base of the loaders that choose nodes: a batch has all edges among them. Runs in the trainer.
+
+Such a loader's epoch is a plan over *items*: clusters, nodes, or numbers of steps. `_chosen` says
+which nodes an item's batch has, by its key; the kernels find the edges, as for `SubGraphLoader`
+without hops. Seeds, epochs, threads, resuming and statistics are those of all loaders.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch_geometric.loader
+from torch.utils.data import DataLoader
+from torch_geometric.data import Data
+from torch_geometric.sampler import NodeSamplerInput
+
+from khop.data.arrays import to_int64
+from khop.loader.arguments import check_hooks, check_loader_options
+from khop.loader.base import EpochLoader
+from khop.loader.iteration.epochs import KeyedBatch
+from khop.loader.iteration.fingerprint import digest
+from khop.sampler.pyg.draw_scope import BatchKey
+from khop.sampler.pyg.neighbor import NeighborSampler
+from khop.sampler.pyg.output import SampledSubgraph, to_pyg
+from khop.sampler.requests import SeedSet
+from khop.typing import Int64Array, WorkerType
+
+_OF_TORCH = inspect.signature(DataLoader.__init__).parameters.keys() - {"self", "dataset"}
+
+
+class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader):  # type: ignore[misc]
+    """Loader of the subgraphs of chosen nodes.
+
+    Args:
+        data: a `Data` or `HeteroData`.
+        num_items: length of an epoch's plan.
+        by_source: sort a batch's edges by their sources and, of `access`, give the destinations as
+            neighbours. If False, by destinations, and the sources.
+        transform, seed, stream, worker_type, **kwargs: as for `khop.loader.NeighborLoader`.
+
+    Raises:
+        TypeError, ValueError: arguments that no such loader has.
+    """
+
+    node_sampler: NeighborSampler
+
+    pyg_loader = torch_geometric.loader.NodeLoader
+    read_by_pyg = ("data", "node_sampler", "input_data", "custom_cls")
+
+    def __init__(
+        self,
+        data: Any,
+        num_items: int,
+        *,
+        by_source: bool = False,
+        transform: Callable[[Any], Any] | None = None,
+        seed: int | None = None,
+        stream: int | None = None,
+        worker_type: WorkerType | None = None,
+        **kwargs: Any,
+    ) -> None:
+        unknown = [name for name in kwargs if name not in _OF_TORCH]
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no arguments {unknown}")
+        check_loader_options(worker_type, kwargs)
+        check_hooks(transform=transform)
+        direction = "backward" if by_source else "forward"
+        sampler = NeighborSampler(data, [], "induced", sample_direction=direction)
+        items: Any = torch.arange(num_items)
+        if sampler.graph.is_heterogeneous:  # PyG wants a type of them
+            items = (sampler.graph.node_types[0], items)
+        super().__init__(data, sampler, items, transform=transform, **kwargs)
+        self._set_up(num_items, seed, stream, worker_type, kwargs)
+
+    # Defined by the loaders.
+
+    def _chosen(self, items: Int64Array, key: BatchKey) -> list[SeedSet]:
+        """Return the nodes of a batch, of each type once and without repetition. Run in threads."""
+        raise NotImplementedError
+
+    def _settings(self) -> list[Any]:
+        """Return what decides which nodes are chosen, for fingerprints."""
+        return []
+
+    # Shared by all of them.
+
+    @property
+    def _sampler(self) -> NeighborSampler:
+        return self.node_sampler
+
+    @property
+    def _digests(self) -> tuple[str, str | None]:
+        items, sampling = super()._digests
+        return digest([type(self).__name__, items, *self._settings()]), sampling
+
+    def _induced(self, items: Int64Array, key: BatchKey) -> SampledSubgraph:
+        """Choose a batch's nodes and find their edges."""
+        return self.node_sampler.draw_sets(self._chosen(items, key), key)
+
+    def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
+        return self._induced(*positions), None
+
+    def _draw(self, inputs: NodeSamplerInput, key: BatchKey | None) -> Any:
+        sampler = self.node_sampler
+        drawn = self._induced(to_int64(inputs.node, "items"), sampler._key(key))
+        return to_pyg(drawn, sampler.info, (None, None), sampler.output_forms)
+
+    def _annotate(self, batch: Any, metadata: Any) -> None:
+        """Add nothing: no node of a batch is a seed."""
+
+
+def check_homogeneous(data: Any, name: str) -> None:
+    """Raise TypeError unless `data` is a graph of one node and edge type."""
+    if not isinstance(data, Data):
+        raise TypeError(
+            f"{name} takes a homogeneous graph, a PyG Data (got '{type(data).__name__}'): "
+            "data.to_homogeneous() makes one of a HeteroData"
+        )

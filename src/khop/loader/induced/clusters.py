@@ -1,0 +1,128 @@
+"""Clusters of a graph's nodes: METIS's, a user's, or those of a folder. Runs in the trainer."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from khop.data.arrays import check_range, to_int64
+from khop.loader.inputs import as_tensor
+from khop.partition.methods.metis import has_metis, run_metis
+from khop.partition.writing.both_directions import undirected_of_edges
+from khop.partition.writing.cluster_ids import CLUSTER
+from khop.storage.folder import PartitionFolder
+from khop.typing import NODE, Int64Array
+
+
+def given_clusters(assignment: Any, num_nodes: int, num_parts: int) -> Int64Array:
+    """Return the cluster of each node, [num_nodes] int64.
+
+    Args:
+        assignment: [num_nodes] integers, or the path of a partition folder of the graph; see
+            `clusters_of_folder`.
+        num_nodes: number of nodes.
+        num_parts: number of clusters.
+
+    Raises:
+        FolderError, IndexError, TypeError, ValueError: it does not fit the graph, or names clusters
+            that do not exist.
+    """
+    if isinstance(assignment, (str, os.PathLike)):
+        clusters = clusters_of_folder(assignment)
+    else:
+        tensor = as_tensor(assignment, "assignment")
+        if tensor.dim() != 1:
+            raise ValueError(f"assignment must be one integer a node (got {list(tensor.shape)})")
+        clusters = to_int64(tensor, "assignment")
+    if len(clusters) != num_nodes:
+        raise ValueError(
+            f"assignment must hold a cluster for each of {num_nodes} nodes (got {len(clusters)})"
+        )
+    check_range(clusters, num_parts, "assignment")
+    return clusters
+
+
+def clusters_of_folder(path: str | os.PathLike[str]) -> Int64Array:
+    """Return a cluster of each node of a homogeneous partition folder, by original id.
+
+    Clusters are those that the folder keeps (`cluster_ids` of partitioners), all of whose parts
+    must then be on this machine; of other folders the parts.
+    """
+    folder = PartitionFolder(path)
+    if [t.name for t in folder.meta.node_types] != [NODE]:
+        raise ValueError(f"'{path}' holds a heterogeneous graph, which has no clusters")
+    new_ids = folder.id_map(NODE)
+    if not folder.meta.method.get("cluster_ids"):
+        return folder.meta.node_types[0].book.owner(new_ids)
+    kept = [
+        folder.node_feature(folder.check_part(part), NODE, CLUSTER).array
+        for part in range(folder.num_parts)
+    ]
+    clusters: Int64Array = np.concatenate(kept)[new_ids].astype(np.int64)
+    return clusters
+
+
+def metis_clusters(
+    edge_index: Tensor, num_nodes: int, num_parts: int, recursive: bool
+) -> Int64Array:
+    """Return METIS's cluster of each node, [num_nodes] int64; edges count in both directions.
+
+    Method: multilevel k-way partitioning (Karypis and Kumar, SIAM J. Sci. Comput. 20(1), 1998), by
+    pymetis, pyg-lib or torch-sparse, whichever can be imported.
+
+    Args:
+        edge_index: [2, num_edges].
+        num_nodes: number of nodes.
+        num_parts: number of clusters.
+        recursive: bisect recursively.
+
+    Raises:
+        ImportError: none of them can be imported.
+    """
+    if num_parts == 1:
+        return np.zeros(num_nodes, np.int64)
+    # METIS reads other memory if edges lack their reverses (pyg#3222).
+    graph = undirected_of_edges(edge_index[0].numpy(), edge_index[1].numpy(), num_nodes).whole()
+    if has_metis():
+        each = np.ones(num_nodes, np.int64)
+        return run_metis(graph, each, num_parts, recursive=recursive).astype(np.int64)
+    for library in (_by_pyg_lib, _by_torch_sparse):
+        clusters = library(graph.indptr, graph.indices.astype(np.int64), num_parts, recursive)
+        if clusters is not None:
+            return clusters
+    raise ModuleNotFoundError(
+        "METIS cannot be imported: 'pip install pymetis', or pass assignment=, the cluster of "
+        "each node, or a folder that khop.partition wrote"
+    )
+
+
+def _by_pyg_lib(
+    indptr: Int64Array, indices: Int64Array, num_parts: int, recursive: bool
+) -> Int64Array | None:
+    try:
+        from pyg_lib.partition import metis
+    except ImportError:
+        return None
+    rows = torch.from_numpy(indptr), torch.from_numpy(indices)
+    clusters: Int64Array = metis(*rows, num_parts, recursive=recursive).numpy()
+    return clusters
+
+
+def _by_torch_sparse(
+    indptr: Int64Array, indices: Int64Array, num_parts: int, recursive: bool
+) -> Int64Array | None:
+    try:
+        import torch_sparse  # noqa: F401 (registers the operation)
+    except ImportError:
+        return None
+    rows = torch.from_numpy(indptr), torch.from_numpy(indices)
+    try:
+        found = torch.ops.torch_sparse.partition(*rows, None, num_parts, recursive)
+    except (AttributeError, RuntimeError):  # built without METIS
+        return None
+    clusters: Int64Array = found.numpy()
+    return clusters

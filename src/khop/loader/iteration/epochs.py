@@ -1,0 +1,106 @@
+"""Epochs of a loader: their keys, and the batches of each. Runs in the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from khop import _native
+from khop.sampler.arguments import check_key_part
+from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
+from khop.sampler.pyg.draw_scope import BatchKey, open_scope
+from khop.typing import Int64Array
+
+
+class KeyedBatch(NamedTuple):
+    """Batch to be made from a loader's input.
+
+    Attributes:
+        positions: [n] int64 positions of its seeds in the input; memory not shared with others.
+        key: key of its draws.
+    """
+
+    positions: Int64Array
+    key: BatchKey
+
+
+class ListedBatch(NamedTuple):
+    """Batch for a `collate_fn` that is the user's own; fields as of `KeyedBatch`."""
+
+    positions: Int64Array
+    key: BatchKey
+
+
+class EpochKeys:
+    """Counter of epochs, and source of their keys.
+
+    Args:
+        seed: seed of all epochs. If None, each epoch draws one from `generator`, so that
+            `torch.manual_seed` decides.
+        stream: separates the random numbers of trainers with the same seed.
+        generator: if None, torch's default generator.
+    """
+
+    def __init__(self, seed: int | None, stream: int, generator: torch.Generator | None) -> None:
+        for name, value in (("seed", seed), ("stream", stream)):
+            check_key_part(name, value)
+        self.seed = seed
+        self.stream = stream
+        self.generator = generator
+        self.epoch = 0  # number of the next epoch; may be set
+
+    def next_run_key(self) -> int:
+        """Return the key of the epoch that begins now, and count the epoch."""
+        self.epoch += 1
+        if self.seed is None:  # the generator alone decides: its state may be restored
+            drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+            return _native.run_key(int(drawn), 0, self.stream)
+        return self.last_run_key()
+
+    def last_run_key(self) -> int:
+        """Return the key of the epoch before `epoch` again. Needs a `seed`."""
+        assert self.seed is not None and self.epoch > 0
+        return _native.run_key(self.seed, self.epoch - 1, self.stream)
+
+
+class PlannedBatches:
+    """Batches of an epoch by its plan, from batch `first` on."""
+
+    def __init__(self, plan: EpochPlan, run_key: int, shuffle: bool, first: int = 0) -> None:
+        self._plan = plan
+        self._run_key = run_key
+        self._order = epoch_order(plan.num_seeds, run_key, shuffle)
+        self._first = first
+
+    def __len__(self) -> int:
+        return self._plan.num_batches - self._first
+
+    def __iter__(self) -> Iterator[KeyedBatch]:
+        for batch in range(self._first, self._plan.num_batches):
+            positions = seeds_of(self._order, *self._plan.bounds(batch))
+            yield KeyedBatch(positions.copy(), BatchKey(self._run_key, batch))
+
+
+class SeedPositions:
+    """Data set for a torch `DataLoader`: returns a batch's positions, with its key.
+
+    In torch's worker processes, users' `collate_fn` gets a list of them, as from PyG's loaders.
+    """
+
+    def __init__(self, num_seeds: int) -> None:
+        self._num_seeds = num_seeds
+
+    def __len__(self) -> int:
+        return self._num_seeds
+
+    def __getitem__(self, position: int) -> int:
+        return position
+
+    def __getitems__(self, positions: KeyedBatch | ListedBatch) -> KeyedBatch | list[int]:
+        if isinstance(positions, KeyedBatch):
+            return positions
+        open_scope(positions.key)
+        listed: list[int] = positions.positions.tolist()
+        return listed

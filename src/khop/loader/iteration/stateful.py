@@ -1,0 +1,171 @@
+"""Base of all loaders, of graphs in memory and of partitioned graphs. Runs in the trainer.
+
+A loader begins epochs, each with its own key and iterator, saves and restores its progress, and
+keeps statistics. What it makes batches of, and where, is up to the `BatchSource` that it opens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from khop.loader.iteration.epochs import EpochKeys
+from khop.loader.iteration.iterator import BatchSource, EpochIterator
+from khop.loader.iteration.resume import EpochCursor, EpochProgress, LoaderFingerprint
+from khop.metrics.loader_stats import LoaderStats, StatsAccumulator
+
+
+class StatefulLoader:
+    """Loader of epochs that can save and restore its progress."""
+
+    batch_size: int | None
+    drop_last: bool
+    _shuffle: bool
+    _given = False  # True if a user's own sampler names the batches
+    _tally: StatsAccumulator
+    _restarts_before = 0  # `reset_stats`
+
+    def _set_up_epochs(
+        self, seed: int | None, stream: int | None, generator: torch.Generator | None, rank: int
+    ) -> None:
+        """Set up the epochs of a loader; called once.
+
+        Args:
+            seed: see `EpochKeys`.
+            stream: see `EpochKeys`. If None, the rank.
+            generator: see `EpochKeys`.
+            rank: rank of this trainer.
+        """
+        self._keys = EpochKeys(seed, rank if stream is None else stream, generator)
+        self._cursor = EpochCursor(self._keys, rank)
+
+    # Defined by the loaders.
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        raise NotImplementedError
+
+    def _open(self, progress: EpochProgress) -> BatchSource:
+        """Return the source of an epoch's batches, from the first that has not been delivered."""
+        raise NotImplementedError
+
+    @property
+    def _digests(self) -> tuple[str, str | None]:
+        """Digests of the seeds and of the options of sampling; None for a user's own sampler."""
+        raise NotImplementedError
+
+    @property
+    def _num_restarts(self) -> int:
+        """Number of samplers that were restarted."""
+        return 0
+
+    def _check_resumable(self) -> None:
+        """Raise ValueError if the number of delivered batches does not identify them."""
+
+    # Shared by all loaders.
+
+    def __iter__(self) -> EpochIterator:
+        """Begin an epoch. Several may run at the same time; an epoch may be left early."""
+        progress = self._cursor.begin()
+        return EpochIterator(self, self._open(progress), progress, self._tally)
+
+    def progress(self, **options: Any) -> Iterator[Any]:
+        """Begin an epoch, and show a progress bar of `tqdm` for it.
+
+        Args:
+            **options: arguments of `tqdm`: `desc`, `leave`, `disable`, ...
+
+        Yields:
+            The batches. After `load_state_dict` the bar begins where the epoch was.
+
+        Example:
+            >>> loader = khop.loader.NeighborLoader(data, [2], batch_size=3)
+            >>> sum(batch.batch_size for batch in loader.progress(disable=True))
+            6
+        """
+        from tqdm.auto import tqdm
+
+        with contextlib.closing(iter(self)) as epoch:
+            shown = {"unit": "batch", "total": len(self), "initial": epoch.delivered}
+            with tqdm(**{**shown, **options}) as bar:
+                for batch in epoch:
+                    yield batch
+                    bar.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the loader's progress: a small dictionary of plain values, for checkpoints.
+
+        It describes the epoch that began last. Batches count when they are delivered, not when they
+        are prefetched. Keys are always the same and differ between trainers, so one checkpoint of
+        `torch.distributed.checkpoint` can hold the states of all. Names and meaning are those of
+        torchdata's `StatefulDataLoader`. The call changes nothing.
+
+        With `num_virtual_ranks`, the state is that of all virtual ranks, and the same on every
+        trainer: all of them save it after equally many batches.
+
+        Raises:
+            ValueError: torch's workers deliver batches in any order (`in_order=False`).
+        """
+        self._check_resumable()
+        return self._cursor.state(self._identities())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Make the next epoch continue where an equal loader was stopped.
+
+        The next iterator makes the batches that had not been delivered, bit for bit, for any number
+        and kind of workers and partitions; none if only the end had not been reached. If no epoch
+        was in progress, a new one begins. Later epochs follow: with a `seed`, or a `generator`
+        (whose state is restored), they are those of a run without a stop. If torch's default
+        generator decides, restore its state, too, for the epochs after the next.
+
+        If a trainer finds only the state of another one (some frameworks save that of the first
+        trainer only), it uses that state if a `seed` is given: trainers of a job are in step.
+
+        Args:
+            state_dict: result of `state_dict` of a loader with the same seeds, options of sampling,
+                batch size, order and seed, in memory or distributed. With `num_virtual_ranks`, the
+                number of trainers may have been another. An empty dictionary loads nothing.
+
+        Raises:
+            TypeError: `state_dict` is not a dictionary.
+            ValueError: the state is that of another loader; the message names the difference. In
+                the next epoch: a user's `sampler` names other seeds than before.
+        """
+        self._check_resumable()
+        self._cursor.load(state_dict, self._identities())
+
+    def _identities(self) -> list[LoaderFingerprint]:
+        """Return the properties that a state's loader must share with this one."""
+        seeds, sampling = self._digests
+        num_batches = None if self._given else len(self)
+        return [self._identity(seeds, sampling, self._keys.stream, num_batches)]
+
+    def _identity(
+        self, seeds: str, sampling: str | None, stream: int, num_batches: int | None
+    ) -> LoaderFingerprint:
+        return LoaderFingerprint(
+            seeds=seeds,
+            sampling=sampling,
+            batch_size=self.batch_size,
+            drop_last=bool(self.drop_last),
+            shuffle=self._shuffle,
+            seed=self._keys.seed,
+            stream=stream,
+            num_batches=num_batches,
+        )
+
+    def stats(self) -> LoaderStats:
+        """Return statistics over all epochs of the loader, or since `reset_stats()`.
+
+        For batches made in torch's worker processes (`worker_type='process'`), only their number
+        and the trainer's time are known.
+        """
+        return self._tally.snapshot(self._num_restarts - self._restarts_before)
+
+    def reset_stats(self) -> None:
+        """Reset the statistics to zero."""
+        self._restarts_before = self._num_restarts
+        self._tally.clear()

@@ -1,0 +1,116 @@
+"""Epochs made in torch's worker processes (`worker_type='process'`). Runs in the trainer."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from time import monotonic_ns
+from typing import Any, Protocol
+
+import torch
+
+from khop.loader.iteration.epochs import KeyedBatch, ListedBatch
+from khop.loader.iteration.iterator import BatchSource, Taken
+from khop.loader.iteration.resume import EpochProgress
+from khop.metrics.watch import UNKNOWN, Cost
+
+
+class EpochLoader(Protocol):
+    """Required part of `khop.loader.base.EpochLoader`, which is a torch `DataLoader`."""
+
+    generator: Any
+    persistent_workers: bool
+    _begun: EpochProgress | None
+
+    def __len__(self) -> int: ...
+
+    @property
+    def collates_otherwise(self) -> bool: ...
+
+    def filter_fn(self, out: Any) -> Any: ...
+
+    def _batches(self, progress: EpochProgress) -> Iterable[KeyedBatch]: ...
+
+
+def torch_iterator(loader: EpochLoader, make: Callable[[], Any], progress: EpochProgress) -> Any:
+    """Return torch's iterator over a loader, whose workers end with the loader.
+
+    Args:
+        loader: the loader.
+        make: torch's method that makes the iterator.
+        progress: progress of its first epoch.
+    """
+    # Workers are seeded by the epoch's key. If torch drew their seed from the generator of epoch
+    # keys, epochs would depend on when workers were started.
+    generator, loader.generator = loader.generator, _WorkerSeeds()
+    loader.generator.manual_seed(progress.run_key)
+    try:
+        iterator = make()
+    finally:
+        loader.generator = generator
+    if loader.persistent_workers:
+        # The loader keeps the iterator. If the iterator kept the loader, too, only the garbage
+        # collector would end both, after the workers' queues: it would wait seconds for each.
+        alive = weakref.ref(loader)
+        torchs = getattr(iterator, "iterator", iterator)
+        torchs._collate_fn = None  # only workers use it, and they have it
+        if torchs is not iterator:
+            iterator.transform_fn = lambda out: _alive(alive).filter_fn(out)
+    return iterator
+
+
+class LazyEpoch:
+    """Batches of the epoch that a loader began last, looked up when torch requests the first batch.
+
+    Torch makes more iterators than it uses, and keeps this object for all epochs of persistent
+    workers.
+    """
+
+    def __init__(self, loader: EpochLoader) -> None:
+        self._loader = weakref.ref(loader)
+
+    def __len__(self) -> int:
+        return len(_alive(self._loader))
+
+    def __iter__(self) -> Iterator[KeyedBatch | ListedBatch]:
+        begun = _alive(self._loader)._begun
+        assert begun is not None  # making an iterator begins an epoch
+        for batch in _alive(self._loader)._batches(begun):
+            yield ListedBatch(*batch) if _alive(self._loader).collates_otherwise else batch
+
+
+class TorchBatches(BatchSource):
+    """Source of batches that torch's worker processes make and finish.
+
+    Args:
+        epoch: torch's iterator.
+    """
+
+    def __init__(self, epoch: Iterator[Any]) -> None:
+        self._epoch = epoch
+
+    def take(self, index: int) -> Taken:
+        """Wait for a batch; torch goes on after an error of a worker."""
+        batch = next(self._epoch)
+        return monotonic_ns(), batch
+
+    def finish(self, pending: Any) -> tuple[Any, Cost]:
+        """Return the batch; nothing is known of its cost."""
+        return pending, UNKNOWN
+
+    def close(self) -> None:
+        """Drop torch's iterator, with which workers end that are not persistent."""
+        self._epoch = iter(())
+
+
+class _WorkerSeeds(torch.Generator):
+    """Generator for the seed of torch's worker processes, which do not use it themselves."""
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
+
+
+def _alive(loader: weakref.ref[EpochLoader]) -> EpochLoader:
+    found = loader()
+    assert found is not None  # the iterating code holds it
+    return found

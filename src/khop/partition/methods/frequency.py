@@ -1,0 +1,258 @@
+"""Partitioning by hotness: nodes go where they will be used, and the hottest are copied.
+
+The method is that of GraphLearn-for-PyTorch's FrequencyPartitioner (and Data Tiering, arXiv
+2111.05894, for the hotness). Its input is the probability that each part's batches touch each node.
+It places nodes so that as many rows as possible are local, then copies the hottest of the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from khop.data.arrays import checksum, to_array
+from khop.data.hot_rows import parse_bytes
+from khop.partition.base import PartitionerBase
+from khop.partition.methods.balance import Scores, assign_balanced, even_sizes
+from khop.partition.source import feature_bytes
+from khop.partition.writing.numbering import Numbering
+from khop.typing import NODE, ArrayLike, Int64Array, IntArray, NodeType
+
+
+class FrequencyPartitioner(PartitionerBase):
+    """Partitioner by access probability, with parts of equal size.
+
+    Nodes are assigned in the order of the probability that they gain over their second-best part,
+    largest first. Each goes to the part that touches it most and still has room. Part sizes differ
+    by at most one.
+
+    Args:
+        output_dir: the partition folder to write.
+        num_parts: number of parts.
+        num_nodes: number of nodes, or {node type: number}.
+        edge_index: [2, num_edges], or {edge type: such an array}.
+        probs: for each part, the probability of each node being touched by a batch of the part's
+            trainers: [num_nodes] each, or {node type: [num_nodes]} each.
+            `NeighborSampler.sample_prob` computes them.
+        cache_memory_budget: bytes (or '512MB') of copies a part may keep, of all node types
+            together, which compete by probability a byte; or {node type: bytes}, for each alone.
+            If None, there is no bound.
+        cache_ratio: share of the nodes of each type that a part may keep copies of, or {node type:
+            share}. If None, no copies unless `cache_memory_budget` is given. Nodes that are never
+            touched are not copied, nor are those of a type that such a dictionary lacks.
+        *args, **kwargs: see `PartitionerBase`.
+
+    Raises:
+        TypeError, ValueError: probabilities that are negative, not finite, or not one for each part
+            and node; a share outside [0, 1]. See also `PartitionerBase`.
+
+    Example:
+        >>> probs = [[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]]  # of two trainers
+        >>> partitioner = FrequencyPartitioner(path / "parts", 2, 6, data.edge_index, probs)
+        >>> partitioner.partition().num_parts
+        2
+    """
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        num_parts: int,
+        num_nodes: int | Mapping[NodeType, int],
+        edge_index: Any,
+        probs: Sequence[ArrayLike | Mapping[NodeType, ArrayLike]],
+        node_feat: Any = None,
+        node_feat_dtype: Any = None,
+        edge_feat: Any = None,
+        edge_feat_dtype: Any = None,
+        edge_weights: Any = None,
+        edge_assign_strategy: str = "by_dst",
+        cache_memory_budget: int | str | Mapping[NodeType, int | str] | None = None,
+        cache_ratio: float | Mapping[NodeType, float] | None = None,
+        chunk_size: int = 10000,
+        device: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            output_dir,
+            num_parts,
+            num_nodes,
+            edge_index,
+            node_feat,
+            node_feat_dtype,
+            edge_feat,
+            edge_feat_dtype,
+            edge_weights,
+            edge_assign_strategy,
+            chunk_size,
+            device,
+            probs=probs,
+            cache_memory_budget=cache_memory_budget,
+            cache_ratio=cache_ratio,
+            **kwargs,
+        )
+
+    def _configure(
+        self,
+        probs: Sequence[ArrayLike | Mapping[NodeType, ArrayLike]] | None = None,
+        cache_memory_budget: int | str | Mapping[NodeType, int | str] | None = None,
+        cache_ratio: float | Mapping[NodeType, float] | None = None,
+    ) -> None:
+        if probs is None or len(probs) != self.num_parts:
+            raise ValueError(
+                f"probs must hold the probabilities of each of the {self.num_parts} parts "
+                f"(got {'none' if probs is None else len(probs)})"
+            )
+        self.cache_ratio = self._by_type(cache_ratio, _checked_ratio, "cache_ratio")
+        self.cache_bytes = self._by_type(cache_memory_budget, parse_bytes, "cache_memory_budget")
+        self.probs = {t: self._probs_of(t, probs) for t in self.source.nodes}
+        self._cached: dict[int, dict[NodeType, Int64Array]] = {}
+
+    def _by_type(self, value: Any, check: Callable[[Any], Any], what: str) -> Any:
+        if not isinstance(value, Mapping):
+            return None if value is None else check(value)
+        unknown = [t for t in value if t not in self.source.nodes]
+        if unknown:
+            raise ValueError(
+                f"{what} names node types {unknown}, but there are {list(self.source.nodes)}"
+            )
+        return {node_type: check(of_type) for node_type, of_type in value.items()}
+
+    def _probs_of(self, node_type: NodeType, probs: Sequence[Any]) -> Scores:
+        count = self.source.nodes[node_type].count
+        rows = np.zeros((self.num_parts, count))
+        for part, of_part in enumerate(probs):
+            given = of_part.get(node_type) if isinstance(of_part, Mapping) else of_part
+            if given is None:  # never touched
+                continue
+            if node_type != NODE and not isinstance(of_part, Mapping):
+                raise TypeError("probs of a heterogeneous graph must be {node type: probabilities}")
+            values, _ = to_array(given, "probs")
+            if values.shape != (count,):
+                raise ValueError(
+                    f"probs of part {part} has shape {values.shape} for {count} nodes of type "
+                    f"'{node_type}'"
+                )
+            if not np.all(np.isfinite(values)) or np.any(values < 0):
+                raise ValueError(f"probs of part {part} holds negative or non-finite values")
+            rows[part] = values
+        return rows
+
+    def assign_nodes(self, node_type: NodeType) -> IntArray:
+        """Return the part of each node; those that gain most are placed first, ties by id."""
+        probs = self.probs[node_type]
+        return assign_balanced(probs, even_sizes(probs.shape[1], self.num_parts))
+
+    def cached_nodes(self, node_type: NodeType, part: int, owners: IntArray) -> Int64Array:
+        """Return the hottest nodes of other parts, as many as the bounds allow."""
+        if part not in self._cached:
+            known = {t: numbering.owners for t, numbering in self.numbering.items()}
+            self._cached[part] = self._choose(part, {**known, node_type: owners})
+        return self._cached[part][node_type]
+
+    def _choose(self, part: int, owners: Mapping[NodeType, IntArray]) -> dict[NodeType, Int64Array]:
+        """Return the nodes of each type that a part keeps copies of, hottest first."""
+        chosen, heat = {}, {}
+        for node_type, of_type in owners.items():
+            remote = np.where(of_type == part, 0.0, self.probs[node_type][part])
+            hottest = np.argsort(-remote, kind="stable")[: self._most_rows(node_type)]
+            chosen[node_type] = hottest[remote[hottest] > 0].astype(np.int64)
+            heat[node_type] = remote[chosen[node_type]]
+        if self.cache_bytes is None or isinstance(self.cache_bytes, Mapping):
+            return chosen
+        rows = self._within(self.cache_bytes, heat)
+        return {node_type: ids[: rows[node_type]] for node_type, ids in chosen.items()}
+
+    def _within(self, budget: int, heat: Mapping[NodeType, Scores]) -> dict[NodeType, int]:
+        """Return how many rows of each type fit a budget, by probability a byte, highest first."""
+        sizes = np.array([self._row_bytes(node_type) for node_type in heat])
+        kind = np.repeat(np.arange(len(heat)), [len(of_type) for of_type in heat.values()])
+        order = np.argsort(-np.concatenate(list(heat.values())) / sizes[kind], kind="stable")
+        taken = order[np.cumsum(sizes[kind[order]]) <= budget]
+        # Rows of a type are in order of heat, so those taken are its first ones.
+        rows = np.bincount(kind[taken], minlength=len(heat))
+        return dict(zip(heat, rows.tolist(), strict=True))
+
+    def _most_rows(self, node_type: NodeType) -> int:
+        """Return the bound of a type's copies, as if no other type used the budget."""
+        if self.cache_ratio is None and self.cache_bytes is None:
+            return 0
+        rows = self.source.nodes[node_type].count
+        if self.cache_ratio is not None:
+            rows = int(_of_type(self.cache_ratio, node_type) * rows)
+        if self.cache_bytes is not None:
+            budget = _of_type(self.cache_bytes, node_type)
+            rows = min(rows, int(budget // self._row_bytes(node_type)))
+        return rows
+
+    def _row_bytes(self, node_type: NodeType) -> int:
+        return feature_bytes(self.source.nodes[node_type].attrs) + 2 * 8  # and the ids
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that assignment and copies depend on, beside the graph."""
+        return {**super().identity(), "probs": {t: checksum(p) for t, p in self.probs.items()}}
+
+    def assignment_bytes(self) -> int:
+        """Return about how much memory the probabilities take, and what sorts by them."""
+        nodes = sum(node.count for node in self.source.nodes.values())
+        return nodes * self.num_parts * 8 * 3
+
+    def describe(self) -> dict[str, Any]:
+        """Return method and arguments, as recorded in meta.json."""
+        return {
+            **super().describe(),
+            "cache_ratio": self.cache_ratio,
+            "cache_memory_budget": self.cache_bytes,
+        }
+
+    def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
+        """Return the shares of a batch's rows by location, and the remote share by cache size.
+
+        :meta private:
+        """
+        shares = []
+        curve = []
+        for part in range(self.num_parts):
+            local, heat = self._heat(part, numbering)
+            total = (local + heat.sum()) or 1.0
+            cached = sum(
+                probs[part][self._cached[part][node_type]].sum()
+                for node_type, probs in self.probs.items()
+            )
+            shares.append(
+                {
+                    "local": float(local / total),
+                    "cached": float(cached / total),
+                    "remote": max(0.0, float(1 - (local + cached) / total)),
+                }
+            )
+            missed = np.concatenate([[1.0], 1 - np.cumsum(heat) / (heat.sum() or 1.0)])
+            curve.append(missed * (heat.sum() / total))
+        rows = _curve_points(max(map(len, curve)) - 1)
+        remote = [[max(0.0, float(c[min(n, len(c) - 1)])) for n in rows] for c in curve]
+        return {"expected_shares": shares, "cache_curve": {"rows": rows, "remote": remote}}
+
+    def _heat(self, part: int, numbering: Mapping[NodeType, Numbering]) -> tuple[float, Scores]:
+        """Return a part's local probability mass, and the others' probabilities, highest first."""
+        here = {t: numbering[t].owners == part for t in self.probs}
+        local = sum(float(probs[part][here[t]].sum()) for t, probs in self.probs.items())
+        away = np.concatenate([probs[part][~here[t]] for t, probs in self.probs.items()])
+        return local, np.sort(away)[::-1]
+
+
+def _checked_ratio(ratio: float) -> float:
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"cache_ratio must be between 0 and 1 (got {ratio})")
+    return ratio
+
+
+def _of_type(bound: Any, node_type: NodeType) -> Any:
+    return bound.get(node_type, 0) if isinstance(bound, Mapping) else bound
+
+
+def _curve_points(limit: int) -> list[int]:
+    """Return 0 and about forty numbers of rows up to `limit`, evenly spaced on a log scale."""
+    steps = np.geomspace(1, max(1, limit), 40)
+    return [0, *np.unique(steps.astype(np.int64)).tolist()]

@@ -1,0 +1,83 @@
+"""Streaming partitioning: nodes go, one after the other, where most of their neighbours are.
+
+Memory beyond the graph is a few bytes a node; the graph may lie in files. The kernel is
+`kernels/khop/cpu/assign.hpp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from khop.partition.methods.structure import SCORES, StructuralPartitioner
+from khop.partition.writing.undirected import Undirected
+from khop.typing import Int32Array, IntArray
+
+
+class StreamPartitioner(StructuralPartitioner):
+    """Partitioner that visits nodes in random order, several times, and moves each where it fits.
+
+    A node goes to the part that has most of its neighbours and room: linear deterministic greedy
+    ('ldg') weighs neighbours by the share of the part that is free, Fennel ('fennel') takes a cost
+    off that grows with what the part holds. Each pass improves the last. Time is linear in edges
+    and passes (Debian's 63,666 nodes and 623,076 entries in 2 to 8 parts: 0.1 s to 1 s).
+
+    Method: Stanton and Kliot, KDD 2012; Tsourakakis et al., WSDM 2014; Nishimura and Ugander, KDD
+    2013 (restreaming).
+
+    Args:
+        *args, **kwargs: see `PartitionerBase`, and:
+        balance: what parts get even shares of: 'nodes' (of each type; the default), 'edges',
+            'train', 'bytes', or names of node attributes.
+        slack: how much more than the mean of each a part may hold; default: 0.03.
+        score: 'ldg' or 'fennel'. If None, 'ldg' for one constraint and 'fennel' for several.
+        passes: passes over the nodes; default: 10.
+        starts: orders of nodes that are tried; the best cut is taken; default: 4.
+
+    Raises:
+        ValueError: unknown names, numbers out of range; see also `PartitionerBase`.
+
+    Example:
+        >>> partitioner = StreamPartitioner.from_data(data, path / "parts", 2, balance=["nodes"])
+        >>> partitioner.partition().num_parts
+        2
+    """
+
+    def _configure(
+        self,
+        balance: Sequence[str] = ("nodes",),
+        slack: float = 0.03,
+        score: str | None = None,
+        passes: int = 10,
+        starts: int = 4,
+    ) -> None:
+        super()._configure(balance, slack)
+        if score is not None and score not in SCORES:
+            raise ValueError(f"score must be of {SCORES} (got {score!r})")
+        for name, value in (("passes", passes), ("starts", starts)):
+            if not 1 <= value <= 1000:
+                raise ValueError(f"{name} must be between 1 and 1000 (got {value})")
+        several = len(self.constraints.names) > 1
+        self.score = score or ("fennel" if several else "ldg")
+        self.passes, self.starts = passes, starts
+
+    def cut(self, graph: Undirected) -> IntArray:
+        """Return the part of each node: the best of several starts, balance first.
+
+        :meta private:
+        """
+        best: tuple[float, int, Int32Array] | None = None
+        for start in range(self.starts):
+            labels = np.full(graph.num_nodes, self.num_parts, np.int32)
+            excess = self.stream(graph, labels, [self.score] * self.passes, start)
+            found = excess, graph.cut(labels), labels
+            best = found if best is None or found[:2] < best[:2] else best
+        assert best is not None
+        return best[2]
+
+    def describe(self) -> dict[str, Any]:
+        """Return method and arguments, as recorded in meta.json."""
+        options = {"score": self.score, "passes": self.passes, "starts": self.starts}
+        return {**super().describe(), **options}

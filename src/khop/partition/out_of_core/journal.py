@@ -1,0 +1,88 @@
+"""Journal of a run in a work folder: how far the run is, so that another one goes on.
+
+It is replaced atomically, and what it says is checked when it is read: names lead out of no folder,
+and numbers are in range. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from khop.codec import Word, from_json, to_json
+from khop.errors import ProtocolError
+from khop.partition.out_of_core.stage import ENTRIES, Filled
+from khop.private_folders import PrivateFolder
+from khop.storage.folder import Written
+
+_NAME = "journal.json"
+_NEW = "journal.new"
+_ARRAY = re.compile(r"\d{1,19}-\d{1,19}\.npy")
+
+
+@dataclass(frozen=True)
+class KeptArray:
+    """File of an array, and the checksum of its values."""
+
+    file: str
+    checksum: Word
+
+    def __post_init__(self) -> None:
+        if not _ARRAY.fullmatch(self.file):
+            raise ValueError(f"has a file '{self.file[:80]}', which no array has")
+
+
+@dataclass(frozen=True)
+class FilledStage:
+    """State of the stage of the edge type that is at work."""
+
+    key: str
+    filled: Filled
+
+
+@dataclass
+class Journal:
+    """State of a run.
+
+    Attributes:
+        format: version of the journal.
+        number: how often it has been written.
+        arrays: arrays that are made once, by name.
+        done: edge types that are complete.
+        stage: the edge type at work; None if there is none.
+        complete: path -> what is known of a file of the partition folder that is complete.
+        begun: path -> what is known of one that is not.
+    """
+
+    format: Literal[2] = 2
+    number: Word = 0
+    arrays: Annotated[dict[str, KeptArray], ENTRIES] = field(default_factory=dict)
+    done: Annotated[list[str], ENTRIES] = field(default_factory=list)
+    stage: FilledStage | None = None
+    complete: Annotated[dict[str, Written], ENTRIES] = field(default_factory=dict)
+    begun: Annotated[dict[str, Written], ENTRIES] = field(default_factory=dict)
+
+    def write(self, folder: PrivateFolder) -> None:
+        """Replace the journal of a folder, once the new one is on the disk."""
+        with folder.create(_NEW) as opened:
+            opened.write(json.dumps(to_json(self)).encode())
+            opened.flush()
+            os.fsync(opened.fileno())
+        folder.rename(_NEW, _NAME)
+        os.fsync(folder.descriptor)
+
+
+def read_journal(folder: PrivateFolder) -> Journal | None:
+    """Read the journal of a folder; None if there is none, or none that this khop writes.
+
+    Raises:
+        SecurityError: it is a link, or another user's.
+    """
+    try:
+        with folder.read(_NAME) as opened:
+            return from_json(Journal, json.loads(opened.read()), "the journal")
+    except (FileNotFoundError, ProtocolError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,324 @@
+"""Report of a cut: edges and nodes between parts, balances, and rows of batches by location.
+
+Everything is counted but the rows of batches, which are sampled: batches are drawn from the seeds
+of each part, and their rows are local, copied, or remote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from khop.partition.batches import TRAIN_MASK
+from khop.partition.report.cut_graph import CutGraph
+from khop.partition.summary import balance
+from khop.sampler.drawing.hotness import Seeds, random_batches
+from khop.sampler.spec import SamplingSpec
+from khop.storage.folder import PartitionFolder
+from khop.tables import grid, human_bytes
+from khop.typing import Int64Array, NodeType, NumNeighbors
+
+FANOUTS = (15, 10, 5)
+_MATRIX_PARTS = 16  # a larger matrix is not printed
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """Mean rows of a part's batches, by location.
+
+    Attributes:
+        batches: number of batches drawn; 0 if the part has no seeds.
+        local: rows of the part itself.
+        cached: rows that it keeps copies of.
+        remote: rows that come from other parts.
+
+    Example:
+        >>> report = CutReport.of(PartitionFolder(folder), [2], batch_size=2)
+        >>> report.rows[0].remote, report.rows[0].batches > 0
+        (0.0, True)
+    """
+
+    batches: int
+    local: float
+    cached: float
+    remote: float
+
+    @property
+    def total(self) -> float:
+        """Mean rows of a batch."""
+        return self.local + self.cached + self.remote
+
+
+@dataclass(frozen=True)
+class CutReport:
+    """Division of a graph by a cut.
+
+    Attributes:
+        nodes: nodes of each part, all types together.
+        edges: edges of each part.
+        seeds: seeds of each part, or None if it is not known what is trained on.
+        bytes: bytes of each part's rows, edges and copies.
+        halo: nodes of other parts that are neighbours of each part's nodes.
+        cut: {edge type, joined by spaces: share of its edges between parts}.
+        edge_cut: the same of all edges.
+        edges_between_parts: [part][part of the neighbour] number of edges.
+        batch_size: seeds in a batch that was drawn.
+        rows: rows of the batches of each part; None if `seeds` is.
+
+    Example:
+        >>> report = CutReport.of(PartitionFolder(folder), [2], batch_size=2)
+        >>> report.edge_cut, report.rows[0].remote
+        (0.0, 0.0)
+    """
+
+    nodes: list[int]
+    edges: list[int]
+    seeds: list[int] | None
+    bytes: list[int]
+    halo: list[int]
+    cut: dict[str, float]
+    edge_cut: float
+    edges_between_parts: list[list[int]]
+    batch_size: int
+    rows: list[BatchRows] | None
+
+    @classmethod
+    def of(
+        cls,
+        folder: PartitionFolder,
+        num_neighbors: NumNeighbors = FANOUTS,
+        *,
+        batch_size: int = 1024,
+        seed_type: NodeType | None = None,
+        batches: int = 8,
+    ) -> CutReport:
+        """Report on a folder, all of whose parts are on this machine.
+
+        Args:
+            folder: the folder.
+            num_neighbors: fan-out of each hop, or {edge type: fan-outs}. Draws are uniform: times
+                and weights play no role.
+            batch_size: seeds in a batch.
+            seed_type: node type that is trained on: its nodes of `train_mask`, or all. If None,
+                the one that has such a mask, or the only one.
+            batches: batches to draw of each part.
+
+        Raises:
+            FolderError, IndexError, ValueError: a part is missing or damaged; other arguments.
+        """
+        trained = _seeds_of_folder(folder, seed_type)
+        return cls.of_cut(CutGraph.of_folder(folder), trained, num_neighbors, batch_size, batches)
+
+    @classmethod
+    def of_cut(
+        cls,
+        graph: CutGraph,
+        seeds: tuple[int, Int64Array] | None,
+        num_neighbors: Any = FANOUTS,
+        batch_size: int = 1024,
+        batches: int = 8,
+    ) -> CutReport:
+        """Report on a cut graph.
+
+        Args:
+            graph: the graph.
+            seeds: index of their node type, and their new ids. If None, no batches are drawn.
+            num_neighbors: as for `of`.
+            batch_size: seeds in a batch.
+            batches: batches to draw of each part.
+
+        :meta private:
+        """
+        for name, value in (("batch_size", batch_size), ("batches", batches)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1 (got {value})")
+        edge_types = list(graph.edges)
+        given = list(num_neighbors) if isinstance(num_neighbors, tuple) else num_neighbors
+        fanouts = SamplingSpec.create(given, edge_types).fanouts[: len(edge_types)]
+        parts = range(graph.num_parts)
+        between = np.array([_edges_between(graph, i) for i in range(len(edge_types))])
+        between = between.reshape(-1, len(parts), len(parts))
+        of_part = None if seeds is None else _by_part(graph, seeds)
+        rows = None
+        if seeds is not None and of_part is not None:
+            rows = _batch_rows(graph, seeds[0], of_part, fanouts, batch_size, batches)
+        return cls(
+            nodes=[sum(b[p + 1] - b[p] for b in graph.bounds.values()) for p in parts],
+            edges=between.sum(axis=(0, 2)).tolist(),
+            seeds=None if of_part is None else [len(ids) for ids in of_part],
+            bytes=[graph.bytes_of(p) for p in parts],
+            halo=[_halo(graph, p) for p in parts],
+            cut={
+                " ".join(t): _cut(of_type) for t, of_type in zip(edge_types, between, strict=True)
+            },
+            edge_cut=_cut(between.sum(axis=0)),
+            edges_between_parts=between.sum(axis=0).tolist(),
+            batch_size=batch_size,
+            rows=rows,
+        )
+
+    @property
+    def remote(self) -> float | None:
+        """Share of a batch's rows that come from other parts, mean of the parts with seeds."""
+        return self._share(lambda rows: rows.remote)
+
+    @property
+    def remote_without_copies(self) -> float | None:
+        """The same, if no part kept copies."""
+        return self._share(lambda rows: rows.remote + rows.cached)
+
+    def _share(self, count: Any) -> float | None:
+        drawn = [rows for rows in self.rows or () if rows.batches]
+        return float(np.mean([count(rows) / rows.total for rows in drawn])) if drawn else None
+
+    @property
+    def balances(self) -> dict[str, float]:
+        """The largest part over the mean: of nodes, edges, seeds and bytes."""
+        found = {"nodes": self.nodes, "edges": self.edges, "seeds": self.seeds, "bytes": self.bytes}
+        return {name: balance(counts) for name, counts in found.items() if counts is not None}
+
+    @property
+    def replication(self) -> float:
+        """Nodes of all parts with those of their halos of one hop, over the number of nodes."""
+        total = sum(self.nodes)
+        return (total + sum(self.halo)) / total if total else 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all attributes and what follows from them, for JSON."""
+        return {
+            **asdict(self),
+            "balances": self.balances,
+            "replication": self.replication,
+            "remote": self.remote,
+            "remote_without_copies": self.remote_without_copies,
+        }
+
+    def __str__(self) -> str:
+        """Return tables of parts, edge types and edges between parts."""
+        tables = [grid(self._part_rows())]
+        if len(self.cut) > 1:
+            cuts = ((edge_type, _pct(cut)) for edge_type, cut in self.cut.items())
+            tables.append(grid([("edge type", "cut"), *cuts]))
+        if 1 < len(self.nodes) <= _MATRIX_PARTS:
+            names = ["edges to part", *(str(p) for p in range(len(self.nodes)))]
+            matrix = [
+                [f"of part {p}", *(f"{n:,}" for n in row)]
+                for p, row in enumerate(self.edges_between_parts)
+            ]
+            tables.append(grid([names, *matrix]))
+        return "\n\n".join(tables)
+
+    def _part_rows(self) -> list[list[str]]:
+        """Return the table of parts, its head first."""
+        head = ["part", "nodes", "edges", "seeds", "bytes", "halo"]
+        head += ["rows a batch", "local", "copied", "remote", "without copies"]
+        table = [head]
+        for part, count in enumerate(self.nodes):
+            rows = None if self.rows is None else self.rows[part]
+            line = [str(part), f"{count:,}", f"{self.edges[part]:,}"]
+            seeds = "-" if self.seeds is None else f"{self.seeds[part]:,}"
+            line += [seeds, human_bytes(self.bytes[part])]
+            table.append([*line, f"{self.halo[part]:,}", *_row_cells(rows)])
+        balances = [f"{value:.3f}" for value in self.balances.values()]
+        if self.seeds is None:
+            balances.insert(2, "-")
+        shares = [self.remote, self.remote_without_copies]
+        cells = ["-" if share is None else _pct(share) for share in shares]
+        replicated = f"x {self.replication:.2f}"
+        return [*table, ["largest / mean", *balances, replicated, "", "", "", *cells]]
+
+
+def _row_cells(rows: BatchRows | None) -> list[str]:
+    if rows is None or not rows.batches:
+        return ["-"] * 5
+    counts = rows.local, rows.cached, rows.remote, rows.remote + rows.cached
+    return [f"{rows.total:,.0f}", *(_pct(count / rows.total) for count in counts)]
+
+
+def _pct(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def _cut(between: Any) -> float:
+    total = int(between.sum())
+    return float(1 - np.trace(between) / total) if total else 0.0
+
+
+def _edges_between(graph: CutGraph, index: int) -> list[list[int]]:
+    """Return [part][part of the neighbour] number of edges of a type."""
+    neighbors = list(graph.bounds.values())[graph.relations[index][0]]
+    _, indices = list(graph.edges.values())[index]
+    found = []
+    for part in range(graph.num_parts):
+        low, high = graph.edge_range(index, part)
+        below = [int(np.count_nonzero(indices[low:high] < bound)) for bound in neighbors]
+        found.append(np.diff(below).tolist())
+    return found
+
+
+def _halo(graph: CutGraph, part: int) -> int:
+    """Return how many nodes of other parts are neighbours of a part's nodes."""
+    total = 0
+    for node_type, bounds in enumerate(graph.bounds.values()):
+        touched = np.zeros(bounds[-1], bool)
+        for i, (neighbors, _) in enumerate(graph.relations):
+            if neighbors == node_type:
+                low, high = graph.edge_range(i, part)
+                touched[list(graph.edges.values())[i][1][low:high]] = True
+        touched[bounds[part] : bounds[part + 1]] = False
+        total += int(np.count_nonzero(touched))
+    return total
+
+
+def _by_part(graph: CutGraph, seeds: tuple[int, Int64Array]) -> list[Int64Array]:
+    """Return the new ids of each part's seeds, in the order of their original ids."""
+    node_type, ids = seeds
+    ids = ids[np.argsort(graph.originals[node_type][ids], kind="stable")]
+    bounds = list(graph.bounds.values())[node_type]
+    owners = np.searchsorted(bounds, ids, side="right") - 1
+    return [ids[owners == part] for part in range(graph.num_parts)]
+
+
+def _batch_rows(
+    graph: CutGraph,
+    seed_type: int,
+    seeds: Sequence[Int64Array],
+    fanouts: Sequence[Sequence[int]],
+    batch_size: int,
+    batches: int,
+) -> list[BatchRows]:
+    """Draw batches of each part's seeds, and count their rows by location."""
+    rows, found = graph.rows(), []
+    for part, ids in enumerate(seeds):
+        held = [np.zeros(bounds[-1], bool) for bounds in graph.bounds.values()]
+        for mask, copies in zip(held, graph.copies[part], strict=True):
+            mask[copies] = True
+        counts, drawn = np.zeros(3), 0
+        drawer = Seeds(seed_type, ids, batch_size)
+        for nodes in random_batches(rows, fanouts, drawer, batches):
+            for touched, mask, bounds in zip(nodes, held, graph.bounds.values(), strict=True):
+                own = (touched >= bounds[part]) & (touched < bounds[part + 1])
+                local, cached = np.count_nonzero(own), np.count_nonzero(mask[touched])
+                counts += local, cached, len(touched) - local - cached
+            drawn += 1
+        found.append(BatchRows(drawn, *(counts / max(1, drawn)).tolist()))
+    return found
+
+
+def _seeds_of_folder(
+    folder: PartitionFolder, seed_type: NodeType | None
+) -> tuple[int, Int64Array] | None:
+    """Return the node type and new ids of the seeds; None if it is not known which are trained."""
+    types = folder.meta.node_types
+    trained = [t for t in types if TRAIN_MASK in t.splits and len(folder.split(t.name, TRAIN_MASK))]
+    chosen = trained if len(trained) == 1 else list(types) if len(types) == 1 else []
+    if seed_type is not None:
+        chosen = [folder.meta.node_type(seed_type)]
+    if not chosen:
+        return None
+    (kind,) = chosen
+    ids = folder.split(kind.name, TRAIN_MASK) if kind in trained else np.arange(kind.count)
+    return types.index(kind), ids.astype(np.int64)

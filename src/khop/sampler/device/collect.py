@@ -1,0 +1,302 @@
+"""Collection of batches in the memory of a device. Imports no torch.
+
+`DeviceCollector` is for batches that the device drew, of a part that is the whole graph.
+`StagedCollector` is for batches that the CPU drew from several parts. It locates and requests rows
+as `Collector` does, but cannot write them as that does: the device gathers the local part's rows,
+and the host cannot write to single positions in the device's memory. So rows are staged there one
+group after the other, and one more gather puts them in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from khop import _native
+from khop.channel.device_arena import DeviceArray, Scratch
+from khop.channel.layout import Record
+from khop.data.device_feature import DeviceFeature
+from khop.sampler.requests import RemoteParts, Ticket
+from khop.sampler.rows.collect import Allocate, Collector, CollectSpec
+from khop.sampler.rows.row_fetcher import LocalRows, PartRows, RowFetch
+from khop.storage.part import Part
+from khop.typing import Array, Int64Array, IntArray
+
+
+class EdgeNames:
+    """User's ids of a graph's edges, for `DeviceSubgraph.write`.
+
+    Args:
+        device: the device that writes.
+        names: {index of an edge type: ids of all its edges}; for other types, edges' positions are
+            their ids.
+        num_relations: number of edge types.
+        mode: memory that holds the ids: 'CUDA' (the device's) or 'ZERO_COPY' (the host's, read in
+            place).
+
+    Attributes:
+        entries: as `DeviceSubgraph.write` takes them.
+    """
+
+    def __init__(
+        self,
+        device: _native.Device,
+        names: Mapping[int, IntArray],
+        num_relations: int,
+        mode: str,
+    ) -> None:
+        self._memory = {i: _on_device(device, array, mode) for i, array in names.items()}
+        self.entries = [(0, 8, 0)] * num_relations
+        for i, array in names.items():
+            self.entries[i] = (self._memory[i].address, array.itemsize, len(array))
+
+
+def _on_device(device: _native.Device, array: IntArray, mode: str) -> _native.DeviceMemory:
+    array = np.ascontiguousarray(array)
+    if mode == "ZERO_COPY":
+        return _native.DeviceMemory.mapped(device, array)
+    memory = _native.DeviceMemory.allocate(device, array.nbytes)
+    memory.upload(0, array)
+    device.synchronize()
+    return memory
+
+
+class DeviceCollector(Collector):
+    """Writer of the arrays of batches that a device drew, in its memory.
+
+    Writes what a `Collector` of the same part writes, bit for bit. The part must be the only one:
+    nothing is renumbered then, and all rows are local.
+
+    Args:
+        part: the part.
+        spec: the attributes.
+        device: the device that drew the batches and gathers.
+        graph_mode: memory of edge ids: 'CUDA' or 'ZERO_COPY'.
+        feature_mode: memory of attributes: 'CUDA', 'ZERO_COPY' or 'CPU'.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        spec: CollectSpec,
+        device: _native.Device,
+        graph_mode: str,
+        feature_mode: str,
+    ) -> None:
+        super().__init__(part, spec, None)
+        self._device = device
+        self._positions = Scratch(device)
+        edges = [table for table in self._tables if table.kind == "edge"]
+        edge_ids = {t.type_index: part.edge_feature(t.type_index, "edge_id").array for t in edges}
+        self._edge_names = EdgeNames(device, edge_ids, len(part.meta.edge_types), graph_mode)
+        # Attributes of edges are in the order of the graph's edges.
+        self._by_position = [t.type_index for t in edges if len(t.attributes) > 1]
+        self._features = _features_on(self._tables, part, device, feature_mode)
+
+    def collect(
+        self,
+        subgraph: Any,
+        allocate: Allocate,
+        batch: int,
+        extras: Mapping[str, Array] | None = None,
+    ) -> Generator[list[Ticket], None, Record]:
+        """Write a batch of a `DeviceSubgraph`; never waits for another partition.
+
+        Args:
+            subgraph: as the device's engine returned it.
+            allocate: called once with the batch's layout and sizes; returns `DeviceArray`s to fill.
+            batch: index of the batch.
+            extras: further arrays of the batch, as of `Collector.collect`.
+
+        Returns:
+            The batch; the device is still writing it.
+        """
+        yield from ()
+        extras = extras or {}
+        record = self._record(subgraph, extras)
+        arrays: Mapping[str, Any] = allocate(record)
+        nodes = [table.type_index for table in self._tables if table.kind == "node"]
+        local = sum(subgraph.num_nodes(i) for i in nodes)
+        self._count(record, subgraph, batch, (local, 0, 0))
+        for name, values in extras.items():
+            arrays[name].upload(values)
+        rows = self._write_ids(subgraph, arrays)
+        for table, names, features in zip(self._tables, self._names, self._features, strict=True):
+            for name, feature in zip(names[1:], features, strict=True):
+                wanted = rows[table.kind, table.type_index]
+                feature.gather(wanted, arrays[name], wait=False)  # they exist
+        return record
+
+    def _write_ids(
+        self, subgraph: Any, arrays: Mapping[str, DeviceArray]
+    ) -> dict[tuple[str, int], DeviceArray]:
+        """Write the batch's ids and ends; return the positions of each table's attributes."""
+        num_nodes, num_edges, _, _ = subgraph.sizes()
+        types, relations = range(len(num_nodes)), range(len(num_edges))
+
+        def addresses(names: Iterable[str]) -> list[int]:
+            return [arrays[name].address if name in arrays else 0 for name in names]
+
+        subgraph.write(
+            addresses(f"n{i}.id" for i in types),
+            addresses(f"e{i}.edge_index" for i in relations),
+            addresses(f"e{i}.edge_id" for i in relations),
+            addresses(f"t{i}" for i in types) if self._spec.with_trees else [],
+            self._edge_names.entries,
+        )
+        rows = {("node", i): arrays[f"n{i}.id"] for i in types if f"n{i}.id" in arrays}
+        if not self._by_position:
+            return rows
+        memory = self._positions.take(8 * sum(num_edges[i] for i in self._by_position))
+        begin, positions = 0, [0] * len(num_edges)
+        for i in self._by_position:
+            array = rows["edge", i] = DeviceArray(memory, begin, (num_edges[i],), "int64")
+            positions[i] = array.address
+            begin += array.nbytes
+        subgraph.write([], [], positions, [], [])
+        return rows
+
+
+class _Group(NamedTuple):
+    """Rows of a table of one origin: the local part, a copy of others' rows, or a reply.
+
+    Attributes:
+        places: their positions in the batch.
+        own: their positions in the local part. If None, they are read on the host.
+        rows: the rows at hand, or the rows of each attribute in the reply.
+    """
+
+    places: Int64Array
+    own: Int64Array | None
+    rows: LocalRows | list[Array]
+
+    def read(self, index: int) -> Array:
+        """Return rows of an attribute, gathered on the host."""
+        if not isinstance(self.rows, LocalRows):
+            return self.rows[index]
+        table = self.rows.tables[index]
+        return self.rows.rows if table is None else table.gather(self.rows.rows)
+
+
+class StagedCollector(Collector):
+    """Writer of the arrays of batches of several parts, in the memory of a device.
+
+    Writes what a `Collector` of the same part writes, bit for bit.
+
+    Args:
+        part: the local part.
+        spec: the attributes.
+        remote: the other partitions.
+        device: the device that gathers local rows.
+        feature_mode: memory of attributes: 'CUDA', 'ZERO_COPY' or 'CPU'.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        spec: CollectSpec,
+        remote: RemoteParts | None,
+        device: _native.Device,
+        feature_mode: str,
+    ) -> None:
+        super().__init__(part, spec, remote)
+        self._device = device
+        self._features = _features_on(self._tables, part, device, feature_mode)
+        self._staged, self._own, self._order = (Scratch(device) for _ in range(3))
+
+    def collect(
+        self,
+        subgraph: _native.Subgraph,
+        allocate: Allocate,
+        batch: int,
+        extras: Mapping[str, Array] | None = None,
+    ) -> Generator[list[Ticket], None, Record]:
+        """Write a batch, as `Collector.collect`; `allocate` returns `DeviceArray`s.
+
+        Waits for all replies before it writes anything: batches in flight share memory on the
+        device.
+        """
+        extras = extras or {}
+        fetches = self._fetch(subgraph)
+        waited_for: list[Ticket] = [r for f in fetches for r in f.remote if not r.done]
+        if waited_for:
+            yield waited_for
+        record = self._record(subgraph, extras)
+        arrays: Mapping[str, Any] = allocate(record)
+        self._count(record, subgraph, batch, self._origins(fetches))
+        for name, values in extras.items():
+            arrays[name].upload(values)
+        for i in range(len(self._part.meta.edge_types)):
+            ends = np.empty((2, subgraph.num_edges(i)), np.int64)
+            subgraph.write_edge_index(i, ends[0], ends[1])
+            arrays[f"e{i}.edge_index"].upload(ends)
+        for i in range(len(self._part.meta.node_types)) if self._spec.with_trees else ():
+            trees = np.empty(subgraph.num_nodes(i), np.int64)
+            subgraph.write_trees(i, trees)
+            arrays[f"t{i}"].upload(trees)
+        for fetch, names, features in zip(fetches, self._names, self._features, strict=True):
+            self._write(fetch, [arrays[name] for name in names], features)
+        return record
+
+    def _write(
+        self, fetch: RowFetch, outs: list[DeviceArray], features: list[DeviceFeature]
+    ) -> None:
+        groups = _groups_of(fetch)
+        count = len(fetch.ids)
+        order = np.empty(count, np.int64)  # where each row is staged
+        begins, end = [], 0
+        for places, _, _ in groups:
+            begins.append(end)
+            end += len(places)
+            order[places] = np.arange(end - len(places), end)
+        ids = np.empty(count, np.int64)
+        for group in groups:
+            ids[group.places] = group.read(0)
+        outs[0].upload(ids)
+        if count == 0 or len(outs) == 1:
+            return
+        ordered = self._uploaded(self._order, order)
+        for index, (out, feature) in enumerate(zip(outs[1:], features, strict=True), 1):
+            width = out.nbytes // count
+            staged = self._staged.take(out.nbytes)
+            for group, begin in zip(groups, begins, strict=True):
+                own = group.own
+                if own is None:
+                    staged.upload(begin * width, np.ascontiguousarray(group.read(index)))
+                else:
+                    into = DeviceArray(staged, begin * width, (len(own), *out.shape[1:]), out.dtype)
+                    feature.gather(self._uploaded(self._own, own), into, wait=False)
+            rows = DeviceArray(staged, 0, out.shape, out.dtype)
+            self._device.gather(rows, ordered, out, wait=False)  # a permutation: they exist
+
+    def _uploaded(self, scratch: Scratch, values: Int64Array) -> DeviceArray:
+        uploaded = DeviceArray(scratch.take(values.nbytes), 0, values.shape, "int64")
+        uploaded.upload(values)
+        return uploaded
+
+
+def _groups_of(fetch: RowFetch) -> list[_Group]:
+    """Return rows of a table by origin; all replies have come."""
+    groups = []
+    for local in fetch.local:
+        assert local.places is not None  # there are several parts
+        groups.append(_Group(local.places, None if local.are_copies else local.rows, local))
+    for request in fetch.remote:
+        assert request.places is not None
+        groups.append(_Group(request.places, None, request.result()))
+    return groups
+
+
+def _features_on(
+    tables: Iterable[PartRows], part: Part, device: _native.Device, mode: str
+) -> list[list[DeviceFeature]]:
+    """Return each table's attributes in a part, without ids, for a device to gather."""
+    return [
+        [
+            DeviceFeature(part.feature(table.kind, table.type_index, name), device, mode)
+            for name in [*table.attributes][1:]
+        ]
+        for table in tables
+    ]

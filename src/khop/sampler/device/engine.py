@@ -1,0 +1,92 @@
+"""Sampling engine of whole graphs with the kernels of a device.
+
+Trainers and sampler processes draw with it. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from khop import _native
+from khop.sampler.drawing.engine import Engine
+from khop.sampler.drawing.view import GraphView
+from khop.sampler.requests import Exclusion, SeedSet
+from khop.sampler.spec import SamplingSpec
+
+
+class DeviceEngine(Engine):
+    """Engine whose batches a device draws.
+
+    Args:
+        view: a whole graph.
+        spec: how neighbours are drawn.
+        device: the device that draws.
+        graphs: the graph on the device, for each edge type.
+        cuda_graph: record a batch's kernels and replay them.
+
+    Raises:
+        ValueError: the method is a program.
+    """
+
+    def __init__(
+        self,
+        view: GraphView,
+        spec: SamplingSpec,
+        device: _native.Device,
+        graphs: list[_native.DeviceGraph],
+        cuda_graph: bool,
+    ) -> None:
+        if spec.method.program is not None:
+            raise ValueError(
+                f"{type(spec.method.program).__name__} asks the graph in Python, which a device "
+                "does not run: leave device out"
+            )
+        if spec.method.layer_wise:
+            raise ValueError(
+                "a device draws for the nodes that the last hop added alone: with layer_wise=True "
+                "leave the device out"
+            )
+        super().__init__(view, spec)
+        self._device = device
+        self._graphs = graphs
+        self._cuda_graph = cuda_graph
+
+    def sample_local(
+        self,
+        seeds: Sequence[SeedSet],
+        run_key: int,
+        batch: int,
+        exclude: Sequence[Exclusion] = (),
+    ) -> Any:
+        """Draw a batch; return a `DeviceSubgraph` that the device is still drawing.
+
+        The device's lock must be held until it has been written.
+        """
+        spec = self.spec
+        subgraph: Any = self._begin(seeds, exclude)
+        subgraph.sample(self._graphs, self.hops, run_key, batch, self._cuda_graph)
+        if spec.subgraph_type == "bidirectional":
+            subgraph.add_reverses(spec.reversals, spec.keep_edge)
+        elif spec.subgraph_type == "induced":
+            subgraph.induce(self._graphs)
+        return subgraph
+
+    def _new_subgraph(self) -> Any:
+        view, spec = self.view, self.spec
+        return _native.DeviceSubgraph(
+            self._device, view.num_nodes, view.relations, spec.with_edge, spec.disjoint
+        )
+
+
+def graphs_on(device: _native.Device, view: GraphView, mode: str) -> list[_native.DeviceGraph]:
+    """Put a whole graph on a device and wait for it; return it for each edge type.
+
+    Args:
+        device: the device.
+        view: the graph.
+        mode: 'CUDA' or 'ZERO_COPY'.
+    """
+    graphs = [_native.DeviceGraph(device, csr, mode) for csr in view.csrs]
+    device.synchronize()
+    return graphs

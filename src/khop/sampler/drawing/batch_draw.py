@@ -1,0 +1,150 @@
+"""One batch of a program: what a sampling method in Python asks of the graph. Imports no torch.
+
+Trainers and sampler processes run it, by `Engine.sample`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+import numpy as np
+
+from khop import _native
+from khop.sampler.drawing.graph_rows import GraphRows, in_order
+from khop.sampler.methods.access import Rows
+from khop.sampler.replies import check_weights
+from khop.sampler.requests import Exclusion, HopRequest, RowSet, SeedSet, Ticket
+from khop.sampler.rows.row_fetcher import PartRows, write_rows
+from khop.typing import Array, BoolArray, Float64Array, Int32Array, Int64Array, UInt64Array
+
+
+class BatchDraw:
+    """A batch that a program draws: `khop.sampler.methods.access.GraphAccess`, implemented.
+
+    Args:
+        rows: the graph's rows.
+        subgraph: the batch, begun, with exclusions but without seeds.
+        seeds: the seeds.
+        exclude: edges that must not be in the batch.
+        place: (key of the epoch, index of the batch).
+        with_edge: the batch records edges.
+        fanouts: of each hop, an edge type each.
+        weighted: for each edge type, whether it is drawn by weight. If empty, none is.
+        num_threads: threads that kernels may use.
+    """
+
+    def __init__(
+        self,
+        rows: GraphRows,
+        subgraph: _native.Subgraph,
+        seeds: Sequence[SeedSet],
+        exclude: Sequence[Exclusion],
+        place: tuple[int, int],
+        with_edge: bool,
+        fanouts: Sequence[Sequence[int]] = (),
+        weighted: Sequence[bool] = (),
+        num_threads: int = 1,
+    ) -> None:
+        self._rows = rows
+        self._exclude = exclude
+        self.place, self.batch = place, place[1]
+        self._with_edge = with_edge
+        self._weighted = weighted
+        self.fanouts = fanouts
+        self.subgraph = subgraph
+        self.seeds = seeds
+        self.num_nodes = rows.view.num_nodes
+        self.node_types = rows.view.node_types
+        self.relations = rows.view.relations
+        self.values: dict[str, Array] = {}
+        is_whole = rows.view.is_whole and not exclude
+        self.whole_rows: Sequence[_native.Csr] | None = rows.view.csrs if is_whole else None
+        self.num_threads = num_threads
+
+    def key(self, purpose: int, step: int = 0, index: int = 0, batch: int | None = None) -> int:
+        """See `GraphAccess`."""
+        batch = self.batch if batch is None else batch
+        return _native.program_key(self.place[0], batch, purpose, step, index)
+
+    def words(
+        self, key: int, node_type: int, ids: Int64Array
+    ) -> Generator[list[Ticket], None, UInt64Array]:
+        """See `GraphAccess`."""
+        original = yield from self.original_ids(node_type, ids)
+        return _native.draw_words(key, original)
+
+    def neighbors(
+        self,
+        relation: int,
+        ids: Int64Array,
+        fanout: int = -1,
+        *,
+        key: int = 0,
+        replace: bool = False,
+        trees: Int32Array | None = None,
+        times: Int64Array | None = None,
+        with_edge: bool = True,
+    ) -> Generator[list[Ticket], None, Rows]:
+        """See `GraphAccess`."""
+        rows = RowSet.around((ids, trees, times), relation, self._exclude)
+        request = HopRequest(fanout, replace, with_edge, key)
+        replies = yield from self._rows.draw(relation, rows, request)
+        counts, found, edges = in_order(replies)
+        return counts, found.astype(np.int64, copy=False), edges
+
+    def degrees(self, relation: int, ids: Int64Array) -> Generator[list[Ticket], None, Int64Array]:
+        """See `GraphAccess`."""
+        return self._rows.degrees(relation, ids)
+
+    def degree_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
+        """See `GraphAccess`."""
+        return self._rows.degree_sums(relation)
+
+    def has_edges(
+        self, relation: int, rows: Int64Array, neighbors: Int64Array
+    ) -> Generator[list[Ticket], None, BoolArray]:
+        """See `GraphAccess`."""
+        return self._rows.has_edges(relation, rows, neighbors)
+
+    def weights(
+        self, relation: int, edges: Int64Array
+    ) -> Generator[list[Ticket], None, Float64Array | None]:
+        """See `GraphAccess`."""
+        if relation >= len(self._weighted) or not self._weighted[relation]:
+            return None
+        view = self._rows.view
+        if view.storage is None:
+            return view.topologies[relation].weights_of(edges)
+        name = view.storage.meta.weight_attr
+        assert name is not None  # of a folder with weighted edge types
+        rows = PartRows(view.storage, "edge", relation, [name], self._rows.remote)
+        (fetched,) = stored = rows.empty(len(edges))
+        yield from write_rows([(rows.fetch(edges), stored)])
+        return check_weights(fetched, rows.attributes[name].dtype)
+
+    def column_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
+        """See `GraphAccess`."""
+        return self._rows.column_sums(relation)
+
+    def original_ids(
+        self, node_type: int, ids: Int64Array
+    ) -> Generator[list[Ticket], None, Int64Array]:
+        """See `GraphAccess`."""
+        part = self._rows.view.storage
+        if part is None or not part.meta.renumbered:
+            return ids
+        fetch = PartRows(part, "node", node_type, ["id"], self._rows.remote).fetch(ids)
+        original = np.empty(len(ids), np.int64)
+        yield from write_rows([(fetch, [original])])
+        return original
+
+    def engine_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
+        """See `GraphAccess`."""
+        return self._rows.view.own_ids(node_type, original_ids)
+
+    def add_hop(self, relation: int, rows: Rows) -> None:
+        """See `GraphAccess`."""
+        counts, neighbors, edges = rows
+        owners = np.zeros(len(counts), np.int32)
+        reply = counts, neighbors, edges if self._with_edge else None
+        self.subgraph.merge(relation, owners, [reply])

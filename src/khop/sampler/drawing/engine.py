@@ -1,0 +1,224 @@
+"""The sampling engine: one for graphs in memory, mapped partitions and remote rows.
+
+`Engine.sample` is a generator. It yields the requests to other partitions that it has to wait for
+and is resumed when they are answered, so that one process keeps several batches in flight. If all
+rows are local it never yields. The draws depend on the key of the run, the index of the batch and
+the graph alone. Trainers and sampler processes use it. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from khop import _native
+from khop.sampler.drawing.batch_draw import BatchDraw
+from khop.sampler.drawing.graph_rows import GraphRows
+from khop.sampler.drawing.view import GraphView
+from khop.sampler.methods import ProgramMethod
+from khop.sampler.methods.access import together
+from khop.sampler.requests import Exclusion, HopRequest, RemoteParts, RowSet, SeedSet, Ticket
+from khop.sampler.spec import SamplingSpec
+from khop.typing import BoolArray, Int64Array
+
+
+class Engine:
+    """Sampler of the subgraphs of batches.
+
+    Args:
+        view: the graph.
+        spec: how neighbours are drawn.
+        remote: the other partitions; required unless all rows are local.
+    """
+
+    def __init__(
+        self, view: GraphView, spec: SamplingSpec, remote: RemoteParts | None = None
+    ) -> None:
+        self.view = view
+        self.spec = spec
+        self.rows = GraphRows(view, remote)
+        self._program: ProgramMethod | None = spec.method.program
+        self._idle: list[_native.Subgraph] = []
+        self._is_whole = view.is_whole
+        # An edge type each, then a hop each; without keys, which batches have.
+        self._requests = [spec.hop_requests(relation) for relation in range(len(spec.fanouts))]
+        self.hops = [[request.options() for request in hops] for hops in self._requests]
+
+    def release(self, subgraph: _native.Subgraph) -> None:
+        """Take a subgraph's buffers back, to be reused."""
+        self._idle.append(subgraph)
+
+    def sample_local(
+        self,
+        seeds: Sequence[SeedSet],
+        run_key: int,
+        batch: int,
+        exclude: Sequence[Exclusion] = (),
+    ) -> _native.Subgraph:
+        """Draw a batch as `sample`, of a graph whose rows are all local."""
+        if self._program is not None:
+            drawn: _native.Subgraph = finish(self.sample(seeds, run_key, batch, exclude))
+            return drawn
+        view, spec = self.view, self.spec
+        subgraph = self._begin(seeds, exclude)
+        subgraph.sample(view.csrs, self.hops, run_key, batch, spec.method.layer_wise)
+        if spec.subgraph_type == "bidirectional":
+            subgraph.add_reverses(spec.reversals, spec.keep_edge)
+        elif spec.subgraph_type == "induced":
+            subgraph.induce(view.csrs)
+        return subgraph
+
+    def sample(
+        self,
+        seeds: Sequence[SeedSet],
+        run_key: int,
+        batch: int,
+        exclude: Sequence[Exclusion] = (),
+    ) -> Generator[list[Ticket], None, _native.Subgraph]:
+        """Draw a batch.
+
+        Args:
+            seeds: the seeds; in a disjoint batch each is the root of a separate tree, and trees are
+                numbered over all sets.
+            run_key: key of the epoch, from `_native.run_key`.
+            batch: index of the batch in its epoch.
+            exclude: edges that must not be in it.
+
+        Returns:
+            The subgraph; give it back with `release`.
+
+        Raises:
+            IndexError: a seed does not exist.
+        """
+        view, spec = self.view, self.spec
+        if self._program is not None:
+            subgraph = self._begin((), exclude)
+            place = run_key, batch
+            drawn = BatchDraw(
+                self.rows,
+                subgraph,
+                seeds,
+                exclude,
+                place,
+                spec.with_edge,
+                spec.fanouts,
+                spec.weighted,
+            )
+            yield from self._program.draw(drawn)
+            _check_values(self._program, subgraph, drawn.values, view)
+            subgraph.values = drawn.values
+            yield from self._complete(subgraph, exclude)
+            return subgraph
+        if self._is_whole:
+            return self.sample_local(seeds, run_key, batch, exclude)
+        subgraph = self._begin(seeds, exclude)
+        for hop in range(spec.num_hops):
+            for relation, (source, _) in enumerate(view.relations):
+                keyed = self.hops[relation][hop].at(run_key, batch, hop, relation, source)
+                request = replace(self._requests[relation][hop], key=keyed.key)
+                yield from self._hop_over_parts(subgraph, relation, request, exclude)
+            subgraph.end_hop(spec.method.layer_wise)
+        yield from self._complete(subgraph, exclude)
+        return subgraph
+
+    def _complete(
+        self, subgraph: _native.Subgraph, exclude: Sequence[Exclusion]
+    ) -> Generator[list[Ticket], None, None]:
+        """Add the edges that the type of subgraph asks for beside those drawn."""
+        spec = self.spec
+        if spec.subgraph_type == "bidirectional":
+            subgraph.add_reverses(spec.reversals, spec.keep_edge)
+        elif spec.subgraph_type == "induced" and self._is_whole:
+            subgraph.induce(self.view.csrs)
+        elif spec.subgraph_type == "induced":
+            yield from together(
+                self._induce_over_parts(subgraph, relation, exclude)
+                for relation in range(len(self.view.relations))
+            )
+
+    def _begin(self, seeds: Sequence[SeedSet], exclude: Sequence[Exclusion]) -> _native.Subgraph:
+        try:  # two threads may see the same idle one
+            subgraph = self._idle.pop()
+        except IndexError:
+            subgraph = self._new_subgraph()
+        subgraph.begin()
+        for node_type, ids, times in seeds:
+            subgraph.add_seeds(node_type, ids, times)
+        for relation, rows, neighbors in exclude:
+            subgraph.exclude(relation, rows, neighbors)
+        return subgraph
+
+    def _new_subgraph(self) -> _native.Subgraph:
+        view, spec = self.view, self.spec
+        subgraph = _native.Subgraph(view.num_nodes, view.relations, spec.with_edge, spec.disjoint)
+        subgraph.values = {}
+        return subgraph
+
+    def _hop_over_parts(
+        self,
+        subgraph: _native.Subgraph,
+        relation: int,
+        request: HopRequest,
+        exclude: Sequence[Exclusion],
+    ) -> Generator[list[Ticket], None, None]:
+        frontier = subgraph.frontier(self.view.relations[relation][1])
+        rows = RowSet.around(frontier, relation, exclude)
+        owners, replies = yield from self.rows.draw(relation, rows, request)
+        subgraph.merge(relation, owners, replies)
+
+    def _induce_over_parts(
+        self, subgraph: _native.Subgraph, relation: int, exclude: Sequence[Exclusion]
+    ) -> Generator[list[Ticket], None, None]:
+        source, destination = self.view.relations[relation]
+        rows = RowSet.around(subgraph.members(destination), relation, exclude)
+        keys, with_edge = subgraph.keys(source), self.spec.with_edge
+        owners, replies = yield from self.rows.induce(relation, rows, keys, with_edge)
+        subgraph.merge_induced(relation, owners, replies)
+
+    def has_edges(
+        self, relation: int, rows: Int64Array, neighbors: Int64Array
+    ) -> Generator[list[Ticket], None, BoolArray]:
+        """Check which edges exist in the whole graph; see `GraphRows.has_edges`."""
+        return self.rows.has_edges(relation, rows, neighbors)
+
+
+def _check_values(
+    program: ProgramMethod, subgraph: _native.Subgraph, values: Mapping[str, Any], view: GraphView
+) -> None:
+    """Raise ValueError unless values are what the program's class names, one for each node or edge.
+
+    Batches in memory and over partitions have what is named, so that nothing is lost in either.
+    """
+    if not values and not program.value_names("n") and not program.value_names("e"):
+        return
+    counts = {f"n{i}": subgraph.num_nodes(i) for i in range(len(view.num_nodes))}
+    counts |= {f"e{i}": subgraph.num_edges(i) for i in range(len(view.relations))}
+    lengths = {
+        f"{kind}.{name}": count
+        for kind, count in counts.items()
+        for name in program.value_names(kind[0])
+    }
+    what = type(program).__name__
+    if set(values) != set(lengths):
+        raise ValueError(
+            f"{what} delivers {sorted(values)}, but by its node_values and edge_values these are "
+            f"{sorted(lengths)}: name what `draw` puts into `graph.values`, of each type"
+        )
+    for name, array in values.items():
+        if array.dtype != np.float32 or array.shape != (lengths[name],):
+            raise ValueError(
+                f"{what} must deliver '{name}' as float32 of shape {(lengths[name],)} "
+                f"(got {array.dtype.name} of shape {array.shape})"
+            )
+
+
+def finish(steps: Generator[list[Ticket], None, Any]) -> Any:
+    """Run a generator that has nothing to wait for, and return its result."""
+    try:
+        next(steps)
+    except StopIteration as stop:
+        return stop.value
+    raise RuntimeError("a batch of a whole graph waits for another partition")

@@ -1,0 +1,337 @@
+"""Sampling on a device with torch: tensors of batches, and synchronisation of CUDA streams.
+
+A batch is drawn on a separate CUDA stream, at the same time as the trainer's work. The host waits
+once per batch, for its sizes. For what is written after that (the ids, the edges) the trainer's
+stream waits, without the host. Runs in the trainer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch_geometric.typing
+from torch import Tensor
+
+from khop import _native
+from khop.data import Graph
+from khop.data.device import check_device, open_device
+from khop.sampler.device.collect import EdgeNames
+from khop.sampler.device.engine import DeviceEngine
+from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
+from khop.sampler.pyg.drawer import SubgraphSampler
+from khop.sampler.pyg.output import SampledSubgraph
+from khop.sampler.pyg.streams import STREAMS
+from khop.sampler.requests import SeedSet
+from khop.sampler.spec import SamplingSpec
+from khop.typing import ArrayLike, NodeType
+
+_GRAPH_MODES = ("CUDA", "ZERO_COPY")
+_FEATURE_MODES = ("CUDA", "ZERO_COPY", "CPU")
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """Options of a loader that samples on a device; docs/devices.md compares them.
+
+    Attributes:
+        graph_mode: 'CUDA' (the graph in device memory) or 'ZERO_COPY' (in the host's, read in
+            place).
+        feature_mode: of attributes: 'CUDA', 'ZERO_COPY', or 'CPU' (the host gathers and copies).
+        split_ratio: with feature_mode 'CUDA', the share of the rows that lies in device memory: the
+            hottest. If None, all.
+        budget: instead, bytes of device memory for each attribute, or a text such as '2GB'.
+        hotness: probability that a batch needs each node, [num_nodes] or {node type: [num_nodes]}.
+            If None, `NeighborSampler.sample_prob` of the loader's seeds.
+        cuda_graph: record the kernels of a batch once and launch them together for later batches:
+            for fixed fan-outs and small batches.
+
+    Raises:
+        ValueError: another mode, or a share outside [0, 1].
+
+    Example:
+        >>> options = DeviceOptions(feature_mode="CUDA", split_ratio=0.2)  # the hottest fifth
+        >>> options.graph_mode, options.split_ratio
+        ('CUDA', 0.2)
+    """
+
+    graph_mode: str = "CUDA"
+    feature_mode: str = "ZERO_COPY"
+    split_ratio: float | None = None
+    budget: int | str | None = None
+    hotness: ArrayLike | Mapping[NodeType, ArrayLike] | None = None
+    cuda_graph: bool = False
+
+    def __post_init__(self) -> None:
+        for name, modes in (("graph_mode", _GRAPH_MODES), ("feature_mode", _FEATURE_MODES)):
+            if getattr(self, name) not in modes:
+                raise ValueError(f"{name} must be one of {modes} (got {getattr(self, name)!r})")
+        if self.split_ratio is not None and not 0 <= self.split_ratio <= 1:
+            raise ValueError(f"split_ratio must be in [0, 1] (got {self.split_ratio})")
+        if self.is_split and self.feature_mode != "CUDA":
+            raise ValueError(
+                "split_ratio and budget are about rows in device memory: pass feature_mode='CUDA' "
+                f"(got '{self.feature_mode}')"
+            )
+
+    @classmethod
+    def of_graph(cls, graph: Graph) -> DeviceOptions:
+        """Return the defaults for a graph: its mode as `graph_mode`, unless it is 'CPU'."""
+        return cls() if graph.mode == "CPU" else cls(graph_mode=graph.mode)
+
+    @property
+    def is_split(self) -> bool:
+        """True if a part of the rows stays on the host."""
+        return self.split_ratio is not None or self.budget is not None
+
+
+class TorchDevice:
+    """A device, with its torch device and its CUDA stream.
+
+    One thread at a time may use it: hold `lock`.
+
+    Args:
+        name: 'cuda', 'cuda:<index>' or 'emulated', see `khop.data.device`.
+
+    Attributes:
+        name: its name with its number: other threads may have another current GPU.
+
+    Raises:
+        ValueError, RuntimeError: what `open_device` raises.
+    """
+
+    def __init__(self, name: Any) -> None:
+        kind, index = check_device(name, "device")  # its error names what is missing
+        self.name = f"{kind}:{index}"
+        self.lock = threading.Lock()
+        self._stream: Any = None
+        self.torch_device = torch.device("cpu")
+        if kind == "cuda":
+            self.torch_device = torch.device("cuda", index)
+            self._stream = STREAMS.lease(index)
+        self.native = open_device(self.name, self._stream)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
+        """Return a tensor in the device's memory, to be written by it; call within `scope`."""
+        return torch.empty(shape, dtype=dtype, device=self.torch_device)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Return a context in which torch works on the device's stream."""
+        return contextlib.nullcontext() if self._stream is None else on_stream(self._stream)
+
+    def mark(self) -> Any:
+        """Return an event after all work submitted so far; for `wait_and_record_stream`.
+
+        Torch has no streams on an emulated device: wait for the work instead, and return None.
+        """
+        if self._stream is not None:
+            return self._stream.record_event()
+        self.native.synchronize()
+        return None
+
+    def mark_of_user(self) -> Any:
+        """Return an event of torch's current stream on this device, after the user's work."""
+        if self._stream is None:
+            return None
+        return torch.cuda.current_stream(self.torch_device).record_event()
+
+
+@contextlib.contextmanager
+def on_stream(stream: Any) -> Iterator[None]:
+    """Make torch work on a stream, with the stream's GPU as the current one.
+
+    `torch.cuda.stream` alone would make the thread's former GPU current at its end. In a thread
+    that has used none yet that is GPU 0, where the process would then take half a GB.
+    """
+    with torch.cuda.device(stream.device), torch.cuda.stream(stream):
+        yield
+
+
+def tensors_of(drawn: SampledSubgraph) -> list[Tensor]:
+    """Return the tensors of a drawn subgraph."""
+    edges = [edge for edge in drawn.edges if edge is not None]
+    return [*drawn.nodes, *drawn.edge_index, *edges, *(drawn.trees or ())]
+
+
+def tensors_in(batch: Any) -> list[Tensor]:
+    """Return the dense tensors of a `Data` or `HeteroData`."""
+    return [t for store in batch.stores for value in store.values() for t in tensors_within(value)]
+
+
+def tensors_within(value: Any) -> list[Tensor]:
+    """Return the dense tensors of a value: a tensor, a sparse matrix, or lists and dicts of such.
+
+    As deep as PyG's `Data.to` copies them; none for anything else.
+    """
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return [tensor for item in value for tensor in tensors_within(item)]
+    return _parts_of(value)
+
+
+def _parts_of(value: Any) -> list[Tensor]:
+    """Return the dense tensors of a tensor or a sparse matrix; none for anything else."""
+    if isinstance(value, torch_geometric.typing.SparseTensor):
+        return [part for part in vars(value.storage).values() if isinstance(part, Tensor)]
+    if not isinstance(value, Tensor):
+        return []
+    if value.layout == torch.sparse_coo:
+        return [value._indices(), value._values()]
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [value.crow_indices(), value.col_indices(), value.values()]
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [value.ccol_indices(), value.row_indices(), value.values()]
+    return [value]
+
+
+def wait_and_record_stream(tensors: Iterable[Tensor], moment: Any) -> None:
+    """Make torch's current stream wait until tensors are written, and record that it uses them.
+
+    Torch's memory is kept until that stream is done with it, also if the tensor is deleted earlier.
+    Other memory (a device arena's) is not torch's to keep, and its allocator may raise an error.
+    """
+    if moment is None:
+        return
+    streams: dict[torch.device, Any] = {}
+    for tensor in tensors:
+        if not tensor.is_cuda:
+            continue
+        if tensor.device not in streams:
+            streams[tensor.device] = torch.cuda.current_stream(tensor.device)
+            streams[tensor.device].wait_event(moment)
+        if _is_torchs(tensor):
+            tensor.record_stream(streams[tensor.device])
+
+
+def _is_torchs(tensor: Tensor) -> bool:
+    """Return True if torch allocated a tensor's memory: other memory cannot be resized.
+
+    Before torch 2.3 they cannot be told apart, and all memory is taken for torch's.
+    """
+    resizable = getattr(tensor.untyped_storage(), "resizable", None)
+    return resizable is None or bool(resizable())
+
+
+class DeviceWriter:
+    """Writer of what a device drew, to tensors in its memory; see `SubgraphWriter`.
+
+    A batch's tensors are parts of one: an allocation takes longer than a kernel that writes them.
+
+    Args:
+        graph: the graph that subgraphs are drawn from.
+        spec: how they are drawn.
+        backward: neighbours were drawn along the edges: rows and columns are exchanged.
+        device: the device.
+        names: the user's edge ids on the device, from `names_on`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        spec: SamplingSpec,
+        backward: bool,
+        device: TorchDevice,
+        names: EdgeNames,
+    ) -> None:
+        self._spec = spec
+        self._backward = backward
+        self._device = device
+        self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
+        self._names = names
+
+    def write(self, subgraph: Any) -> SampledSubgraph:
+        """Write a subgraph that the engine returned; the device's lock and scope are held."""
+        num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
+        num_named = [n for n, has_ids in zip(num_edges, self._has_ids, strict=True) if has_ids]
+        num_placed = num_nodes if self._spec.disjoint else []
+        sizes = [*num_nodes, *num_placed, *(2 * n for n in num_edges), *num_named]
+        block = self._device.empty([sum(sizes)])
+        parts = iter(torch.split(block, sizes))
+        begins = itertools.accumulate(sizes, initial=block.data_ptr() // 8)
+        places = iter([8 * begin for begin in begins])
+        subgraph.write(
+            nodes=list(itertools.islice(places, len(num_nodes))),
+            trees=list(itertools.islice(places, len(num_placed))),
+            ends=list(itertools.islice(places, len(num_edges))),
+            edges=[next(places) if has_ids else 0 for has_ids in self._has_ids],
+            names=self._names.entries,
+            backward=self._backward,
+        )
+        counts_hops = self._spec.counts_hops
+        return SampledSubgraph(
+            nodes=list(itertools.islice(parts, len(num_nodes))),
+            trees=list(itertools.islice(parts, len(num_placed))) or None,
+            edge_index=[next(parts).view(2, n) for n in num_edges],
+            edges=[next(parts) if has_ids else None for has_ids in self._has_ids],
+            nodes_per_hop=node_hops if counts_hops else None,
+            edges_per_hop=edge_hops if counts_hops else None,
+            values=self._spec.method.marks,
+        )
+
+
+def names_on(device: TorchDevice, graph: Graph, spec: SamplingSpec, mode: str) -> EdgeNames:
+    """Put the user's edge ids on a device, as far as batches have them, and wait for it.
+
+    Args:
+        device: the device.
+        graph: the graph.
+        spec: how it is drawn from.
+        mode: 'CUDA' or 'ZERO_COPY'.
+    """
+    topologies = enumerate(graph.topologies.values())
+    names = {r: t.edge_ids for r, t in topologies if spec.records_edge(r)}
+    given = {r: ids for r, ids in names.items() if ids is not None}
+    return EdgeNames(device.native, given, len(graph.edge_types), mode)
+
+
+class DeviceDrawer(SubgraphSampler):
+    """Subgraph sampler whose batches a device draws.
+
+    Args:
+        graph, spec, backward: as of `SubgraphSampler`.
+        device: the device that draws.
+        graphs: the graph on the device, from `graphs_on`.
+        names: the user's edge ids on the device, from `names_on`.
+        cuda_graph: record a batch's kernels and replay them.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        spec: SamplingSpec,
+        backward: bool,
+        device: TorchDevice,
+        graphs: list[_native.DeviceGraph],
+        names: EdgeNames,
+        cuda_graph: bool,
+    ) -> None:
+        super().__init__(graph, spec, backward)
+        self._device = device
+        self._engine = DeviceEngine(self.view, spec, device.native, graphs, cuda_graph)
+        self._writer = DeviceWriter(graph, spec, backward, device, names)
+
+    def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
+        """Draw the neighbourhood of seeds; `written` is set, see `TorchDevice.mark`."""
+        with self._device.lock, self._device.scope():
+            drawn = super().draw_nodes(seeds, run_key, batch)
+            return drawn._replace(written=self._device.mark())
+
+    def draw_links(
+        self, sampler: LinkSampler, links: Links, run_key: int, batch: int
+    ) -> tuple[SampledSubgraph, LinkSeeds]:
+        """Draw the neighbourhood of links; `written` is set, see `TorchDevice.mark`."""
+        with self._device.lock, self._device.scope():
+            drawn, seeds = super().draw_links(sampler, links, run_key, batch)
+            return drawn._replace(written=self._device.mark()), seeds
+
+    def _wait_for_tensors(self) -> None:
+        """Wait for the tensors; not on a GPU, where torch's work follows on the same stream."""
+        if not self._device.native.is_cuda:
+            self._device.native.synchronize()

@@ -1,0 +1,341 @@
+"""Neighbour sampler with PyG's interface, for graphs in memory. Runs in the trainer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
+
+from khop.data import Graph
+from khop.data.arrays import check_range, to_int64
+from khop.data.device import is_cpu
+from khop.data.info import GraphInfo
+from khop.sampler.device.collect import EdgeNames
+from khop.sampler.device.engine import graphs_on
+from khop.sampler.drawing.hotness import Seeds, TypedRows, sample_prob
+from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
+from khop.sampler.drawing.negative import Candidates, NegativeSampler
+from khop.sampler.drawing.view import GraphView
+from khop.sampler.link_spec import LinkSpec
+from khop.sampler.methods.access import GraphAccess
+from khop.sampler.options import SamplingOptions
+from khop.sampler.pyg.base import PygSampler
+from khop.sampler.pyg.device import (
+    DeviceDrawer,
+    DeviceOptions,
+    TorchDevice,
+    names_on,
+    tensors_of,
+    wait_and_record_stream,
+)
+from khop.sampler.pyg.draw_scope import BatchKey
+from khop.sampler.pyg.drawer import SubgraphSampler
+from khop.sampler.pyg.links import negative_weights
+from khop.sampler.pyg.output import SampledSubgraph
+from khop.sampler.pyg.source import graph_of
+from khop.sampler.requests import SeedSet
+from khop.typing import NODE, ArrayLike, Int64Array, NodeType
+
+
+class NeighborSampler(PygSampler):
+    """Sampler of k-hop neighbourhoods in memory; a drop-in for PyG's `NeighborSampler`.
+
+    Pass it as `neighbor_sampler=` to PyG's loaders, or let `khop.loader.NeighborLoader` make one.
+    The graph is converted once, in linear time, to 32-bit compressed rows; further memory is about
+    12 bytes an edge, 8 more with times and 12 more with weights.
+
+    Args:
+        data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), a pair of PyG's
+            (FeatureStore, GraphStore), or a `khop.data.Graph`.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
+            method with such, `khop.sampler.Labor([15, 10])`.
+        subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
+            'induced' (all edges among the drawn nodes).
+        replace: draw with replacement.
+        disjoint: give each seed a separate subgraph, numbered in `batch`; temporal sampling always
+            does.
+        temporal_strategy: 'uniform', or 'last': the latest neighbours.
+        time_attr: attribute of nodes or of edges; only neighbours (or edges) whose time is not
+            later than the seed's are drawn. Integers or floats.
+        weight_attr: attribute of edges; neighbours are drawn with probabilities proportional to
+            it, one after the other. A neighbour of weight 0 is never drawn, also not by -1.
+        is_sorted: edges are in order of destinations already and, with times, in order of time for
+            each destination. They are not sorted then, but checked.
+        share_memory: ignored; threads and forked processes share the graph anyway.
+        directed: deprecated in PyG; False is subgraph type 'induced'.
+        sample_direction: 'forward' draws in-neighbours (PyG's direction), 'backward'
+            out-neighbours; rows and columns of the output are always sources and destinations.
+        with_edge: return which edges were drawn.
+        seed: makes draws reproducible: call i of this sampler draws what call i of any equal
+            sampler draws. If None, each call takes a key from torch's default generator.
+        stream: separates samplers of the same seed.
+        device: a GPU that draws, and whose memory holds the output: 'cuda:1', or 'cuda' for torch's
+            current one. The draws are the same as on the CPU. If 'cpu' or None, the CPU; for None
+            and a `Graph` of mode 'CUDA' the current GPU.
+        device_options: whether the graph is copied to the device, and other options; see
+            `DeviceOptions`.
+
+    Raises:
+        RuntimeError: the device cannot be used; the message gives the reason.
+        ValueError, TypeError: malformed options; invalid times or weights.
+
+    Example:
+        >>> from torch_geometric.loader import NodeLoader
+        >>> sampler = NeighborSampler(data, [2])
+        >>> loader = NodeLoader(data, sampler, input_nodes=torch.tensor([0]))
+        >>> next(iter(loader)).n_id
+        tensor([0, 1, 2])
+    """
+
+    _drawer: SubgraphSampler
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        subgraph_type: Any = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        directed: bool = True,
+        sample_direction: str = "forward",
+        *,
+        with_edge: bool = True,
+        seed: int | None = None,
+        stream: int = 0,
+        device: Any = None,
+        device_options: DeviceOptions | None = None,
+    ) -> None:
+        del share_memory
+        if not directed:
+            warnings.warn(
+                "directed=False is deprecated: pass subgraph_type='induced'", stacklevel=2
+            )
+            subgraph_type = "induced"
+        if sample_direction not in ("forward", "backward"):
+            raise ValueError(
+                f"sample_direction must be 'forward' or 'backward' (got '{sample_direction}')"
+            )
+        options = SamplingOptions(
+            replace, with_edge, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr
+        )
+        if not isinstance(data, Graph):
+            data = graph_of(
+                data,
+                "in" if sample_direction == "forward" else "out",
+                time_attr=time_attr,
+                weight_attr=options.settled(num_neighbors).weight_attr,
+                is_sorted=is_sorted,
+            )
+        self.graph: Graph = data
+        self._device_options = device_options or DeviceOptions.of_graph(data)
+        if device is None and data.mode == "CUDA":
+            device = "cuda"
+        self._device = None if is_cpu(device) else TorchDevice(device)
+        self._edge_names: EdgeNames | None = None
+        if self._device is not None:
+            self._device_graphs = graphs_on(
+                self._device.native, GraphView.of_graph(data), self._device_options.graph_mode
+            )
+        self._backward = sample_direction == "backward"
+        super().__init__(num_neighbors, options, seed, stream)
+
+    @property
+    def device(self) -> TorchDevice | None:
+        """The device that draws. If None, the CPU draws.
+
+        :meta private:
+        """
+        return self._device
+
+    @property
+    def device_options(self) -> DeviceOptions:
+        """Options of drawing on a device."""
+        return self._device_options
+
+    @property
+    def num_nodes(self) -> Any:
+        """Number of nodes; {node type: number} of a heterogeneous graph."""
+        return self.graph.num_nodes if self.graph.is_heterogeneous else self.graph.num_nodes[NODE]
+
+    def draw_nodes(self, seeds: SeedSet, key: BatchKey | None = None) -> SampledSubgraph:
+        """Draw the neighbourhood of seeds that `seed_set` made, or of some of them.
+
+        Args:
+            seeds: the seeds.
+            key: as for `sample_from_nodes`.
+
+        :meta private:
+        """
+        return self.draw_sets([seeds], key)
+
+    def draw_sets(self, seeds: Sequence[SeedSet], key: BatchKey | None = None) -> SampledSubgraph:
+        """Draw the neighbourhood of seeds of several node types, each type once.
+
+        Args:
+            seeds: the seeds.
+            key: as for `sample_from_nodes`.
+
+        :meta private:
+        """
+        run, batch = self._key(key)
+        return self._drawer.draw_nodes(seeds, run, batch)
+
+    def access(self, key: BatchKey) -> GraphAccess:
+        """Return the graph as programs see it, for draws with the key of a batch.
+
+        :meta private:
+        """
+        return self._drawer.access(*key)
+
+    def draw_links(
+        self, sampler: LinkSampler, links: Links, key: BatchKey | None = None
+    ) -> tuple[SampledSubgraph, LinkSeeds]:
+        """Draw the neighbourhood of links that `links_of` made, or of some of them.
+
+        Args:
+            sampler: from `link_sampler`.
+            links: the links.
+            key: as for `sample_from_edges`.
+
+        Returns:
+            The subgraph, its trees numbered by link, and the positions of the links' ends in it.
+
+        :meta private:
+        """
+        run, batch = self._key(key)
+        return self._drawer.draw_links(sampler, links, run, batch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for another process, as `PygSampler` does.
+
+        Raises:
+            TypeError: the sampler draws on a device.
+        """
+        if self._device is not None:
+            raise TypeError(
+                "a sampler that draws on a device stays in its process: use threads "
+                "(worker_type='thread')"
+            )
+        return super().__getstate__()
+
+    def _info_for(self, num_neighbors: Any) -> GraphInfo:
+        return self.graph.info
+
+    def _make_drawer(self) -> SubgraphSampler:
+        graph, spec = self.graph, self.spec
+        if self._device is None:
+            return SubgraphSampler(graph, spec, self._backward)
+        options = self._device_options
+        if self._edge_names is None:  # which edges have ids does not depend on fan-outs
+            self._edge_names = names_on(self._device, graph, spec, options.graph_mode)
+        return DeviceDrawer(
+            graph,
+            spec,
+            self._backward,
+            self._device,
+            self._device_graphs,
+            self._edge_names,
+            options.cuda_graph,
+        )
+
+    def _times_of(self, node_type: NodeType, seeds: Int64Array) -> Int64Array | None:
+        times = self.graph.node_times.get(node_type)
+        return None if times is None else times[seeds]
+
+    def _nodes_drawn(self, seeds: SeedSet, key: BatchKey | None) -> SampledSubgraph:
+        drawn = self.draw_nodes(seeds, key)
+        wait_and_record_stream(tensors_of(drawn), drawn.written)
+        return drawn
+
+    def _links_drawn(
+        self, sampler: LinkSampler, links: Links, key: BatchKey | None
+    ) -> tuple[SampledSubgraph, LinkSeeds]:
+        drawn, seeds = self.draw_links(sampler, links, key)
+        wait_and_record_stream(tensors_of(drawn), drawn.written)
+        return drawn, seeds
+
+    def _make_link_sampler(self, spec: LinkSpec, neg: NegativeSampling | None) -> LinkSampler:
+        if neg is None:
+            return LinkSampler(spec)
+        weights = negative_weights(neg)
+        dst = self._candidates(spec.dst_type, weights.get("dst_weight"), "dst_weight")
+        src = None
+        if spec.mode == "binary":
+            src = self._candidates(spec.src_type, weights.get("src_weight"), "src_weight")
+        return LinkSampler(spec, NegativeSampler(dst, src))
+
+    def _candidates(self, place: int, weights: Any, what: str) -> Candidates:
+        node_type = self.graph.node_types[place]
+        times = self.graph.node_times.get(node_type)
+        return Candidates(self.graph.num_nodes[node_type], weights, times, what)
+
+    def sample_prob(
+        self,
+        seeds: ArrayLike | NodeSamplerInput,
+        num_nodes: Any = None,
+        batch_size: int | None = 1024,
+    ) -> Tensor | dict[NodeType, Tensor]:
+        """Estimate the probability that a batch drawn from `seeds` touches each node.
+
+        Batches are drawn by the sampler's own method. For methods that are drawn by programs
+        (`khop.sampler.PoissonLadies`, ...) nodes that none of up to 512 batches touches have 0.
+
+        Args:
+            seeds: [num_seeds] node ids, or a PyG `NodeSamplerInput`, whose `input_type` is the
+                seeds' node type in a heterogeneous graph.
+            num_nodes: number of nodes, or {node type: number}; only compared with the graph's.
+                Tensors of these lengths are accepted, as in GraphLearn-for-PyTorch.
+            batch_size: seeds in a batch of training; default: 1024. If None, all seeds make one
+                batch, which touches most nodes: training has no such batches.
+
+        Returns:
+            [num_nodes] float64, one for each node type of a heterogeneous graph. Method:
+            `khop.sampler.drawing.hotness`.
+
+        Raises:
+            IndexError, TypeError: seeds that do not exist or are no integers.
+            ValueError: seeds of no node type of the graph, another number of nodes than the
+                graph's, a batch size below 1, a sampler that draws by weight or by time.
+        """
+        spec = self.spec
+        if spec.temporal or any(spec.weighted):
+            raise ValueError(
+                "the hotness of nodes is that of uniform draws: make a sampler without time_attr "
+                "and weight_attr for it"
+            )
+        counts, view = self.graph.num_nodes, self._drawer.view
+        node_type = self._seed_type(getattr(seeds, "input_type", None))
+        ids = to_int64(getattr(seeds, "node", seeds), "seeds")
+        check_range(ids, counts[node_type], "seeds")
+        _check_num_nodes(num_nodes, counts)
+        probs = sample_prob(
+            TypedRows(view.num_nodes, view.relations, view.csrs, view.node_types),
+            spec.fanouts[: len(view.relations)],
+            Seeds(self.graph.node_types.index(node_type), ids, batch_size),
+            self.replace,
+            spec.method,
+        )
+        by_type = dict(zip(counts, map(torch.from_numpy, probs), strict=True))
+        return by_type if self.graph.is_heterogeneous else by_type[NODE]
+
+
+def _check_num_nodes(given: Any, counts: Mapping[NodeType, int]) -> None:
+    """Raise ValueError if the numbers of nodes that a caller expects are not the graph's."""
+    if given is None:
+        return
+    for node_type, value in (given if isinstance(given, Mapping) else {NODE: given}).items():
+        # A tensor may be the number itself, or one as long as there are nodes.
+        count = len(value) if getattr(value, "ndim", 0) else int(value)
+        if counts.get(node_type) != count:
+            raise ValueError(
+                f"num_nodes is {count} of type '{node_type}', but the graph has {dict(counts)}"
+            )

@@ -1,0 +1,187 @@
+"""Drawn subgraphs as tensors, and in PyG's form."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from khop import _native
+from khop.channel.pool import BufferPool
+from khop.data.info import GraphInfo
+from khop.sampler.drawing.link import link_of_tree
+from khop.sampler.spec import SamplingSpec
+from khop.typing import Int64Array, IntArray
+
+_INT64 = np.dtype(np.int64)
+
+
+class SampledSubgraph(NamedTuple):
+    """A batch's subgraph, with an entry for each node or edge type, in the graph's order.
+
+    Attributes:
+        nodes: [num_nodes] ids.
+        edge_index: [2, num_edges] numbers of sources and destinations in `nodes`.
+        edges: [num_edges] the user's edge ids, or None for a type without.
+        trees: [num_nodes] the tree of each node; None unless the batch is disjoint.
+        nodes_per_hop: number of seeds, then of the nodes that each hop added; None where hops
+            cannot be told apart.
+        edges_per_hop: number of edges that each hop added, likewise.
+        values: what the sampling method delivers beside nodes and edges, by name: 'e0.edge_norm'
+            is [num_edges] float32 of edge type 0, 'n0.node_norm' [num_nodes] of node type 0;
+            names without a type are of the batch: 'layer_wise'.
+        written: event after which a device has written the tensors, for
+            `khop.sampler.pyg.device.wait_and_record_stream`. If None, they are written.
+    """
+
+    nodes: list[Tensor]
+    edge_index: list[Tensor]
+    edges: list[Tensor | None]
+    trees: list[Tensor] | None
+    nodes_per_hop: list[list[int]] | None
+    edges_per_hop: list[list[int]] | None
+    values: Mapping[str, Any] = MappingProxyType({})
+    written: Any = None
+
+
+class OutputMetadata(tuple[Any, ...]):
+    """Metadata of a sampler's output as PyG's loaders read it, with what the method delivers.
+
+    Attributes:
+        values: as of `SampledSubgraph`.
+    """
+
+    values: Mapping[str, Any]
+
+    def __new__(cls, entries: Iterable[Any], values: Mapping[str, Any]) -> OutputMetadata:
+        made = super().__new__(cls, entries)
+        made.values = values
+        return made
+
+    def __getnewargs__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what makes a copy, in this or another process."""
+        return tuple(self), dict(self.values)
+
+    def __getstate__(self) -> None:
+        """Return nothing beside what makes a copy."""
+
+
+def values_of(out: Any) -> Mapping[str, Any]:
+    """Return what the method delivers with an output in PyG's form; of another sampler nothing."""
+    metadata = out.metadata
+    return metadata.values if isinstance(metadata, OutputMetadata) else {}
+
+
+class SubgraphWriter:
+    """Writer of what an engine drew, to new tensors.
+
+    Args:
+        edge_ids: the user's id of the edge at each position, for each edge type. If None, the ids
+            of a type are positions.
+        spec: how subgraphs are drawn.
+        backward: neighbours were drawn along the edges: rows and columns are exchanged.
+    """
+
+    def __init__(
+        self, edge_ids: list[IntArray | None], spec: SamplingSpec, backward: bool = False
+    ) -> None:
+        self._spec = spec
+        self._marks = spec.method.marks
+        self._pool = BufferPool()
+        self._has_ids = [spec.records_edge(r) for r in range(len(edge_ids))]
+        self._output = _native.SubgraphOutput(edge_ids, backward)
+
+    def write(self, subgraph: _native.Subgraph) -> SampledSubgraph:
+        """Write a subgraph that the engine returned."""
+        num_nodes, num_edges, node_hops, edge_hops = self._output.sizes(subgraph)
+        nodes = [self._empty(n) for n in num_nodes]
+        ends = [self._empty(2, n) for n in num_edges]
+        with_ids = zip(num_edges, self._has_ids, strict=True)
+        edges = [self._empty(n) if has_ids else None for n, has_ids in with_ids]
+        trees = [self._empty(n) for n in num_nodes] if self._spec.disjoint else None
+        self._output.write(subgraph, nodes, ends, edges, trees)
+        wrap, counts_hops = torch.from_numpy, self._spec.counts_hops
+        return SampledSubgraph(
+            [wrap(n) for n in nodes],
+            [wrap(e) for e in ends],
+            [None if e is None else wrap(e) for e in edges],
+            None if trees is None else [wrap(t) for t in trees],
+            node_hops if counts_hops else None,
+            edge_hops if counts_hops else None,
+            {**self._marks, **{name: wrap(array) for name, array in subgraph.values.items()}},
+        )
+
+    def _empty(self, *shape: int) -> Int64Array:
+        return self._pool.empty(shape, _INT64)
+
+
+def number_by_link(drawn: SampledSubgraph, num_links: int) -> None:
+    """Renumber the trees of a disjoint batch in place, from links' ends to links."""
+    for tree in drawn.trees or ():
+        tree.copy_(link_of_tree(tree, num_links))
+
+
+def to_pyg(
+    drawn: SampledSubgraph,
+    info: GraphInfo,
+    metadata: tuple[Any, ...],
+    forms: tuple[type[SamplerOutput], type[HeteroSamplerOutput]],
+) -> SamplerOutput | HeteroSamplerOutput:
+    """Return a subgraph in PyG's form; every type of a heterogeneous graph is there.
+
+    Args:
+        drawn: the subgraph.
+        info: the graph that it was drawn from.
+        metadata: metadata of the output, for a loader; what the method delivers is added.
+        forms: classes of homogeneous and of heterogeneous outputs.
+    """
+    nodes, _, edges, trees, node_hops, edge_hops, *_ = drawn
+    if drawn.values:
+        metadata = OutputMetadata(metadata, drawn.values)
+    # Halves of one tensor, which loaders need not stack again.
+    ends = [edge_index.unbind() for edge_index in drawn.edge_index]
+    rows, cols = [row for row, _ in ends], [col for _, col in ends]
+    if not info.heterogeneous:
+        return forms[0](
+            nodes[0],
+            rows[0],
+            cols[0],
+            edges[0],
+            trees and trees[0],
+            node_hops and node_hops[0],
+            edge_hops and edge_hops[0],
+            metadata=metadata,
+        )
+    node_types, edge_types = info.node_types, list(info.edge_types)
+    return forms[1](
+        node=_by_type(node_types, nodes),
+        row=_by_type(edge_types, rows),
+        col=_by_type(edge_types, cols),
+        edge=_by_type(edge_types, edges),
+        batch=_by_type(node_types, trees),
+        num_sampled_nodes=_by_type(node_types, node_hops),
+        num_sampled_edges=_by_type(edge_types, edge_hops),
+        metadata=metadata,
+    )
+
+
+def _by_type(types: list[Any], values: list[Any] | None) -> dict[Any, Any] | None:
+    return None if values is None else dict(zip(types, values, strict=True))
+
+
+def output_on_host(out: Any) -> Any:
+    """Return a sampler's output, in PyG's form, with its tensors on the CPU."""
+    fields = {field.name: _on_host(getattr(out, field.name)) for field in dataclasses.fields(out)}
+    return dataclasses.replace(out, **fields)
+
+
+def _on_host(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _on_host(entry) for key, entry in value.items()}
+    return value.cpu() if isinstance(value, Tensor) else value

@@ -1,0 +1,291 @@
+"""`random_walk`: walks over a graph in memory or a partitioned one. Runs in trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from khop import _native
+from khop.cores import available_cores
+from khop.data import Graph, Topology
+from khop.data.arrays import check_range, to_ids
+from khop.data.device import is_cpu
+from khop.data.info import GraphInfo
+from khop.sampler.arguments import check_key_part
+from khop.sampler.device.engine import graphs_on
+from khop.sampler.drawing.batch_draw import BatchDraw
+from khop.sampler.drawing.engine import finish
+from khop.sampler.drawing.graph_rows import GraphRows
+from khop.sampler.drawing.view import GraphView
+from khop.sampler.methods.walk import ONE, WalkPlan, acceptance, walks, walks_at_once
+from khop.sampler.pyg.device import TorchDevice
+from khop.sampler.pyg.source import graph_of
+from khop.sampler.requests import Ticket
+from khop.sampler.rows.row_fetcher import PartRows, write_rows
+from khop.typing import EdgeType, Int64Array
+
+Walks = tuple[Int64Array, "Int64Array | None"]
+"""Nodes [n, L + 1] and edges [n, L] of walks, by original ids; -1 where they have ended."""
+
+
+@runtime_checkable
+class PartitionedRows(Protocol):
+    """A partitioned graph whose rows this process may ask for: `khop.distributed.DistDataset`."""
+
+    @property
+    def info(self) -> GraphInfo:
+        """Types and counts."""
+
+    def run_on_rows(self, steps: Callable[[GraphRows], Generator[list[Ticket], None, Any]]) -> Any:
+        """Run a generator that asks for rows to its end; return its result."""
+
+
+def random_walk(
+    graph: Any,
+    start: Any,
+    walk_length: int,
+    *,
+    p: float = 1.0,
+    q: float = 1.0,
+    metapath: Sequence[EdgeType] | None = None,
+    restart: float | Sequence[float] = 0.0,
+    num_nodes: int | None = None,
+    seed: int | None = None,
+    return_edge_ids: bool = False,
+    device: Any = None,
+) -> Any:
+    """Walk at random along edges, from source to destination.
+
+    A step goes to a uniform out-neighbour. With p and q it depends on the node before, t, too: a
+    neighbour x is drawn with weight 1/p if x is t, 1 if there is an edge (t, x), and 1/q otherwise
+    (node2vec, https://arxiv.org/abs/1607.00653). A walk is a function of `seed`, its index in
+    `start` and the graph: the same in memory and over any number of partitions.
+
+    Args:
+        graph: [2, num_edges] `edge_index`; a `Data` or `HeteroData`; a `khop.data.Graph` with
+            `edge_dir='out'`, which is not compressed again in each call; or a `DistDataset` of a
+            folder partitioned 'by_src'. Rows of a folder with edge times are in order of time, so
+            that walks are not those of the edge list.
+        start: [S] node ids, one for each walk; of the first type of `metapath`.
+        walk_length: number of steps L.
+        p: return parameter, 1e-6 to 1e6. Large values keep walks from going back.
+        q: in-out parameter, 1e-6 to 1e6. Large values keep walks near the node before.
+        metapath: edge types of the steps, repeated as needed (metapath2vec). Required for
+            heterogeneous graphs; then p and q are 1.
+        restart: chance that a walk ends before each step, one for all or one for each step.
+        num_nodes: with an `edge_index`, number of nodes. If None, largest id + 1.
+        seed: makes walks reproducible. If None, drawn from torch's default generator.
+        return_edge_ids: return the edges, too: ids of edges in the order of `edge_index`.
+        device: a GPU that walks, 'cuda:1' or 'cuda' for torch's current one, over a graph in
+            memory; walks are the same, and end up in the CPU's memory. With p and q each question
+            whether an edge exists reads a row. If None, the CPU.
+
+    Returns:
+        [S, L + 1] int64, the nodes of each walk, -1 where it has ended (a node without
+        out-neighbours, or `restart`). With `return_edge_ids` also the edges, [S, L] int64.
+
+    Raises:
+        TypeError, ValueError, IndexError: malformed arguments, nodes that do not exist.
+
+    Example:
+        >>> walks = random_walk(data, torch.tensor([0, 3]), 4, seed=1)
+        >>> walks.shape, walks[:, 0].tolist()
+        (torch.Size([2, 5]), [0, 3])
+    """
+    walked = walker(graph, num_nodes, device)
+    check_key_part("seed", seed)
+    plan, start_type = make_plan(walked.info, walk_length, p, q, metapath, restart)
+    starts = to_ids(start, "start").astype(np.int64)
+    count = walked.info.node_counts[walked.info.node_types[start_type]]
+    check_range(starts, count, "start")
+    drawn = int(torch.empty((), dtype=torch.int64).random_()) if seed is None else seed
+    nodes, edges = walked.walk(
+        starts, start_type, plan, (_native.run_key(drawn, 0, 0), 0), return_edge_ids
+    )
+    if edges is None:
+        return torch.from_numpy(nodes)
+    return torch.from_numpy(nodes), torch.from_numpy(edges)
+
+
+class Walker:
+    """A graph that is walked over.
+
+    Args:
+        graph: compressed by source; or a partitioned graph.
+        device: a GPU that walks over a graph in memory. If None or 'cpu', the CPU.
+    """
+
+    def __init__(self, graph: Graph | PartitionedRows, device: Any = None) -> None:
+        self.info = graph.info
+        if graph.info.edge_dir != "out":
+            raise ValueError(
+                "walks go along edges, and this graph gives in-neighbours: partition the folder "
+                "with strategy 'by_src', or compress it with edge_dir='out'"
+            )
+        self._graph = graph
+        self._view = GraphView.of_graph(graph) if isinstance(graph, Graph) else None
+        self._device: TorchDevice | None = None
+        if not is_cpu(device):
+            if self._view is None:
+                raise ValueError("the CPU walks over partitions: leave device out")
+            self._device = TorchDevice(device)
+            self._on_device = graphs_on(self._device.native, self._view, "CUDA")
+
+    def walk(
+        self,
+        starts: Int64Array,
+        start_type: int,
+        plan: WalkPlan,
+        place: tuple[int, int],
+        with_edge: bool,
+    ) -> Walks:
+        """Walk from nodes.
+
+        Args:
+            starts: [n] int64 original ids.
+            start_type: index of their node type.
+            plan: the steps.
+            place: (key of the epoch, index of the batch).
+            with_edge: return edges, too.
+        """
+        if len(starts) >= 1 << 31:
+            raise ValueError(f"at most 2^31 - 1 walks at a time (got {len(starts)})")
+        if isinstance(self._graph, Graph):
+            assert self._view is not None
+            if self._device is not None:
+                walk = self._device.native.random_walks
+                with self._device.lock:
+                    nodes, edges = walks_at_once(
+                        walk, self._on_device, starts, plan, place, with_edge
+                    )
+                return nodes, self._edge_ids(edges, plan)
+            steps = _walked(GraphRows(self._view, None), starts, start_type, plan, place, with_edge)
+            nodes, edges = finish(steps)
+            return nodes, self._edge_ids(edges, plan)
+        walked: Walks = self._graph.run_on_rows(
+            lambda rows: _walked(rows, starts, start_type, plan, place, with_edge)
+        )
+        return walked
+
+    def _edge_ids(self, edges: Int64Array | None, plan: WalkPlan) -> Int64Array | None:
+        """Put the ids of edges where their positions are."""
+        assert isinstance(self._graph, Graph)
+        topologies = list(self._graph.topologies.values())
+        for step, relation in enumerate(plan.relations if edges is not None else ()):
+            ids = topologies[relation].edge_ids
+            if ids is not None and edges is not None:
+                gone = edges[:, step] >= 0
+                edges[gone, step] = ids[edges[gone, step]]
+        return edges
+
+
+def walker(graph: Any, num_nodes: int | None = None, device: Any = None) -> Walker:
+    """Return a user's graph, to be walked over; see `random_walk`."""
+    if isinstance(graph, Walker):
+        return graph
+    if isinstance(graph, (Data, HeteroData)):
+        graph = graph_of(graph, "out")
+    elif not isinstance(graph, (Graph, PartitionedRows)):
+        if not isinstance(graph, (Tensor, np.ndarray)) or graph.ndim != 2 or len(graph) != 2:
+            got = list(graph.shape) if hasattr(graph, "shape") else type(graph).__name__
+            raise TypeError(
+                "graph must be an edge_index of shape [2, num_edges], a Data, a HeteroData, a "
+                f"khop.data.Graph or a DistDataset (got {got})"
+            )
+        return Walker(Graph(Topology(graph, num_src=num_nodes, edge_dir="out")), device)
+    if num_nodes is not None:
+        raise ValueError("num_nodes goes with an edge_index alone: leave it out")
+    return Walker(graph, device)
+
+
+def make_plan(
+    info: GraphInfo,
+    walk_length: int,
+    p: float,
+    q: float,
+    metapath: Sequence[EdgeType] | None,
+    restart: float | Sequence[float],
+) -> tuple[WalkPlan, int]:
+    """Return the steps of walks, and the index of the node type where they begin; see there."""
+    if isinstance(walk_length, bool) or not isinstance(walk_length, int) or walk_length < 0:
+        raise ValueError(f"walk_length must be an integer, not negative (got {walk_length!r})")
+    for name, value in (("p", p), ("q", q)):
+        if not isinstance(value, (int, float)) or not 1e-6 <= value <= 1e6:
+            raise ValueError(f"{name} must be a number from 1e-6 to 1e6 (got {value!r})")
+    relations, start_type = [0] * walk_length, 0
+    if metapath is not None or info.heterogeneous:
+        path = _relations_of(info, metapath, walk_length)
+        if (p, q) != (1, 1):
+            raise ValueError("p and q go with graphs of one type: with a metapath, leave them out")
+        relations = [path[step % len(path)] for step in range(walk_length)]
+        start_type = info.node_types.index(info.edge_types[path[0]][0])
+    chances = list(restart) if isinstance(restart, Sequence) else [restart] * walk_length
+    if len(chances) != walk_length:
+        raise ValueError(f"restart has {len(chances)} chances for {walk_length} steps")
+    for chance in chances:
+        if not isinstance(chance, (int, float)) or not 0 <= chance <= 1:
+            raise ValueError(f"restart must be a chance from 0 to 1 (got {chance!r})")
+    stops = tuple(round(float(chance) * ONE) for chance in chances)
+    return WalkPlan(tuple(relations), stops, *acceptance(float(p), float(q))), start_type
+
+
+def _relations_of(
+    info: GraphInfo, metapath: Sequence[EdgeType] | None, walk_length: int
+) -> list[int]:
+    """Return the edge types of a metapath as indices, checked to follow one another."""
+    places: dict[tuple[str, ...], int] = {t: i for i, t in enumerate(info.edge_types)}
+    if not metapath:
+        raise ValueError(
+            f"walks over a heterogeneous graph need a metapath, edge types of {list(places)}"
+        )
+    path: list[tuple[str, ...]] = [tuple(edge_type) for edge_type in metapath]
+    for edge_type in path:
+        if edge_type not in places:
+            raise ValueError(f"metapath has edge type {edge_type}, but there are {list(places)}")
+    after = path[1:] + (path[:1] if walk_length > len(path) else [])
+    for first, second in zip(path, after, strict=False):
+        if first[2] != second[0]:
+            raise ValueError(
+                f"metapath: {first} leads to '{first[2]}', but {second} begins at '{second[0]}' (a "
+                "path that is repeated must end where it begins)"
+            )
+    return [places[edge_type] for edge_type in path]
+
+
+def torch_threads() -> int:
+    """Return the number of threads to use: torch's, but at most the cores of this process."""
+    return min(torch.get_num_threads(), available_cores())
+
+
+def _walked(
+    rows: GraphRows,
+    starts: Int64Array,
+    start_type: int,
+    plan: WalkPlan,
+    place: tuple[int, int],
+    with_edge: bool,
+) -> Generator[list[Ticket], None, Walks]:
+    """Walk by original ids over rows, of which edges of graphs in memory keep their positions."""
+    view = rows.view
+    subgraph = _native.Subgraph(view.num_nodes, view.relations, False, False)
+    draw = BatchDraw(rows, subgraph, (), (), place, with_edge, num_threads=torch_threads())
+    nodes, edges = yield from walks(draw, draw.engine_ids(start_type, starts), plan, with_edge)
+    part = view.storage
+    if part is None:
+        return nodes, edges
+    nodes[:, 0] = starts
+    for step, relation in enumerate(plan.relations):
+        gone = np.flatnonzero(nodes[:, step + 1] >= 0)
+        neighbor_type = view.relations[relation][0]
+        nodes[gone, step + 1] = yield from draw.original_ids(neighbor_type, nodes[gone, step + 1])
+        if edges is not None:
+            fetch = PartRows(part, "edge", relation, ["edge_id"], rows.remote)
+            ids = np.empty(len(gone), np.int64)
+            yield from write_rows([(fetch.fetch(edges[gone, step]), [ids])])
+            edges[gone, step] = ids
+    return nodes, edges

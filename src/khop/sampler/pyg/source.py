@@ -1,0 +1,326 @@
+"""Graphs from users' data: a PyG `Data` or `HeteroData`, or a pair of PyG's stores.
+
+`open_input` wraps either, so that number of nodes, edges and attributes are found by type and name
+in the same way. Edges keep the order of the user's data, and so do rows of edge attributes. The
+types of a homogeneous graph are `khop.typing.NODE` and `khop.typing.EDGE`.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+
+from khop.data import Graph
+from khop.data.arrays import check_count
+from khop.data.info import GraphInfo
+from khop.data.times import is_floating, time_keys
+from khop.data.weights import weight_values
+from khop.sampler.pyg.edges import EdgeArrays, edges_of_adjacency, same_edges
+from khop.sampler.pyg.stores import StoreInput
+from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeDir, EdgeType, Int64Array, NodeType
+
+
+class GraphInput(Protocol):
+    """A graph with attributes, in a data object or in stores."""
+
+    @property
+    def heterogeneous(self) -> bool:
+        """True if there are node and edge types."""
+
+    @property
+    def info(self) -> GraphInfo:
+        """Types and counts, for checks of users' input; reads no edges."""
+
+    @property
+    def num_nodes(self) -> dict[NodeType, int]:
+        """Number of nodes of each node type, in a fixed order."""
+
+    @property
+    def edges(self) -> dict[EdgeType, EdgeArrays]:
+        """Edges of each edge type, in a fixed order."""
+
+    def node_attribute(self, name: str) -> dict[NodeType, ArrayLike]:
+        """Return a node attribute [num_nodes, ...] of each node type that has it."""
+
+    def edge_attribute(self, name: str) -> dict[EdgeType, ArrayLike]:
+        """Return an edge attribute [num_edges, ...] of each type with it, in order of `edges`."""
+
+
+def as_input(data: Any) -> Any:
+    """Return the user's data in the form that PyG's loaders know.
+
+    Returns:
+        The `Data` or `HeteroData`, also if it was passed as a pair of stores; else a (feature
+        store, graph store) tuple, also for a single object that is both.
+
+    Raises:
+        TypeError: data of another type.
+        ValueError: two graphs.
+    """
+    if isinstance(data, (Data, HeteroData)):
+        return data
+    if isinstance(data, FeatureStore) and isinstance(data, GraphStore):
+        return data, data
+    if isinstance(data, (tuple, list)) and len(data) == 2:
+        features, edges = data
+        if features is edges and isinstance(features, (Data, HeteroData)):
+            return features
+        if all(isinstance(part, (Data, HeteroData)) for part in (features, edges)):
+            raise ValueError(
+                f"got two graphs, a {type(features).__name__} and a {type(edges).__name__}: a "
+                "loader is of one graph. Make a loader of each; a pair is (feature store, graph "
+                "store) of the same graph"
+            )
+        if isinstance(features, FeatureStore) and isinstance(edges, GraphStore):
+            return features, edges
+        raise TypeError(
+            "a pair must be a PyG (FeatureStore, GraphStore) (got "
+            f"('{type(features).__name__}', '{type(edges).__name__}'))"
+        )
+    raise TypeError(
+        "expected a PyG Data or HeteroData object, or a (FeatureStore, GraphStore) pair (got "
+        f"'{type(data)}'): of a data set pass its graph, dataset[0]"
+    )
+
+
+def open_input(data: Any) -> GraphInput:
+    """Wrap the user's data; see `as_input` for what is accepted."""
+    data = as_input(data)
+    return PygInput(data) if isinstance(data, (Data, HeteroData)) else StoreInput(*data)
+
+
+def node_attribute(data: Any, name: str) -> dict[NodeType, ArrayLike]:
+    """Return a node attribute by name.
+
+    Args:
+        data: a `Data`, a `HeteroData` or a pair of stores.
+        name: name of the attribute.
+
+    Returns:
+        {node type: [num_nodes, ...]} for the types that have it; {NODE: ...} of a homogeneous
+        graph. Values are as the user passed them: tensors or NumPy arrays.
+    """
+    return open_input(data).node_attribute(name)
+
+
+def edge_attribute(data: Any, name: str) -> dict[EdgeType, ArrayLike]:
+    """Return an edge attribute by name; as `node_attribute`, with rows in the order of edges."""
+    return open_input(data).edge_attribute(name)
+
+
+def graph_of(
+    data: Any,
+    edge_dir: EdgeDir = "in",
+    *,
+    time_attr: str | None = None,
+    weight_attr: str | None = None,
+    is_sorted: bool = False,
+) -> Graph:
+    """Return the graph of the user's data, compressed.
+
+    Args:
+        data: a `Data`, a `HeteroData` or a pair of stores.
+        edge_dir: 'in' compresses by destination, 'out' by source.
+        time_attr: name of the node or edge attribute that holds times.
+        weight_attr: name of the edge attribute that holds weights.
+        is_sorted: edges are in order of destinations already and, with times, in order of time for
+            each destination; checked, not trusted, where times matter.
+
+    Raises:
+        TypeError: data of another type.
+        IndexError: an edge that joins nodes which do not exist.
+        ValueError: arrays that are no edges, times or weights.
+    """
+    source = open_input(data)
+    counts = source.num_nodes
+    node_times, edge_times, floating = times_of(source, time_attr)
+    weights = weights_of(source, weight_attr)
+    topologies = {}
+    for edge_type, edges in source.edges.items():
+        neighbor_type = edge_type[0] if edge_dir == "in" else edge_type[2]
+        topologies[edge_type] = edges.topology(
+            f"edge type {edge_type}" if source.heterogeneous else "the graph",
+            counts[edge_type[0]],
+            counts[edge_type[2]],
+            edge_dir,
+            node_time=node_times.get(neighbor_type),
+            edge_time=edge_times.get(edge_type),
+            weights=weights.get(edge_type),
+            is_sorted=is_sorted and time_attr is not None,
+        )
+    return Graph(
+        topologies if source.heterogeneous else topologies[EDGE],
+        num_nodes=counts,
+        node_times=node_times,
+        floating_times=floating,
+    )
+
+
+def times_of(
+    source: GraphInput, name: str | None
+) -> tuple[dict[NodeType, Int64Array], dict[EdgeType, Int64Array], bool]:
+    """Return times of nodes and of edges, as keys that kernels compare; one of both is empty.
+
+    Args:
+        source: the graph.
+        name: name of the attribute. If None, there are no times.
+
+    Returns:
+        Keys of nodes, keys of edges, and True if they are of floating-point times.
+
+    Raises:
+        ValueError: no such attribute, or one of both nodes and edges; invalid times.
+        TypeError: likewise.
+    """
+    if name is None:
+        return {}, {}, False
+    nodes, edges = source.node_attribute(name), source.edge_attribute(name)
+    if bool(nodes) == bool(edges):
+        raise ValueError(
+            f"time_attr='{name}' is an attribute both of nodes and of edges: rename one of them"
+            if nodes
+            else f"time_attr='{name}' is an attribute neither of nodes nor of edges: set it, as in "
+            f"data.{name} = ..."
+        )
+    floating = any(is_floating(values) for values in (*nodes.values(), *edges.values()))
+    what = f"time_attr='{name}'"
+    return (
+        {t: time_keys(v, _of_type(what, t), floating) for t, v in nodes.items()},
+        {t: time_keys(v, _of_type(what, t), floating) for t, v in edges.items()},
+        floating,
+    )
+
+
+def weights_of(source: GraphInput, name: str | None) -> dict[EdgeType, Array]:
+    """Return weights of edges, in a dtype that kernels read.
+
+    Raises:
+        ValueError: no such attribute, or invalid weights.
+    """
+    if name is None:
+        return {}
+    weights = source.edge_attribute(name)
+    if not weights and not source.heterogeneous:
+        # Where there are as many nodes as edges, PyG may take it for an attribute of nodes.
+        values = source.node_attribute(name).get(NODE)
+        if values is not None and len(values) == source.edges[EDGE].num_edges:
+            weights = {EDGE: values}
+    if not weights:
+        raise ValueError(
+            f"weight_attr='{name}' is not an attribute of edges: set it, a number for each, as in "
+            f"data.{name} = ..."
+        )
+    what = f"weight_attr='{name}'"
+    return {t: weight_values(values, _of_type(what, t)) for t, values in weights.items()}
+
+
+def _of_type(what: str, kind: NodeType | EdgeType) -> str:
+    """Return an attribute's name in error messages; a homogeneous graph's types have no names."""
+    return what if kind in (NODE, EDGE) else f"{what} of {kind!r}"
+
+
+class PygInput:
+    """Graph of a PyG `Data` or `HeteroData`.
+
+    Args:
+        data: the object.
+    """
+
+    def __init__(self, data: Data | HeteroData) -> None:
+        self._data = data
+        self.heterogeneous = isinstance(data, HeteroData)
+
+    @cached_property
+    def _node_stores(self) -> dict[NodeType, Any]:
+        if self.heterogeneous:
+            return {t: self._data[t] for t in self._data.node_types}
+        return {NODE: self._data._store}
+
+    @cached_property
+    def _edge_stores(self) -> dict[EdgeType, Any]:
+        if self.heterogeneous:
+            return {t: self._data[t] for t in self._data.edge_types}
+        return {EDGE: self._data._store}
+
+    @property
+    def info(self) -> GraphInfo:
+        """Types and counts."""
+        return GraphInfo(self.num_nodes, list(self._edge_stores), self.heterogeneous)
+
+    @cached_property
+    def num_nodes(self) -> dict[NodeType, int]:
+        """Number of nodes of each node type."""
+        counts = {t: store.num_nodes for t, store in self._node_stores.items()}
+        for edge_type in self._edge_stores if self.heterogeneous else ():
+            for node_type in (edge_type[0], edge_type[2]):
+                if node_type not in counts:
+                    raise ValueError(
+                        f"edge type {edge_type} joins nodes of type '{node_type}', which the data "
+                        f"object does not have: set data['{node_type}'].num_nodes"
+                    )
+        for node_type, count in counts.items():
+            if count is None:
+                raise ValueError(
+                    f"the number of nodes of type '{node_type}' is not known: set its 'num_nodes'"
+                )
+        return {t: check_count(n, _of_type("num_nodes", t)) for t, n in counts.items()}
+
+    @cached_property
+    def edges(self) -> dict[EdgeType, EdgeArrays]:
+        """Edges of each edge type, from `edge_index` or `adj_t`."""
+        return {
+            t: _edges(store, f"edge type {t}" if self.heterogeneous else "the data object")
+            for t, store in self._edge_stores.items()
+        }
+
+    def node_attribute(self, name: str) -> dict[NodeType, ArrayLike]:
+        """Return a node attribute of each node type that has it."""
+        return self._attribute(name, self._node_stores, "nodes")
+
+    def edge_attribute(self, name: str) -> dict[EdgeType, ArrayLike]:
+        """Return an edge attribute of each edge type that has it."""
+        return self._attribute(name, self._edge_stores, "edges")
+
+    def _attribute(self, name: str, stores: dict[Any, Any], unit: str) -> dict[Any, ArrayLike]:
+        found = {}
+        for kind, store in stores.items():
+            if name not in store:
+                continue
+            if store.is_node_attr(name) if unit == "nodes" else store.is_edge_attr(name):
+                found[kind] = store[name]
+            elif self.heterogeneous:  # else it may be an attribute of the other kind
+                count = store.num_nodes if unit == "nodes" else store.num_edges
+                shape = list(getattr(store[name], "shape", [])) or type(store[name]).__name__
+                raise ValueError(
+                    f"attribute '{name}' of {kind!r} has shape {shape} for {count} {unit}"
+                )
+        return found
+
+
+def _edges(store: Any, what: str) -> EdgeArrays:
+    edge_index, adj_t = store.get("edge_index"), store.get("adj_t")
+    if edge_index is None and adj_t is None:
+        if "adj" in store:
+            raise ValueError(
+                f"{what} has an 'adj' in place of 'edge_index': transpose it into an 'adj_t'"
+            )
+        return EdgeArrays("COO", np.empty(0, np.int64), np.empty(0, np.int64))  # as in PyG
+    if edge_index is None:
+        return edges_of_adjacency(adj_t, what)
+    shape = getattr(edge_index, "shape", None)
+    if shape is None:
+        raise TypeError(f"edge_index of {what} must be a tensor (got {type(edge_index).__name__})")
+    if len(shape) != 2 or shape[0] != 2:
+        raise ValueError(
+            f"edge_index of {what} must have shape [2, num_edges], sources and destinations (got "
+            f"{list(shape)})"
+        )
+    if adj_t is not None and not same_edges(edge_index, edges_of_adjacency(adj_t, what)):
+        raise ValueError(
+            f"'edge_index' and 'adj_t' of {what} hold different edges, or the same in another "
+            "order, so that edge attributes cannot belong to both: remove one of them"
+        )
+    return EdgeArrays("COO", edge_index[0], edge_index[1])

@@ -1,0 +1,250 @@
+"""Collection of batches: a subgraph and its attributes, written where they will be read.
+
+Rows come from three places: the local part, its copies of other parts' hot rows, and the owners of
+the rest. Requests to owners are sent before anything is copied here. Arrays are named
+`n<type>.<attribute>` and `e<type>.<attribute>`; `id` holds original node ids, `edge_id` original
+edge ids, `edge_index` the endpoints' numbers in the batch, `t<type>` the trees of a disjoint
+batch's nodes, and `s.<name>` what concerns seeds, the positions of links' ends for example. A
+sampling method may add values of nodes or edges: `e<type>.edge_norm`. Counters of a batch: `batch`
+(its index), `nodes` and `edges` (their numbers), `rows` (see `khop.trace.clock.ROWS`), `made` (see
+`khop.trace.clock.BatchTimings`), and `n<type>.hops` and `e<type>.hops`, the nodes and edges of each
+hop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+
+from khop import _native
+from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
+from khop.channel.pool import BufferPool
+from khop.codec import AtMost, Distinct
+from khop.data import Feature
+from khop.sampler.requests import RemoteParts, Ticket
+from khop.sampler.rows.row_fetcher import PartRows, RowFetch, write_rows
+from khop.sampler.spec import MAX_TYPES
+from khop.storage.part import Part
+from khop.trace.clock import ROWS, BatchTimings
+from khop.typing import Array, Int64Array
+
+_INT64 = np.dtype(np.int64)
+_MAX_ATTRIBUTES = 4096  # of a type
+
+_Names = Annotated[list[Annotated[str, AtMost(512)]], AtMost(_MAX_ATTRIBUTES), Distinct()]
+_NamesByType = Annotated[list[_Names], AtMost(MAX_TYPES)]
+
+Allocate = Callable[[Record], Mapping[str, Array]]
+
+
+@dataclass(frozen=True)
+class CollectSpec:
+    """Attributes of a batch, for each node type and each edge type.
+
+    Attributes:
+        node_attrs: names, for each node type.
+        edge_attrs: names, for each edge type.
+        with_edge: for each edge type, include edge ids (and attributes).
+        with_trees: include each node's tree.
+        counts_hops: include the numbers of nodes and edges of each hop.
+    """
+
+    node_attrs: _NamesByType = field(default_factory=list)
+    edge_attrs: _NamesByType = field(default_factory=list)
+    with_edge: Annotated[list[bool], AtMost(MAX_TYPES)] = field(default_factory=list)
+    with_trees: bool = False
+    counts_hops: bool = True
+
+
+class Collector:
+    """Writer of the arrays of batches.
+
+    Args:
+        part: the local part.
+        spec: the attributes.
+        remote: the other partitions, if there are any.
+        labels: {index of a node type: rows of all its nodes, by new id} that the folder does not
+            hold; batches carry them as `y`.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        spec: CollectSpec,
+        remote: RemoteParts | None,
+        labels: Mapping[int, Feature] | None = None,
+    ) -> None:
+        self._part = part
+        self._spec = spec
+        self._labels = {
+            i: labels[i]
+            for i, names in enumerate(spec.node_attrs)
+            if labels and i in labels
+            if "y" in names
+        }
+        meta = part.meta
+        node_types = range(len(meta.node_types))[: len(spec.node_attrs)]
+        edge_types = range(len(meta.edge_types))[: len(spec.with_edge)]
+        self._tables = [
+            PartRows(part, "node", i, ["id", *self._stored(i)], remote) for i in node_types
+        ]
+        self._tables += [
+            PartRows(part, "edge", i, ["edge_id", *spec.edge_attrs[i]], remote)
+            for i in edge_types
+            if spec.with_edge[i]
+        ]
+        # Names of their arrays in batches.
+        self._names = [
+            [f"{t.kind[0]}{t.type_index}.{n}" for n in t.attributes] for t in self._tables
+        ]
+        self._layouts: dict[Any, Layout] = {}
+        self._scratch = BufferPool()
+
+    def _stored(self, node_type: int) -> list[str]:
+        """Return the attributes of a node type that come from the folder."""
+        names = self._spec.node_attrs[node_type]
+        return [name for name in names if name != "y" or node_type not in self._labels]
+
+    def collect(
+        self,
+        subgraph: _native.Subgraph,
+        allocate: Allocate,
+        batch: int,
+        extras: Mapping[str, Array] | None = None,
+    ) -> Generator[list[Ticket], None, Record]:
+        """Write a batch.
+
+        Args:
+            subgraph: as the engine returned it.
+            allocate: called once with the batch's layout and sizes; returns the arrays to fill.
+            batch: index of the batch.
+            extras: further arrays of the batch, by name: 's.<name>' of seeds, of any shape;
+                'n<type>.<name>' [num_nodes] and 'e<type>.<name>' [num_edges] of a type.
+
+        Returns:
+            The batch.
+        """
+        extras = extras or {}
+        fetches = self._fetch(subgraph)
+        record = self._record(subgraph, extras)
+        arrays = allocate(record)
+        self._count(record, subgraph, batch, self._origins(fetches))
+        for name, values in extras.items():
+            np.copyto(arrays[name], values)
+        for i in range(len(self._part.meta.edge_types)):
+            edge_index = arrays[f"e{i}.edge_index"]
+            subgraph.write_edge_index(i, edge_index[0], edge_index[1])
+        for i in range(len(self._part.meta.node_types)) if self._spec.with_trees else ():
+            subgraph.write_trees(i, arrays[f"t{i}"])
+        for i, labels in self._labels.items():
+            labels.gather(fetches[i].ids, arrays[f"n{i}.y"])
+        outs = [[arrays[name] for name in names] for names in self._names]
+        yield from write_rows(list(zip(fetches, outs, strict=True)))
+        return record
+
+    def _fetch(self, subgraph: _native.Subgraph) -> list[RowFetch]:
+        """Locate the rows of a batch, and send requests for those of other parts."""
+        ids = [self._ids_of(subgraph, table) for table in self._tables]
+        return [table.fetch(i) for table, i in zip(self._tables, ids, strict=True)]
+
+    def _ids_of(self, subgraph: _native.Subgraph, table: PartRows) -> Int64Array:
+        if table.kind == "node":
+            ids = self._scratch.empty((subgraph.num_nodes(table.type_index),), _INT64)
+            subgraph.write_nodes(table.type_index, ids)
+        else:
+            ids = self._scratch.empty((subgraph.num_edges(table.type_index),), _INT64)
+            subgraph.write_edges(table.type_index, ids)
+        return ids
+
+    def _origins(self, fetches: Sequence[RowFetch]) -> list[int]:
+        """Return the numbers of rows of nodes by origin, in the order of `ROWS`."""
+        counts = [0] * len(ROWS)
+        for table, fetch in zip(self._tables, fetches, strict=True):
+            if table.kind == "node":
+                counts = [a + b for a, b in zip(counts, fetch.origins, strict=True)]
+        return counts
+
+    def _record(self, subgraph: _native.Subgraph, extras: Mapping[str, Array]) -> Record:
+        """Return the batch's layout, made with the first batch of its kind, and its sizes."""
+        key = tuple((name, array.dtype, array.ndim) for name, array in extras.items())
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._layouts[key] = self._layout(len(self._layouts), subgraph, extras)
+        meta = self._part.meta
+        sizes = [subgraph.num_nodes(i) for i in range(len(meta.node_types))]
+        sizes += [subgraph.num_edges(i) for i in range(len(meta.edge_types))]
+        for name, array in extras.items():
+            if name.startswith("s."):
+                sizes += array.shape
+        return Record(layout, sizes)
+
+    def _count(
+        self, record: Record, subgraph: _native.Subgraph, batch: int, origins: Sequence[int]
+    ) -> None:
+        """Note a batch's counters; `origins` are the numbers of rows in the order of `ROWS`."""
+        meta = self._part.meta
+        node_types, edge_types = range(len(meta.node_types)), range(len(meta.edge_types))
+        record.note("batch", batch)
+        record.note("nodes", sum(subgraph.num_nodes(i) for i in node_types))
+        record.note("edges", sum(subgraph.num_edges(i) for i in edge_types))
+        record.note("rows", origins)
+        if self._spec.counts_hops:
+            for i in node_types:
+                record.note(f"n{i}.hops", subgraph.nodes_per_hop(i))
+            for i in edge_types:
+                record.note(f"e{i}.hops", subgraph.edges_per_hop(i))
+
+    def _layout(
+        self, number: int, subgraph: _native.Subgraph, extras: Mapping[str, Array]
+    ) -> Layout:
+        """Return the layout; its sizes are nodes of each type, edges, axes of what seeds have."""
+        num_nodes, num_edges = len(self._part.meta.node_types), len(self._part.meta.edge_types)
+        node_axes = [-1 - i for i in range(num_nodes)]
+        edge_axes = [-1 - num_nodes - i for i in range(num_edges)]
+        arrays = [
+            ArrayLayout(f"e{i}.edge_index", "int64", (2, axis)) for i, axis in enumerate(edge_axes)
+        ]
+        if self._spec.with_trees:
+            arrays += [ArrayLayout(f"t{i}", "int64", (axis,)) for i, axis in enumerate(node_axes)]
+        for table, names in zip(self._tables, self._names, strict=True):
+            axis = (node_axes if table.kind == "node" else edge_axes)[table.type_index]
+            arrays += [
+                ArrayLayout(name, attr.dtype, (axis, *attr.shape))
+                for name, attr in zip(names, table.attributes.values(), strict=True)
+            ]
+        for i, labels in self._labels.items():
+            shape = (node_axes[i], *labels.row_shape)
+            arrays.append(ArrayLayout(f"n{i}.y", labels.dtype, shape))
+        used = num_nodes + num_edges
+        for name, array in extras.items():
+            if name.startswith("s."):
+                axes = [-1 - used - i for i in range(array.ndim)]
+                used += array.ndim
+            else:  # of a type: 'e0.edge_norm'
+                axes = [(node_axes if name[0] == "n" else edge_axes)[_type_of(name)]]
+            arrays.append(ArrayLayout(name, array.dtype.name, tuple(axes)))
+        counters = [
+            CounterLayout("batch", 1),
+            CounterLayout("nodes", 1),
+            CounterLayout("edges", 1),
+            CounterLayout("rows", len(ROWS)),
+            CounterLayout("made", len(BatchTimings._fields)),
+        ]
+        if self._spec.counts_hops:
+            counters += [
+                CounterLayout(f"n{i}.hops", len(subgraph.nodes_per_hop(i)))
+                for i in range(num_nodes)
+            ]
+            counters += [
+                CounterLayout(f"e{i}.hops", len(subgraph.edges_per_hop(i)))
+                for i in range(num_edges)
+            ]
+        return Layout(number, arrays, counters)
+
+
+def _type_of(name: str) -> int:
+    """Return the type in the name of an array: 1 of 'e1.edge_norm'."""
+    return int(name[1:].partition(".")[0])
