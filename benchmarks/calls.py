@@ -32,7 +32,6 @@ from khop.distributed import (
     DistDataset,
     DistNeighborLoader,
     MpDistSamplingWorkerOptions,
-    shutdown_worker_group,
 )
 from khop.loader import LinkNeighborLoader, NeighborLoader
 from khop.partition import RandomPartitioner
@@ -114,9 +113,9 @@ def graph() -> Data:
 def partitioned(data: Data, num_parts: int) -> Iterator[DistDataset]:
     """A dataset that serves all parts of a graph."""
     with tempfile.TemporaryDirectory() as folder:
-        RandomPartitioner.from_data(data, f"{folder}/parts", num_parts).partition()
-        yield DistDataset().load(f"{folder}/parts", 0, also_serve=range(1, num_parts))
-        shutdown_worker_group()
+        RandomPartitioner.from_data(data, folder, num_parts, overwrite=True).partition()
+        yield DistDataset().load(folder, 0, also_serve=range(1, num_parts))
+        khop.distributed.shutdown_worker_group()
 
 
 def modes(data: Data) -> Iterator[tuple[str, Any]]:
@@ -135,11 +134,12 @@ def modes(data: Data) -> Iterator[tuple[str, Any]]:
     ]
     for name, num_parts, worker_options in ways:
         with partitioned(data, num_parts) as dataset:
-            loader = DistNeighborLoader(
-                dataset, FANOUTS, nodes, worker_options=worker_options(), **common
+            yield (
+                name,
+                DistNeighborLoader(
+                    dataset, FANOUTS, nodes, worker_options=worker_options(), **common
+                ),
             )
-            yield name, loader
-            loader.shutdown()
 
 
 def main() -> None:
