@@ -224,7 +224,9 @@ def test_valid_replies_pass():
     none = [np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.int64)]
     check_drawn(none, 1, 0, True, 0, [0, 0])
     assert check_found([np.array([True])], 1, 1)
-    check_rows([np.zeros((2, 0), np.uint16)], "trainer 1", 2, {"x": AttrMeta("bfloat16", (0,))}, 0)
+    check_rows(
+        [np.zeros((2, 0), np.uint16)], "trainer 1", 2, {"x": AttrMeta.of("bfloat16", (0,))}, 0
+    )
 
 
 @pytest.mark.parametrize(

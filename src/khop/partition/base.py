@@ -76,6 +76,8 @@ class PartitionerBase(abc.ABC):
         weight_attr: name of the edge attribute that holds the weights of weighted draws.
         neighbor_ids: also write original ids of neighbours, 4 or 8 bytes an edge, which methods
             need that key draws by neighbours (`khop.sampler.Labor`).
+        edge_ids: write original ids of edges, 4 or 8 bytes an edge. If False, batches number edges
+            as the folder does (`e_id`), and positions in the edge list are not kept.
         order: order of rows within a part: 'original' (of ids), 'degree', 'hotness' or 'cluster';
             see `khop.partition.writing.order`. Batches do not depend on it.
         cluster_ids: keep a cluster of each node as attribute 'cluster': about how many clusters, or
@@ -133,6 +135,7 @@ class PartitionerBase(abc.ABC):
         time_attr: str | None = None,
         weight_attr: str | None = None,
         neighbor_ids: bool = False,
+        edge_ids: bool = True,
         order: str = "original",
         cluster_ids: int | bool = 0,
         seed: int = 0,
@@ -160,7 +163,7 @@ class PartitionerBase(abc.ABC):
         self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
         self.effort = Effort.of(memory, tmp, jobs, clean, on_plan, on)
         self.draws = DrawAttrs.of(source, time_attr, weight_attr)
-        self._set_up(neighbor_ids, order, cluster_ids)
+        self._set_up(neighbor_ids, edge_ids, order, cluster_ids)
         self._configure(**options)
 
     @classmethod
@@ -174,6 +177,7 @@ class PartitionerBase(abc.ABC):
         time_attr: str | None = None,
         weight_attr: str | None = None,
         neighbor_ids: bool = False,
+        edge_ids: bool = True,
         order: str = "original",
         cluster_ids: int | bool = 0,
         seed: int = 0,
@@ -198,6 +202,7 @@ class PartitionerBase(abc.ABC):
             time_attr: name of the attribute that holds times; see the class.
             weight_attr: name of the edge attribute that holds weights.
             neighbor_ids: also write original ids of neighbours; see the class.
+            edge_ids: write original ids of edges; see the class.
             order: order of rows within a part; see the class.
             cluster_ids: keep clusters as a node attribute; see the class.
             seed: of random choices.
@@ -216,7 +221,7 @@ class PartitionerBase(abc.ABC):
         self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
         self.effort = Effort.of(memory, tmp, jobs, clean, on_plan, on)
         self.draws = DrawAttrs.of(source, time_attr, weight_attr)
-        self._set_up(neighbor_ids, order, cluster_ids)
+        self._set_up(neighbor_ids, edge_ids, order, cluster_ids)
         self._configure(**options)
         return self
 
@@ -248,10 +253,13 @@ class PartitionerBase(abc.ABC):
         self.numbering: dict[NodeType, Numbering] = {}
         self._workspace: Workspace | None = None
 
-    def _set_up(self, neighbor_ids: bool, order: str, cluster_ids: int | bool) -> None:
+    def _set_up(
+        self, neighbor_ids: bool, edge_ids: bool, order: str, cluster_ids: int | bool
+    ) -> None:
         check_order(order)
         check_cluster_ids(cluster_ids, self.source, type(self).__name__, self.makes_clusters)
-        self.neighbor_ids, self.order, self.cluster_ids = neighbor_ids, order, cluster_ids
+        self.neighbor_ids, self.edge_ids = neighbor_ids, edge_ids
+        self.order, self.cluster_ids = order, cluster_ids
 
     def _configure(self) -> None:  # noqa: B027
         """Take the options of a subclass; both constructors call it once the graph is known."""
@@ -356,6 +364,7 @@ class PartitionerBase(abc.ABC):
                 self.num_parts,
                 self.draws,
                 self.neighbor_ids,
+                self.edge_ids,
                 workspace,
                 self.progress,
             )

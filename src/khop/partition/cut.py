@@ -78,8 +78,8 @@ def partition_graph(
             class, by 'package:Class', or by the name that an installed package gives it (group
             `khop.partitioners`).
         edge_dir: neighbours are drawn against the edges ('in', as PyG does) or along them ('out').
-        **options: `time_attr`, `weight_attr`, `neighbor_ids`, `seed`, `overwrite`, `progress`: see
-            `PartitionerBase`; and those of the method.
+        **options: `time_attr`, `weight_attr`, `neighbor_ids`, `edge_ids`, `seed`, `overwrite`,
+            `progress`: see `PartitionerBase`; and those of the method.
 
     Returns:
         The summary of the folder; notebooks show it as a table. Its `left_out` names attributes

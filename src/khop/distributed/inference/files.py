@@ -217,7 +217,7 @@ class ShareRows(RowFetcher):
         self._type_index, self._type_name = node_type
         ranges = [share.ranges[self._type_index] for share in shares]
         bounds = [low for low, _ in ranges] + [ranges[-1][1]]
-        attr = AttrMeta(spec.stored, spec.shape)
+        attr = AttrMeta.of(spec.stored, spec.shape)
         super().__init__(bounds, {f"output of layer {layer}": attr})
         self._root = root
         self._shares = shares

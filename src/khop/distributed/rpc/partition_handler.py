@@ -312,7 +312,7 @@ class RequestHandler(FrameHandler):
         types = self._part.meta.types(kind)
         place = check_index(request.index, len(types), "index")
         original_ids = "id" if kind == "node" else "edge_id"
-        known = {**types[place].attrs, original_ids: AttrMeta("int64")}
+        known = {**types[place].attrs, original_ids: AttrMeta.of("int64")}
         for name in names:
             if name not in known:
                 raise KeyError(f"no attribute '{name[:100]}': there are {sorted(known)}")

@@ -52,6 +52,7 @@ def frequency_partition(
     time_attr: str | None = None,
     weight_attr: str | None = None,
     neighbor_ids: bool = False,
+    edge_ids: bool = True,
     order: str = "original",
     cluster_ids: int | bool = 0,
     cache_ratio: float | Mapping[NodeType, float] | None = None,
@@ -87,6 +88,7 @@ def frequency_partition(
         time_attr: the attribute of nodes or edges that holds times; see `PartitionerBase`.
         weight_attr: the edge attribute that holds weights.
         neighbor_ids: also write original ids of neighbours; see `PartitionerBase`.
+        edge_ids: write original ids of edges; see `PartitionerBase`.
         order: order of rows within a part; see `PartitionerBase`.
         cluster_ids: keep clusters as a node attribute; see `PartitionerBase`.
         cache_ratio: share of the nodes that a part may keep copies of; see
@@ -132,6 +134,7 @@ def frequency_partition(
         time_attr=time_attr,
         weight_attr=weight_attr,
         neighbor_ids=neighbor_ids,
+        edge_ids=edge_ids,
         order=order,
         cluster_ids=cluster_ids,
         seed=seed,

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from khop.codec import to_json
 from khop.distributed.remote.encoding import text_array
 from khop.distributed.remote.graph_messages import (
     DescribeGraph,
@@ -62,7 +63,7 @@ def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
     """
     types = list(meta.node_types)
     for i, rows in labels.items():
-        attrs = {**types[i].attrs, "y": AttrMeta(rows.dtype.name, tuple(rows.shape[1:]))}
+        attrs = {**types[i].attrs, "y": AttrMeta.of(rows.dtype.name, rows.shape[1:])}
         types[i] = replace(types[i], attrs=attrs)
     return replace(meta, node_types=types)
 
@@ -102,7 +103,7 @@ class GraphRequestHandler(FrameHandler):
         check_empty(arrays)
         if self._described is None:  # it does not change, and may have megabytes
             content = {
-                "meta": asdict(self._meta),
+                "meta": to_json(self._meta),
                 "fingerprint": self._folder.fingerprint,
                 "root": str(self._folder.root),
                 "rank": self._rank,
