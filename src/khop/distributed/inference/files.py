@@ -78,16 +78,6 @@ class RowSpec:
     computed: str
     shape: tuple[int, ...]
 
-    def to_json(self) -> list[Any]:
-        """Convert to a JSON list."""
-        return [self.stored, self.computed, list(self.shape)]
-
-    @classmethod
-    def from_json(cls, content: Sequence[Any]) -> RowSpec:
-        """Convert from the list that `to_json` returned."""
-        stored, computed, shape = content
-        return cls(stored, computed, tuple(shape))
-
 
 def layer_folder(root: Path, layer: int) -> Path:
     """Return the folder of a layer's outputs."""
