@@ -1,4 +1,4 @@
-"""Graphs and features as arrays, in memory or memory-mapped. Any process; imports no torch."""
+"""Graphs, and rows of nodes and edges: arrays and other stores. Any process; imports no torch."""
 
 from khop.data.device_feature import DeviceFeature, Served
 from khop.data.device_group import DeviceGroup
@@ -6,14 +6,22 @@ from khop.data.feature import Feature
 from khop.data.graph import Graph
 from khop.data.hot_rows import expected_share
 from khop.data.info import GraphInfo
+from khop.data.joined import CachedRows
+from khop.data.row_store import RowFormat, RowStore
+from khop.data.tickets import ReadThreads, ReadTicket
 from khop.data.topology import Topology
 
 __all__ = [
+    "CachedRows",
     "DeviceFeature",
     "DeviceGroup",
     "Feature",
     "Graph",
     "GraphInfo",
+    "ReadThreads",
+    "ReadTicket",
+    "RowFormat",
+    "RowStore",
     "Served",
     "Topology",
     "expected_share",

@@ -13,16 +13,17 @@ import torch
 from torch import Tensor
 
 from khop.data.files import load_npy, load_torch
+from khop.data.tickets import Ticket
+from khop.data.waiter import run
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.job.worker_group import require_context
 from khop.distributed.partitions.reader import PartitionReader
 from khop.distributed.partitions.service import PartitionService
-from khop.distributed.partitions.shared_client import SharedClient, run
+from khop.distributed.partitions.shared_client import SharedClient
 from khop.distributed.stores.dataset_stores import PartitionStores
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
-from khop.sampler.requests import Ticket
 from khop.storage.folder import FolderMeta, PartitionFolder
 from khop.storage.part import Part
 from khop.tables import html_table

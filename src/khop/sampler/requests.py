@@ -10,8 +10,9 @@ import numpy as np
 
 from khop import _native
 from khop.codec import INT64, Between, Word
+from khop.data.tickets import Ticket
 from khop.sampler.methods import NEIGHBOR, MethodSpec
-from khop.typing import Array, Int32Array, Int64Array, IntArray
+from khop.typing import Int32Array, Int64Array, IntArray
 
 Drawn = tuple[Int32Array, IntArray, "Int64Array | None"]
 """Counts per row, neighbours, and edges if they were asked for."""
@@ -45,17 +46,6 @@ class Exclusion(NamedTuple):
     relation: int
     rows: Int64Array
     neighbors: Int64Array
-
-
-class Ticket(Protocol):
-    """A request in flight."""
-
-    @property
-    def done(self) -> bool:
-        """True if `result` can be called."""
-
-    def result(self) -> list[Array]:
-        """Return the reply's arrays; raise if the request failed."""
 
 
 class RemoteParts(Protocol):

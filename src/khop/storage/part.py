@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from khop import _native
-from khop.data import Feature
+from khop.data import Feature, RowStore
 from khop.storage.folder import (
     INTS,
     ORDERS,
@@ -24,11 +24,11 @@ from khop.storage.folder import (
 from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
 
 
-class CachedRows(NamedTuple):
+class HotCopies(NamedTuple):
     """Copies of hot rows of other parts, and the position of each, by its new id."""
 
     places: _native.IdIndex
-    features: dict[str, Feature]
+    features: dict[str, RowStore]
 
 
 class Part:
@@ -43,9 +43,9 @@ class Part:
         self.folder = folder
         self.meta = folder.meta
         self.part = folder.check_part(part)
-        self._node_features: dict[tuple[int, str], Feature] = {}
-        self._edge_features: dict[tuple[int, str], Feature] = {}
-        self._cached: dict[int, CachedRows | None] = {}
+        self._node_features: dict[tuple[int, str], RowStore] = {}
+        self._edge_features: dict[tuple[int, str], RowStore] = {}
+        self._cached: dict[int, HotCopies | None] = {}
         self._indptrs: dict[int, IntArray] = {}
         self._row_orders: dict[int, tuple[Int64Array, Int64Array]] = {}
 
@@ -143,7 +143,7 @@ class Part:
         """Return [n] original ids of the part's nodes."""
         return self.folder.node_ids(self.part, node_type)
 
-    def node_feature(self, index: int, name: str) -> Feature:
+    def node_feature(self, index: int, name: str) -> RowStore:
         """Return a node attribute by its name; 'id' holds original ids."""
         key = (index, name)
         if key not in self._node_features:
@@ -155,7 +155,7 @@ class Part:
             )
         return self._node_features[key]
 
-    def edge_feature(self, index: int, name: str) -> Feature:
+    def edge_feature(self, index: int, name: str) -> RowStore:
         """Return an edge attribute by its name; 'edge_id' holds original ids."""
         key = (index, name)
         if key not in self._edge_features:
@@ -168,18 +168,18 @@ class Part:
                 self._edge_features[key] = self.folder.open_attr(path, edge_type.attrs[name], size)
         return self._edge_features[key]
 
-    def feature(self, kind: str, index: int, name: str) -> Feature:
+    def feature(self, kind: str, index: int, name: str) -> RowStore:
         """Return an attribute of a node ('node') or edge type ('edge') by its name."""
         feature_of = self.node_feature if kind == "node" else self.edge_feature
         return feature_of(index, name)
 
-    def cached(self, index: int) -> CachedRows | None:
+    def cached(self, index: int) -> HotCopies | None:
         """Return the copies of other parts' hot rows of a node type, or None if there are none."""
         if index not in self._cached:
             self._cached[index] = self._open_cache(index)
         return self._cached[index]
 
-    def _open_cache(self, index: int) -> CachedRows | None:
+    def _open_cache(self, index: int) -> HotCopies | None:
         node_type = self.meta.node_types[index]
         if not node_type.cached or node_type.cached[self.part] == 0:
             return None
@@ -195,4 +195,4 @@ class Part:
             for name, attr in node_type.attrs.items()
         }
         features["id"] = Feature(ids)
-        return CachedRows(_native.IdIndex(np.asarray(new_ids, np.int64)), features)
+        return HotCopies(_native.IdIndex(np.asarray(new_ids, np.int64)), features)

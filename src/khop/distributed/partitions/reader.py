@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from khop.data.arrays import narrowest_int, storage_dtype
-from khop.distributed.partitions.shared_client import SharedClient, run
+from khop.data.waiter import run
+from khop.distributed.partitions.shared_client import SharedClient
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.sampler.replies import check_drawn
 from khop.sampler.requests import HopRequest, RowSet

@@ -18,6 +18,7 @@ import zmq
 
 from khop import log
 from khop.channel.message import pack
+from khop.data.waiter import waiter
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.pending import PendingRequests, Request
@@ -38,8 +39,6 @@ from khop.sampler.requests import HopRequest, RowSet
 from khop.trace.requests import RequestLog
 from khop.typing import Array, Int64Array
 
-# Interval at which lost connections and deadlines are checked while waiting.
-_TICK_MS = 250
 # A connection that is down for this many seconds is reported to `on_lost`.
 _LOST_AFTER = 0.2
 _log = log.get(__name__)
@@ -199,9 +198,7 @@ class PartitionClient:
 
     def wait(self, tickets: Sequence[Request]) -> None:
         """Wait until all tickets are done."""
-        while not all(ticket.done for ticket in tickets):
-            self.poller.poll(_TICK_MS)
-            self.pump()
+        waiter().wait(tickets, self)
 
     def pump(self) -> None:
         """Process replies and connection events; fail requests that are late or cannot succeed."""

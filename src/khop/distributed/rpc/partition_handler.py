@@ -22,6 +22,8 @@ from khop.channel.message import pack, unpack
 from khop.channel.pool import BufferPool
 from khop.codec import INT64
 from khop.data.arrays import storage_dtype
+from khop.data.tickets import Ticket
+from khop.data.waiter import waiter
 from khop.distributed.rpc import work
 from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
 from khop.distributed.rpc.protocol import (
@@ -48,8 +50,11 @@ _MAX_IDLE = 64 << 20
 # A refusal does not parse headers longer than this.
 _MAX_REFUSED = 16 << 10
 
-Steps = Generator[None, None, list[Array]]
-"""Work on a reply, in slices of some 20 ms; returns the reply's arrays."""
+Steps = Generator["list[Ticket] | None", None, list[Array]]
+"""Work on a reply, in slices of some 20 ms; returns the reply's arrays.
+
+Yields None between slices, or tickets: then there is nothing to do before these are done.
+"""
 
 Answer = Callable[[Any, list[Array]], "list[Array] | Steps"]
 """Function of a request and its arrays: the reply's arrays, or the steps to them."""
@@ -61,10 +66,11 @@ def finish(reply: list[Array] | Steps) -> list[Array]:
         return reply
     while True:
         try:
-            next(reply)
+            tickets = next(reply)
         except StopIteration as end:
             arrays: list[Array] = end.value
             return arrays
+        waiter().wait(tickets or ())
 
 
 class FrameHandler:
@@ -94,7 +100,7 @@ class FrameHandler:
         """Return the frames of the reply to a request's frames; never raises."""
         return finish(self.steps(frames))
 
-    def steps(self, frames: list[Any]) -> Generator[None, None, list[Any]]:
+    def steps(self, frames: list[Any]) -> Generator[list[Ticket] | None, None, list[Any]]:
         """Process a request in slices, and return the frames of the reply; never raises."""
         number, began = None, monotonic_ns()
         try:
@@ -324,6 +330,13 @@ class RequestHandler(FrameHandler):
         for name in names:
             feature, row_bytes = self._part.feature(kind, place, name), known[name].row_bytes
             dtype = storage_dtype("int64" if name == original_ids else feature.dtype)
+            if not feature.at_hand:
+                out, ticket = feature.start(rows)
+                if ticket is not None:
+                    yield [ticket]
+                    ticket.result()
+                replies.append(out)
+                continue
             out = self._pool.empty((len(rows), *feature.row_shape), dtype)
             for piece in work.ranges(len(rows), work.rows_in_slice(row_bytes)):
                 if cost > work.SLICE:

@@ -18,7 +18,8 @@ from khop import _native
 from khop.channel.device_arena import DeviceArray, Scratch
 from khop.channel.layout import Record
 from khop.data.device_feature import DeviceFeature
-from khop.sampler.requests import RemoteParts, Ticket
+from khop.data.tickets import Ticket
+from khop.sampler.requests import RemoteParts
 from khop.sampler.rows.collect import Allocate, Collector, CollectSpec
 from khop.sampler.rows.row_fetcher import LocalRows, PartRows, RowFetch
 from khop.storage.part import Part

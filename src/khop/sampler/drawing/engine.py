@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from khop import _native
+from khop.data.tickets import Ticket
+from khop.data.waiter import run
 from khop.sampler.drawing.batch_draw import BatchDraw
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.methods import ProgramMethod
 from khop.sampler.methods.access import together
-from khop.sampler.requests import Exclusion, HopRequest, RemoteParts, RowSet, SeedSet, Ticket
+from khop.sampler.requests import Exclusion, HopRequest, RemoteParts, RowSet, SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.typing import BoolArray, Int64Array
 
@@ -60,7 +62,7 @@ class Engine:
     ) -> _native.Subgraph:
         """Draw a batch as `sample`, of a graph whose rows are all local."""
         if self._program is not None:
-            drawn: _native.Subgraph = finish(self.sample(seeds, run_key, batch, exclude))
+            drawn: _native.Subgraph = run(self.sample(seeds, run_key, batch, exclude))
             return drawn
         view, spec = self.view, self.spec
         subgraph = self._begin(seeds, exclude)
@@ -213,12 +215,3 @@ def _check_values(
                 f"{what} must deliver '{name}' as float32 of shape {(lengths[name],)} "
                 f"(got {array.dtype.name} of shape {array.shape})"
             )
-
-
-def finish(steps: Generator[list[Ticket], None, Any]) -> Any:
-    """Run a generator that has nothing to wait for, and return its result."""
-    try:
-        next(steps)
-    except StopIteration as stop:
-        return stop.value
-    raise RuntimeError("a batch of a whole graph waits for another partition")

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from khop import _native
+from khop.data.tickets import Ticket
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.replies import check_degrees, check_drawn, check_found
-from khop.sampler.requests import Drawn, HopRequest, RemoteParts, RowSet, Ticket
+from khop.sampler.requests import Drawn, HopRequest, RemoteParts, RowSet
 from khop.typing import Array, BoolArray, Int32Array, Int64Array
 
 Replies = tuple[Int32Array, list[Drawn]]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from khop.data.tickets import Ticket
 from khop.distributed.remote.encoding import text_array
 from khop.distributed.remote.graph_messages import (
     DescribeGraph,
@@ -226,7 +227,7 @@ class ServerHandler:
         """Return the frames of the reply to a request's frames; never raises."""
         return finish(self.steps(frames))
 
-    def steps(self, frames: list[Any]) -> Generator[None, None, list[Any]]:
+    def steps(self, frames: list[Any]) -> Generator[list[Ticket] | None, None, list[Any]]:
         """Process a request in slices, and return the frames of the reply; never raises."""
         began = time.monotonic()
         op = peek_op(frames[0]) if frames else ""
