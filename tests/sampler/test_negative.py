@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
+from khop.data import waiter
 from khop.sampler.drawing import negative
 from khop.sampler.drawing.negative import ROUNDS, Candidates, NegativeSampler
 from support.reference import oracle

@@ -12,6 +12,7 @@ import numpy as np
 
 from khop import _native
 from khop.data import Feature, RowStore
+from khop.data.joined import TakenFeature
 from khop.storage.folder import (
     INTS,
     ORDERS,
@@ -21,6 +22,7 @@ from khop.storage.folder import (
     edge_array,
     edge_attr_path,
 )
+from khop.storage.named_stores import StoreKey
 from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
 
 
@@ -148,11 +150,14 @@ class Part:
         key = (index, name)
         if key not in self._node_features:
             node_type = self.meta.node_types[index]
-            self._node_features[key] = (
-                Feature(self.node_ids(node_type.name))
-                if name == "id"
-                else self.folder.node_feature(self.part, node_type.name, name)
-            )
+            store = self.folder.stores.get(StoreKey("node", node_type.name, name))
+            if store is not None:
+                self._node_features[key] = TakenFeature(store, self.node_ids(node_type.name))
+            elif name == "id":
+                self._node_features[key] = Feature(self.node_ids(node_type.name))
+            else:
+                feature = self.folder.node_feature(self.part, node_type.name, name)
+                self._node_features[key] = feature
         return self._node_features[key]
 
     def edge_feature(self, index: int, name: str) -> RowStore:
@@ -160,7 +165,11 @@ class Part:
         key = (index, name)
         if key not in self._edge_features:
             edge_type = self.meta.edge_types[index]
-            if name == "edge_id":
+            store = self.folder.stores.get(StoreKey("edge", edge_type.name, name))
+            if store is not None:
+                ids = self._edge_array(edge_type.name, "edge_id")
+                self._edge_features[key] = TakenFeature(store, ids)
+            elif name == "edge_id":
                 self._edge_features[key] = Feature(self._edge_array(edge_type.name, name))
             else:
                 path = edge_attr_path(self.part, edge_type.name, name)
@@ -188,11 +197,12 @@ class Part:
             self.folder.open_as(cache_path(self.part, node_type.name, name), (count,), *INTS)
             for name in ("id", "new_id")
         )
-        features = {
+        features: dict[str, RowStore] = {
             name: self.folder.open_attr(
                 cache_attr_path(self.part, node_type.name, name), attr, count
             )
             for name, attr in node_type.attrs.items()
+            if StoreKey("node", node_type.name, name) not in self.folder.stores
         }
         features["id"] = Feature(ids)
         return HotCopies(_native.IdIndex(np.asarray(new_ids, np.int64)), features)

@@ -192,6 +192,7 @@ def _make_samplers(
     config = {
         "root": str(data.opened.root),
         "part": data.partition_idx,
+        "stores": [store.to_json() for store in data.opened.stores.values()],
         "pipeline": spec.to_json(),
         "methods": modules_of(spec.sampling.method),
         "endpoints": {part: asdict(endpoint) for part, endpoint in endpoints.items()},

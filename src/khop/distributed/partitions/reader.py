@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from khop.data import Feature
 from khop.data.arrays import narrowest_int, storage_dtype
 from khop.data.waiter import run
 from khop.distributed.partitions.shared_client import SharedClient
@@ -166,8 +167,14 @@ class PartitionReader:
                 continue
             if self._folder.has_part(part):
                 opened = self.part if part == self._home else Part(self._folder, part)
-                arrays = [opened.feature(kind, index, n).array for n in names]
-                yield first, arrays[0], arrays[-1]
+                tables = [opened.feature(kind, index, n) for n in names]
+                if all(isinstance(table, Feature) for table in tables):
+                    yield first, tables[0].array, tables[-1].array
+                    continue
+                for start in range(first, last, _MAX_CHUNK):
+                    rows = np.arange(start - first, min(start + _MAX_CHUNK, last) - first)
+                    arrays = [table.gather(rows) for table in tables]
+                    yield start, arrays[0], arrays[-1]
                 continue
             with peers().client() as client:
                 fetcher = PartRows(self.part, kind, index, names, client)
@@ -177,7 +184,7 @@ class PartitionReader:
                         RowRequest(fetcher, part, np.arange(a, min(a + chunk, last)))
                         for a in starts
                     ]
-                    client.wait(requests)  # type: ignore[arg-type]
+                    client.wait([request.ticket for request in requests])
                     for start, request in zip(starts, requests, strict=True):
                         arrays = request.result()
                         yield start, arrays[0], arrays[-1]

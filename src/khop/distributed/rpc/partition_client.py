@@ -18,6 +18,7 @@ import zmq
 
 from khop import log
 from khop.channel.message import pack
+from khop.data.tickets import Ticket
 from khop.data.waiter import waiter
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
@@ -196,7 +197,7 @@ class PartitionClient:
         connection.send(request.frames)
         return request
 
-    def wait(self, tickets: Sequence[Request]) -> None:
+    def wait(self, tickets: Sequence[Ticket]) -> None:
         """Wait until all tickets are done."""
         waiter().wait(tickets, self)
 

@@ -249,7 +249,7 @@ class RequestHandler(FrameHandler):
         for piece in work.ranges(len(keys), 4 * work.ROWS_AT_ONCE):
             members.add(keys[piece])
             if piece.stop < len(keys):
-                yield
+                yield None
         stop, left = self.stop, self._reply_bytes
 
         def find(piece: slice) -> Drawn:
@@ -286,7 +286,7 @@ class RequestHandler(FrameHandler):
         drawn = []
         for part in parts:
             drawn.append(_reply(draw(part)))
-            yield
+            yield None
         return (yield from work.joined(drawn, self._pool.empty))
 
     def _has_edges(self, request: HasEdges, arrays: list[Array]) -> Steps:
@@ -303,7 +303,7 @@ class RequestHandler(FrameHandler):
         for piece in work.slices(costs):
             found[piece] = _native.has_edges(csr, rows.ids[piece], neighbors[piece])
             if piece.stop < count:
-                yield
+                yield None
         return [found]
 
     def _answer_degrees(self, request: Degrees, arrays: list[Array]) -> Steps:
@@ -340,7 +340,7 @@ class RequestHandler(FrameHandler):
             out = self._pool.empty((len(rows), *feature.row_shape), dtype)
             for piece in work.ranges(len(rows), work.rows_in_slice(row_bytes)):
                 if cost > work.SLICE:
-                    yield
+                    yield None
                     cost = 0
                 feature.gather(rows[piece], out[piece])
                 cost += work.cost_of_rows(piece.stop - piece.start, row_bytes)

@@ -31,6 +31,7 @@ from khop.distributed.rpc.request_threads import RequestThreads
 from khop.distributed.rpc.server_sockets import ServerSockets
 from khop.errors import ProtocolError
 from khop.storage.folder import PartitionFolder
+from khop.storage.named_stores import NamedStore
 from khop.storage.part import Part
 
 # Messages read from a socket before other work of the loop.
@@ -198,4 +199,9 @@ def _make_server(handler: FrameHandler, config: Mapping[str, Any]) -> PartitionS
 
 def main() -> None:
     """Serve a partition."""
-    run_server(lambda c: RequestHandler(Part(PartitionFolder(c["root"]), c["part"])))
+    run_server(_handler)
+
+
+def _handler(config: Mapping[str, Any]) -> RequestHandler:
+    stores = map(NamedStore.from_json, config["stores"])
+    return RequestHandler(Part(PartitionFolder(config["root"]).attach(stores), config["part"]))

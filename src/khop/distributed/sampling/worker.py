@@ -39,6 +39,7 @@ from khop.distributed.sampling.slots import HostSlots, Slot, Slots
 from khop.sampler.methods.modules import import_methods
 from khop.sampler.plan import EpochPlan
 from khop.storage.folder import PartitionFolder
+from khop.storage.named_stores import NamedStore
 from khop.storage.part import Part
 from khop.trace.clock import BatchTimings, Phase, PhaseClock
 from khop.trace.requests import RequestLog, pack_records
@@ -108,7 +109,8 @@ class Sampler:
         self._slots = _slots(config, memory, device)
         self._client = _client(config, self._report_lost)
         self._reported_lost: dict[int, float] = {}
-        part = Part(PartitionFolder(config["root"]), config["part"])
+        stores = map(NamedStore.from_json, config.get("stores", ()))
+        part = Part(PartitionFolder(config["root"]).attach(stores), config["part"])
         spec = PipelineSpec.from_json(config["pipeline"])
         self._clock = PhaseClock()
         self._pipeline = Pipeline(part, spec, self._client, arrays, self._clock, device)
@@ -316,6 +318,7 @@ def described_error(error: Exception) -> dict[str, str]:
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     limit = MAX_PAYLOAD // 8  # JSON may need several bytes a character
     return {
+        "module": type(error).__module__,
         "type": described["type"],
         "message": described["message"][:limit],
         "traceback": trace[-limit:],

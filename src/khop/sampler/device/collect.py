@@ -221,7 +221,9 @@ class StagedCollector(Collector):
         """
         extras = extras or {}
         fetches = self._fetch(subgraph)
-        waited_for: list[Ticket] = [r for f in fetches for r in f.remote if not r.done]
+        waited_for: list[Ticket] = [
+            r.ticket for f in fetches for r in f.remote if not r.ticket.done
+        ]
         if waited_for:
             yield waited_for
         record = self._record(subgraph, extras)

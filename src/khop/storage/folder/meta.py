@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from khop._version import __version__
-from khop.data import Feature
+from khop.data import RowStore
 from khop.data.arrays import MAX_COUNT, storage_dtype
 from khop.log import shown
 from khop.storage.book import RangeBook
@@ -64,7 +64,7 @@ class AttrMeta:
         return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
 
 
-def attr_metas(attrs: Mapping[str, Feature]) -> dict[str, AttrMeta]:
+def attr_metas(attrs: Mapping[str, RowStore]) -> dict[str, AttrMeta]:
     """Return the descriptions of attributes for meta.json."""
     return {name: AttrMeta(f.dtype, tuple(f.row_shape)) for name, f in attrs.items()}
 

@@ -158,7 +158,7 @@ class GraphRequestHandler(FrameHandler):
         for piece in work.ranges(len(places)):
             ends[:, piece] = opened.edge_ends(place, places[piece])
             if piece.stop < len(places):
-                yield
+                yield None
         return [ends]
 
     def _device_count(self, request: DeviceCount, arrays: list[Array]) -> list[Array]:

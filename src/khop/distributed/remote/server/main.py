@@ -73,6 +73,7 @@ from khop.distributed.rpc.server_sockets import ServerSockets
 from khop.errors import RendezvousError
 from khop.sampler.methods.modules import import_methods
 from khop.storage.folder import PartitionFolder
+from khop.storage.named_stores import NamedStore
 from khop.storage.part import Part
 from khop.typing import Array
 
@@ -95,6 +96,7 @@ DEFAULTS: dict[str, Any] = {
     "feature_mode": "ZERO_COPY",
     "metrics_port": None,
     "methods": (),
+    "stores": (),
     "has_labels": False,
 }
 """Defaults of a configuration."""
@@ -187,6 +189,7 @@ def _make_server(
             f"rank {rank} is not one of {num_servers} servers (0 to {num_servers - 1})"
         )
     folder = PartitionFolder(config["root"])
+    folder.attach(map(NamedStore.from_json, config["stores"]))
     wanted = config["parts"]
     parts = parts_of(folder, rank, num_servers) if wanted is None else sorted(set(wanted))
     parts = [folder.check_part(part) for part in parts]
@@ -292,6 +295,7 @@ def _host(
         "feature_mode": config["feature_mode"],
         "pin_memory": False,
         "methods": list(config["methods"]),
+        "stores": list(config["stores"]),
     }
     return SessionEnvironment(
         sampler,
