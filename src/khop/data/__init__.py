@@ -8,7 +8,7 @@ from khop.data.hot_rows import expected_share
 from khop.data.info import GraphInfo
 from khop.data.joined import CachedRows
 from khop.data.row_store import RowFormat, RowStore
-from khop.data.tickets import ReadThreads, ReadTicket
+from khop.data.tickets import ReadThreads, ReadTicket, Ticket, TicketGroup
 from khop.data.topology import Topology
 
 __all__ = [
@@ -23,6 +23,8 @@ __all__ = [
     "RowFormat",
     "RowStore",
     "Served",
+    "Ticket",
+    "TicketGroup",
     "Topology",
     "expected_share",
 ]

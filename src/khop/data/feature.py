@@ -42,18 +42,9 @@ class Feature(Carried, RowStore):
         if dtype is not None and storage_dtype(dtype) != array.dtype:
             raise TypeError(f"dtype '{dtype}' is not stored as '{array.dtype}'")
         self.array: Array = np.ascontiguousarray(array)
-        self.dtype = dtype or name
-        self.row_shape = self.array.shape[1:]
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return int(self.array.shape[0])
-
-    @property
-    def stored(self) -> RowFormat:
-        """Dtype and shape of a row."""
-        return RowFormat(self.dtype, self.row_shape)
+        self.num_rows = len(self.array)
+        self.stored = self.delivered = RowFormat(dtype or name, self.array.shape[1:])
+        self.dtype, self.row_shape = self.stored
 
     def read(self, ids: Int64Array, out: Array) -> None:
         """Copy rows; see `RowStore.read`."""

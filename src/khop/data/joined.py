@@ -14,7 +14,7 @@ from khop import _native
 from khop.data.arrays import storage_dtype, to_int64
 from khop.data.carried import Carried
 from khop.data.feature import Feature
-from khop.data.row_store import RowFormat, RowStore
+from khop.data.row_store import RowStore
 from khop.data.tickets import Ticket, TicketGroup
 from khop.typing import Array, ArrayLike, Int64Array, IntArray
 
@@ -47,17 +47,8 @@ class JoinedFeature(Carried, RowStore):
                 )
         self._pieces = pieces
         self._bounds = np.cumsum([0, *(piece.num_rows for piece in pieces)])
+        self.num_rows, self.stored = int(self._bounds[-1]), first.delivered
         self.at_hand = all(piece.at_hand for piece in pieces)
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return int(self._bounds[-1])
-
-    @property
-    def stored(self) -> RowFormat:
-        """Dtype and shape of a row."""
-        return self._pieces[0].delivered
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
         """Read rows; see `RowStore.read`."""
@@ -113,17 +104,8 @@ class TakenFeature(Carried, RowStore):
 
     def __init__(self, rows: RowStore, places: IntArray) -> None:
         self._rows, self._places = rows, places
+        self.num_rows, self.stored = len(places), rows.delivered
         self.at_hand = rows.at_hand
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return len(self._places)
-
-    @property
-    def stored(self) -> RowFormat:
-        """Dtype and shape of a row."""
-        return self._rows.delivered
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
         """Read rows; see `RowStore.read`."""
@@ -169,22 +151,9 @@ class CachedRows(RowStore):
         self._rows = rows
         self._copies = Feature(rows.gather(hot), rows.dtype)
         self._places = _native.IdIndex(hot)
+        self.num_rows, self.stored = rows.num_rows, rows.stored
+        self.delivered = rows.delivered
         self.at_hand = rows.at_hand
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return self._rows.num_rows
-
-    @property
-    def stored(self) -> RowFormat:
-        """Dtype and shape of a row."""
-        return self._rows.stored
-
-    @property
-    def delivered(self) -> RowFormat:
-        """Dtype and shape of a row as batches have it."""
-        return self._rows.delivered
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
         """Read rows; see `RowStore.read`."""

@@ -49,35 +49,27 @@ class RowFormat(NamedTuple):
 class RowStore(ABC):
     """Rows that batches take: [num_rows, *shape] values, wherever they lie.
 
-    A subclass defines `num_rows`, `stored` and `read`. Everything else follows from these.
+    A subclass has `num_rows` and `stored`, as attributes or properties, and defines `read`.
+    Everything else follows from these.
 
     Attributes:
+        num_rows: number of rows.
+        stored: dtype and shape of a row as it is stored.
         at_hand: True if `read` copies from memory or a mapped file, and never returns a ticket.
 
     Example:
         >>> class Squares(RowStore):
-        ...     num_rows = 10
-        ...     stored = RowFormat("int64")
-        ...
-        ...     def read(self, ids, out):
-        ...         out[:] = ids**2
+        ...     num_rows, stored = 10, RowFormat("int64")
+        ...     def read(self, ids, out): out[:] = ids**2
         >>> Squares().gather(np.array([3, 1])).tolist()
         [9, 1]
     """
 
+    num_rows: int
+    stored: RowFormat
     at_hand: bool = False
 
-    @property
-    @abstractmethod
-    def num_rows(self) -> int:
-        """Number of rows."""
-
-    @property
-    @abstractmethod
-    def stored(self) -> RowFormat:
-        """Dtype and shape of a row as it is stored."""
-
-    @property
+    @cached_property
     def delivered(self) -> RowFormat:
         """Dtype and shape of a row as batches have it; as it is stored unless overridden."""
         return self.stored
@@ -138,10 +130,12 @@ class RowStore(ABC):
         Raises:
             IndexError: a row does not exist.
             TypeError: `read` returned something else than a ticket.
+
+        :meta private:
         """
         check_range(rows, self.num_rows, f"a read of {type(self).__name__}")
         out = self.delivered.empty(len(rows))
-        ticket = self.read(np.asarray(rows, np.int64), out) if len(rows) else None
+        ticket = self.read(np.ascontiguousarray(rows, np.int64), out) if len(rows) else None
         if ticket is not None and not isinstance(ticket, (ReadTicket, TicketGroup)):
             raise TypeError(
                 f"{type(self).__name__}.read must return None or a ReadTicket (got "

@@ -19,7 +19,13 @@ _Job = tuple["ReadTicket", Callable[..., object], tuple[Any, ...]]
 
 
 class Ticket(Protocol):
-    """A request in flight."""
+    """A request in flight.
+
+    Example:
+        >>> ticket: Ticket = ReadTicket()
+        >>> ticket.done
+        False
+    """
 
     @property
     def done(self) -> bool:
@@ -96,6 +102,13 @@ class TicketGroup:
     Args:
         parts: their tickets.
         finish: called once, by the thread that takes the result, when all have succeeded.
+
+    Example:
+        >>> parts = [ReadTicket(), ReadTicket()]
+        >>> group = TicketGroup(parts, finish=lambda: None)
+        >>> parts[0].succeed()
+        >>> group.done
+        False
     """
 
     def __init__(self, parts: Sequence[Ticket], finish: Callable[[], object]) -> None:
@@ -149,8 +162,8 @@ class ReadThreads:
         num_threads: number of threads: of reads at the same time.
 
     Example:
-        >>> threads = ReadThreads(2)
-        >>> ticket = threads.submit(print, "rows are read")  # doctest: +SKIP
+        >>> threads = ReadThreads(num_threads=2)
+        >>> ticket = threads.submit(np.copyto, np.empty(3), np.ones(3))
         >>> threads.close()
     """
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from khop.data import RowStore
 from khop.data.files import load_npy, load_torch
 from khop.data.tickets import Ticket
 from khop.data.waiter import run
@@ -25,7 +26,7 @@ from khop.distributed.stores.dataset_stores import PartitionStores
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
 from khop.storage.folder import FolderMeta, PartitionFolder
-from khop.storage.named_stores import NamedStore, Opener, StoreKey
+from khop.storage.named_stores import NamedStore, StoreKey
 from khop.storage.part import Part
 from khop.tables import html_table
 from khop.typing import EDGE, NODE, EdgeType, Int64Array, IntArray, NodeType
@@ -87,7 +88,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         *,
         graph_dir: str | os.PathLike[str] | None = None,
         also_serve: Sequence[int] = (),
-        stores: Mapping[Any, Opener] | None = None,
+        stores: Mapping[Any, Callable[[], RowStore]] | None = None,
     ) -> DistDataset:
         """Open a partition.
 
@@ -148,7 +149,9 @@ class DistDataset(PartitionStores, PartitionedGraph):
         _loaded.append(weakref.ref(self))
         return self
 
-    def _named_stores(self, meta: FolderMeta, stores: Mapping[Any, Opener]) -> Iterator[NamedStore]:
+    def _named_stores(
+        self, meta: FolderMeta, stores: Mapping[Any, Callable[[], RowStore]]
+    ) -> Iterator[NamedStore]:
         """Open the stores that the user names, to check them before anything is started."""
         counts = {t.name: t.count for kind in ("node", "edge") for t in meta.types(kind)}
         for given, opener in stores.items():

@@ -12,7 +12,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,14 +52,21 @@ class NamedStore(RowStore):
         key: its attribute.
         opener: opens it.
         num_rows: number of rows: of all nodes or edges of the type, by original id.
-        delivered: dtype and shape of a row.
+        stored: dtype and shape of a row as it is stored.
+        delivered: dtype and shape of a row as batches have it.
     """
 
-    def __init__(self, key: StoreKey, opener: Opener, num_rows: int, delivered: RowFormat) -> None:
+    def __init__(
+        self,
+        key: StoreKey,
+        opener: Opener,
+        num_rows: int,
+        stored: RowFormat,
+        delivered: RowFormat,
+    ) -> None:
         self.key = key
         self._opener = opener
-        self._num_rows = num_rows
-        self._delivered = delivered
+        self.num_rows, self.stored, self.delivered = num_rows, stored, delivered
         self._opened: tuple[int, RowStore] | None = None
 
     @classmethod
@@ -80,37 +87,21 @@ class NamedStore(RowStore):
             raise TypeError(
                 f"the store of {key} must be a khop.data.RowStore (got '{type(store).__name__}')"
             )
-        dtype, shape = store.delivered
-        storage_dtype(dtype)  # names the dtypes that there are
-        named = cls(key, opener, num_rows, RowFormat(dtype, tuple(map(int, shape))))
+        storage_dtype(store.delivered.dtype)  # names the dtypes that there are
+        named = cls(key, opener, num_rows, _plain(*store.stored), _plain(*store.delivered))
         named._check(store)
         named._opened = os.getpid(), store
         return named
 
     def _check(self, store: RowStore) -> None:
-        found = int(store.num_rows), store.delivered.dtype, tuple(store.delivered.shape)
-        expected = self._num_rows, *self._delivered
+        found = int(store.num_rows), *_plain(*store.delivered)
+        expected = self.num_rows, *self.delivered
         if found != expected:
             raise ValueError(
                 f"the store of {self.key} has {found[0]} rows of {found[1]} {list(found[2])}, not "
                 f"{expected[0]} of {expected[1]} {list(expected[2])}: it must have a row for each "
                 "original id, the same in all processes"
             )
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return self._num_rows
-
-    @property
-    def stored(self) -> RowFormat:
-        """Dtype and shape of a row as it is stored."""
-        return self._here().stored
-
-    @property
-    def delivered(self) -> RowFormat:
-        """Dtype and shape of a row as batches have it."""
-        return self._delivered
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
         """Read rows; see `RowStore.read`."""
@@ -164,7 +155,7 @@ class NamedStore(RowStore):
         return {
             "key": [kind, type_name, attribute],
             "opener": [module, path, arguments, options],
-            "rows": [self._num_rows, *self._delivered],
+            "rows": [self.num_rows, self.stored, self.delivered],
         }
 
     @classmethod
@@ -185,9 +176,13 @@ class NamedStore(RowStore):
                 f"imported: {error}"
             ) from error
         opener = functools.partial(_named(module, path), *arguments, **options)
-        num_rows, dtype, shape = content["rows"]
-        delivered = RowFormat(dtype, tuple(shape))
-        return cls(StoreKey(kind, name, attribute), opener, num_rows, delivered)
+        num_rows, *formats = content["rows"]
+        stored, delivered = (_plain(*each) for each in formats)
+        return cls(StoreKey(kind, name, attribute), opener, num_rows, stored, delivered)
+
+
+def _plain(dtype: str, shape: Iterable[int]) -> RowFormat:
+    return RowFormat(str(dtype), tuple(map(int, shape)))
 
 
 def _named(module: str, path: str) -> Any:

@@ -325,20 +325,10 @@ class FetchedRows(RowStore):
 
     def __init__(self, fetcher: RowFetcher, client: Any) -> None:
         (attr,) = fetcher.attributes.values()
-        self._format = RowFormat(attr.dtype, attr.shape)
+        self.num_rows, self.stored = fetcher.bounds[-1], RowFormat(attr.dtype, attr.shape)
         self._fetcher = fetcher
         self._client = client
         self._pool = BufferPool()
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return self._fetcher.bounds[-1]
-
-    @property
-    def stored(self) -> RowFormat:
-        """Dtype and shape of a row."""
-        return self._format
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
         """Read rows; see `RowStore.read`. Replies of owners are taken by the client's `pump`."""

@@ -131,6 +131,8 @@ class PartitionFolder:
 
         Raises:
             ValueError: the folder has an attribute of this name itself.
+
+        :meta private:
         """
         for store in stores:
             key, attr = store.key, AttrMeta(*store.delivered)
