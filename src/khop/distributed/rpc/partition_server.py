@@ -203,5 +203,5 @@ def main() -> None:
 
 
 def _handler(config: Mapping[str, Any]) -> RequestHandler:
-    stores = map(NamedStore.from_json, config["stores"])
+    stores = map(NamedStore.from_json, config.get("stores", ()))
     return RequestHandler(Part(PartitionFolder(config["root"]).attach(stores), config["part"]))
