@@ -31,6 +31,9 @@ def pytest_addoption(parser):
     parser.addoption(
         "--write-durations", action="store_true", help="write tests/support/durations.txt"
     )
+    parser.addoption(
+        "--write-recorded", action="store_true", help="write tests/support/recorded/batches.txt"
+    )
 
 
 @pytest.hookimpl(trylast=True)  # after pytest has enabled faulthandler
