@@ -41,6 +41,7 @@ INT64 = 2**63 - 1
 _T = TypeVar("_T")
 _Reader = Callable[[Any], Any]
 _SHOWN = 80
+_PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,15 +113,24 @@ def to_json(value: Any) -> Any:
     Args:
         value: a dataclass, or a value of one of its fields; lists and objects are copied.
     """
-    if isinstance(value, (str, int, float)) or value is None:
+    # Entries that are plain, or lists of such, are not passed on: these are most.
+    kind: Any = type(value)
+    if kind in _PLAIN or isinstance(value, (str, int, float)):
         return value
     if dataclasses.is_dataclass(value):
-        kind: Any = type(value)
-        return {name: to_json(getattr(value, name)) for name in _field_names(kind)}
+        content = {}
+        for name in _field_names(kind):
+            field = getattr(value, name)
+            if type(field) is list and _PLAIN.issuperset(map(type, field)):
+                field = field.copy()
+            elif type(field) not in _PLAIN:
+                field = to_json(field)
+            content[name] = field
+        return content
     if isinstance(value, Mapping):
         return {str(key): to_json(entry) for key, entry in value.items()}
     if isinstance(value, Sequence):
-        return [to_json(entry) for entry in value]
+        return [entry if type(entry) in _PLAIN else to_json(entry) for entry in value]
     raise TypeError(f"a {type(value).__name__} does not travel as JSON")
 
 

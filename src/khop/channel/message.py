@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from khop.data.arrays import storage_dtype
+from khop.data.arrays import STORAGE, storage_dtype
 from khop.errors import ProtocolError
 from khop.typing import Array
 
@@ -103,7 +103,7 @@ def read_block(raw: Array) -> tuple[dict[str, tuple[Array, str]], dict[str, Any]
     if length > min(_MAX_HEADER, len(raw) - _LENGTH.size):
         raise ProtocolError(f"a header of {length} bytes does not fit its block")
     header = _parse(raw[_LENGTH.size : _LENGTH.size + length].tobytes())
-    specs = [_spec(*_fields(entry, 3)) for entry in header["arrays"]]
+    specs = [_spec(entry) for entry in header["arrays"]]
     if not isinstance(header.get("meta"), dict):
         raise ProtocolError("a block's header has no meta entries")
     offsets = _offsets(_LENGTH.size + length, specs)
@@ -162,20 +162,22 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
     header = _parse(bytes(frames[0]))
     arrays, used, total = [], 1, 0
     for entry in header.pop("arrays"):
-        spec = _spec("", *_fields(entry, 2))
-        nbytes = spec.nbytes
+        dtype, shape, nbytes = _described(entry)
         total += nbytes
         end = used + max(1, -(-nbytes // FRAME_BYTES))
         if total > MESSAGE_BYTES or end > len(frames):
             raise ProtocolError(
                 f"a message of {len(frames)} frames describes arrays of more than these hold"
             )
-        raw = np.frombuffer(_joined(frames, used, end, nbytes), np.uint8)
-        array = raw.view(storage_dtype(spec.dtype)).reshape(spec.shape)
+        frame = frames[used]
+        if end - used > 1 or len(frame) != nbytes:
+            frame = _joined(frames, used, end, nbytes)
+        array = np.frombuffer(frame, np.uint8).view(dtype).reshape(shape)
         if not array.flags.aligned:  # compiled code relies on it
             array = array.copy()
             array.flags.writeable = False
-        _check_values(array)
+        if dtype == np.bool_:
+            _check_values(array)
         arrays.append(array)
         used = end
     if used != len(frames):
@@ -184,7 +186,7 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
 
 
 def _joined(frames: Sequence[Any], begin: int, end: int, nbytes: int) -> Any:
-    """Return the memory of an array: its frame, or a copy of its frames, all full but the last.
+    """Return the memory of an array in a copy of its frames, all full but the last.
 
     Raises:
         ProtocolError: a frame has the wrong size.
@@ -193,8 +195,6 @@ def _joined(frames: Sequence[Any], begin: int, end: int, nbytes: int) -> Any:
         size = min(nbytes - (place - begin) * FRAME_BYTES, FRAME_BYTES)
         if len(frames[place]) != size:
             raise ProtocolError(f"a frame has {len(frames[place])} bytes instead of {size}")
-    if end - begin == 1:
-        return frames[begin]
     joined = np.empty(nbytes, np.uint8)  # NumPy lets other threads run while it copies
     for place in range(begin, end):
         at = (place - begin) * FRAME_BYTES
@@ -232,25 +232,30 @@ def _parse(text: bytes) -> dict[str, Any]:
     return header
 
 
-def _fields(entry: Any, count: int) -> list[Any]:
-    if not isinstance(entry, list) or len(entry) != count:
-        raise ProtocolError(f"an array is not described by {count} fields")
-    return entry
-
-
-def _spec(name: Any, dtype: Any, shape: Any) -> ArraySpec:
-    if not isinstance(name, str) or not isinstance(dtype, str) or not isinstance(shape, list):
+def _spec(entry: Any) -> ArraySpec:
+    """Return the description of a named array."""
+    if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[0], str):
         raise ProtocolError("an array is not described by name, dtype and shape")
+    _, shape, _ = _described(entry[1:])
+    return ArraySpec(entry[0], entry[1], shape)
+
+
+def _described(entry: Any) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """Return dtype, shape and bytes of an array."""
+    if not isinstance(entry, list) or len(entry) != 2:
+        raise ProtocolError("an array is not described by 2 fields")
+    name, shape = entry
+    if not isinstance(name, str) or not isinstance(shape, list):
+        raise ProtocolError("an array is not described by dtype and shape")
     if len(shape) > _MAX_AXES or not all(type(n) is int and 0 <= n < _MAX_BYTES for n in shape):
         raise ProtocolError("an array's shape is malformed")
-    try:
-        itemsize = storage_dtype(dtype).itemsize
-    except TypeError as error:
-        raise ProtocolError(str(error)) from None
+    dtype = STORAGE.get(name)
+    if dtype is None:
+        raise ProtocolError(f"dtype '{name[:100]}' is not supported")
     # NumPy counts an empty array's other axes, too.
-    if math.prod(n for n in shape if n) * itemsize >= _MAX_BYTES:
+    if math.prod(n for n in shape if n) * dtype.itemsize >= _MAX_BYTES:
         raise ProtocolError(f"an array of shape {shape} does not fit any memory")
-    return ArraySpec(name, dtype, tuple(shape))
+    return dtype, tuple(shape), math.prod(shape) * dtype.itemsize
 
 
 def _offsets(prefix: int, specs: Sequence[ArraySpec]) -> list[int]:

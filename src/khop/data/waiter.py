@@ -14,7 +14,6 @@ import select
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from khop.data.tickets import Event, ReadTicket, Ticket, TicketGroup
@@ -108,7 +107,9 @@ class Waiter:
             RuntimeError: nobody will complete a ticket: it is one of sockets.
         """
         tickets = list(tickets)
-        self.add(tickets, timeout)
+        reads = [ticket for ticket in tickets if isinstance(ticket, (ReadTicket, TicketGroup))]
+        if reads:
+            self.add(reads, timeout)
         poller = self._epoll if sockets is None else sockets.poller
         is_watched = sockets is not None and bool(self._reads)
         if is_watched:
@@ -145,21 +146,28 @@ def waiter() -> Waiter:
 def run(
     steps: Steps,
     sockets: Any = None,
-    waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     timeout: float = TIMEOUT,
+    clock: Any = None,
+    phase: int = 0,
 ) -> Any:
     """Run a generator to its end, and return its result.
 
     Args:
         steps: yields the tickets that it waits for.
         sockets: the client of requests to other partitions. If None, there are none.
-        waiting: makes a context for each wait.
         timeout: seconds that a read may take.
+        clock: a `khop.trace.clock.PhaseClock` that counts the waits.
+        phase: the phase that it counts them for.
     """
+    own = waiter()
     try:
         while True:
             tickets = next(steps)
-            with waiting():
-                waiter().wait(tickets, sockets, timeout)
+            if clock is not None:
+                before = clock.phase
+                clock.enter(phase)
+            own.wait(tickets, sockets, timeout)
+            if clock is not None:
+                clock.enter(before)
     except StopIteration as stop:
         return stop.value

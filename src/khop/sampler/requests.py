@@ -149,13 +149,14 @@ class RowSet:
             excluded,
         )
 
-    def draw(self, csr: _native.Csr, request: HopRequest) -> Drawn:
-        """Draw one hop from rows that `csr` holds."""
+    def draw(
+        self, csr: _native.Csr, request: HopRequest, options: _native.HopOptions | None = None
+    ) -> Drawn:
+        """Draw one hop from rows that `csr` holds; `options` are those of the request, if known."""
         if request.last and not csr.has_times:
-            request = replace(request, last=False)
-        return _native.sample_rows(
-            csr, self.ids, request.options(), self.trees, self.times, self.excluded
-        )
+            request, options = replace(request, last=False), None
+        options = request.options() if options is None else options
+        return _native.sample_rows(csr, self.ids, options, self.trees, self.times, self.excluded)
 
     def induce(self, csr: _native.Csr, keys: Int64Array, num_nodes: int, with_edge: bool) -> Drawn:
         """Find the neighbours that are in a batch; `num_nodes` bounds the ids in `keys`."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import monotonic_ns
 from typing import Final, NamedTuple
 
@@ -97,16 +95,6 @@ class PhaseClock:
         self.phase, self.since = phase, now
         if task is not None:
             self._task = task
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count the body as REMOTE: other partitions, or row stores, are waited for."""
-        phase = self.phase
-        self.enter(Phase.REMOTE)
-        try:
-            yield
-        finally:
-            self.enter(phase)
 
     def made(
         self,

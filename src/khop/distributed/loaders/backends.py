@@ -42,6 +42,7 @@ from khop.sampler.methods.modules import modules_of
 from khop.sampler.plan import EpochPlan
 from khop.storage.folder import FolderMeta
 from khop.storage.part import Part
+from khop.trace.clock import Phase
 from khop.trace.recording import OwnRecords
 from khop.typing import Array, Int64Array
 
@@ -123,7 +124,7 @@ class InProcessBackend:
             client.log, bytes_before = records.log, client.bytes_received
         try:
             steps = self._pipeline.make(own, run_key, batch, allocate)
-            record: Record = run(steps, client, records.clock.waiting, self._timeout)
+            record: Record = run(steps, client, self._timeout, records.clock, Phase.REMOTE)
         finally:
             records.end()
         remote = 0 if client is None else client.bytes_received - bytes_before

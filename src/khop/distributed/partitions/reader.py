@@ -180,9 +180,10 @@ class PartitionReader:
                 fetcher = PartRows(self.part, kind, index, names, client)
                 chunk = max(1, min(_MAX_CHUNK, _CHUNK_BYTES // fetcher.row_bytes))
                 for starts in _groups(first, last, chunk):
+                    pieces = [np.arange(a, min(a + chunk, last)) for a in starts]
                     requests = [
-                        RowRequest(fetcher, part, np.arange(a, min(a + chunk, last)))
-                        for a in starts
+                        RowRequest(fetcher, part, len(ids), fetcher.request(part, ids))
+                        for ids in pieces
                     ]
                     client.wait([request.ticket for request in requests])
                     for start, request in zip(starts, requests, strict=True):

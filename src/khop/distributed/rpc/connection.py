@@ -143,7 +143,7 @@ class Connection:
         while self._monitor is not None and self._monitor.poll(0):
             event = _EVENT.unpack(self._monitor.recv_multipart()[0])[0]
             came_up = self._take_event(event) or came_up
-        return came_up and self.is_up
+        return came_up and self.lost_since is None
 
     def _take_event(self, event: int) -> bool:
         """Process an event of the monitor; return whether the connection is up by it."""
@@ -227,7 +227,7 @@ class Connection:
 
     def send(self, frames: Sequence[Any]) -> None:
         """Send a message; dropped while the connection is down."""
-        if self._socket is not None and self.is_up:
+        if self._socket is not None and self.lost_since is None:
             # Refused when ZeroMQ made it again: `pump` has yet to hear of that.
             with contextlib.suppress(zmq.Again):
                 self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)

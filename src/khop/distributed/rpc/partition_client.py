@@ -225,7 +225,7 @@ class PartitionClient:
                 self._say(part, "partition-returned", f"connected again after {lost:.1f} s")
             for request in self._pending.of(part):
                 connection.send(request.frames)
-        elif before is None and not connection.is_up:
+        elif before is None and connection.lost_since is not None:
             self._say(part, "partition-lost", "connection lost")
 
     def _say(self, part: int, event: str, what: str) -> None:

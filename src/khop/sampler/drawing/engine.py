@@ -22,7 +22,7 @@ from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.methods import ProgramMethod
 from khop.sampler.methods.access import together
-from khop.sampler.requests import Exclusion, HopRequest, RemoteParts, RowSet, SeedSet
+from khop.sampler.requests import Exclusion, RemoteParts, RowSet, SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.typing import BoolArray, Int64Array
 
@@ -121,7 +121,10 @@ class Engine:
             for relation, (source, _) in enumerate(view.relations):
                 keyed = self.hops[relation][hop].at(run_key, batch, hop, relation, source)
                 request = replace(self._requests[relation][hop], key=keyed.key)
-                yield from self._hop_over_parts(subgraph, relation, request, exclude)
+                frontier = subgraph.frontier(view.relations[relation][1])
+                rows = RowSet.around(frontier, relation, exclude)
+                drawn = yield from self.rows.draw(relation, rows, request, keyed)
+                subgraph.merge(relation, *drawn)
             subgraph.end_hop(spec.method.layer_wise)
         yield from self._complete(subgraph, exclude)
         return subgraph
@@ -158,18 +161,6 @@ class Engine:
         subgraph = _native.Subgraph(view.num_nodes, view.relations, spec.with_edge, spec.disjoint)
         subgraph.values = {}
         return subgraph
-
-    def _hop_over_parts(
-        self,
-        subgraph: _native.Subgraph,
-        relation: int,
-        request: HopRequest,
-        exclude: Sequence[Exclusion],
-    ) -> Generator[list[Ticket], None, None]:
-        frontier = subgraph.frontier(self.view.relations[relation][1])
-        rows = RowSet.around(frontier, relation, exclude)
-        owners, replies = yield from self.rows.draw(relation, rows, request)
-        subgraph.merge(relation, owners, replies)
 
     def _induce_over_parts(
         self, subgraph: _native.Subgraph, relation: int, exclude: Sequence[Exclusion]

@@ -98,22 +98,25 @@ class RowRequest:
     Args:
         fetcher: the fetcher of the rows.
         index: the slice that they are of.
-        ids: [n] int64 new ids.
-        places: [n] int64 position of each among the ids of a batch, for `write`.
-
-    Attributes:
+        count: number of rows.
         ticket: the request.
+        places: [n] int64 position of each among the ids of a batch, for `write`.
     """
 
     __slots__ = ("_count", "_fetcher", "_index", "places", "ticket")
 
     def __init__(
-        self, fetcher: RowFetcher, index: int, ids: Int64Array, places: Int64Array | None = None
+        self,
+        fetcher: RowFetcher,
+        index: int,
+        count: int,
+        ticket: Ticket,
+        places: Int64Array | None = None,
     ) -> None:
         self._fetcher = fetcher
         self._index = index
-        self._count = len(ids)
-        self.ticket = fetcher.request(index, ids)
+        self._count = count
+        self.ticket = ticket
         self.places = places
 
     def result(self) -> list[Array]:
@@ -213,7 +216,9 @@ class RowFetcher(ABC):
                 wanted, where = wanted[~hit], where[~hit]
             for first in range(0, len(wanted), self._rows_at_once):
                 piece = slice(first, first + self._rows_at_once)
-                fetch.remote.append(RowRequest(self, index, wanted[piece], where[piece]))
+                rows = wanted[piece]
+                ticket = self.request(index, rows)
+                fetch.remote.append(RowRequest(self, index, len(rows), ticket, where[piece]))
         return fetch
 
 
