@@ -123,8 +123,8 @@ class Engine:
                 request = replace(self._requests[relation][hop], key=keyed.key)
                 frontier = subgraph.frontier(view.relations[relation][1])
                 rows = RowSet.around(frontier, relation, exclude)
-                drawn = yield from self.rows.draw(relation, rows, request, keyed)
-                subgraph.merge(relation, *drawn)
+                owners, replies = yield from self.rows.draw(relation, rows, request, keyed)
+                subgraph.merge(relation, owners, replies)
             subgraph.end_hop(spec.method.layer_wise)
         yield from self._complete(subgraph, exclude)
         return subgraph
