@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from khop.channel.control import ControlLine, socket_pair
-from khop.data.waiter import run
+from khop.data.steps import run
 from khop.distributed.inference.files import RowSpec, RowWriter, Share, ShareRows, output_file
 from khop.distributed.inference.output_server import OutputHandler
 from khop.distributed.inference.rows import OutputClient

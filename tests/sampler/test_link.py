@@ -9,7 +9,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from khop import _native
 from khop.data import Graph, Topology
-from khop.data.waiter import run
+from khop.data.steps import run
 from khop.sampler import NeighborSampler
 from khop.sampler.drawing.engine import Engine
 from khop.sampler.drawing.link import Links, LinkSampler

@@ -13,7 +13,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from khop.data.tickets import Event, ReadTicket, Ticket, TicketGroup
@@ -25,9 +25,6 @@ TIMEOUT = 180.0
 # Interval at which lost connections and deadlines are checked while waiting.
 _TICK_MS = 250
 _threads = threading.local()
-
-Steps = Generator[list[Any], None, Any]
-"""A generator that yields the tickets that it waits for."""
 
 
 class Waiter:
@@ -141,33 +138,3 @@ def waiter() -> Waiter:
     if own is None or own.owner != os.getpid():
         own = _threads.waiter = Waiter()
     return own
-
-
-def run(
-    steps: Steps,
-    sockets: Any = None,
-    timeout: float = TIMEOUT,
-    clock: Any = None,
-    phase: int = 0,
-) -> Any:
-    """Run a generator to its end, and return its result.
-
-    Args:
-        steps: yields the tickets that it waits for.
-        sockets: the client of requests to other partitions. If None, there are none.
-        timeout: seconds that a read may take.
-        clock: a `khop.trace.clock.PhaseClock` that counts the waits.
-        phase: the phase that it counts them for.
-    """
-    own = waiter()
-    try:
-        while True:
-            tickets = next(steps)
-            if clock is not None:
-                before = clock.phase
-                clock.enter(phase)
-            own.wait(tickets, sockets, timeout)
-            if clock is not None:
-                clock.enter(before)
-    except StopIteration as stop:
-        return stop.value

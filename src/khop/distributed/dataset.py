@@ -14,8 +14,8 @@ from torch import Tensor
 
 from khop.data import RowStore
 from khop.data.files import load_npy, load_torch
+from khop.data.steps import run
 from khop.data.tickets import Ticket
-from khop.data.waiter import run
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.job.worker_group import require_context

@@ -14,7 +14,8 @@ import numpy as np
 from khop.channel.layout import Received, Record
 from khop.channel.pool import BufferPool
 from khop.data.device import check_device
-from khop.data.waiter import TIMEOUT, run
+from khop.data.steps import run
+from khop.data.waiter import TIMEOUT
 from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.loaders.device_transfer import (

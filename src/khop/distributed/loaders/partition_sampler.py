@@ -12,7 +12,7 @@ from torch_geometric.sampler import NegativeSampling
 
 from khop import _native
 from khop.data.info import GraphInfo
-from khop.data.waiter import run
+from khop.data.steps import run
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.job.worker_group import require_context
 from khop.distributed.loaders.sampling_options import info_for

@@ -18,7 +18,7 @@ import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import narrowest_int, storage_dtype
-from khop.data.waiter import run
+from khop.data.steps import run
 from khop.distributed.partitions.shared_client import SharedClient
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.sampler.replies import check_drawn

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from khop import _native
 from khop.data.arrays import distinct
-from khop.data.waiter import run
+from khop.data.steps import run
 from khop.loader.arguments import check_positive
 from khop.loader.induced.base import InducedLoader, check_homogeneous
 from khop.loader.induced.saved_tensors import load_tensors, save_tensors

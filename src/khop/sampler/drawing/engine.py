@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from khop import _native
+from khop.data.steps import run
 from khop.data.tickets import Ticket
-from khop.data.waiter import run
 from khop.sampler.drawing.batch_draw import BatchDraw
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView

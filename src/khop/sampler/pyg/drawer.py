@@ -7,7 +7,7 @@ from typing import Any
 
 from khop import _native
 from khop.data import Graph
-from khop.data.waiter import run
+from khop.data.steps import run
 from khop.sampler.drawing.batch_draw import BatchDraw
 from khop.sampler.drawing.engine import Engine
 from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds

@@ -16,8 +16,8 @@ from khop.data import Graph, Topology
 from khop.data.arrays import check_range, to_ids
 from khop.data.device import is_cpu
 from khop.data.info import GraphInfo
+from khop.data.steps import run
 from khop.data.tickets import Ticket
-from khop.data.waiter import run
 from khop.sampler.arguments import check_key_part
 from khop.sampler.device.engine import graphs_on
 from khop.sampler.drawing.batch_draw import BatchDraw
