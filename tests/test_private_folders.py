@@ -34,7 +34,7 @@ def partition(place, **options):
     """Cuts a ring of 60 nodes in little memory: a run that goes on if it was ended."""
     ring = np.stack([np.arange(600) % 60, (np.arange(600) * 7 + 1) % 60])
     source = GraphSource.from_arrays(60, ring, {"x": np.arange(60)})
-    khop.partition(source, place / "out", 2, memory="30KB", jobs=1, **options)
+    khop.partition_graph(source, place / "out", 2, memory="30KB", jobs=1, **options)
 
 
 def unpack(place):

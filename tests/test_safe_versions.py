@@ -128,7 +128,7 @@ def test_further_readers_of_files_of_torch(tmp_path, old_torch, labels):
     save_ckpt(1, tmp_path, model)
     with pytest.raises(SecurityError, match=r"or read a checkpoint of your own by torch\.load"):
         load_ckpt(1, tmp_path, model)
-    khop.partition(read_ring(), tmp_path / "parts", 1)
+    khop.partition_graph(read_ring(), tmp_path / "parts", 1)
     with pytest.raises(SecurityError, match=r"labels\.pt' is not read with torch .* or an \.npy"):
         DistDataset().load(tmp_path / "parts", 0, whole_node_label_file=labels)
 

@@ -18,3 +18,4 @@ from khop import (
     typing as typing,
 )
 from khop._version import __version__ as __version__
+from khop.partition.cut import partition_graph as partition_graph

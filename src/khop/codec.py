@@ -41,7 +41,8 @@ INT64 = 2**63 - 1
 _T = TypeVar("_T")
 _Reader = Callable[[Any], Any]
 _SHOWN = 80
-_PLAIN = frozenset((str, int, float, bool, type(None)))
+# Values that are the same in JSON.
+_PLAIN = (str, int, float, types.NoneType)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,24 +114,19 @@ def to_json(value: Any) -> Any:
     Args:
         value: a dataclass, or a value of one of its fields; lists and objects are copied.
     """
-    # Entries that are plain, or lists of such, are not passed on: these are most.
-    kind: Any = type(value)
-    if kind in _PLAIN or isinstance(value, (str, int, float)):
+    if isinstance(value, _PLAIN):
         return value
     if dataclasses.is_dataclass(value):
-        content = {}
-        for name in _field_names(kind):
-            field = getattr(value, name)
-            if type(field) is list and _PLAIN.issuperset(map(type, field)):
-                field = field.copy()
-            elif type(field) not in _PLAIN:
-                field = to_json(field)
-            content[name] = field
-        return content
+        kind: Any = type(value)
+        fields = {name: getattr(value, name) for name in _field_names(kind)}
+        for name, field in fields.items():
+            if not isinstance(field, _PLAIN):
+                fields[name] = to_json(field)
+        return fields
     if isinstance(value, Mapping):
         return {str(key): to_json(entry) for key, entry in value.items()}
     if isinstance(value, Sequence):
-        return [entry if type(entry) in _PLAIN else to_json(entry) for entry in value]
+        return [v if isinstance(v, _PLAIN) else to_json(v) for v in value]
     raise TypeError(f"a {type(value).__name__} does not travel as JSON")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ ROOT = Path(khop.__file__).parent
 DIVIDED = ("sampler", "partition", "loader", "distributed")
 ORDER = [
     *("_version", "_lazy", "typing", "errors", "private_folders", "safe_versions", "forks"),
-    *("interrupts", "cores", "loopback", "codec", "log", "tables", "data"),
+    *("interrupts", "cores", "loopback", "renames", "rename", "codec", "log", "tables", "data"),
     *("channel", "trace", "storage"),
     *("sampler.methods", "sampler.plan", "sampler.seed_times", "sampler.arguments"),
     *("sampler.requests", "sampler.spec", "sampler.replies", "sampler.options"),
@@ -137,6 +138,16 @@ def test_package_imports_only_those_above_it(package: str) -> None:
         if package_of(module) == package and package_of(imported) not in above
     ]
     assert wrong == []
+
+
+def test_the_table_of_packages_is_in_this_order() -> None:
+    """The first column of the table in docs/architecture.md, from top to bottom."""
+    page = (ROOT.parents[1] / "docs/architecture.md").read_text()
+    rows = page.partition("| Package (")[2].partition("\n\n")[0].splitlines()[2:]
+    names = [name for row in rows for name in re.findall("`([a-z_/]+)`", row.split("|")[1])]
+    listed = [name.strip("/").replace("/", ".") for name in names]
+    of_order = [e if e.startswith("distributed") else e.partition(".")[0] for e in ORDER]
+    assert listed == list(dict.fromkeys(of_order))
 
 
 def test_no_modules_import_each_other() -> None:

@@ -184,7 +184,7 @@ def root(tmp_path_factory):
     for name in ("parts", "old"):
         ring = Data(edge_index=torch.from_numpy(edges), num_nodes=40)
         ring.edge_weight, ring.edge_time = torch.ones(40), torch.arange(40)
-        khop.partition(ring, root / name, 2)
+        khop.partition_graph(ring, root / name, 2)
     to_distdgl(root / "parts", root / "dgl", graph_name="ring")
     for options in ([], ["--add", "gone"]):
         assert main(["keygen", str(root / "keys"), *options]) == 0

@@ -108,7 +108,7 @@ def test_what_is_late_fails_and_what_is_not_does_not():
     now[0] = 5.5
     own.collect()
     assert (late.done, early.done) == (True, False)
-    with pytest.raises(RowStoreError, match=r"no rows in 5\.5 s, more than the 5 s .*rpc_timeout"):
+    with pytest.raises(RowStoreError, match=r"no rows in 5\.5 s, more than the 5 s .*timeout"):
         late.result()
     store.complete()  # writes to memory of its own, that of nobody else
     store.complete()

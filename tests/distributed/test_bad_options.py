@@ -58,7 +58,7 @@ def test_times_and_weights_of_nodes(datasets):
         ("E", None, timed, ValueError, "with time_attr='edge_time': partition again"),
         ("P", None, {"weight_attr": "w"}, ValueError, r"without weight_attr.*\(--weight-attr w\)"),
         ("T", None, {"weight_attr": "w"}, ValueError, "with weight_attr='edge_weight': partition"),
-        ("P", None, {"with_weight": True}, ValueError, "without weights: partition again"),
+        ("P", None, {"weight_attr": True}, ValueError, "without weights: partition again"),
         ("T", None, {"input_time": torch.zeros(150)}, ValueError, "'time_attr' is not set"),
         ("T", [0], {**timed, "input_time": [1, 2]}, ValueError, r"of 1 seeds \(got shape \[2\]"),
         ("T", None, {**timed, "input_time": 5}, ValueError, "input_time must hold an entry"),
@@ -84,7 +84,7 @@ def test_times_and_weights_of_nodes(datasets):
 def test_times_and_labels_of_links(datasets):
     """Half-given times, wrong lengths, labels with triplets."""
     six, time = torch.zeros(6), {"time_attr": "time"}
-    refused(lambda name, **o: DistLinkNeighborLoader(datasets[name], [2], 2, LINKS, **o), [
+    refused(lambda name, **o: DistLinkNeighborLoader(datasets[name], [2], LINKS, **o), [
         ("T", {"edge_label_time": six}, ValueError, "'time_attr' is not set"),
         ("T", time, ValueError, "'edge_label_time' is not set"),
         ("P", {**time, "edge_label_time": six}, ValueError, "without time_attr: partition again"),
@@ -107,7 +107,7 @@ def test_links(datasets):
         with pytest.raises((ValueError, TypeError, IndexError)) as error:
             link_split(ends, data, link_type=link_type)
         with pytest.raises(type(error.value)):
-            DistLinkNeighborLoader(data, [2], 2, links)
+            DistLinkNeighborLoader(data, [2], batch_size=2, edge_label_index=links)
         raise error.value
 
     refused(both, [
@@ -126,7 +126,7 @@ def test_links(datasets):
         ("HP", ("paper", ONE), {}, ValueError, "heterogeneous graph"),
         ("HP", LINKS, {}, ValueError, "heterogeneous graph"),
     ])  # fmt: skip
-    refused(lambda links: DistLinkNeighborLoader(datasets["HP"], [2], 2, links), [
+    refused(lambda links: DistLinkNeighborLoader(datasets["HP"], [2], links), [
         (None, {}, ValueError, r"an edge type, or \(edge type, links\); there are the types"),
         (NEW, {}, ValueError, r"takes all edges of type \('venue', 'likes', 'paper'\), but"),
     ])  # fmt: skip
@@ -137,7 +137,9 @@ def test_links(datasets):
 def test_no_links(datasets):
     """No links make no batches."""
     for links in ([[], []], torch.empty(2, 0, dtype=torch.int64)):
-        loader = DistLinkNeighborLoader(datasets["P"], [2], 2, links, neg_sampling="binary")
+        loader = DistLinkNeighborLoader(
+            datasets["P"], [2], batch_size=2, edge_label_index=links, neg_sampling="binary"
+        )
         assert len(loader) == len(list(loader)) == 0
 
 
@@ -151,7 +153,7 @@ def test_negatives(datasets, num_workers):
             kwargs["neg_sampling"] = NegativeSampling("binary", 1, *weights)
         data, links = (datasets["P"], LINKS) if link_type is None else (datasets["HP"], ONE)
         given = links if link_type is None else (link_type, links)
-        DistLinkNeighborLoader(data, [2], 2, given, **kwargs, **options)
+        DistLinkNeighborLoader(data, [2], batch_size=2, edge_label_index=given, **kwargs, **options)
 
     every, binary = torch.ones(150), {"neg_sampling": "binary"}
     refused(make, [
@@ -174,7 +176,13 @@ def test_exclusion(datasets):
     """Edges that do not exist, or do not reverse the links."""
 
     def make(link_type, exclude):
-        DistLinkNeighborLoader(datasets["HP"], [2], 2, (link_type, ONE), exclude_seed_edges=exclude)
+        DistLinkNeighborLoader(
+            datasets["HP"],
+            [2],
+            batch_size=2,
+            edge_label_index=(link_type, ONE),
+            exclude_seed_edges=exclude,
+        )
 
     refused(make, [
         (WRITES, "back", {}, ValueError, "must be False, 'self'.*got 'back'"),
@@ -189,6 +197,6 @@ def test_exclusion(datasets):
 def test_what_is_no_dataset():
     """None, or something else."""
     with pytest.raises(RuntimeError, match=r"data=None.*no client.*init_client"):
-        DistLinkNeighborLoader(None, [2], 2, LINKS)
+        DistLinkNeighborLoader(None, [2], batch_size=2, edge_label_index=LINKS)
     with pytest.raises(TypeError, match="must be a DistDataset"):
-        DistLinkNeighborLoader(twins.homogeneous(), [2], 2, LINKS)
+        DistLinkNeighborLoader(twins.homogeneous(), [2], batch_size=2, edge_label_index=LINKS)

@@ -24,7 +24,9 @@ def folder_of(tmp_path_factory):
         key = str((num_parts, edge_dir, *options.items()))
         if key not in made:
             made[key] = base / str(len(made))
-            khop.partition(twins.homogeneous(), made[key], num_parts, edge_dir=edge_dir, **options)
+            khop.partition_graph(
+                twins.homogeneous(), made[key], num_parts, edge_dir=edge_dir, **options
+            )
         return made[key]
 
     return folder_of
@@ -114,7 +116,7 @@ def test_what_is_refused(folder_of, tmp_path):
     ):
         with pytest.raises(error, match=message):
             DistClusterLoader(dataset, **options)
-    khop.partition(twins.heterogeneous(), tmp_path / "parts", 1)
+    khop.partition_graph(twins.heterogeneous(), tmp_path / "parts", 1)
     with pytest.raises(ValueError, match="takes a homogeneous graph"):
         DistClusterLoader(DistDataset().load(tmp_path / "parts", 0), assignment=CLUSTERS)
 

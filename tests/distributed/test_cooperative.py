@@ -84,8 +84,8 @@ def test_what_is_shut_down_exchanges_no_more(alone):
     assert len(dist.distributed_c10d._world.pg_map) == num_groups
     with pytest.raises(RendezvousError, match="has been shut down"):
         batch.layers[0].sources(batch.x)
-    with pytest.raises(ValueError, match="rpc_timeout must be positive"):
-        CooperativeLoader(dataset, [2], rpc_timeout=0)
+    with pytest.raises(ValueError, match="timeout must be positive"):
+        CooperativeLoader(dataset, [2], timeout=0)
 
 
 def test_a_group_is_needed(tmp_path):

@@ -27,7 +27,7 @@ def make_loader(source, devices="cpu", to_device="emulated", seeds=SEEDS, batch_
         batch_size=batch_size,
         with_edge=True,
         collect_features=True,
-        to_device=to_device,
+        device=to_device,
         seed=5,
         worker_options=MpDistSamplingWorkerOptions(1, worker_devices=devices),
     )
@@ -106,7 +106,9 @@ def test_a_device_that_fails(folder_of, tmp_path):
     (root / "part-0/node/node/half.npy").write_bytes(b"short")
     loader = make_loader(root, "emulated")
     for _ in range(2):
-        with pytest.raises(FolderError, match=r"half.npy(.|\n)*sampler process 0(.|\n)*collect_"):
+        with pytest.raises(
+            FolderError, match=r"half.npy(.|\n)*sampler process 0(.|\n)*device.collect"
+        ):
             list(loader)
     loader.shutdown()
 

@@ -42,7 +42,7 @@ def node_loaders(graph, root, seeds, devices, *, to_device=None, load=None, sub=
         num_neighbors=fanouts,
         with_edge=True,
         collect_features=True,
-        to_device=to_device,
+        device=to_device,
         worker_options=MpDistSamplingWorkerOptions(num_workers, worker_devices=devices),
         **common,
     )
@@ -135,7 +135,7 @@ def test_links(twin_root, device, graph, kind, links, options):
         edge_label_index=given,
         with_edge=True,
         collect_features=True,
-        to_device=device,
+        device=device,
         worker_options=MpDistSamplingWorkerOptions(1, worker_devices=torch_name(device)),
         **common,
     )
@@ -166,7 +166,7 @@ def test_several_partitions(twin_root, device, graph, seeds, kind, options):
                     with_edge=True,
                     collect_features=True,
                     worker_options=MpDistSamplingWorkerOptions(1, worker_devices=[device]),
-                    to_device=to_device,
+                    device=to_device,
                     **common,
                 )
             same_epoch(loader, NeighborLoader(getattr(twins, graph)(), [3, 2], seeds, **common))
@@ -179,7 +179,7 @@ def test_cached_rows_on_a_device(graph, folder_of):
     dataset = DistDataset().load(
         folder_of("frequency", 3), 0, feature_with_gpu=True, also_serve=(1, 2)
     )
-    loader = make_loader(dataset, "emulated", channel_size="400KB", num_workers=2)
+    loader = make_loader(dataset, "emulated", buffer_size="400KB", num_workers=2)
     assert jobs.same_batches(loader, reference(graph)) == len(loader)
     rows = loader.stats().rows
     assert min(rows["local"], rows["cached"], rows["remote"]) > 0
@@ -199,7 +199,7 @@ def test_samplers_need_no_torch():
 
 def make_loader(source, devices, **keywords):
     """A loader of 500 nodes, and what it shall deliver."""
-    options = {"to_device": "emulated", "batch_size": 16, "shuffle": True, "seed": 5}
+    options = {"device": "emulated", "batch_size": 16, "shuffle": True, "seed": 5}
     return DistNeighborLoader(
         source if isinstance(source, DistDataset) else DistDataset().load(source, 0),
         jobs.FANOUTS,
@@ -219,7 +219,7 @@ def reference(graph):
 
 def test_kept_batches(graph, folder_of):
     """Batches outlive their loader and its samplers, also those that found no room in the slab."""
-    loader = make_loader(folder_of("random", 1), "emulated", channel_size="200KB")
+    loader = make_loader(folder_of("random", 1), "emulated", buffer_size="200KB")
     slab = loader._backend._pool.samplers[0].device_arena
     kept = list(loader)
     assert 0 < slab.bytes_leased <= slab.capacity
@@ -245,7 +245,7 @@ def test_slots_come_back(graph, folder_of):
 def test_batch_without_room_in_the_device_arena_goes_over_the_host(graph, folder_of, size):
     """Batches that find no room take the way over the host."""
     loader = make_loader(folder_of("random", 1), ["emulated", "cpu"], num_workers=2,
-                         channel_size=size)  # fmt: skip
+                         buffer_size=size)  # fmt: skip
     assert jobs.same_batches(loader, reference(graph)) == len(loader)
     loader.shutdown()
 
@@ -261,7 +261,7 @@ def test_locked_rings(graph, folder_of):
 
 def test_killed_sampler(graph, folder_of):
     """It is started again with memory of its own; what the dead one wrote stays as it is."""
-    loader = make_loader(folder_of("random", 1), ["emulated"], channel_size="512KB")
+    loader = make_loader(folder_of("random", 1), ["emulated"], buffer_size="512KB")
     batches = []
     for number, batch in enumerate(loader):
         if number == 2:
@@ -273,7 +273,7 @@ def test_killed_sampler(graph, folder_of):
 
 
 @pytest.mark.skipif(HAS_GPU or HAS_FAKE, reason="there is a GPU")
-@pytest.mark.parametrize("option", ["worker_devices", "to_device"])
+@pytest.mark.parametrize("option", ["worker_devices", "device"])
 def test_missing_gpu_is_reported_before_processes_start(folder_of, option):
     """The trainer says so, and what for, before any process is started."""
     dataset = DistDataset().load(folder_of("random", 1), 0)
@@ -282,7 +282,7 @@ def test_missing_gpu_is_reported_before_processes_start(folder_of, option):
         DistNeighborLoader(
             dataset,
             [2],
-            to_device=to_device,
+            device=to_device,
             worker_options=MpDistSamplingWorkerOptions(1, worker_devices=[workers]),
         )
     assert jobs.khop_processes() == []
@@ -327,7 +327,7 @@ def test_pinned_memory(graph, folder_of, devices):
             seed=5,
             with_edge=True,
             collect_features=True,
-            to_device="cuda",
+            device="cuda",
             worker_options=MpDistSamplingWorkerOptions(
                 2, worker_devices=[devices, "cpu"], pin_memory=True
             ),

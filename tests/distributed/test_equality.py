@@ -120,7 +120,9 @@ def test_labels_from_a_file(graph, folder_of, tmp_path):
             graph_dir=folder_of("random", 1), whole_node_label_file=tmp_path / name
         )
         options = {"collect_features": False}
-        batch = next(iter(DistNeighborLoader(dataset, [3], graph.train_mask, 16, **options)))
+        batch = next(
+            iter(DistNeighborLoader(dataset, [3], graph.train_mask, batch_size=16, **options))
+        )
         assert torch.equal(batch.y, labels[batch.n_id])
         assert batch.x is None
 

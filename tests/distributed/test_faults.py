@@ -41,7 +41,7 @@ from support.cluster.faults import (
 @pytest.mark.parametrize("num_parts", [1, 2])
 def test_killed_samplers_are_replaced(graph, folder_of, num_parts):
     """Samplers killed in the middle of an epoch, one after the other: the same batches arrive."""
-    loader = make_loader(folder_of("random", num_parts), num_parts, channel_size=FEW_AHEAD)
+    loader = make_loader(folder_of("random", num_parts), num_parts, buffer_size=FEW_AHEAD)
     batches = []
     with within(SOON):
         for number, batch in enumerate(loader):
@@ -70,7 +70,7 @@ def test_sampler_killed_too_often(folder_of):
     Nothing is where the sampler had made all that it was asked for.
     """
     loader = make_loader(
-        folder_of("random", 1), 1, num_workers=1, max_restarts=0, channel_size=FEW_AHEAD
+        folder_of("random", 1), 1, num_workers=1, max_restarts=0, buffer_size=FEW_AHEAD
     )
     iterator = iter(loader)
     next(iterator)
@@ -85,7 +85,7 @@ def test_sampler_killed_too_often(folder_of):
 def test_standby(graph, folder_of, num_parts):
     """A process in reserve takes the dead sampler's place, and another is made ready."""
     loader = make_loader(
-        folder_of("random", num_parts), num_parts, 1, channel_size=FEW_AHEAD, standby=True
+        folder_of("random", num_parts), num_parts, 1, buffer_size=FEW_AHEAD, standby=True
     )
     standby = loader._backend._program
     batches, successors = [], []
@@ -112,7 +112,7 @@ def test_batch_that_kills_samplers(folder_of, num_workers, monkeypatch):
     monkeypatch.setattr(making, "_program", lambda *_: program)
     victim = poisoned_worker.VICTIM
     loader = make_loader(
-        folder_of("random", 1), 1, num_workers, max_restarts=1000, channel_size=FEW_AHEAD
+        folder_of("random", 1), 1, num_workers, max_restarts=1000, buffer_size=FEW_AHEAD
     )
     iterator = iter(loader)
     with (
@@ -128,7 +128,7 @@ def test_batch_that_kills_samplers(folder_of, num_workers, monkeypatch):
 def test_last_words_of_a_sampler(folder_of, capfd):
     """Of one that crashes: how it ended, what it worked on, and faulthandler's traceback."""
     loader = make_loader(
-        folder_of("random", 1), 1, num_workers=1, max_restarts=0, channel_size=FEW_AHEAD
+        folder_of("random", 1), 1, num_workers=1, max_restarts=0, buffer_size=FEW_AHEAD
     )
     iterator = iter(loader)
     next(iterator)
@@ -291,10 +291,10 @@ def test_two_iterators(graph, folder_of):
     assert jobs.same_batches([b for _, b in pairs], reference) == len(loader)
 
 
-@pytest.mark.parametrize("channel_size", [None, "256KB", "1KB"])
-def test_kept_batches(graph, folder_of, channel_size):
+@pytest.mark.parametrize("buffer_size", [None, "256KB", "1KB"])
+def test_kept_batches(graph, folder_of, buffer_size):
     """`list(loader)`: kept batches block nothing and stay as they were; rings may be too small."""
-    loader = make_loader(folder_of("random", 2), 2, channel_size=channel_size)
+    loader = make_loader(folder_of("random", 2), 2, buffer_size=buffer_size)
     with within(SOON):
         first, second = list(loader), list(loader)
     reference = make_reference(graph)

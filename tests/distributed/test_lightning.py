@@ -25,7 +25,7 @@ def parts(tmp_path_factory):
     data = Data(x=ids[:, None].float(), edge_index=torch.stack([ids, (ids + 1) % 40]))
     data.train_mask, data.val_mask = ids < 24, ids >= 32
     root = tmp_path_factory.mktemp("lightning") / "parts"
-    khop.partition(data, root, 2)
+    khop.partition_graph(data, root, 2)
     return root
 
 
@@ -101,11 +101,32 @@ def test_stages_that_do_not_exist_are_errors(parts):
         PartitionedLinkData(parts, [2], {}, labels={"val": [1]})
 
 
+@pytest.mark.parametrize("num_virtual_ranks", [None, 4])
+def test_virtual_ranks_are_of_training_alone(parts, num_virtual_ranks):
+    """The seeds of all trainers are divided by the loader; validation is as ever."""
+    from khop.lightning import PartitionedLinkData, PartitionedNodeData
+
+    options = {"batch_size": 2, "seed": 1, "num_virtual_ranks": num_virtual_ranks}
+    nodes = PartitionedNodeData(parts, [2], **options)
+    ids = torch.arange(40)
+    links = {"train": torch.stack([ids[:12], ids[:12] + 1])}
+    ends = PartitionedLinkData(parts, [2], links, labels={"train": ids[:12] + 5}, **options)
+    for module in (nodes, ends):
+        module.setup("fit")
+    train = nodes.train_dataloader()
+    assert sorted(i for b in train for i in b.input_id.tolist()) == [*range(24)]
+    assert len(train.state_dict()) == (num_virtual_ranks or 1)
+    assert len(nodes.val_dataloader().state_dict()) == 1
+    for batch in ends.train_dataloader():
+        sources = batch.n_id[batch.edge_label_index[0]]
+        assert torch.equal(batch.edge_label, sources + 5)
+
+
 def test_a_trainer_serves_the_partitions_that_are_nobodys_home(tmp_path):
     from khop.lightning.folders import open_share
 
     ids = torch.arange(40)
-    khop.partition(Data(edge_index=torch.stack([ids, ids]), num_nodes=40), tmp_path / "p", 4)
+    khop.partition_graph(Data(edge_index=torch.stack([ids, ids]), num_nodes=40), tmp_path / "p", 4)
     assert [open_share(tmp_path / "p", rank, 3).parts for rank in range(3)] == [[0], [1], [2, 3]]
     assert [open_share(tmp_path / "p", rank, 8).parts for rank in range(8)] == [
         *([[0]] * 2), *([[1]] * 2), *([[2]] * 2), *([[3]] * 2),

@@ -278,14 +278,16 @@ def test_all_edges_are_at_home_somewhere(twin_root, num_parts, strategy):
     data = twins.homogeneous()
     root = twin_root("homogeneous", num_parts, "plain", strategy)
     with twins.open_dataset(root, num_parts) as dataset:
-        loader = DistLinkNeighborLoader(dataset, [2], 100, shuffle=True, seed=1)
+        loader = DistLinkNeighborLoader(dataset, [2], batch_size=100, shuffle=True, seed=1)
         seen = [batch.n_id[batch.edge_label_index] for batch in loader]
     assert columns(torch.cat(seen, dim=1)) == columns(data.edge_index)
     data = twins.heterogeneous()
     root = twin_root("heterogeneous", num_parts, "plain", strategy)
     with twins.open_dataset(root, num_parts) as dataset:
         for edge_type in data.edge_types:
-            loader = DistLinkNeighborLoader(dataset, [2], 100, edge_type)
+            loader = DistLinkNeighborLoader(
+                dataset, [2], batch_size=100, edge_label_index=edge_type
+            )
             seen = [torch.empty(2, 0, dtype=torch.int64)]
             for batch in loader:
                 src, dst = batch[edge_type].edge_label_index

@@ -41,7 +41,7 @@ def test_small_batches_are_made_ahead_in_bulk(folder_of):
 @pytest.mark.parametrize("concurrency", [1, 4, 32])
 def test_depth_is_never_below_the_concurrency(folder_of, concurrency):
     for size in ("1KB", "256KB", "1GB", None):
-        plan = plan_of(folder_of("random", 1), 8, worker_concurrency=concurrency, channel_size=size)
+        plan = plan_of(folder_of("random", 1), 8, worker_concurrency=concurrency, buffer_size=size)
         assert plan.depth >= concurrency
         assert plan.in_bulk == (plan.depth > concurrency)
 
@@ -51,7 +51,7 @@ def test_depth_is_never_below_the_concurrency(folder_of, concurrency):
 )
 def test_rings_have_the_size_that_was_asked_for(folder_of, size, nbytes):
     """Shared among samplers, but 64 KB at least; batches ahead take half of it at most."""
-    plan = plan_of(folder_of("random", 1), 8, num_workers=2, channel_size=size)
+    plan = plan_of(folder_of("random", 1), 8, num_workers=2, buffer_size=size)
     assert plan.nbytes == nbytes
     if plan.in_bulk:
         assert plan.depth * (64 << 10) <= nbytes // 2
@@ -69,7 +69,9 @@ def test_samplers_are_told_more_than_a_socket_holds(tmp_path):
         data = DistDataset().load(tmp_path / "parts", 0)
         fanouts = dict.fromkeys(graph.edge_types, [3] + [0] * (num_hops - 1))
         seeds = ("a", torch.arange(20))
-        return DistNeighborLoader(data, fanouts, seeds, 10, worker_options=workers, seed=1)
+        return DistNeighborLoader(
+            data, fanouts, seeds, batch_size=10, worker_options=workers, seed=1
+        )
 
     one_sampler = MpDistSamplingWorkerOptions(num_workers=1)
     for ours, theirs in zip(batches(1000, one_sampler), batches(1, None), strict=True):
@@ -88,7 +90,7 @@ def test_a_dataset_leaves_no_descriptor(folder_of, num_parts):
     for _ in range(2):  # what the first opens, libraries may keep
         before = descriptors()
         data = DistDataset().load(folder_of("random", num_parts), 0, also_serve=range(1, num_parts))
-        loader = DistNeighborLoader(data, [3], None, 500)
+        loader = DistNeighborLoader(data, [3], None, batch_size=500)
         assert len(list(loader)) == 1
         del data, loader
         shutdown_worker_group()

@@ -60,7 +60,7 @@ def test_batches_are_those_in_memory(folder_of, some_parts, order):
             for method in ([4, 3], Labor([4, 3]), Ladies([9, 9]), PinSage(3, num_layers=2)):
                 ours = DistNeighborLoader(dataset, method, SEEDS, **ALL, **COMMON)
                 twins.same_epochs(ours, NeighborLoader(data, method, SEEDS, **COMMON))
-            ours = DistNeighborLoader(dataset, [4, 3], SEEDS, with_weight=True, **ALL, **COMMON)
+            ours = DistNeighborLoader(dataset, [4, 3], SEEDS, weight_attr=True, **ALL, **COMMON)
             twins.same_epochs(ours, NeighborLoader(data, [4, 3], SEEDS, **weighted))
             ours = DistSubGraphLoader(dataset, SEEDS, [3], **ALL, **COMMON)
             twins.same_epochs(ours, SubGraphLoader(data, SEEDS, [3], **COMMON))

@@ -131,8 +131,8 @@ def test_copies_that_the_user_does_not_wait_for(gpu, graph, folder_of, to_device
         batch_size=16,
         seed=5,
         collect_features=True,
-        to_device=to_device,
-        worker_options=MpDistSamplingWorkerOptions(1, pin_memory=True, channel_size="300KB"),
+        device=to_device,
+        worker_options=MpDistSamplingWorkerOptions(1, pin_memory=True, buffer_size="300KB"),
     )
     copies = []
     for batch in loader:
@@ -189,7 +189,7 @@ def test_a_driver_that_refuses(gpu, monkeypatch):
     launched = []
     monkeypatch.setattr(torch, "ones", lambda *size, device: launched.append(device))
     gpu.refuses = True
-    with pytest.raises(RuntimeError, match=r"cudaHostRegister failed for 8192 bytes.*channel_size"):
+    with pytest.raises(RuntimeError, match=r"cudaHostRegister failed for 8192 bytes.*buffer_size"):
         pinning(TargetDevice("cuda:1", pin_memory=True))(make_ring())
     assert launched == [torch.device("cuda", 1)]
 

@@ -35,7 +35,7 @@ def with_fault(loader, fault, at=(1, 9)):
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_servers_that_die_come_back(graph, folder_of, num_workers, number):
     """However it ends, a server is there again at its place, and what was asked is asked again."""
-    loader = make_loader(folder_of("random", 2), 2, num_workers, channel_size=FEW_AHEAD)
+    loader = make_loader(folder_of("random", 2), 2, num_workers, buffer_size=FEW_AHEAD)
     service = loader.data.service()
     before, kills = service.endpoints(), []
 
@@ -58,7 +58,7 @@ def test_servers_that_die_come_back(graph, folder_of, num_workers, number):
 def test_server_that_never_works_again(folder_of, monkeypatch):
     """One that dies whenever it is started is given up: an exception that says how it ended."""
     monkeypatch.setattr(supervisor, "_MAX_IN_A_ROW", 3)
-    loader = make_loader(folder_of("random", 2), 2, channel_size=FEW_AHEAD)
+    loader = make_loader(folder_of("random", 2), 2, buffer_size=FEW_AHEAD)
     iterator = iter(loader)
     next(iterator)
     over = threading.Event()
@@ -88,7 +88,7 @@ def test_server_that_never_works_again(folder_of, monkeypatch):
 
 def test_server_whose_place_is_not_safe_any_more(graph, folder_of):
     """Its folder has been opened to others: it comes back in another, and samplers are told."""
-    loader = make_loader(folder_of("random", 2), 2, channel_size=FEW_AHEAD)
+    loader = make_loader(folder_of("random", 2), 2, buffer_size=FEW_AHEAD)
     before = loader.data.service().endpoints()[1]
 
     def kill():
@@ -108,7 +108,7 @@ def test_server_whose_place_is_not_safe_any_more(graph, folder_of):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_server_that_stops_for_a_while(graph, folder_of, num_workers):
     """Longer than heartbeats allow: it is lost, comes back and answers."""
-    loader = make_loader(folder_of("random", 2), 2, num_workers, channel_size=FEW_AHEAD)
+    loader = make_loader(folder_of("random", 2), 2, num_workers, buffer_size=FEW_AHEAD)
     timers = []
 
     def stop():
@@ -129,8 +129,8 @@ def test_server_that_stops_for_a_while(graph, folder_of, num_workers):
     ("seconds", "state"), [(1, "is connected, but gave no answer in 1"), (5, "unreachable for")]
 )
 def test_server_that_stops_for_good(folder_of, seconds, state):
-    """After `rpc_timeout`, and the error says what is known of the server."""
-    loader = make_loader(folder_of("random", 2), 2, 1, channel_size=FEW_AHEAD, rpc_timeout=seconds)
+    """After `timeout`, and the error says what is known of the server."""
+    loader = make_loader(folder_of("random", 2), 2, 1, buffer_size=FEW_AHEAD, timeout=seconds)
     iterator = iter(loader)
     next(iterator)
     for pid in server_pids(loader):

@@ -42,7 +42,7 @@ def folder_without(tmp_path_factory, graph):
     def folder_without(num_parts):
         root = tmp_path_factory.getbasetemp() / f"without-{num_parts}"
         if not root.exists():
-            khop.partition(jobs.make_graph(), root, num_parts)
+            khop.partition_graph(jobs.make_graph(), root, num_parts)
         return root
 
     return folder_without
@@ -146,7 +146,7 @@ def test_faults_of_a_store(folder_without, tmp_path, num_parts):
     dataset = load(folder_without(num_parts), num_parts, stores_in(tmp_path))
     nodes = ids_of_part(dataset, num_parts - 1)[:8]
     (tmp_path / f"fail-{nodes[2]}").touch()
-    loader = single(dataset, nodes, rpc_timeout=1.0)
+    loader = single(dataset, nodes, timeout=1.0)
     epoch = iter(loader)
     assert [next(epoch).n_id.item() for _ in range(2)] == nodes[:2]
     # The trainer has imported sqlite3: of its own processes it takes any type that is there.
@@ -158,7 +158,7 @@ def test_faults_of_a_store(folder_without, tmp_path, num_parts):
     epoch = iter(loader)
     assert [next(epoch).n_id.item() for _ in range(5)] == nodes[:5]
     late = RowStoreError if num_parts == 1 else PartitionUnavailableError
-    with pytest.raises(late, match=r"more than the 1 s that a request may take \(rpc_timeout\)"):
+    with pytest.raises(late, match=r"more than the 1 s that a request may take \(timeout\)"):
         next(epoch)
     (tmp_path / f"hold-{nodes[0]}").touch()
     given_up = iter(loader)

@@ -239,7 +239,7 @@ def node_loaders(graph, dataset):
     data = getattr(twins, graph)()
 
     def distributed(nodes, num_neighbors=(), **options):
-        return DistNeighborLoader(dataset, num_neighbors, nodes, 4, seed=3, **options)
+        return DistNeighborLoader(dataset, num_neighbors, nodes, batch_size=4, seed=3, **options)
 
     def in_memory(nodes, num_neighbors=(), **options):
         return NeighborLoader(data, num_neighbors, nodes, batch_size=4, seed=3, **options)
@@ -252,7 +252,9 @@ def link_loaders(graph, dataset):
     data = getattr(twins, graph)()
 
     def distributed(links, **options):
-        return DistLinkNeighborLoader(dataset, [], 3, links, seed=3, **options)
+        return DistLinkNeighborLoader(
+            dataset, [], batch_size=3, edge_label_index=links, seed=3, **options
+        )
 
     def in_memory(links, **options):
         return LinkNeighborLoader(data, [], links, batch_size=3, seed=3, **options)

@@ -47,7 +47,7 @@ def test_idle_only_while_an_epoch_is_open(folder_of):
     """Samplers that are ahead of a slow trainer are idle; between epochs they do not count."""
     # No room for batches ahead: the next is asked for when one is taken.
     loader = jobs.make_loader(
-        folder_of("random", 1), 1, 1, channel_size=1 << 16, worker_concurrency=1
+        folder_of("random", 1), 1, 1, buffer_size=1 << 16, worker_concurrency=1
     )
     for _ in loader:
         time.sleep(0.03)
@@ -60,7 +60,7 @@ def test_idle_only_while_an_epoch_is_open(folder_of):
 
 def test_no_room_in_the_ring(folder_of):
     """Batches that had to get memory of their own are counted."""
-    loader = jobs.make_loader(folder_of("random", 1), 1, 1, channel_size=1 << 16)
+    loader = jobs.make_loader(folder_of("random", 1), 1, 1, buffer_size=1 << 16)
     kept = list(loader)
     assert 0 < loader.stats().overflows <= len(kept)
     assert "without room in the ring" in loader.stats().summary()

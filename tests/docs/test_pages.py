@@ -76,7 +76,7 @@ def names_of_a_reader(graph):
 def test_code_runs(page, graph, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if page not in IN_README:
-        khop.partition(graph, "parts", 1)
+        khop.partition_graph(graph, "parts", 1)
     before = jobs.resources()
     names = names_of_a_reader(graph)
     for block in fenced.blocks(page):

@@ -41,24 +41,26 @@ def same_epochs(loader, other, graph):
     torch.manual_seed(11)
     edges = set(zip(*graph["edge_index"].tolist(), strict=True))
     for batch, twin in zip(ours, other, strict=True):
-        for name in ("n_id", "edge_index", "x", "y", "input_id"):
+        for name in ("edge_index", "x", "y"):
             assert torch.equal(batch[name], twin[name]), name
+        assert torch.equal(batch.node, twin.n_id)
+        assert torch.equal(batch.batch, twin.n_id[: twin.batch_size])
         assert batch.batch_size == twin.batch_size
-        assert batch.num_sampled_nodes == twin.num_sampled_nodes
-        assert batch.num_sampled_edges == twin.num_sampled_edges
+        assert batch.num_sampled_nodes.tolist() == twin.num_sampled_nodes
+        assert batch.num_sampled_edges.tolist() == twin.num_sampled_edges
         check_batch(batch, graph, edges)
     return len(ours)
 
 
 def check_batch(batch, graph, edges):
     """Attributes are the graph's; edges run from drawn neighbours to who drew them."""
-    assert torch.equal(batch.x, graph["x"][batch.n_id])
-    assert torch.equal(batch.y, graph["y"][batch.n_id])
-    neighbor, drawer = batch.n_id[batch.edge_index]
+    assert torch.equal(batch.x, graph["x"][batch.node])
+    assert torch.equal(batch.y, graph["y"][batch.node])
+    neighbor, drawer = batch.node[batch.edge_index]
     assert set(zip(drawer.tolist(), neighbor.tolist(), strict=True)) <= edges
     degree = torch.bincount(graph["edge_index"][0], minlength=products.NUM_NODES)
     drawn = torch.bincount(batch.edge_index[1], minlength=batch.batch_size)[: batch.batch_size]
-    assert torch.equal(drawn, degree[batch.n_id[: batch.batch_size]].clamp(max=FANOUTS[0]))
+    assert torch.equal(drawn, degree[batch.batch].clamp(max=FANOUTS[0]))
 
 
 def job_worker(arguments):

@@ -13,7 +13,7 @@ GUIDE = Path(
         Path(__file__).parents[3] / "shared/reference/glt-distributed-training.txt",
     )
 )
-OURS, THEIRS = "import khop as glt", "import graphlearn_torch as glt"
+OURS, THEIRS = "import khop.glt as glt", "import graphlearn_torch as glt"
 
 
 def lines_of(text):

@@ -91,7 +91,7 @@ def test_shuffled_batches_are_whole_clusters():
 
 
 def test_parts_of_a_folder_are_clusters(tmp_path):
-    khop.partition(GRAPH, tmp_path / "parts", num_parts=3)
+    khop.partition_graph(GRAPH, tmp_path / "parts", num_parts=3)
     clusters = ClusterData(GRAPH, 3, assignment=tmp_path / "parts")
     dataset = khop.distributed.DistDataset.from_folder(tmp_path / "parts")
     bounds = dataset.opened.meta.node_types[0].bounds
@@ -103,7 +103,7 @@ def test_parts_of_a_folder_are_clusters(tmp_path):
 
 def test_clusters_that_a_folder_keeps(tmp_path):
     """Those of `cluster_ids`, whatever its parts and the order of their rows."""
-    khop.partition(GRAPH, tmp_path / "parts", 3, cluster_ids=5, order="degree")
+    khop.partition_graph(GRAPH, tmp_path / "parts", 3, cluster_ids=5, order="degree")
     folder = khop.partition.PartitionFolder(tmp_path / "parts")
     kept = np.empty(40, np.int64)
     for part in range(3):

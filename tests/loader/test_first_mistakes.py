@@ -31,7 +31,7 @@ def hetero():
 @pytest.fixture(scope="module")
 def folder(data, tmp_path_factory):
     root = tmp_path_factory.mktemp("mistakes") / "parts"
-    khop.partition(data, root, 2)
+    khop.partition_graph(data, root, 2)
     return root
 
 
@@ -132,7 +132,7 @@ PARTITIONED = {
     ),
     "no neighbours' ids": (lambda f, d: DistNeighborLoader(d, Labor([2])), "neighbor_ids=True"),
     "no servers": (lambda f, d: DistNeighborLoader(None, [2]), "Call init_client first"),
-    "the folder is there": (lambda f, d: khop.partition(Data(), f, 2), "pass overwrite=True"),
+    "the folder is there": (lambda f, d: khop.partition_graph(Data(), f, 2), "pass overwrite=True"),
     "no folder to open": (
         lambda f, d: DistDataset.from_folder(f / "x"),
         "make one with `khop part",
@@ -142,30 +142,33 @@ PARTITIONED = {
         r"it has no meta\.json\. Make one with",
     ),
     "parts in words": (
-        lambda f, d: khop.partition(Data(), f / "x", "2"),
+        lambda f, d: khop.partition_graph(Data(), f / "x", "2"),
         r"num_parts must be an integer, 2 for example \(got '2'\)",
     ),
     "nowhere to write to": (
-        lambda f, d: khop.partition(Data(), None, 2),
+        lambda f, d: khop.partition_graph(Data(), None, 2),
         r"call khop\.partition\(data, 'parts', num_parts=2\)",
     ),
     "folder and graph swapped": (
-        lambda f, d: khop.partition(f / "x", Data(), 2),
+        lambda f, d: khop.partition_graph(f / "x", Data(), 2),
         r"output_dir must be the path .* \(got <class 'torch_geometric",
     ),
     "a method that is not there": (
-        lambda f, d: khop.partition(Data(), f / "x", 2, method="metys"),
+        lambda f, d: khop.partition_graph(Data(), f / "x", 2, method="metys"),
         r"method must be one of 'assigned', .*'stream', or a subclass of .* \(got 'metys'\)",
     ),
     "an option that is not there": (
-        lambda f, d: khop.partition(Data(), f / "x", 2, time_atr="t"),
+        lambda f, d: khop.partition_graph(Data(), f / "x", 2, time_atr="t"),
         r"no option 'time_atr' of method='random': there are \[.*'time_attr'",
     ),
     "another name of an option": (
-        lambda f, d: khop.partition(Data(), f / "x", 2, method="frequency", fanout=[3]),
+        lambda f, d: khop.partition_graph(Data(), f / "x", 2, method="frequency", fanout=[3]),
         r"no option 'fanout' of method='frequency': there are \[.*'num_neighbors'",
     ),
-    "a path to partition": (lambda f, d: khop.partition(f, f / "x", 2), "command `khop partition`"),
+    "a path to partition": (
+        lambda f, d: khop.partition_graph(f, f / "x", 2),
+        "command `khop partition`",
+    ),
 }
 
 

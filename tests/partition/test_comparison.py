@@ -34,7 +34,7 @@ def test_reports_are_those_of_the_folders(tmp_path, data):
         own = {"balance": options["balance"]} if method == "stream" else {}
         if method == "frequency":
             own = {**DRAWN, "cache_ratio": 0.1, "base": base or None}
-        khop.partition(data, tmp_path / of.method, 3, method=method, seed=2, **own)
+        khop.partition_graph(data, tmp_path / of.method, 3, method=method, seed=2, **own)
         folder = PartitionFolder(tmp_path / of.method)
         assert of.report == CutReport.of(folder, [3, 2], batch_size=8)
     cut = {of.method: of.report.edge_cut for of in found.methods}
@@ -49,7 +49,7 @@ def test_several_types(tmp_path):
     found = compare_methods(data, 2, ["random", "stream"], edge_dir="out")
     assert [of.report.remote for of in found.methods] == [None, None]
     (of,) = compare_methods(data, 2, ["random"], seeds=("paper", None), **DRAWN).methods
-    khop.partition(data, tmp_path / "parts", 2)
+    khop.partition_graph(data, tmp_path / "parts", 2)
     folder = PartitionFolder(tmp_path / "parts")
     assert of.report == CutReport.of(folder, [3, 2], batch_size=8, seed_type="paper")
 

@@ -1,4 +1,4 @@
-"""`khop.partition(...)`: a graph cut in one call."""
+"""`khop.partition_graph(...)`: a graph cut in one call."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ def ring():
 
 
 def test_the_package_can_be_called(ring, tmp_path):
-    summary = khop.partition(ring, tmp_path / "parts", num_parts=4)
+    summary = khop.partition_graph(ring, tmp_path / "parts", num_parts=4)
     assert summary.nodes == [10, 10, 10, 10]
     assert verify_folder(tmp_path / "parts") == []
     assert khop.partition.RandomPartitioner.__name__ == "RandomPartitioner"
 
 
 def test_frequency_has_defaults_and_options(ring, tmp_path):
-    khop.partition(ring, tmp_path / "a", 2, method="frequency")
+    khop.partition_graph(ring, tmp_path / "a", 2, method="frequency")
     method = PartitionFolder(tmp_path / "a").meta.method
     assert (method["num_neighbors"], method["batch_size"]) == ([15, 10, 5], 1024)
     options = {"num_neighbors": [2], "batch_size": 8, "cache_ratio": 0.1}
-    summary = khop.partition(ring, tmp_path / "b", 2, method="frequency", edge_dir="out", **options)
+    summary = khop.partition_graph(
+        ring, tmp_path / "b", 2, method="frequency", edge_dir="out", **options
+    )
     assert summary.edge_dir == "out"
     assert all(0 < cached <= 4 for cached in summary.cached)
 
@@ -40,9 +42,9 @@ def test_method_may_be_ones_own(ring, tmp_path):
         def assign_nodes(self, node_type):
             return (np.arange(40) >= 20).astype(np.int32)
 
-    assert khop.partition(ring, tmp_path / "parts", 2, method=Halves).edge_cut == pytest.approx(
-        0.05
-    )
+    assert khop.partition_graph(
+        ring, tmp_path / "parts", 2, method=Halves
+    ).edge_cut == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_options_that_do_not_fit_are_errors(ring, tmp_path, options, message):
 def test_tables_of_folder_and_dataset(ring, tmp_path):
     """Names in a folder are not trusted: they are escaped in notebooks."""
     ring["<b>"] = torch.zeros(40)
-    summary = khop.partition(ring, tmp_path / "parts", 2)
+    summary = khop.partition_graph(ring, tmp_path / "parts", 2)
     assert "40; 20 to 20 a part" in str(summary)
     assert "<td" in summary._repr_html_()
     dataset = DistDataset.from_folder(tmp_path / "parts", 1)

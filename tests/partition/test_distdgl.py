@@ -161,7 +161,7 @@ def test_there_and_back(tmp_path, graph):
     """Every file of the folder is the same again; only the method differs."""
     data = getattr(twins, graph)()
     options = {"time_attr": "time", "weight_attr": "edge_weight", "neighbor_ids": True}
-    khop.partition(data, tmp_path / "first", 3, seed=4, **options)
+    khop.partition_graph(data, tmp_path / "first", 3, seed=4, **options)
     to_distdgl(tmp_path / "first", tmp_path / "dgl")
     from_distdgl(tmp_path / "dgl", tmp_path / "again", **options)
     assert files_of(tmp_path / "again") == files_of(tmp_path / "first")
@@ -174,7 +174,7 @@ def test_bfloat16_and_empty_rows_there_and_back(tmp_path):
     data["user"].none = torch.empty(6, 0)
     data["item"].num_nodes = 1
     data["user", "buys", "item"].edge_index = torch.zeros(2, 4, dtype=torch.int64)
-    khop.partition(data, tmp_path / "first", 2)
+    khop.partition_graph(data, tmp_path / "first", 2)
     to_distdgl(tmp_path / "first", tmp_path / "dgl")
     from_distdgl(tmp_path / "dgl", tmp_path / "again")
     assert files_of(tmp_path / "again") == files_of(tmp_path / "first")
@@ -183,7 +183,7 @@ def test_bfloat16_and_empty_rows_there_and_back(tmp_path):
 
 def test_what_is_written_is_what_the_layout_says(tmp_path, hetero):
     """A part's files, byte for byte, as the plain writer has them without halo edges."""
-    khop.partition(hetero, tmp_path / "parts", 2)
+    khop.partition_graph(hetero, tmp_path / "parts", 2)
     to_distdgl(tmp_path / "parts", tmp_path / "dgl", graph_name="toy")
     owners = owners_of(tmp_path / "parts")
     nodes = {
@@ -358,16 +358,16 @@ def test_attributes_that_differ_between_parts(tmp_path, rows, message):
 
 
 def test_what_distdgl_has_no_way_to_say(tmp_path, make_data):
-    khop.partition(make_data(), tmp_path / "out", 2, edge_dir="out")
+    khop.partition_graph(make_data(), tmp_path / "out", 2, edge_dir="out")
     with pytest.raises(ValueError, match="--edge-dir in"):
         to_distdgl(tmp_path / "out", tmp_path / "dgl")
     data = HeteroData()
     data["a:b"].num_nodes = 4
     data["a:b", "to", "a:b"].edge_index = torch.zeros(2, 1, dtype=torch.int64)
-    khop.partition(data, tmp_path / "colon", 2)
+    khop.partition_graph(data, tmp_path / "colon", 2)
     with pytest.raises(ValueError, match="name 'a:b' holds one of"):
         to_distdgl(tmp_path / "colon", tmp_path / "dgl")
-    khop.partition(make_data(), tmp_path / "in", 2)
+    khop.partition_graph(make_data(), tmp_path / "in", 2)
     for name in ("", "a/b", ".hidden"):
         with pytest.raises(ValueError, match="cannot be the name of a graph"):
             to_distdgl(tmp_path / "in", tmp_path / "dgl", graph_name=name)

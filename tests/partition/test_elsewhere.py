@@ -52,9 +52,9 @@ class Elsewhere(Workspace):
 @pytest.mark.parametrize("case", CASES)
 def test_pickled_steps_write_the_same_folder(tmp_path, monkeypatch, case):
     make, options = CASES[case]
-    khop.partition(make(), tmp_path / "whole", 3, **options)
+    khop.partition_graph(make(), tmp_path / "whole", 3, **options)
     monkeypatch.setattr(base, "open_workspace", lambda partitioner: Elsewhere())
-    khop.partition(make(), tmp_path / "pickled", 3, **options)
+    khop.partition_graph(make(), tmp_path / "pickled", 3, **options)
     assert files_of(tmp_path / "pickled") == files_of(tmp_path / "whole")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["pickled", "whole"]
 
@@ -167,7 +167,7 @@ def test_a_cluster_is_not_looked_for(tmp_path, monkeypatch, ray, on, named):
     if named is not None:
         monkeypatch.setenv("RAY_ADDRESS", named)
     with pytest.raises(ValueError, match=r"needs the address of a cluster.*--ray HOST:6379"):
-        khop.partition(CASES["homogeneous"][0](), tmp_path / "f", 2, on=on)
+        khop.partition_graph(CASES["homogeneous"][0](), tmp_path / "f", 2, on=on)
     assert ray.joined == []
 
 
@@ -187,10 +187,10 @@ def test_a_cluster_is_joined_at_its_address(tmp_path, monkeypatch, ray, capsys):
 
 def test_an_engine_that_is_not_there(tmp_path, monkeypatch, capsys):
     with pytest.raises(ValueError, match=r"on must be 'ray', .*got 'spark'"):
-        khop.partition(CASES["homogeneous"][0](), tmp_path / "f", 2, on="spark")
+        khop.partition_graph(CASES["homogeneous"][0](), tmp_path / "f", 2, on="spark")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"needs package ray: pip install ray"):
-        khop.partition(CASES["homogeneous"][0](), tmp_path / "f", 2, on="ray")
+        khop.partition_graph(CASES["homogeneous"][0](), tmp_path / "f", 2, on="ray")
     words = ["partition", "nothing", str(tmp_path / "f"), "--num-parts", "2", "--on", "ray"]
     assert main(words) == 2
     assert "--on ray) needs package ray: pip install ray" in capsys.readouterr().err

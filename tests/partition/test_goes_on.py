@@ -50,7 +50,7 @@ def ended(root, step, done, how=None):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         try:
-            khop.partition(graph(), root, 3, **OPTIONS, progress=die)
+            khop.partition_graph(graph(), root, 3, **OPTIONS, progress=die)
         finally:
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -65,13 +65,13 @@ STEPS = [
 
 def test_killed_at_each_step_it_goes_on(tmp_path):
     """One run that is killed at one step after the other, each time a little later."""
-    khop.partition(graph(), tmp_path / "whole", 3, neighbor_ids=True, weight_attr="w")
+    khop.partition_graph(graph(), tmp_path / "whole", 3, neighbor_ids=True, weight_attr="w")
     root, told = tmp_path / "f", []
     for step in STEPS:
         assert ended(root, *step), step
         assert not root.exists()
         assert len(left_overs(root)) == 2
-    khop.partition(graph(), root, 3, **OPTIONS, progress=lambda *args: told.append(args[0]))
+    khop.partition_graph(graph(), root, 3, **OPTIONS, progress=lambda *args: told.append(args[0]))
     assert files_of(root) == files_of(tmp_path / "whole")
     assert verify_folder(root) == []
     assert left_overs(root) == []
@@ -91,9 +91,9 @@ def test_a_damaged_stage_file_is_found(tmp_path, step):
             content[place] ^= 1
         file.write_bytes(content)
     with pytest.raises(ValueError, match=r"stage file .* is damaged.*run the same again"):
-        khop.partition(graph(), tmp_path / "f", 3, **OPTIONS)
+        khop.partition_graph(graph(), tmp_path / "f", 3, **OPTIONS)
     assert list(tmp_path.iterdir()) == []
-    khop.partition(graph(), tmp_path / "f", 3, **OPTIONS)
+    khop.partition_graph(graph(), tmp_path / "f", 3, **OPTIONS)
     assert verify_folder(tmp_path / "f") == []
 
 
@@ -106,7 +106,7 @@ def test_a_damaged_array_of_the_folder_is_found(tmp_path):
     for file in half.glob("part-0/edge/*/indices.npy"):
         file.write_bytes(file.read_bytes()[:-1])
     # A complete array that is too short: the work begins anew.
-    khop.partition(graph(), tmp_path / "f", 3, **OPTIONS)
+    khop.partition_graph(graph(), tmp_path / "f", 3, **OPTIONS)
     assert verify_folder(tmp_path / "f") == []
 
 
@@ -125,10 +125,10 @@ def test_other_arguments_begin_anew_and_leave_it(tmp_path, source, changed):
     root = tmp_path / "f"
     assert ended(root, "splitting", 2)
     kept = left_overs(root)
-    khop.partition(source, root, 3, **{**OPTIONS, **changed})
+    khop.partition_graph(source, root, 3, **{**OPTIONS, **changed})
     assert verify_folder(root) == []
     assert left_overs(root) == kept
-    khop.partition(graph(), root, 3, overwrite=True, clean=True)
+    khop.partition_graph(graph(), root, 3, overwrite=True, clean=True)
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
@@ -152,9 +152,9 @@ def test_two_processes_do_not_share_a_run(tmp_path):
         if what.startswith("splitting") and now == 1:
             assert left_overs(tmp_path / "f") == []  # they are in use
             with pytest.raises(BlockingIOError, match="another process partitions the same graph"):
-                khop.partition(graph(), tmp_path / "f", 3, **OPTIONS)
+                khop.partition_graph(graph(), tmp_path / "f", 3, **OPTIONS)
 
-    khop.partition(graph(), tmp_path / "f", 3, **OPTIONS, progress=again)
+    khop.partition_graph(graph(), tmp_path / "f", 3, **OPTIONS, progress=again)
     assert verify_folder(tmp_path / "f") == []
 
 
@@ -165,17 +165,19 @@ def test_after_errors_that_may_pass_it_goes_on(tmp_path, error):
             raise error
 
     with pytest.raises(error):
-        khop.partition(graph(), tmp_path / "f", 3, **OPTIONS, progress=fail)
+        khop.partition_graph(graph(), tmp_path / "f", 3, **OPTIONS, progress=fail)
     assert len(left_overs(tmp_path / "f")) == 2
     told = []
-    khop.partition(graph(), tmp_path / "f", 3, **OPTIONS, progress=lambda *a: told.append(a[:2]))
+    khop.partition_graph(
+        graph(), tmp_path / "f", 3, **OPTIONS, progress=lambda *a: told.append(a[:2])
+    )
     assert min(now for what, now in told if what.startswith("splitting")) == 3
 
 
 def test_after_bad_input_nothing_stays(tmp_path):
     source = GraphSource.from_arrays(4, np.array([[0, 1], [1, 9]]))
     with pytest.raises(IndexError, match="edge 1 joins node"):
-        khop.partition(source, tmp_path / "f", 2, memory="30KB")
+        khop.partition_graph(source, tmp_path / "f", 2, memory="30KB")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -187,7 +189,7 @@ def test_stage_files_lie_where_tmp_says(tmp_path):
         if what.startswith("splitting"):
             seen.extend(p.name for p in (tmp_path / "tmp").iterdir())
 
-    khop.partition(graph(), tmp_path / "f", 3, **OPTIONS, tmp=tmp_path / "tmp", progress=look)
+    khop.partition_graph(graph(), tmp_path / "f", 3, **OPTIONS, tmp=tmp_path / "tmp", progress=look)
     assert len(set(seen)) == 1
     assert list((tmp_path / "tmp").iterdir()) == []
 
@@ -207,7 +209,7 @@ def test_stage_files_lie_where_tmp_says(tmp_path):
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
-        khop.partition(graph(), tmp_path / "f", 3, jobs=options.pop("jobs", 1), **options)
+        khop.partition_graph(graph(), tmp_path / "f", 3, jobs=options.pop("jobs", 1), **options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -215,9 +217,9 @@ def test_a_row_that_memory_does_not_hold_is_refused(tmp_path):
     """All edges have one destination: its row is sorted at once."""
     star = GraphSource.from_arrays(60, np.stack([np.arange(900) % 60, np.zeros(900, np.int64)]))
     with pytest.raises(ValueError, match=r"a node has 900 edges of type .*raise the memory"):
-        khop.partition(star, tmp_path / "f", 3, memory="30KB", jobs=1)
+        khop.partition_graph(star, tmp_path / "f", 3, memory="30KB", jobs=1)
     assert list(tmp_path.iterdir()) == []
-    khop.partition(star, tmp_path / "f", 3, memory="50KB", jobs=1)
+    khop.partition_graph(star, tmp_path / "f", 3, memory="50KB", jobs=1)
 
 
 def test_a_disk_that_is_too_small_is_refused(tmp_path, monkeypatch):
@@ -226,13 +228,13 @@ def test_a_disk_that_is_too_small_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr("khop.partition.out_of_core.plan.shutil.disk_usage", lambda folder: Usage)
     with pytest.raises(ValueError, match=r"has 1000 B free, but partitioning writes .* KiB there"):
-        khop.partition(graph(), tmp_path / "f", 3, **OPTIONS)
+        khop.partition_graph(graph(), tmp_path / "f", 3, **OPTIONS)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_plan_is_near_what_is_written(tmp_path):
     plans = []
-    khop.partition(graph(), tmp_path / "f", 3, **OPTIONS, on_plan=plans.append)
+    khop.partition_graph(graph(), tmp_path / "f", 3, **OPTIONS, on_plan=plans.append)
     written = sum(f.stat().st_size for f in (tmp_path / "f").rglob("*.npy"))
     assert written / 1.5 < plans[0].output_bytes < written * 1.5
     assert "60 nodes, 900 edges: reads " in str(plans[0])
@@ -261,7 +263,7 @@ def test_a_disk_that_gets_full_keeps_what_is_done(tmp_path):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (7000, 7000))
         try:
-            khop.partition(graph(), tmp_path / "f", 3, **OPTIONS)
+            khop.partition_graph(graph(), tmp_path / "f", 3, **OPTIONS)
         except OSError as error:
             Path(tmp_path / "error").write_text(f"{error.errno} {error.strerror}")
         finally:
@@ -271,7 +273,7 @@ def test_a_disk_that_gets_full_keeps_what_is_done(tmp_path):
     assert said.startswith(f"{errno.EFBIG} cannot write")
     assert "stage file" in said
     assert "run the same again to go on" in said
-    khop.partition(graph(), tmp_path / "f", 3, **OPTIONS)
+    khop.partition_graph(graph(), tmp_path / "f", 3, **OPTIONS)
     assert verify_folder(tmp_path / "f") == []
     assert sorted(p.name for p in tmp_path.iterdir()) == ["error", "f"]
 

@@ -24,7 +24,7 @@ def test_what_is_not_one_row_a_node_is_listed(tmp_path):
     """An `x` one row too short, ids of a split as OGB has them, a matrix, a number, a name."""
     data = ring(x=torch.zeros(4, 2), train_idx=torch.tensor([1, 3]), classes=3, name="ring")
     data.matrix, data.y = torch.zeros(7, 7), torch.arange(5)
-    summary = khop.partition(data, tmp_path / "out", 2)
+    summary = khop.partition_graph(data, tmp_path / "out", 2)
     rows = "not a row for each of 5 nodes or of 5 edges"
     assert summary.left_out == {
         "x": f"has shape [4, 2], {rows}",
@@ -39,7 +39,7 @@ def test_what_is_not_one_row_a_node_is_listed(tmp_path):
 
 
 def test_nothing_is_listed_where_all_is_kept(tmp_path):
-    summary = khop.partition(ring(), tmp_path / "out", 2)
+    summary = khop.partition_graph(ring(), tmp_path / "out", 2)
     assert summary.left_out == {}
     assert "left out" not in str(summary)
     assert "left_out" not in PartitionFolder(tmp_path / "out").meta.summary
@@ -61,7 +61,7 @@ def test_types_are_named():
 
 
 def test_a_forged_list_is_text_or_nothing(tmp_path):
-    khop.partition(ring(name="a"), tmp_path / "out", 1)
+    khop.partition_graph(ring(name="a"), tmp_path / "out", 1)
     for content in (["x"], 5, {"x": {"y": 1}}):
         forge(tmp_path / "out", lambda meta, c=content: meta["summary"].update(left_out=c))
         found = FolderSummary.of(PartitionFolder(tmp_path / "out")).left_out
@@ -79,7 +79,7 @@ def test_a_forged_list_is_text_or_nothing(tmp_path):
 def test_a_split_that_is_none(tmp_path, name, message):
     """What there is, and what to do."""
     data = ring(train_idx=torch.tensor([1, 3]), y=torch.arange(5), seen=torch.ones(5).bool())
-    khop.partition(data, tmp_path / "out", 2)
+    khop.partition_graph(data, tmp_path / "out", 2)
     with pytest.raises(KeyError, match=message):
         PartitionFolder(tmp_path / "out").split("node", name)
 
@@ -90,7 +90,7 @@ def test_masks_of_numbers_are_refused(tmp_path, name, dtype):
     """As loaders do: `frequency` would take all nodes as seeds, and no split would be there."""
     data = ring(**{name: torch.tensor([1, 0, 1, 0, 1], dtype=dtype)})
     with pytest.raises(TypeError, match=rf"'{name}' .* must be boolean .*data\.{name}\.bool\(\)"):
-        khop.partition(data, tmp_path / "out", 2)
+        khop.partition_graph(data, tmp_path / "out", 2)
     with pytest.raises(TypeError, match="must be boolean"):
         frequency_partition(data, tmp_path / "out", 2, [2])
     assert not (tmp_path / "out").exists()
@@ -98,14 +98,14 @@ def test_masks_of_numbers_are_refused(tmp_path, name, dtype):
 
 def test_several_splits_side_by_side_are_no_mask_of_numbers(tmp_path):
     splits = np.ones((5, 3), np.uint8)
-    assert khop.partition(ring(train_mask=splits), tmp_path / "out", 2).train_seeds is None
+    assert khop.partition_graph(ring(train_mask=splits), tmp_path / "out", 2).train_seeds is None
 
 
 def test_a_graph_without_training_nodes_says_so(tmp_path):
     """And that `frequency` took all nodes as seeds."""
-    lines = dict(khop.partition(ring(), tmp_path / "a", 2).lines())
+    lines = dict(khop.partition_graph(ring(), tmp_path / "a", 2).lines())
     assert lines["training seeds"] == "no 'train_mask' among the attributes of nodes"
-    lines = dict(khop.partition(ring(), tmp_path / "b", 2, method="frequency").lines())
+    lines = dict(khop.partition_graph(ring(), tmp_path / "b", 2, method="frequency").lines())
     assert lines["training seeds"] == "no 'train_mask': all nodes count as seeds"
     mask = torch.arange(5) < 2
-    assert khop.partition(ring(train_mask=mask), tmp_path / "c", 2).train_seeds is not None
+    assert khop.partition_graph(ring(train_mask=mask), tmp_path / "c", 2).train_seeds is not None

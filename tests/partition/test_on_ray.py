@@ -47,8 +47,8 @@ def test_the_folder_is_that_of_one_machine(tmp_path, case):
     """`memory` is so small that there are many pieces and blocks."""
     make, options = CASES[case]
     source = make()
-    khop.partition(source, tmp_path / "whole", 3, **options)
-    khop.partition(source, tmp_path / "ray", 3, on="ray", memory="10KB", **options)
+    khop.partition_graph(source, tmp_path / "whole", 3, **options)
+    khop.partition_graph(source, tmp_path / "ray", 3, on="ray", memory="10KB", **options)
     assert files_of(tmp_path / "ray") == files_of(tmp_path / "whole")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["ray", "whole"]
 
@@ -58,7 +58,7 @@ def test_small_memory_makes_many_tasks(tmp_path, monkeypatch, session):
     told, bounds = [], []
     cut = rows.block_bounds
     monkeypatch.setattr(rows, "block_bounds", lambda *args: bounds.append(cut(*args)) or bounds[0])
-    khop.partition(
+    khop.partition_graph(
         graph(200, 2000),
         tmp_path / "f",
         2,
@@ -114,7 +114,7 @@ def large(edge_attr=None, x=None):
 def wanted(tmp_path_factory):
     """Files of the folder of `large` in 3 parts."""
     root = tmp_path_factory.mktemp("wanted") / "f"
-    khop.partition(large(), root, 3)
+    khop.partition_graph(large(), root, 3)
     return files_of(root)
 
 
@@ -135,7 +135,7 @@ def test_a_worker_is_killed_in_the_middle(tmp_path, wanted, held, task):
     killer = threading.Thread(target=kill_reporter, args=(report, killed), daemon=True)
     killer.start()
     source = large(**{held: lambda values: HeldFeature(values, report)})
-    khop.partition(source, tmp_path / "f", 3, on="ray", memory="8MB")
+    khop.partition_graph(source, tmp_path / "f", 3, on="ray", memory="8MB")
     killer.join()
     assert [line.strip("\0") for line in killed] == [f"ray::{task}"]
     assert files_of(tmp_path / "f") == wanted
@@ -151,7 +151,7 @@ def test_a_machine_is_lost_with_its_blocks(tmp_path, wanted, cluster):
             cluster.remove_node(node, allow_graceful=False)
 
     try:
-        khop.partition(large(), tmp_path / "f", 3, on="ray", memory="8MB", progress=lose)
+        khop.partition_graph(large(), tmp_path / "f", 3, on="ray", memory="8MB", progress=lose)
     finally:
         ray_cluster.add_node(cluster)
     assert files_of(tmp_path / "f") == wanted
@@ -162,7 +162,7 @@ def test_a_machine_is_lost_with_its_blocks(tmp_path, wanted, cluster):
 def test_a_task_that_ends_its_process_each_time(tmp_path):
     source = large(x=DeadlyFeature)
     with pytest.raises(TaskDiedError, match=r"more often than Ray runs it again \(WorkerCrashed"):
-        khop.partition(source, tmp_path / "f", 3, on="ray")
+        khop.partition_graph(source, tmp_path / "f", 3, on="ray")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -187,11 +187,11 @@ def endless_weights():
 )
 def test_what_a_task_raises_is_raised_and_nothing_stays(tmp_path, make, options, error, message):
     with pytest.raises(error, match=message):
-        khop.partition(make(), tmp_path / "f", 2, on="ray", **options)
+        khop.partition_graph(make(), tmp_path / "f", 2, on="ray", **options)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_another_version_of_khop_on_a_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(on_ray, "__version__", "0.0.1")
     with pytest.raises(RuntimeError, match=r"machine .* has khop .*, but .* started by 0\.0\.1"):
-        khop.partition(graph(), tmp_path / "f", 2, on="ray")
+        khop.partition_graph(graph(), tmp_path / "f", 2, on="ray")

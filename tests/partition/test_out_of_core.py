@@ -32,12 +32,14 @@ def no_disk(monkeypatch):
 def test_the_folder_does_not_depend_on_memory_and_jobs(tmp_path, case, num_parts):
     make, options = CASES[case]
     source = make()
-    khop.partition(source, tmp_path / "whole", num_parts, **options)
+    khop.partition_graph(source, tmp_path / "whole", num_parts, **options)
     wanted = files_of(tmp_path / "whole")
     assert verify_folder(tmp_path / "whole") == []
     for memory, jobs in ((None, 3), ("30KB", 2)):
         root = tmp_path / "pieces"
-        khop.partition(source, root, num_parts, memory=memory, jobs=jobs, overwrite=True, **options)
+        khop.partition_graph(
+            source, root, num_parts, memory=memory, jobs=jobs, overwrite=True, **options
+        )
         assert files_of(root) == wanted, (memory, jobs)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["pieces", "whole"]
 
@@ -47,7 +49,7 @@ def test_small_memory_makes_many_pieces_and_blocks(tmp_path, monkeypatch):
     told, bounds = [], []
     cut = rows.block_bounds
     monkeypatch.setattr(rows, "block_bounds", lambda *args: bounds.append(cut(*args)) or bounds[0])
-    khop.partition(
+    khop.partition_graph(
         graph(200, 2000),
         tmp_path / "f",
         2,
@@ -90,10 +92,10 @@ class Elsewhere(EdgeSource):
 def test_edges_from_elsewhere(tmp_path):
     """A source of edges that has no arrays, and is never asked for all of them."""
     source = GraphSource({"node": NodeSource(50)}, {EDGE: Elsewhere()})
-    khop.partition(source, tmp_path / "pieces", 3, memory="12KB", jobs=2)
+    khop.partition_graph(source, tmp_path / "pieces", 3, memory="12KB", jobs=2)
     assert source.edges[EDGE].most < 200
     whole = GraphSource.from_arrays(50, np.stack(Elsewhere().piece(0, 400)))
-    khop.partition(whole, tmp_path / "whole", 3)
+    khop.partition_graph(whole, tmp_path / "whole", 3)
     assert files_of(tmp_path / "pieces") == files_of(tmp_path / "whole")
 
 
@@ -106,6 +108,6 @@ def test_any_graph(tmp_path_factory, seed, num_nodes, num_edges, num_parts):
     num_parts = min(num_parts, num_nodes)
     longest = int(np.bincount(source.edges[EDGE].dst, minlength=1).max(initial=0))
     memory = 4000 + 40 * num_nodes + 200 * longest
-    khop.partition(source, tmp_path / "a", num_parts, **options)
-    khop.partition(source, tmp_path / "b", num_parts, memory=memory, jobs=1, **options)
+    khop.partition_graph(source, tmp_path / "a", num_parts, **options)
+    khop.partition_graph(source, tmp_path / "b", num_parts, memory=memory, jobs=1, **options)
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")

@@ -50,8 +50,8 @@ CUTS = [
 def test_the_same_cut_is_the_same_folder(tmp_path, graph, options):
     """By way of a folder in another number of parts, whose order of rows is another one."""
     data = own_graph(graph)
-    khop.partition(data, tmp_path / "first", 3, **options)
-    khop.partition(data, tmp_path / "other", 2, order="cluster", **DRAWS)
+    khop.partition_graph(data, tmp_path / "first", 3, **options)
+    khop.partition_graph(data, tmp_path / "other", 2, order="cluster", **DRAWS)
     first = files_of(tmp_path / "first")
     repartition(tmp_path / "first", tmp_path / "again", 3)
     assert files_of(tmp_path / "again") == first
@@ -64,7 +64,7 @@ def test_the_same_cut_is_the_same_folder(tmp_path, graph, options):
 @pytest.mark.parametrize("num_parts", [1, 3])
 def test_batches_of_another_number_of_parts(tmp_path, num_parts):
     data = own_graph("homogeneous")
-    khop.partition(data, tmp_path / "first", 2, **HOT, **DRAWS)
+    khop.partition_graph(data, tmp_path / "first", 2, **HOT, **DRAWS)
     repartition(tmp_path / "first", tmp_path / "again", num_parts)
     assert verify_folder(tmp_path / "again") == []
     options = {"batch_size": 8, "shuffle": True, "seed": 7, "time_attr": "time"}
@@ -78,7 +78,7 @@ def test_batches_of_another_number_of_parts(tmp_path, num_parts):
 def test_a_folder_is_read_back(tmp_path, hetero):
     """All types, attributes and edges, by original id; bfloat16 stays bfloat16."""
     hetero["item"].x = hetero["item"].x.to(torch.bfloat16)
-    khop.partition(hetero, tmp_path / "parts", 3)
+    khop.partition_graph(hetero, tmp_path / "parts", 3)
     want = GraphSource.from_data(hetero)
     found = folder_source(PartitionFolder(tmp_path / "parts"))
     assert (found.heterogeneous, list(found.nodes)) == (True, list(want.nodes))
@@ -102,10 +102,10 @@ def test_a_folder_is_read_back(tmp_path, hetero):
 
 def test_what_cannot_be_repeated(tmp_path, make_data):
     data = make_data()
-    khop.partition(data, tmp_path / "given", 2, method="assigned", owners=np.arange(30) % 2)
+    khop.partition_graph(data, tmp_path / "given", 2, method="assigned", owners=np.arange(30) % 2)
     with pytest.raises(ValueError, match=r"made by AssignedPartitioner .*name a method"):
         repartition(tmp_path / "given", tmp_path / "out", 3)
-    khop.partition(data, tmp_path / "seeds", 2, **{**HOT, "seeds": torch.arange(3)})
+    khop.partition_graph(data, tmp_path / "seeds", 2, **{**HOT, "seeds": torch.arange(3)})
     with pytest.raises(ValueError, match=r"made for 3 seeds of the user's own"):
         repartition(tmp_path / "seeds", tmp_path / "out", 3)
     seeds = repartition(tmp_path / "seeds", tmp_path / "out", 3, seeds=torch.arange(4))
@@ -117,7 +117,7 @@ def test_what_cannot_be_repeated(tmp_path, make_data):
 
 
 def test_damaged_edges_are_refused(tmp_path, make_data):
-    khop.partition(make_data(), tmp_path / "parts", 2)
+    khop.partition_graph(make_data(), tmp_path / "parts", 2)
     (file,) = (tmp_path / "parts" / "part-0").rglob("edge_id.npy")
     ids = np.load(file)
     ids[0] = ids[1]
@@ -127,7 +127,7 @@ def test_damaged_edges_are_refused(tmp_path, make_data):
 
 
 def test_command(tmp_path, capsys, make_data):
-    khop.partition(make_data(), tmp_path / "parts", 2, seed=9)
+    khop.partition_graph(make_data(), tmp_path / "parts", 2, seed=9)
     words = ["repartition", str(tmp_path / "parts"), str(tmp_path / "new"), "--num-parts", "3"]
     assert main([*words, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)

@@ -33,7 +33,7 @@ def data():
 def test_counts_of_types_with_and_without_edges(tmp_path, edge_dir):
     """Cut by edge type, the matrix, and halos, edge by edge."""
     graph = twins.heterogeneous()
-    khop.partition(graph, tmp_path / "parts", 3, edge_dir=edge_dir)
+    khop.partition_graph(graph, tmp_path / "parts", 3, edge_dir=edge_dir)
     folder = PartitionFolder(tmp_path / "parts")
     report = CutReport.of(folder, [2], seed_type="paper", batch_size=4)
     matrix, halo = np.zeros((3, 3), int), [set(), set(), set()]
@@ -60,7 +60,7 @@ def test_counts_of_types_with_and_without_edges(tmp_path, edge_dir):
 
 def test_rows_of_whole_neighbourhoods(tmp_path, data):
     """Batches of all of a part's seeds, all neighbours: two hops backwards, by NetworkX."""
-    khop.partition(data, tmp_path / "parts", 3, **HOT)
+    khop.partition_graph(data, tmp_path / "parts", 3, **HOT)
     folder = PartitionFolder(tmp_path / "parts")
     report = CutReport.of(folder, [-1, -1], batch_size=1000)
     owners = owners_of(folder, "node")
@@ -80,7 +80,7 @@ def test_rows_of_whole_neighbourhoods(tmp_path, data):
 
 def test_loaders_count_the_same(tmp_path, data):
     """Rows of an epoch of whole batches, by the distributed loader's statistics."""
-    khop.partition(data, tmp_path / "parts", 2, **HOT)
+    khop.partition_graph(data, tmp_path / "parts", 2, **HOT)
     report = CutReport.of(PartitionFolder(tmp_path / "parts"), [-1, 3], batch_size=150)
     with twins.open_dataset(tmp_path / "parts", 2) as dataset:
         seeds = node_split("train_mask", dataset, rank=0, homes=[0, 1])
@@ -116,7 +116,7 @@ def test_a_partitioner_and_its_folder_agree(tmp_path, data, order):
 
 def test_bytes_are_those_of_the_files(tmp_path, data):
     """But for headers, masks' lists and indptr, which all parts have alike."""
-    khop.partition(data, tmp_path / "parts", 2, **HOT)
+    khop.partition_graph(data, tmp_path / "parts", 2, **HOT)
     folder = PartitionFolder(tmp_path / "parts")
     report = CutReport.of(folder, [2], batch_size=8)
     for part, count in enumerate(report.bytes):
@@ -126,7 +126,7 @@ def test_bytes_are_those_of_the_files(tmp_path, data):
 
 def test_seeds_that_are_not_known(tmp_path):
     """Of several types without masks nothing is drawn, unless one is named."""
-    khop.partition(twins.heterogeneous(), tmp_path / "parts", 2)
+    khop.partition_graph(twins.heterogeneous(), tmp_path / "parts", 2)
     folder = PartitionFolder(tmp_path / "parts")
     report = CutReport.of(folder)
     assert (report.seeds, report.rows, report.remote) == (None, None, None)
@@ -138,7 +138,7 @@ def test_seeds_that_are_not_known(tmp_path):
 
 
 def test_command(tmp_path, capsys, data):
-    khop.partition(data, tmp_path / "parts", 2)
+    khop.partition_graph(data, tmp_path / "parts", 2)
     words = ["inspect", str(tmp_path / "parts"), "--report", "--fanout", "3,2", "--batches", "2"]
     assert main(words) == 0
     text = capsys.readouterr().out

@@ -101,7 +101,7 @@ def test_heterogeneous_graphs(tmp_path, kind):
     ):
         ends = [torch.randint(sizes[t], (count,), generator=generator) for t in (src, dst)]
         data[src, "to", dst].edge_index = torch.stack(ends)
-    summary = khop.partition(data, tmp_path / "parts", 3, method=kind, slack=0.1)
+    summary = khop.partition_graph(data, tmp_path / "parts", 3, method=kind, slack=0.1)
     assert verify_folder(tmp_path / "parts") == []
     assert summary.method["balance"] == ["nodes"]
     meta = PartitionFolder(tmp_path / "parts").meta
@@ -218,7 +218,7 @@ def test_hotness_on_top_of_a_cut(power_law, tmp_path):
     data = Data(edge_index=ends, train_mask=torch.arange(4000) % 7 == 0, num_nodes=4000)
     options = {"num_neighbors": [3], "batch_size": 64, "cache_ratio": 0.02, "seed": 3}
     parts = str(tmp_path / "parts")
-    made = khop.partition(data, parts, 2, method="frequency", base="stream", **options)
+    made = khop.partition_graph(data, parts, 2, method="frequency", base="stream", **options)
     assert made.method["base"] == "StreamPartitioner"
     assert max(made.train_seeds) - min(made.train_seeds) <= 1
     assert made.cached == [80, 80]
@@ -230,9 +230,9 @@ def test_hotness_on_top_of_a_cut(power_law, tmp_path):
     assert len(moved) and data.train_mask[moved].all()
     for wrong in ("random", 7):
         with pytest.raises(ValueError, match="base must be 'stream', 'metis' or 'cluster-metis'"):
-            khop.partition(data, tmp_path / "x", 2, method="frequency", base=wrong)
+            khop.partition_graph(data, tmp_path / "x", 2, method="frequency", base=wrong)
     with pytest.raises(ValueError, match="base needs method='frequency'"):
-        khop.partition(data, tmp_path / "x", 2, method="stream", base="metis")
+        khop.partition_graph(data, tmp_path / "x", 2, method="stream", base="metis")
 
 
 # Somebody else's assignment ---------------------------------------------------------------------

@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
     ids = torch.arange(40)
     data = Data(x=ids[:, None].float(), edge_index=torch.stack([ids, (ids + 1) % 40]))
     root = tmp_path_factory.mktemp("plot") / "parts"
-    khop.partition(data, root, 2, method="frequency", num_neighbors=[2, 2], batch_size=4)
+    khop.partition_graph(data, root, 2, method="frequency", num_neighbors=[2, 2], batch_size=4)
     return root
 
 

@@ -33,7 +33,7 @@ class TrainerConfig:
         rank: of the trainer or client; also its partition (worker mode).
         stream: of seeds and random numbers, which determines its batches.
         num_samplers: sampler processes of a loader.
-        rpc_timeout: timeout of requests, in seconds.
+        timeout: timeout of requests, in seconds.
         num_servers: number of graph servers.
         master: address and port of the first graph server.
         key_file: keys of a client. If None, the servers are local.
@@ -45,7 +45,7 @@ class TrainerConfig:
     rank: int
     stream: int
     num_samplers: int = 2
-    rpc_timeout: float = 120.0
+    timeout: float = 120.0
     num_servers: int = 0
     master: tuple[str, int] = ("127.0.0.1", 0)
     key_file: str | None = None
@@ -99,7 +99,7 @@ def _worker(config: TrainerConfig) -> Callable[[], Any]:
     init_worker_group()
     data = DistDataset().load(config.folder, config.rank)
     options = MpDistSamplingWorkerOptions(
-        num_workers=config.num_samplers, rpc_timeout=config.rpc_timeout, max_restarts=_PLENTY
+        num_workers=config.num_samplers, timeout=config.timeout, max_restarts=_PLENTY
     )
     return lambda: DistNeighborLoader(data, worker_options=options, **_common(config))
 
@@ -116,7 +116,7 @@ def _client(config: TrainerConfig) -> Callable[[], Any]:
     options = RemoteDistSamplingWorkerOptions(
         server_rank=list(range(config.num_servers)),
         num_workers=config.num_samplers,
-        rpc_timeout=config.rpc_timeout,
+        timeout=config.timeout,
         max_restarts=_PLENTY,
     )
     return lambda: DistNeighborLoader(None, worker_options=options, **_common(config))

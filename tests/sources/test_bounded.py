@@ -76,11 +76,11 @@ def test_the_folder_does_not_depend_on_layout_and_memory(tmp_path, no_sync, make
     plain = GraphSource.from_arrays(40, ENDS, {"x": X}, {"edge_w": WEIGHT})
     options = {"weight_attr": "edge_w", "neighbor_ids": True}
     plain = symmetrized(plain) if undirected else plain
-    khop.partition(plain, tmp_path / "wanted", 3, **options)
+    khop.partition_graph(plain, tmp_path / "wanted", 3, **options)
     for memory, jobs in ((None, 2), (80_000, 1), (200_000, 2)):
         with Scratch.beside(tmp_path / "out", memory=memory) as scratch:
             source = read_source(spec, undirected=undirected, scratch=scratch)
-            khop.partition(
+            khop.partition_graph(
                 source, tmp_path / "out", 3, memory=memory, jobs=jobs, overwrite=True, **options
             )
         assert files_of(tmp_path / "out") == files_of(tmp_path / "wanted")

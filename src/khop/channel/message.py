@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from khop.data.arrays import STORAGE, storage_dtype
+from khop.data.arrays import storage_dtype
 from khop.errors import ProtocolError
 from khop.typing import Array
 
@@ -103,7 +103,12 @@ def read_block(raw: Array) -> tuple[dict[str, tuple[Array, str]], dict[str, Any]
     if length > min(_MAX_HEADER, len(raw) - _LENGTH.size):
         raise ProtocolError(f"a header of {length} bytes does not fit its block")
     header = _parse(raw[_LENGTH.size : _LENGTH.size + length].tobytes())
-    specs = [_spec(entry) for entry in header["arrays"]]
+    specs = []
+    for entry in header["arrays"]:
+        if type(entry) is not list or len(entry) != 3 or type(entry[0]) is not str:
+            raise ProtocolError("an array is not described by name, dtype and shape")
+        _check_described(entry[1], entry[2])
+        specs.append(ArraySpec(entry[0], entry[1], tuple(entry[2])))
     if not isinstance(header.get("meta"), dict):
         raise ProtocolError("a block's header has no meta entries")
     offsets = _offsets(_LENGTH.size + length, specs)
@@ -111,7 +116,8 @@ def read_block(raw: Array) -> tuple[dict[str, tuple[Array, str]], dict[str, Any]
         raise ProtocolError(f"a block of {len(raw)} bytes promises {offsets[-1]}")
     views = _views(raw, specs, offsets)
     for spec in specs:
-        _check_values(views[spec.name])
+        if spec.dtype == "bool":
+            _check_booleans(views[spec.name])
     return {s.name: (views[s.name], s.dtype) for s in specs}, header["meta"]
 
 
@@ -121,7 +127,7 @@ def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
     Raises:
         ProtocolError: the message is larger than the other end accepts.
     """
-    nbytes = sum(a.nbytes for a in arrays)
+    nbytes = sum([a.nbytes for a in arrays])
     if nbytes > MESSAGE_BYTES or len(arrays) > MAX_ARRAYS:
         raise ProtocolError(
             f"a message of {len(arrays)} arrays with {nbytes} bytes is more than the {MAX_ARRAYS} "
@@ -162,22 +168,24 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
     header = _parse(bytes(frames[0]))
     arrays, used, total = [], 1, 0
     for entry in header.pop("arrays"):
-        dtype, shape, nbytes = _described(entry)
+        if type(entry) is not list or len(entry) != 2:
+            raise ProtocolError("an array is not described by dtype and shape")
+        dtype, nbytes = _check_described(*entry)
         total += nbytes
         end = used + max(1, -(-nbytes // FRAME_BYTES))
         if total > MESSAGE_BYTES or end > len(frames):
             raise ProtocolError(
                 f"a message of {len(frames)} frames describes arrays of more than these hold"
             )
-        frame = frames[used]
-        if end - used > 1 or len(frame) != nbytes:
-            frame = _joined(frames, used, end, nbytes)
-        array = np.frombuffer(frame, np.uint8).view(dtype).reshape(shape)
+        memory = frames[used]
+        if end > used + 1 or len(memory) != nbytes:
+            memory = _joined(frames, used, end, nbytes)
+        array = np.frombuffer(memory, np.uint8).view(dtype).reshape(entry[1])
         if not array.flags.aligned:  # compiled code relies on it
             array = array.copy()
             array.flags.writeable = False
         if dtype == np.bool_:
-            _check_values(array)
+            _check_booleans(array)
         arrays.append(array)
         used = end
     if used != len(frames):
@@ -186,7 +194,7 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
 
 
 def _joined(frames: Sequence[Any], begin: int, end: int, nbytes: int) -> Any:
-    """Return the memory of an array in a copy of its frames, all full but the last.
+    """Return a copy of the frames of an array, all full but the last.
 
     Raises:
         ProtocolError: a frame has the wrong size.
@@ -203,9 +211,9 @@ def _joined(frames: Sequence[Any], begin: int, end: int, nbytes: int) -> Any:
     return joined
 
 
-def _check_values(array: Array) -> None:
+def _check_booleans(array: Array) -> None:
     """Check that booleans are bytes of 0 and 1: other bytes are undefined in compiled code."""
-    if array.dtype == np.bool_ and array.size and int(array.view(np.uint8).max()) > 1:
+    if array.size and int(array.view(np.uint8).max()) > 1:
         raise ProtocolError("an array of booleans holds other bytes than 0 and 1")
 
 
@@ -232,30 +240,28 @@ def _parse(text: bytes) -> dict[str, Any]:
     return header
 
 
-def _spec(entry: Any) -> ArraySpec:
-    """Return the description of a named array."""
-    if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[0], str):
-        raise ProtocolError("an array is not described by name, dtype and shape")
-    _, shape, _ = _described(entry[1:])
-    return ArraySpec(entry[0], entry[1], shape)
+def _check_described(name: Any, shape: Any) -> tuple[np.dtype[Any], int]:
+    """Return the dtype of a described array, and its size in bytes.
 
-
-def _described(entry: Any) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """Return dtype, shape and bytes of an array."""
-    if not isinstance(entry, list) or len(entry) != 2:
-        raise ProtocolError("an array is not described by 2 fields")
-    name, shape = entry
-    if not isinstance(name, str) or not isinstance(shape, list):
+    Raises:
+        ProtocolError: there is no such dtype or shape.
+    """
+    if type(name) is not str or type(shape) is not list or len(shape) > _MAX_AXES:
         raise ProtocolError("an array is not described by dtype and shape")
-    if len(shape) > _MAX_AXES or not all(type(n) is int and 0 <= n < _MAX_BYTES for n in shape):
-        raise ProtocolError("an array's shape is malformed")
-    dtype = STORAGE.get(name)
-    if dtype is None:
-        raise ProtocolError(f"dtype '{name[:100]}' is not supported")
+    try:
+        dtype = storage_dtype(name)
+    except TypeError as error:
+        raise ProtocolError(str(error)) from None
     # NumPy counts an empty array's other axes, too.
-    if math.prod(n for n in shape if n) * dtype.itemsize >= _MAX_BYTES:
+    largest = size = dtype.itemsize
+    for length in shape:
+        if type(length) is not int or not 0 <= length < _MAX_BYTES:
+            raise ProtocolError("an array's shape is malformed")
+        size *= length
+        largest *= length or 1
+    if largest >= _MAX_BYTES:
         raise ProtocolError(f"an array of shape {shape} does not fit any memory")
-    return dtype, tuple(shape), math.prod(shape) * dtype.itemsize
+    return dtype, size
 
 
 def _offsets(prefix: int, specs: Sequence[ArraySpec]) -> list[int]:

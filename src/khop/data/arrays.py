@@ -6,6 +6,7 @@ Everywhere in khop a dtype is a name of `DTYPES`.
 
 from __future__ import annotations
 
+import functools
 import operator
 import zlib
 from typing import Any
@@ -43,6 +44,7 @@ MAX_COUNT = 2**56 - 1
 """Most nodes or edges of a type: far from where sums and products of 64 bits overflow."""
 
 
+@functools.lru_cache(len(DTYPES))
 def storage_dtype(name: str) -> np.dtype[Any]:
     """Return the NumPy dtype that stores values of the dtype called `name`."""
     if name not in STORAGE:

@@ -20,7 +20,7 @@ from khop.data.tickets import Event, ReadTicket, Ticket, TicketGroup
 from khop.errors import RowStoreError
 
 TIMEOUT = 180.0
-"""Seconds that a read may take, unless `rpc_timeout` of a loader differs."""
+"""Seconds that a read may take, unless `timeout` of a loader differs."""
 
 # Interval at which lost connections and deadlines are checked while waiting.
 _TICK_MS = 250
@@ -128,7 +128,7 @@ class Waiter:
 def _late(waited: float, limit: float) -> RowStoreError:
     return RowStoreError(
         f"a row store gave no rows in {waited:.1f} s, more than the {limit:g} s that a request may "
-        "take (rpc_timeout): it is stuck, or has too much to do"
+        "take (timeout): it is stuck, or has too much to do"
     )
 
 

@@ -21,6 +21,10 @@ from khop.distributed.loaders.cooperative_loader import CooperativeLoader as Coo
 from khop.distributed.loaders.link_neighbor_loader import (
     DistLinkNeighborLoader as DistLinkNeighborLoader,
 )
+from khop.distributed.loaders.loader_options import (
+    InducedOptions as InducedOptions,
+    LoaderOptions as LoaderOptions,
+)
 from khop.distributed.loaders.neighbor_loader import (
     DistNeighborLoader as DistNeighborLoader,
     DistSubGraphLoader as DistSubGraphLoader,

@@ -8,54 +8,40 @@ from typing import Any, TypeAlias
 
 from khop.data.device import full_name
 from khop.data.hot_rows import parse_bytes
+from khop.renames import accepts_old_names
 
 
-def _check_common(rpc_timeout: float, use_all2all: bool) -> None:
-    """Check the options that all classes share.
-
-    GraphLearn-for-PyTorch's `master_addr`, `master_port` and `num_rpc_threads` are accepted and not
-    needed: trainers find each other through torch.distributed's store.
-    """
-    if rpc_timeout <= 0:
-        raise ValueError(f"rpc_timeout must be positive (got {rpc_timeout})")
-    if use_all2all:
-        raise NotImplementedError(
-            "use_all2all: khop asks the owners of rows directly, which needs no equal batch "
-            "counts; leave it False"
-        )
+def _check_timeout(timeout: float) -> None:
+    if timeout <= 0:
+        raise ValueError(f"timeout must be positive (got {timeout})")
 
 
+@accepts_old_names
 @dataclass
 class CollocatedDistSamplingWorkerOptions:
     """Options for sampling in the trainer's process, one batch at a time.
 
     Args:
-        master_addr, master_port, num_rpc_threads: accepted, not needed.
-        rpc_timeout: seconds that a request to another partition may take; default: 180.
-        use_all2all: not supported.
+        timeout: seconds that a request to another partition may take; default: 180.
 
     Raises:
         ValueError: a timeout that is not positive.
-        NotImplementedError: `use_all2all=True`.
 
     Example:
         >>> dataset = DistDataset().load(folder, partition_idx=0)
-        >>> options = CollocatedDistSamplingWorkerOptions(rpc_timeout=60)
+        >>> options = CollocatedDistSamplingWorkerOptions(timeout=60)
         >>> loader = DistNeighborLoader(dataset, [2], batch_size=3, worker_options=options)
         >>> len(list(loader))
         2
     """
 
-    master_addr: str | None = None
-    master_port: int | str | None = None
-    num_rpc_threads: int | None = None
-    rpc_timeout: float = 180.0
-    use_all2all: bool = False
+    timeout: float = 180.0
 
     def __post_init__(self) -> None:
-        _check_common(self.rpc_timeout, self.use_all2all)
+        _check_timeout(self.timeout)
 
 
+@accepts_old_names
 @dataclass
 class MpDistSamplingWorkerOptions:
     """Options for sampling in separate processes; batches go through shared memory.
@@ -65,25 +51,23 @@ class MpDistSamplingWorkerOptions:
         worker_devices: devices on which samplers draw and gather: 'cpu', 'cuda:0' or a
             `torch.device`, or a list of such, assigned to samplers round-robin. If None, the CPU;
             batches are the same. 'cuda' is torch's current GPU when the loader is made. One sampler
-            per GPU is enough (docs/devices.md). If a device is the loader's `to_device`, samplers
+            per GPU is enough (docs/devices.md). If a device is the loader's `device`, samplers
             write batches where the trainer reads them. `DistDataset.load` sets the placement of
             graph and attributes. With several partitions, hops need rows of all of them: samplers
             then draw on the CPU, with a warning, and gather their own part's attributes on the
-            device if it is also `to_device`. 'emulated' and 'emulated:7' are for tests: devices
-            emulated on the CPU.
+            device if it is also the loader's `device`. 'emulated' and 'emulated:7' are for tests:
+            devices emulated on the CPU.
         worker_concurrency: batches that a sampler keeps in flight, and makes ahead of the trainer;
             1 to 32. It makes up to 64 small batches ahead.
-        master_addr, master_port, num_rpc_threads: accepted, not needed.
-        rpc_timeout: seconds that a request to another partition may take; default: 180.
-        channel_size: bytes of shared memory for all samplers together, '1GB' or a number. If None,
+        timeout: seconds that a request to another partition may take; default: 180.
+        buffer_size: bytes of shared memory for all samplers together, '1GB' or a number. If None,
             estimated from fan-outs and feature widths. Memory is allocated at its first use.
             Batches that do not fit get separate memory.
-        pin_memory: if the loader's `to_device` is a GPU: register the shared memory with CUDA,
+        pin_memory: if the loader's `device` is a GPU: register the shared memory with CUDA,
             once, so that copies to the GPU are asynchronous; all of that memory is allocated at
             once. Otherwise: return batches in torch's page-locked memory, as PyTorch's loaders do,
             for `batch.to('cuda', non_blocking=True)`; that costs a copy of each batch. Samplers on
-            a GPU other than `to_device` lock the host memory that they copy batches to.
-        use_all2all: not supported.
+            a GPU other than the loader's `device` lock the host memory that they copy batches to.
         max_restarts: number of restarts of dead samplers, over the life of the loader; default: 3.
         standby: keep a process in reserve (some 30 MB) that replaces a dead sampler without
             start-up time. Batches of a dead sampler go to the others first, so this is for loaders
@@ -91,11 +75,10 @@ class MpDistSamplingWorkerOptions:
 
     Raises:
         ValueError: a number below 0, a size that cannot be read, or devices without samplers.
-        NotImplementedError: `use_all2all=True`.
 
     Example:
         >>> dataset = DistDataset().load(folder, partition_idx=0)
-        >>> options = MpDistSamplingWorkerOptions(num_workers=1, channel_size="1MB")
+        >>> options = MpDistSamplingWorkerOptions(num_workers=1, buffer_size="1MB")
         >>> loader = DistNeighborLoader(dataset, [2], batch_size=3, worker_options=options)
         >>> len(list(loader))
         2
@@ -104,23 +87,19 @@ class MpDistSamplingWorkerOptions:
     num_workers: int = 1
     worker_devices: Any = None
     worker_concurrency: int = 4
-    master_addr: str | None = None
-    master_port: int | str | None = None
-    num_rpc_threads: int | None = None
-    rpc_timeout: float = 180.0
-    channel_size: int | str | None = None
+    timeout: float = 180.0
+    buffer_size: int | str | None = None
     pin_memory: bool = False
-    use_all2all: bool = False
     max_restarts: int = 3
     standby: bool = False
 
     def __post_init__(self) -> None:
-        _check_common(self.rpc_timeout, self.use_all2all)
+        _check_timeout(self.timeout)
         if self.num_workers < 0:
             raise ValueError(f"num_workers must not be negative (got {self.num_workers})")
         self.worker_concurrency = min(max(self.worker_concurrency, 1), 32)
-        if self.channel_size is not None:
-            self.channel_size = parse_bytes(self.channel_size)
+        if self.buffer_size is not None:
+            self.buffer_size = parse_bytes(self.buffer_size)
         if self.max_restarts < 0:
             raise ValueError(f"max_restarts must not be negative (got {self.max_restarts})")
         # 'cuda' is resolved when a loader is made.
@@ -141,6 +120,7 @@ class MpDistSamplingWorkerOptions:
         return _devices_of(self.worker_devices, self.num_workers)
 
 
+@accepts_old_names
 @dataclass
 class RemoteDistSamplingWorkerOptions:
     """Options for sampling on graph servers: for clients' loaders (`init_client`), `data=None`.
@@ -156,19 +136,13 @@ class RemoteDistSamplingWorkerOptions:
             a list of such, assigned to samplers round-robin. 'cuda' is that machine's first GPU. If
             None, the CPU.
         worker_concurrency: batches that a sampler keeps in flight; 1 to 32.
-        master_addr, master_port, num_rpc_threads: accepted, not needed: `init_client` finds the
-            servers.
-        rpc_timeout: seconds that a server may be unreachable, or take for a batch, until
+        timeout: seconds that a server may be unreachable, or take for a batch, until
             PartitionUnavailableError is raised.
         buffer_size: bytes of shared memory on each server for this loader's batches, '1GB' or a
             number. If None, estimated from fan-outs and feature widths. It is allocated at its
             first use, and bounds a server's memory for a client that stops reading.
         prefetch_size: least number of batches requested ahead of the trainer; `num_workers` times
             `worker_concurrency` if that is more, and up to 64 small ones.
-        worker_key: accepted, not needed: loaders do not share samplers.
-        glt_graph, workload_type: accepted, not needed; they have no effect on batches in
-            GraphLearn-for-PyTorch either.
-        use_all2all: not supported.
         max_restarts: number of restarts of the process that receives batches, if it dies.
         shared_memory: if all of the loader's servers are on this machine, under the same user,
             their samplers write into this process's memory, as in worker mode, and nothing is sent;
@@ -182,7 +156,6 @@ class RemoteDistSamplingWorkerOptions:
     Raises:
         TypeError, ValueError: numbers that are too small or no integers, a size that cannot be
             read, or a server that is named twice.
-        NotImplementedError: `use_all2all=True`.
 
     Example:
         >>> context = init_client(1, 0, 0, "127.0.0.1", port)
@@ -196,23 +169,16 @@ class RemoteDistSamplingWorkerOptions:
     num_workers: int = 1
     worker_devices: Any = None
     worker_concurrency: int = 4
-    master_addr: str | None = None
-    master_port: int | str | None = None
-    num_rpc_threads: int | None = None
-    rpc_timeout: float = 180.0
+    timeout: float = 180.0
     buffer_size: int | str | None = None
     prefetch_size: int = 4
-    worker_key: str | None = None
-    glt_graph: Any = None
-    workload_type: Any = None
-    use_all2all: bool = False
     max_restarts: int = 3
     shared_memory: bool = True
     pin_memory: bool = False
     batch_limit: int | str | None = None
 
     def __post_init__(self) -> None:
-        _check_common(self.rpc_timeout, self.use_all2all)
+        _check_timeout(self.timeout)
         for name, low in (("num_workers", 1), ("prefetch_size", 1), ("max_restarts", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):

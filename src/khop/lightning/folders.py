@@ -92,10 +92,11 @@ class _PartitionedData(_Base):  # type: ignore[misc]
         options = dict(self._options)
         trainer = getattr(self, "trainer", None)
         if trainer is not None and trainer.strategy.root_device.type == "cuda":
-            options.setdefault("to_device", trainer.strategy.root_device)
+            options.setdefault("device", trainer.strategy.root_device)
         options["shuffle"] = training and options.get("shuffle", True)
         if not training:
-            options.pop("drop_last", None)
+            for name in ("drop_last", "num_virtual_ranks"):
+                options.pop(name, None)
         return options
 
     def _data(self) -> Any:
@@ -117,8 +118,8 @@ class PartitionedNodeData(_PartitionedData):
         node_type: node type of the seeds; required if the graph has several.
         collect_features: deliver attributes.
         **options: further arguments of `DistNeighborLoader`: `batch_size`, `worker_options`,
-            `drop_last`, `transform`, `seed`, ...; `shuffle` (default: True) concerns training
-            alone.
+            `drop_last`, `transform`, `seed`, ...; `shuffle` (default: True), `drop_last` and
+            `num_virtual_ranks` concern training alone.
 
     Raises:
         ModuleNotFoundError: Lightning is not installed.
@@ -153,10 +154,12 @@ class PartitionedNodeData(_PartitionedData):
         if seeds is None or self._is_absent_default(stage):
             return []
         assert self.graph is not None
-        share: Any = node_split(seeds, self.graph, node_type=self._node_type)
+        options = self._loader_options(stage == "train")
+        share: Any = seeds
+        if options.get("num_virtual_ranks") is None:
+            share = node_split(seeds, self.graph, node_type=self._node_type)
         if self._node_type is not None:
             share = (self._node_type, share)
-        options = self._loader_options(stage == "train")
         return DistNeighborLoader(self._data(), self._num_neighbors, share, **options)
 
     def _is_absent_default(self, stage: str) -> bool:
@@ -225,8 +228,10 @@ class PartitionedLinkData(_PartitionedData):
         if stage not in self._links:
             return []
         ends = torch.as_tensor(self._links[stage])
-        share = link_split(ends, self.graph, link_type=self._link_type)
         options = self._loader_options(stage == "train")
+        share = torch.arange(ends.shape[1])
+        if options.get("num_virtual_ranks") is None:
+            share = link_split(ends, self.graph, link_type=self._link_type)
         if stage in self._labels:
             options["edge_label"] = torch.as_tensor(self._labels[stage])[share]
         links: Any = ends[:, share]

@@ -17,6 +17,7 @@ from khop.loader.induced.saint_loader import (
 from khop.loader.induced.shadow_loader import ShaDowKHopSampler
 from khop.loader.iteration.iterator import EpochIterator
 from khop.loader.iteration.plans import DynamicBatchSampler, ImbalancedSampler, neighborhood_sizes
+from khop.loader.iteration.resume import merge_states
 from khop.loader.link_neighbor_loader import LinkNeighborLoader
 from khop.loader.neighbor_loader import NeighborLoader
 from khop.loader.subgraph_loader import SubGraphLoader
@@ -42,5 +43,6 @@ __all__ = [
     "ShaDowKHopSampler",
     "SubGraphLoader",
     "ToLayers",
+    "merge_states",
     "neighborhood_sizes",
 ]

@@ -1,7 +1,7 @@
 """Partitioners: tools that cut a graph, once, into the folders of `khop.storage`.
 
-`khop partition` or a user's script runs them before training. Imports no torch. The package can be
-called: `khop.partition(data, "parts", num_parts=2)` is `partition_graph`.
+`khop partition` or a user's script runs them before training. Imports no torch.
+`khop.partition_graph(data, "parts", num_parts=2)` cuts a graph in one call.
 
 `base` has the steps that all partitioners share, `cut` and `recut` the functions that users call,
 `source` their input. `methods` assigns nodes to parts, `writing` writes the parts, `out_of_core`
@@ -19,12 +19,14 @@ __getattr__, __dir__, __all__ = attach(__name__, __file__)
 
 
 class _Package(ModuleType):
-    """This package, which can be called."""
+    """This package, which could be called once: `khop.partition_graph` is the function."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Cut a graph; see `partition_graph`."""
         from khop.partition.cut import partition_graph
+        from khop.renames import warn_of_old_name
 
+        warn_of_old_name("khop.partition(...) is called khop.partition_graph(...) now")
         return partition_graph(*args, **kwargs)
 
 

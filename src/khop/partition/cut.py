@@ -1,4 +1,4 @@
-"""The cut of a graph in one call: `khop.partition(data, "parts", num_parts=2)`."""
+"""The cut of a graph in one call: `khop.partition_graph(data, "parts", num_parts=2)`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def partition_graph(
 ) -> FolderSummary:
     """Cut a graph into a partition folder, and summarise it.
 
-    `khop.partition(...)` is this function; `khop partition` is it on the command line.
+    `khop.partition_graph(...)` is this function; `khop partition` is it on the command line.
 
     Args:
         data: a PyG `Data` or `HeteroData`, or a `GraphSource`.
@@ -80,7 +80,7 @@ def partition_graph(
 
     Example:
         >>> import khop
-        >>> summary = khop.partition(data, f"{path}/parts", num_parts=2)
+        >>> summary = khop.partition_graph(data, f"{path}/parts", num_parts=2)
         >>> summary.nodes, summary.edge_dir
         ([3, 3], 'in')
     """
@@ -112,7 +112,7 @@ def make_partitioner(
     if not isinstance(output_dir, (str, os.PathLike)):
         raise TypeError(
             f"output_dir must be the path of the folder to write (got {type(output_dir)}): call "
-            "khop.partition(data, 'parts', num_parts=2)"
+            "khop.partition_graph(data, 'parts', num_parts=2)"
         )
     check_num_parts(num_parts)
     _check_options(method, options)

@@ -28,6 +28,8 @@ class EpochPlan:
             alternate. If None, there is one list.
         sizes: seeds of each batch, one after the other, at most `batch_size`. If None, all have
             `batch_size`, but for the last.
+        keys: (run key, index) of each batch's draws. If None, all have the run key of the epoch,
+            and the index is the batch's own.
 
     Raises:
         TypeError, ValueError: a batch size that is no positive integer, lists or sizes that do not
@@ -45,6 +47,7 @@ class EpochPlan:
     num_batches_asked: int | None = None
     lists: Sequence[int] | None = None
     sizes: Sequence[int] | None = None
+    keys: Sequence[tuple[int, int]] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int):
@@ -61,6 +64,8 @@ class EpochPlan:
                 f"batches of {list(self.sizes)} for {self.num_seeds} seeds, at most "
                 f"{self.batch_size} in each"
             )
+        if self.keys is not None and len(self.keys) != self.num_batches:
+            raise ValueError(f"{len(self.keys)} keys for {self.num_batches} batches")
 
     @cached_property
     def num_batches_alone(self) -> int:
@@ -98,6 +103,13 @@ class EpochPlan:
             return first, min(first + self.batch_size, self.num_seeds)
         first = batch * self.num_seeds // self.num_batches
         return first, (batch + 1) * self.num_seeds // self.num_batches
+
+    def key_of(self, batch: int, run_key: int) -> tuple[int, int]:
+        """Return run key and index of a batch's draws; `run_key` is the epoch's."""
+        if self.keys is None:
+            return run_key, batch
+        run, index = self.keys[batch]
+        return run, index
 
     def list_of(self, batch: int) -> int | None:
         """Return the index of the list that a batch's seeds are of; None without lists."""

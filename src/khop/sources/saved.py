@@ -34,7 +34,7 @@ def read_saved(path: Path) -> Any:
         raise ValueError(
             f"'{path}' is not a PyG Data or HeteroData made of tensors alone, and khop runs no "
             f"pickled code ({reason_of(error)}): remove what is no tensor, save "
-            "torch.save(data.to_dict(), path), or call khop.partition(data, ...) in Python"
+            "torch.save(data.to_dict(), path), or call khop.partition_graph(data, ...) in Python"
         ) from None
     except (RuntimeError, EOFError, LookupError, AttributeError, TypeError, ValueError) as error:
         if "TorchScript" in str(error):

@@ -19,7 +19,7 @@ import numpy as np
 from khop.data.files import load_torch
 from khop.safe_versions import check_torch
 
-INSTEAD = "pass a graph of your own itself: khop.partition(data, ...)"
+INSTEAD = "pass a graph of your own itself: khop.partition_graph(data, ...)"
 """Advice for readers of files that torch is too old for."""
 
 

@@ -52,14 +52,19 @@ def test_errors_arrive_as_they_are(client):
     """An exception of a sampler on a server has its type, its text and its traceback."""
     links = torch.tensor([[0, 1], [2, 3]])
     loader = DistLinkNeighborLoader(
-        None, [2], 1, links, neg_sampling="triplet", strict_negatives=True
+        None,
+        [2],
+        batch_size=1,
+        edge_label_index=links,
+        neg_sampling="triplet",
+        strict_negatives=True,
     )
     with pytest.raises(ValueError, match="no strict negative can be drawn for source") as error:
         list(loader)
     assert "Traceback" in str(error.value)
     with pytest.raises(ValueError, match="no strict negative"):  # the loader goes on
         list(loader)
-    assert len(list(DistNeighborLoader(None, [2], None, 2))) == 3
+    assert len(list(DistNeighborLoader(None, [2], None, batch_size=2))) == 3
 
 
 def test_context(client):
@@ -140,8 +145,7 @@ def test_splits_with_given_homes(client):
     ({"num_workers": 0}, ValueError, "num_workers must be at least 1"),
     ({"prefetch_size": 0}, ValueError, "prefetch_size must be at least 1"),
     ({"num_workers": 1.5}, TypeError, "num_workers must be an integer"),
-    ({"rpc_timeout": 0}, ValueError, "rpc_timeout"),
-    ({"use_all2all": True}, NotImplementedError, "use_all2all"),
+    ({"timeout": 0}, ValueError, "timeout"),
     ({"buffer_size": "many"}, ValueError, "many"),
     ({"batch_limit": 0}, ValueError, "batch_limit must be at least 1 byte"),
     ({"max_restarts": -1}, ValueError, "max_restarts"),
@@ -149,14 +153,3 @@ def test_splits_with_given_homes(client):
 def test_bad_options(options, error, match):
     with pytest.raises(error, match=match):
         Remote(**options)
-
-
-def test_options_of_other_systems(servers):
-    """Accepted by name, whether needed or not."""
-    options = Remote(
-        server_rank=0, num_workers=2, worker_devices=None, worker_concurrency=40,
-        master_addr="localhost", master_port=11112, num_rpc_threads=None, rpc_timeout=60,
-        buffer_size="1GB", prefetch_size=4, worker_key="train", glt_graph=None,
-        workload_type=None, use_all2all=False,
-    )  # fmt: skip
-    assert (options.buffer_size, options.worker_concurrency) == (1 << 30, 32)

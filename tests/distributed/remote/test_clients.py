@@ -145,7 +145,7 @@ def test_a_server_that_comes_back(folder_of, lost):
         assert len(got) == len(expected)
         assert all(map(torch.equal, got, expected))
         # And it can be asked for another loader.
-        assert len(list(DistNeighborLoader(None, [2], torch.arange(40), 16))) == 3
+        assert len(list(DistNeighborLoader(None, [2], torch.arange(40), batch_size=16))) == 3
 
 
 def test_a_server_that_others_stand_in_for(folder_of):
@@ -166,7 +166,7 @@ def test_a_server_that_others_stand_in_for(folder_of):
 def test_a_server_that_stays_away(folder_of):
     """Not for ever: an error that names the server, after the time that was given."""
     with cluster(folder_of("random", 1), [[0]], 1) as servers, servers.client():
-        ours, _ = loaders(None, rpc_timeout=2)
+        ours, _ = loaders(None, timeout=2)
         iterator = iter(ours)
         next(iterator)
         servers.kill(0)
@@ -186,7 +186,7 @@ def test_labels_that_the_folder_lacks(tmp_path):
     root = twins.partitioned(graph, tmp_path / "parts", 2)
     labels_file = tmp_path / "labels.pt"
     with cluster(root, [[0], [1]], 1, labels_file) as servers, servers.client():
-        loader = DistNeighborLoader(None, [4], None, 64, collect_features=False)
+        loader = DistNeighborLoader(None, [4], None, batch_size=64, collect_features=False)
         for batch in loader:
             assert torch.equal(batch.y, labels[batch.n_id])
         assert "x" not in batch

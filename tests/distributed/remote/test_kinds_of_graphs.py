@@ -108,7 +108,7 @@ def test_subgraphs_and_shares(client):
         twins.same_epochs(loader, twin)
     share = node_split(PAPERS, node_type="paper")
     assert torch.equal(share.sort().values, PAPERS)
-    links = DistLinkNeighborLoader(None, [], 128, twins.CITES)
+    links = DistLinkNeighborLoader(None, [], batch_size=128, edge_label_index=twins.CITES)
     seen = [batch["paper"].n_id[batch[twins.CITES].edge_label_index] for batch in links]
     edges = twins.heterogeneous()[twins.CITES].edge_index
     assert sorted(torch.cat(seen, 1).t().tolist()) == sorted(edges.t().tolist())

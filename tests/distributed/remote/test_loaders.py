@@ -157,8 +157,8 @@ def test_a_list_of_links_for_each_server(client, in_lists):
     labels = [torch.arange(70), torch.arange(100, 140)]
     common = {"neg_sampling": "binary", "seed": 3}
     loader = DistLinkNeighborLoader(
-        None, [3, 2], jobs.BATCH_SIZE, lists, labels if in_lists else torch.cat(labels),
-        collect_features=True, with_edge=True,
+        None, [3, 2], lists, edge_label=labels if in_lists else torch.cat(labels),
+        batch_size=jobs.BATCH_SIZE, collect_features=True, with_edge=True,
         worker_options=RemoteDistSamplingWorkerOptions(server_rank=[1, 0]), **common,
     )  # fmt: skip
     places = [batch.input_id for batch in loader]
@@ -188,12 +188,19 @@ def test_lists_of_links_that_do_not_fit(client, links, labels, server_rank, word
     """As many lists as servers, each of links, and labels for them."""
     options = RemoteDistSamplingWorkerOptions(server_rank=server_rank)
     with pytest.raises((ValueError, TypeError), match=words):
-        DistLinkNeighborLoader(None, [2], 4, links, labels, worker_options=options)
+        DistLinkNeighborLoader(
+            None,
+            [2],
+            batch_size=4,
+            edge_label_index=links,
+            edge_label=labels,
+            worker_options=options,
+        )
 
 
 def test_all_edges_of_all_servers(client):
     """Without links, a client that is alone gets each edge of the graph once."""
-    loader = DistLinkNeighborLoader(None, [], 256)
+    loader = DistLinkNeighborLoader(None, [], batch_size=256)
     seen = torch.cat([batch.n_id[batch.edge_label_index] for batch in loader], dim=1)
     edges = jobs.make_graph().edge_index
     assert sorted(seen.t().tolist()) == sorted(edges.t().tolist())
@@ -201,12 +208,12 @@ def test_all_edges_of_all_servers(client):
 
 def test_several_loaders_at_once(client):
     """Each has samplers, seeds and options of its own, whatever they are called."""
-    workers = RemoteDistSamplingWorkerOptions(worker_key="same")
+    workers = RemoteDistSamplingWorkerOptions()
     graph, test_seeds = jobs.make_graph(), torch.arange(100, 180)
     train = remote_loader(graph.train_mask)
     options = {"worker_options": workers, "seed": 4, "collect_features": False}
-    test = DistNeighborLoader(None, [2], test_seeds, 16, **options)
-    again = DistNeighborLoader(None, [-1], test_seeds, 16, **options)
+    test = DistNeighborLoader(None, [2], test_seeds, batch_size=16, **options)
+    again = DistNeighborLoader(None, [-1], test_seeds, batch_size=16, **options)
     reference = twin(graph.train_mask)
     for ours, theirs, small, full in zip(train, reference, test, again, strict=False):
         assert torch.equal(ours.n_id, theirs.n_id)

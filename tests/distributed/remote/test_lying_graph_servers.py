@@ -1,4 +1,4 @@
-"""A graph server that lies to receivers: its batches fail by `rpc_timeout`, or come from others."""
+"""A graph server that lies to receivers: its batches fail by `timeout`, or come from others."""
 
 import time
 from functools import partial

@@ -51,7 +51,7 @@ def remote_loader(to_device=None, **options):
         jobs.seeds_of_rank(0),
         with_edge=True,
         collect_features=True,
-        to_device=to_device,
+        device=to_device,
         worker_options=RemoteDistSamplingWorkerOptions(**options),
         **COMMON,
     )

@@ -36,7 +36,9 @@ def job_client(arguments):
     twin = NeighborLoader(jobs.make_graph(), jobs.FANOUTS, share, stream=context.rank, **common)
     batches = jobs.same_batches(loader, twin)
     few = share[: 40 + 25 * context.rank]  # 2 batches on rank 0, 3 on rank 1
-    sizes = [batch.batch_size for batch in DistNeighborLoader(None, [3], few, jobs.BATCH_SIZE)]
+    sizes = [
+        batch.batch_size for batch in DistNeighborLoader(None, [3], few, batch_size=jobs.BATCH_SIZE)
+    ]
     edges = context.graph.owned_edges()
     shutdown_client()
     return {
@@ -51,7 +53,7 @@ def job_client(arguments):
 def job_stay(arguments):
     """Takes batches without end; says when it has the first."""
     _become_client(arguments)
-    loader = DistNeighborLoader(None, [4], None, 16)
+    loader = DistNeighborLoader(None, [4], None, batch_size=16)
     while True:
         for _ in loader:
             Path(arguments["ready"]).touch()

@@ -34,9 +34,9 @@ def within(seconds):
 def make_loader(root, num_parts, num_workers=2, max_restarts=3, **options):
     """A loader of all training nodes whose trainer serves all parts."""
     dataset = DistDataset().load(root, 0, also_serve=range(1, num_parts))
-    keywords = {"channel_size": options.pop("channel_size", None), "max_restarts": max_restarts}
+    keywords = {"buffer_size": options.pop("buffer_size", None), "max_restarts": max_restarts}
     keywords["standby"] = options.pop("standby", False)
-    keywords["rpc_timeout"] = options.pop("rpc_timeout", 180)
+    keywords["timeout"] = options.pop("timeout", 180)
     settings = {"batch_size": 8, "shuffle": True, "seed": 5, **options}
     return DistNeighborLoader(
         dataset,

@@ -93,7 +93,7 @@ def make_loader(root, num_parts, num_workers, **options):
 
     workers = CollocatedDistSamplingWorkerOptions()
     if num_workers is not None:
-        keywords = {"channel_size": options.pop("channel_size", None)}
+        keywords = {"buffer_size": options.pop("buffer_size", None)}
         if "worker_concurrency" in options:
             keywords["worker_concurrency"] = options.pop("worker_concurrency")
         workers = MpDistSamplingWorkerOptions(num_workers=num_workers, **keywords)
@@ -365,11 +365,11 @@ def job_split(arguments):
     assert torch.equal(share, node_split("train_mask"))
     local = torch.isin(share, dataset.local_nodes()).sum().item()
     few = share[: 40 + 25 * context.rank]  # 2 batches on rank 0, 3 on rank 1
-    loader = DistNeighborLoader(dataset, [3], few, BATCH_SIZE, worker_options=options)
+    loader = DistNeighborLoader(dataset, [3], few, batch_size=BATCH_SIZE, worker_options=options)
     seen = [batch.n_id[: batch.batch_size] for batch in loader]
     assert torch.equal(torch.cat(seen), few)
     dropping = DistNeighborLoader(
-        dataset, [3], few, BATCH_SIZE, drop_last=True, worker_options=options
+        dataset, [3], few, batch_size=BATCH_SIZE, drop_last=True, worker_options=options
     )
     sizes = [batch.batch_size for batch in dropping]
     return {"share": share.tolist(), "local": local, "batches": len(seen), "dropping": sizes}
@@ -383,7 +383,7 @@ def job_early(arguments):
     for num_workers in arguments["num_workers"]:
         context, dataset, options = _load({**arguments, "num_workers": num_workers})
         common = {"worker_options": options, "collect_features": True, "seed": 1}
-        loaders.append(DistNeighborLoader(dataset, [4], None, 100, **common))
+        loaders.append(DistNeighborLoader(dataset, [4], None, batch_size=100, **common))
     if context.rank == 0:
         return {"batches": [len([next(iter(loader))]) for loader in loaders]}
     time.sleep(2)
@@ -398,7 +398,7 @@ def job_trace(arguments):
 
     _, dataset, options = _load(arguments)
     loader = DistNeighborLoader(
-        dataset, [4, 4], None, 50, worker_options=options, collect_features=True, seed=1
+        dataset, [4, 4], None, batch_size=50, worker_options=options, collect_features=True, seed=1
     )
     with khop.trace.record(arguments["path"]) as recording:
         batches = sum(1 for _ in loader)
@@ -410,9 +410,9 @@ def job_slow(arguments):
     from khop.distributed import DistNeighborLoader
 
     context, dataset, options = _load(arguments)
-    options.rpc_timeout = 180
+    options.timeout = 180
     loader = DistNeighborLoader(
-        dataset, [4, 4], None, 4, worker_options=options, collect_features=True, seed=1
+        dataset, [4, 4], None, batch_size=4, worker_options=options, collect_features=True, seed=1
     )
     children = khop_processes()
     publish(Path(arguments["ready"] + f".{context.rank}"), json.dumps(children))

@@ -27,7 +27,9 @@ def job_links(arguments):
     context, dataset, options = jobs._load(arguments)
     links = make_links()
     share = link_split(links)
-    ours = DistLinkNeighborLoader(dataset, [2], 8, links[:, share], worker_options=options)
+    ours = DistLinkNeighborLoader(
+        dataset, [2], batch_size=8, edge_label_index=links[:, share], worker_options=options
+    )
     num_batches = len(list(ours))
     data = twins.homogeneous()
     common = {
@@ -41,8 +43,8 @@ def job_links(arguments):
     loader = DistLinkNeighborLoader(
         dataset,
         [3, -1],
-        8,
-        own_links,
+        batch_size=8,
+        edge_label_index=own_links,
         with_edge=True,
         collect_features=True,
         worker_options=options,
@@ -50,7 +52,7 @@ def job_links(arguments):
     )
     twin = LinkNeighborLoader(data, [3, -1], own_links, batch_size=8, stream=context.rank, **common)
     twins.same_epochs(loader, twin, 2)
-    edges = DistLinkNeighborLoader(dataset, [], 64, worker_options=options)
+    edges = DistLinkNeighborLoader(dataset, [], batch_size=64, worker_options=options)
     seen = torch.cat([batch.n_id[batch.edge_label_index] for batch in edges], dim=1)
     assert torch.equal(seen, torch.from_numpy(dataset.owned_edges()))
     return {

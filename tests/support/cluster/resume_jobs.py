@@ -26,7 +26,7 @@ def make_loaders(arguments):
             dataset,
             jobs.FANOUTS,
             jobs.seeds_of_rank(rank),
-            jobs.BATCH_SIZE,
+            batch_size=jobs.BATCH_SIZE,
             shuffle=True,
             with_edge=True,
             collect_features=True,
@@ -91,6 +91,89 @@ def job_go_on(arguments):
         dcp.load({**loaders, "step": torch.tensor(0)}, checkpoint_id=folder / "all")
         torch.set_rng_state(torch.load(folder / f"torch-{dist.get_rank()}"))
         found.append({n: [digests(loader), digests(loader)] for n, loader in loaders.items()})
+    dist.destroy_process_group()
+    return found
+
+
+VIRTUAL = {"fanouts": [4, 3], "batch_size": 6, "shuffle": True, "seed": 5}
+"""Options of the loaders of virtual ranks, and of their twins in memory."""
+
+
+def virtual_loaders(arguments, is_first):
+    """Loaders of twelve virtual ranks, seven, and three; at first these are the trainers."""
+    from khop.distributed import (
+        DistDataset,
+        DistNeighborLoader,
+        MpDistSamplingWorkerOptions,
+        node_split,
+    )
+
+    rank, also = dist.get_rank(), arguments.get("also_serve", {})
+    root, home = arguments["root"], arguments["homes"][rank]
+    dataset = DistDataset().load(root, home, also_serve=also.get(str(rank), []))
+    options = {**VIRTUAL, "data": dataset, "num_neighbors": VIRTUAL["fanouts"]}
+    del options["fanouts"]
+    workers = {"worker_options": MpDistSamplingWorkerOptions(num_workers=1)}
+    made = {
+        "twelve": DistNeighborLoader(
+            input_nodes="train_mask", num_virtual_ranks=12, **workers, **options
+        ),
+        "seven": DistNeighborLoader(input_nodes="train_mask", num_virtual_ranks=7, **options),
+    }
+    if is_first:
+        made["three"] = DistNeighborLoader(input_nodes=node_split("train_mask"), **options)
+    else:
+        uneven = {"num_virtual_ranks": 3, "even_batches": False}
+        made["three"] = DistNeighborLoader(input_nodes="train_mask", **uneven, **options)
+    return made
+
+
+def refuse_other_seeds(dataset):
+    """Trainers that pass their own shares are told so, each of them."""
+    from khop.distributed import DistNeighborLoader, node_split
+    from khop.errors import RendezvousError
+
+    try:
+        DistNeighborLoader(dataset, [2], node_split("train_mask"), num_virtual_ranks=2, seed=1)
+    except RendezvousError as error:
+        assert "the seeds of all trainers, not a share" in str(error)
+    else:
+        raise AssertionError("shares were taken for the seeds of all")
+
+
+def virtual_digests(batches):
+    """Of every batch, without the positions of its seeds, which depend on the list of seeds."""
+    from khop.loader.iteration.fingerprint import digest
+
+    names = [name for name in jobs.ATTRIBUTES if name != "input_id"]
+    return [digest(batch[name] for name in names) for batch in batches]
+
+
+def job_virtual(arguments):
+    """Goes on with an epoch of virtual ranks, or begins it; saves it in the midst, and ends it.
+
+    Returns the batches before and after it was saved, and those of the next epoch.
+    """
+    import torch.distributed.checkpoint as dcp
+
+    dist.init_process_group("gloo")
+    loaders = virtual_loaders(arguments, arguments["from"] is None)
+    refuse_other_seeds(loaders["twelve"].data)
+    if arguments["from"] is None:
+        for loader in loaders.values():
+            list(loader)
+    else:
+        dcp.load({**loaders}, checkpoint_id=arguments["from"])
+    lengths = {name: len(loader) for name, loader in loaders.items()}
+    epochs = {name: iter(loader) for name, loader in loaders.items()}
+    found = {
+        name: [virtual_digests(next(epoch) for _ in range(arguments["batches"]))]
+        for name, epoch in epochs.items()
+    }
+    dcp.save({**loaders}, checkpoint_id=arguments["to"])
+    for name, loader in loaders.items():
+        found[name] += [virtual_digests(epochs[name]), virtual_digests(loader)]
+        assert epochs[name].delivered == lengths[name]
     dist.destroy_process_group()
     return found
 

@@ -47,7 +47,7 @@ def layerwise_inference(
     dtype: torch.dtype | str | None = None,
     bipartite: bool | None = None,
     overwrite: bool = False,
-    rpc_timeout: float = 180.0,
+    timeout: float = 180.0,
 ) -> LayerwiseOutputs:
     """Compute a model's output for all nodes, layer by layer; equal to one forward of the graph.
 
@@ -83,7 +83,7 @@ def layerwise_inference(
             heterogeneous graphs a pair of dictionaries. If None, True for PyG's models of
             `SAGEConv`, `GATConv`, `GATv2Conv`, `GINConv` and `EdgeConv`.
         overwrite: replace outputs in `output_dir`.
-        rpc_timeout: seconds that a request to another trainer may take.
+        timeout: seconds that a request to another trainer may take.
 
     Returns:
         The last layer's outputs: `out[ids]` (`out[node_type][ids]`), `.local`, `.gather_all()`.
@@ -124,7 +124,7 @@ def layerwise_inference(
         )
         peers = InferencePeers(context, barrier, name, data, Path(output_dir))
         on_failure.callback(peers.close)
-        peers.meet(attrs.by_type, len(layers), overwrite, rpc_timeout)
+        peers.meet(attrs.by_type, len(layers), overwrite, timeout)
         on_failure.callback(_discard, peers, len(layers))
         given = inputs.of_first_layer(peers.parts, data.partition_idx, peers.folder_client)
         for number, layer in enumerate(layers):

@@ -124,7 +124,8 @@ class InProcessBackend:
         if client is not None:
             client.log, bytes_before = records.log, client.bytes_received
         try:
-            steps = self._pipeline.make(own, run_key, batch, allocate)
+            key = plan.key_of(batch, run_key)
+            steps = self._pipeline.make(own, *key, allocate)
             record: Record = run(steps, client, self._timeout, records.clock, Phase.REMOTE)
         finally:
             records.end()
@@ -173,9 +174,9 @@ def create_backend(
     options = options or CollocatedDistSamplingWorkerOptions()
     if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:
         return _make_samplers(data, spec, options, plan, weights, destination, transfer)
-    client = data.service().client(options.rpc_timeout)
+    client = data.service().client(options.timeout)
     part = Part(data.opened, data.partition_idx)
-    return InProcessBackend(part, spec, client, weights, options.rpc_timeout)
+    return InProcessBackend(part, spec, client, weights, options.timeout)
 
 
 def _make_samplers(
@@ -199,7 +200,7 @@ def _make_samplers(
         "methods": modules_of(spec.sampling.method),
         "endpoints": {part: asdict(endpoint) for part, endpoint in endpoints.items()},
         "credentials": None if service.credentials is None else asdict(service.credentials),
-        "timeout": options.rpc_timeout,
+        "timeout": options.timeout,
         "concurrency": options.worker_concurrency,
         "graph_mode": data.graph_mode,
         "feature_mode": data.feature_mode,
@@ -252,7 +253,7 @@ def _devices(
         warnings.warn(
             f"of a folder of {data.num_partitions} partitions hops need rows of all of them: "
             "samplers draw on the CPU, whatever worker_devices says, and gather on a device only "
-            "if to_device is the same; batches are the same in any case",
+            "if device is the same; batches are the same in any case",
             stacklevel=6,
         )
         devices = [device if device == destination.device else None for device in devices]
@@ -264,7 +265,7 @@ def plan_arena(
     meta: FolderMeta, spec: PipelineSpec, options: MpDistSamplingWorkerOptions, batch_size: int
 ) -> ArenaPlan:
     """Return the plan of each sampler's arena."""
-    size = options.channel_size
+    size = options.buffer_size
     nbytes = None if size is None else max(int(size) // options.num_workers, 1 << 16)
     return plan_memory(
         meta, spec, batch_size, options.worker_concurrency, options.num_workers, nbytes

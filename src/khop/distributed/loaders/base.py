@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from time import monotonic_ns
 from typing import Any, NamedTuple
@@ -18,39 +18,26 @@ from khop.distributed.job.context import TrainerContext
 from khop.distributed.loaders.backends import create_backend
 from khop.distributed.loaders.collate import Assembler, Tensors, batch_edge_types, to_tensors
 from khop.distributed.loaders.device_transfer import DeviceTransfer, PendingTransfer, TargetDevice
-from khop.distributed.options import WorkerOptions
+from khop.distributed.loaders.loader_options import LoaderOptions
+from khop.distributed.loaders.virtual_shares import (
+    VirtualShares,
+    agreed_number,
+    check_agreement,
+    check_virtual_ranks,
+)
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
 from khop.loader.iteration.fingerprint import describe_sampling, digest
 from khop.loader.iteration.iterator import BatchSource, Taken
-from khop.loader.iteration.resume import EpochProgress
+from khop.loader.iteration.resume import EpochProgress, LoaderFingerprint
 from khop.loader.iteration.stateful import StatefulLoader
+from khop.loader.iteration.virtual_cursor import VirtualCursor, VirtualProgress
+from khop.loader.iteration.virtual_ranks import VirtualRanks
 from khop.metrics.loader_stats import StatsAccumulator
 from khop.metrics.watch import Cost
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of as positions_of
 from khop.trace.clock import BatchTimings
 from khop.typing import Array, Int64Array, NodeType
-
-
-@dataclass(frozen=True)
-class DeliveryOptions:
-    """Delivery options of a loader; fields as the arguments of `DistNeighborLoader`."""
-
-    batch_size: int = 1
-    shuffle: bool = False
-    drop_last: bool = False
-    to_device: Any = None
-    random_seed: int | None = None
-    worker_options: WorkerOptions | None = None
-    seed: int | None = None
-    stream: int | None = None
-    transform: Callable[[Any], Any] | None = None
-    even_batches: bool = True
-
-    @property
-    def pin_memory(self) -> bool:
-        """True if memory is to be page-locked; sampling in this process has no such option."""
-        return bool(getattr(self.worker_options, "pin_memory", False))
 
 
 class DistLoader(StatefulLoader, abc.ABC):
@@ -60,7 +47,7 @@ class DistLoader(StatefulLoader, abc.ABC):
         data: the graph: the trainer's partition, or the graph that servers serve.
         spec: specification of the batches.
         columns: [num_columns, num_seeds] int64, ids and times of the seeds; see `Pipeline.make`.
-        options: delivery options.
+        options: the loader's options, all of them.
         weights: [num_nodes] float64 sampling weights of negative endpoints, by name; see
             `khop.distributed.sampling.pipeline.Pipeline`.
         lists: lengths of the lists that the seeds consist of, if each list is for one graph server;
@@ -76,37 +63,44 @@ class DistLoader(StatefulLoader, abc.ABC):
         data: PartitionedGraph,
         spec: PipelineSpec,
         columns: Int64Array,
-        options: DeliveryOptions,
+        options: LoaderOptions,
         weights: Mapping[str, Array] | None = None,
         lists: Sequence[int] | None = None,
     ) -> None:
-        seed = options.random_seed if options.seed is None else options.seed
-        if options.random_seed not in (None, seed):
-            raise ValueError(f"seed={seed} contradicts random_seed={options.random_seed}")
+        seed, stream = options["seed"], options["stream"]
+        worker_options = options["worker_options"]
         self.data = data
-        self.batch_size = options.batch_size
-        self.drop_last = options.drop_last
-        self._destination = TargetDevice(options.to_device, options.pin_memory)
-        self.to_device = self._destination.torch_device
+        self.batch_size = options["batch_size"]
+        self.drop_last = options["drop_last"]
+        pin_memory = bool(getattr(worker_options, "pin_memory", False))
+        self._destination = TargetDevice(options["device"], pin_memory)
+        self.device = self._destination.torch_device
         self._transfer = DeviceTransfer(self._destination)
-        self.transform = options.transform
+        self.transform = options["transform"]
         self._columns = columns
         edge_types, method = batch_edge_types(data.meta), spec.sampling.method
         self._assembler = Assembler(data.meta, self._labels(), edge_types, method)
         context = data.context
-        self._set_up_epochs(seed, options.stream, None, context.rank)
+        if options["num_virtual_ranks"] is not None:
+            check_virtual_ranks(options["num_virtual_ranks"], seed, stream, lists)
+        self._set_up_epochs(seed, stream, None, context.rank)
         self._spec, self._weights = spec, weights or {}
-        self._shuffle = options.shuffle
+        self._shuffle = options["shuffle"]
         self._plan = EpochPlan(
-            self._num_items(), options.batch_size, options.drop_last, None, lists
+            self._num_items(), options["batch_size"], options["drop_last"], None, lists
         )
         data.connect()
-        if options.even_batches and context.world_size > 1:
-            self._plan = _agree_on_batches(context, self._plan, options.drop_last)
+        self._virtual: VirtualShares | None = None
+        if options["num_virtual_ranks"] is not None:
+            self._virtual = self._divide(options["num_virtual_ranks"], options["even_batches"])
+            self._cursor = VirtualCursor(self._keys, context.rank, self._virtual.ranks)
+            self._plan = replace(self._plan, num_batches_asked=self._virtual.num_batches)
+        elif options["even_batches"] and context.world_size > 1:
+            self._plan = _agree_on_batches(context, self._plan, options["drop_last"])
         self._backend = create_backend(
             data,
             spec,
-            options.worker_options,
+            worker_options,
             replace(self._plan, batch_size=self._most_seeds()),
             self._weights,
             self._destination,
@@ -114,9 +108,30 @@ class DistLoader(StatefulLoader, abc.ABC):
         )
         self._tally = StatsAccumulator(self._backend.num_samplers)
 
+    def _divide(self, num_virtual_ranks: int, even_batches: bool) -> VirtualShares:
+        """Divide the seeds among virtual ranks; all trainers call it together."""
+        data, plan = self.data, self._plan
+        options = [num_virtual_ranks, plan.batch_size, plan.drop_last, self._shuffle, even_batches]
+        seeds = [self._keys.seed, digest(self._described_seeds(None))]
+        check_agreement(data.context, [*options, *seeds])
+        homes = [rank % data.num_partitions for rank in range(num_virtual_ranks)]
+        shares = self._shares(homes)
+        plans = [replace(plan, num_seeds=len(share)) for share in shares]
+        if even_batches:
+            counts = [(share.num_batches_alone, share.num_seeds) for share in plans]
+            agreed = agreed_number(counts, plan.drop_last, "virtual ranks")
+            plans = [replace(share, num_batches_asked=agreed) for share in plans]
+        num_batches = [plan.num_batches for plan in plans]
+        ranks = VirtualRanks(num_batches, homes, data.homes, even_batches, plan.drop_last)
+        return VirtualShares(shares, plans, ranks, data.context.rank, self._shuffle)
+
+    @abc.abstractmethod
+    def _shares(self, homes: Sequence[int]) -> list[Int64Array]:
+        """Return the positions in the plan of the items of each virtual rank, by their homes."""
+
     def _labels(self) -> dict[NodeType, Tensor]:
         """Return the labels that the folder does not hold, on the batches' device."""
-        labels, device = self.data.node_labels, self.to_device
+        labels, device = self.data.node_labels, self.device
         if not self._destination.is_device:
             return labels
         return {node_type: values.to(device) for node_type, values in labels.items()}
@@ -133,10 +148,13 @@ class DistLoader(StatefulLoader, abc.ABC):
         """Return how many seeds a batch has at most."""
         return self._plan.batch_size
 
-    def _epoch_plan(self, run_key: int) -> tuple[EpochPlan, Int64Array | None]:
+    def _epoch_plan(self, progress: EpochProgress) -> tuple[EpochPlan, Int64Array | None]:
         """Return the plan of an epoch's seeds, and their order; None if as given."""
         plan = self._plan
-        return plan, epoch_order(plan.num_seeds, run_key, self._shuffle, plan.lists)
+        if self._virtual is not None:
+            assert isinstance(progress, VirtualProgress)
+            return self._virtual.epoch_plan(progress)
+        return plan, epoch_order(plan.num_seeds, progress.run_key, self._shuffle, plan.lists)
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
@@ -151,16 +169,36 @@ class DistLoader(StatefulLoader, abc.ABC):
         return self._backend.num_restarts
 
     @abc.abstractmethod
-    def _described_seeds(self) -> list[Any]:
-        """Return type, original ids and times of the seeds, for `digest`."""
+    def _described_seeds(self, share: Int64Array | None) -> list[Any]:
+        """Return type, original ids and times of the seeds of a share, or of all, for `digest`."""
 
     @cached_property
     def _digests(self) -> tuple[str, str]:
         """Digests of the seeds and of the sampling options; computed when first needed."""
+        return digest(self._described_seeds(None)), self._sampling_digest
+
+    @cached_property
+    def _share_digests(self) -> list[str]:
+        """Digest of the seeds of each virtual rank: that of a loader that has only these."""
+        assert self._virtual is not None
+        return [digest(self._described_seeds(share)) for share in self._virtual.shares]
+
+    def _identities(self) -> list[LoaderFingerprint]:
+        if self._virtual is None:
+            return super()._identities()
+        sampling = self._sampling_digest
+        shares = zip(self._share_digests, self._virtual.plans, strict=True)
+        return [
+            self._identity(seeds, sampling, rank, plan.num_batches)
+            for rank, (seeds, plan) in enumerate(shares)
+        ]
+
+    @cached_property
+    def _sampling_digest(self) -> str:
         spec, meta, weights = self._spec, self.data.meta, []
         if spec.link is not None:
             weights = [self._weights.get(name) for name in ("src_weight", "dst_weight")]
-        return digest(self._described_seeds()), describe_sampling(
+        return describe_sampling(
             spec.sampling,
             {t.name: t.count for t in meta.node_types},
             {t.name: t.count for t in meta.edge_types},
@@ -213,7 +251,7 @@ class BackendBatches(BatchSource):
 
     def __init__(self, loader: DistLoader, progress: EpochProgress) -> None:
         columns, backend = loader._columns, loader._backend
-        plan, order = loader._epoch_plan(progress.run_key)
+        plan, order = loader._epoch_plan(progress)
         columns = columns if order is None else columns[:, order]
         self._loader = loader
         self._plan, self._order = plan, order
@@ -279,12 +317,4 @@ def _agree_on_batches(context: TrainerContext, plan: EpochPlan, drop_last: bool)
         name,
         "make this loader (pass even_batches=False to loaders that only some trainers make)",
     )
-    counts = [batches for batches, _ in gathered]
-    agreed = min(counts) if drop_last else max(counts)
-    if not drop_last and any(seeds < agreed for _, seeds in gathered):
-        raise ValueError(
-            f"trainers have {[seeds for _, seeds in gathered]} seeds: some have fewer than the "
-            f"{agreed} batches that the others make. Divide the seeds with node_split, or pass "
-            "even_batches=False"
-        )
-    return replace(plan, num_batches_asked=agreed)
+    return replace(plan, num_batches_asked=agreed_number(gathered, drop_last, "trainers"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,17 +11,22 @@ from khop.data.arrays import check_range, to_int64
 from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.loaders.collate import Tensors
+from khop.distributed.loaders.loader_options import InducedOptions, resolved, takes_options
 from khop.distributed.loaders.neighbor_loader import DistNeighborLoader
 from khop.distributed.loaders.sampling_options import check_data
 from khop.distributed.loaders.split import distribute
-from khop.distributed.options import WorkerOptions
 from khop.loader.inputs import as_tensor
+from khop.loader.iteration.resume import EpochProgress
 from khop.partition.writing.cluster_ids import CLUSTER
-from khop.sampler.plan import EpochPlan, epoch_order
+from khop.sampler.plan import EpochPlan
 from khop.storage.book import RangeBook
 from khop.typing import NODE, Int64Array
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+@takes_options(InducedOptions)
 class DistClusterLoader(DistNeighborLoader):
     """Loader of whole clusters; `khop.loader.ClusterLoader`, distributed.
 
@@ -36,16 +42,10 @@ class DistClusterLoader(DistNeighborLoader):
             servers, with `RemoteDistSamplingWorkerOptions`.
         clusters: [n] numbers of the clusters to draw from. If None, this trainer's share: even
             counts, mostly of clusters that lie in its partition.
-        batch_size: clusters a batch; default: 1.
         assignment: [num_nodes] integers, the cluster of each node. If None, those that the folder
             keeps (`cluster_ids` of partitioners, `khop partition --cluster-ids`).
-        shuffle: draw the clusters of each epoch in another order.
-        drop_last: leave out a last batch of fewer clusters.
-        with_edge: deliver `e_id`, and edge attributes if the folder has any.
-        edge_dir: direction of the folder's neighbours, to be checked. If None, any.
-        collect_features: deliver node attributes, and edge attributes if `with_edge`.
-        to_device, random_seed, worker_options, seed, stream, transform, even_batches: as for
-            `DistNeighborLoader`.
+        **options: `InducedOptions`. With `num_virtual_ranks`, `clusters` are those of all
+            trainers.
 
     Raises:
         ValueError, TypeError, IndexError: the graph is heterogeneous, has no clusters, or other
@@ -63,49 +63,28 @@ class DistClusterLoader(DistNeighborLoader):
         self,
         data: DistDataset | None,
         clusters: Any = None,
-        batch_size: int = 1,
         *,
         assignment: Any = None,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        with_edge: bool = True,
-        edge_dir: str | None = None,
-        collect_features: bool = True,
-        to_device: Any = None,
-        random_seed: int | None = None,
-        worker_options: WorkerOptions | None = None,
-        seed: int | None = None,
-        stream: int | None = None,
-        transform: Any = None,
-        even_batches: bool = True,
+        **options: Unpack[InducedOptions],
     ) -> None:
-        graph = check_data(data, edge_dir, worker_options)
+        chosen: InducedOptions = resolved(InducedOptions, self, options)
+        graph = check_data(data, chosen["edge_dir"], chosen["worker_options"])
+        is_whole = chosen["num_virtual_ranks"] is not None
         of_node = _assignment(graph, assignment)
         sizes = np.bincount(of_node)
-        self.clusters = _chosen(graph, of_node, clusters, len(sizes))
+        if clusters is None or is_whole:
+            self._homes = _homes_of(graph, of_node, len(sizes))
+        if clusters is not None:
+            self.clusters = _checked(clusters, len(sizes))
+        elif is_whole:
+            self.clusters = np.arange(len(sizes))
+        else:
+            self.clusters = _divided(graph, self._homes, graph.homes)[graph.context.rank]
         by_cluster, ends = np.argsort(of_node, kind="stable"), np.cumsum(sizes)
         pieces = [by_cluster[ends[c] - sizes[c] : ends[c]] for c in self.clusters.tolist()]
         nodes = np.concatenate([np.empty(0, np.int64), *pieces])
         self._bounds = np.concatenate([[0], np.cumsum(sizes[self.clusters])]).astype(np.int64)
-        super().__init__(
-            data,
-            [],
-            nodes,
-            batch_size,
-            shuffle,
-            drop_last,
-            with_edge,
-            edge_dir=edge_dir,
-            collect_features=collect_features,
-            to_device=to_device,
-            random_seed=random_seed,
-            worker_options=worker_options,
-            seed=seed,
-            stream=stream,
-            subgraph_type="induced",
-            transform=transform,
-            even_batches=even_batches,
-        )
+        super().__init__(data, [], nodes, subgraph_type="induced", **chosen)
 
     def _num_items(self) -> int:
         return len(self.clusters)
@@ -114,21 +93,31 @@ class DistClusterLoader(DistNeighborLoader):
         largest = np.sort(np.diff(self._bounds))[-self._plan.batch_size :]
         return max(1, int(largest.sum()))
 
-    def _epoch_plan(self, run_key: int) -> tuple[EpochPlan, Int64Array | None]:
+    def _epoch_plan(self, progress: EpochProgress) -> tuple[EpochPlan, Int64Array | None]:
         """Return the plan of the nodes of an epoch's batches, and the order of these nodes."""
-        plan = self._plan
-        order = epoch_order(plan.num_seeds, run_key, self._shuffle)
+        plan, order = super()._epoch_plan(progress)
         drawn = np.arange(plan.num_seeds) if order is None else order
         bounds = [plan.bounds(batch) for batch in range(plan.num_batches)]
         drawn = drawn[: max((last for _, last in bounds), default=0)]
-        first, counts = self._bounds[drawn], np.diff(self._bounds)[drawn]
-        start = np.cumsum(counts) - counts
-        places = np.repeat(first - start, counts) + np.arange(int(counts.sum()))
+        places, counts = self._nodes_of(drawn)
         sizes = [int(counts[low:high].sum()) for low, high in bounds]
-        return EpochPlan(len(places), self._most_seeds(), sizes=sizes), places
+        return EpochPlan(len(places), self._most_seeds(), sizes=sizes, keys=plan.keys), places
 
-    def _described_seeds(self) -> list[Any]:
-        return [*super()._described_seeds(), self._bounds]
+    def _nodes_of(self, clusters: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the positions of the nodes of clusters, and the size of each."""
+        first, counts = self._bounds[clusters], np.diff(self._bounds)[clusters]
+        start = np.cumsum(counts) - counts
+        return np.repeat(first - start, counts) + np.arange(int(counts.sum())), counts
+
+    def _described_seeds(self, share: Int64Array | None) -> list[Any]:
+        if share is None:
+            return [*super()._described_seeds(None), self._bounds]
+        places, counts = self._nodes_of(share)
+        bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return [*super()._described_seeds(places), bounds]
+
+    def _shares(self, homes: Sequence[int]) -> list[Int64Array]:
+        return _divided(self.data, self._homes[self.clusters], homes)
 
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
         """Add nothing: no node of a batch is a seed."""
@@ -159,19 +148,36 @@ def _assignment(graph: PartitionedGraph, assignment: Any) -> Int64Array:
     return of_node
 
 
-def _chosen(graph: PartitionedGraph, of_node: Int64Array, clusters: Any, count: int) -> Int64Array:
-    """Return the clusters to draw from, checked; by default this trainer's share."""
-    if clusters is not None:
-        chosen = to_int64(as_tensor(clusters, "clusters"), "clusters")
-        check_range(chosen, count, "clusters")
-        if len(np.unique(chosen)) < len(chosen):
-            raise ValueError("clusters names a cluster twice")
-        return chosen
-    book = graph.meta.node_types[0].book
-    owners = book.owner(graph.to_new_ids(np.arange(len(of_node)), "nodes", NODE))
-    held = np.bincount(of_node * book.num_parts + owners, minlength=count * book.num_parts)
-    homes = np.argmax(held.reshape(count, book.num_parts), axis=1)
-    order = np.argsort(homes, kind="stable")
-    ends = np.cumsum(np.bincount(homes, minlength=book.num_parts))
-    shares = distribute(np.arange(count), RangeBook([0, *ends.tolist()]), graph.homes)
-    return np.sort(order[shares[graph.context.rank]])
+def _checked(clusters: Any, count: int) -> Int64Array:
+    """Return the clusters that a user names."""
+    chosen = to_int64(as_tensor(clusters, "clusters"), "clusters")
+    check_range(chosen, count, "clusters")
+    if len(np.unique(chosen)) < len(chosen):
+        raise ValueError("clusters names a cluster twice")
+    return chosen
+
+
+def _homes_of(graph: PartitionedGraph, of_node: Int64Array, count: int) -> Int64Array:
+    """Return the partition of each cluster that has most of its nodes."""
+    num_parts = graph.num_partitions
+    new_ids = graph.to_new_ids(np.arange(len(of_node)), "nodes", NODE)
+    owners = graph.meta.node_types[0].book.owner(new_ids)
+    held = np.bincount(of_node * num_parts + owners, minlength=count * num_parts)
+    homes: Int64Array = np.argmax(held.reshape(count, num_parts), axis=1)
+    return homes
+
+
+def _divided(
+    graph: PartitionedGraph, clusters: Int64Array, homes: Sequence[int]
+) -> list[Int64Array]:
+    """Return the positions of each trainer's clusters, ascending.
+
+    Args:
+        graph: the graph.
+        clusters: home partition of each cluster.
+        homes: home partition of each trainer.
+    """
+    order = np.argsort(clusters, kind="stable")
+    ends = np.cumsum(np.bincount(clusters, minlength=graph.num_partitions))
+    shares = distribute(np.arange(len(clusters)), RangeBook([0, *ends.tolist()]), homes)
+    return [np.sort(order[share]) for share in shares]

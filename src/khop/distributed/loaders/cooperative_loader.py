@@ -104,7 +104,7 @@ class CooperativeLoader:
         group: process group of all trainers, on the CPU. If None, a new one, with gloo. khop's own
             ends with the loader; end others before the program does, with
             `torch.distributed.destroy_process_group`.
-        rpc_timeout: seconds that trainers may wait for each other in a batch or layer.
+        timeout: seconds that trainers may wait for each other in a batch or layer.
 
     Raises:
         RuntimeError: torch.distributed is not initialised.
@@ -133,13 +133,13 @@ class CooperativeLoader:
         *,
         seed: int = 0,
         group: Any = None,
-        rpc_timeout: float = 180.0,
+        timeout: float = 180.0,
     ) -> None:
         self.data = check_dataset(data)
         check_positive(batch_size, "batch_size")
         check_key_part("seed", seed)
-        if not rpc_timeout > 0:
-            raise ValueError(f"rpc_timeout must be positive (got {rpc_timeout!r})")
+        if not timeout > 0:
+            raise ValueError(f"timeout must be positive (got {timeout!r})")
         if data.meta.heterogeneous:
             raise ValueError("cooperative batches are of graphs of one node and edge type")
         if not dist.is_initialized():
@@ -173,7 +173,7 @@ class CooperativeLoader:
         self._plan = EpochPlan(len(self._seeds), batch_size * self._size, drop_last)
         self.epoch = 0
         self._num_begun = 0
-        self._group = TrainerGroup(require_context(), group, rpc_timeout)
+        self._group = TrainerGroup(require_context(), group, timeout)
 
     def shutdown(self) -> None:
         """Release the process group. Also done when the trainer leaves its job or ends."""

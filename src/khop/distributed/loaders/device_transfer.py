@@ -30,7 +30,7 @@ class TargetDevice:
     """Target device of a loader's batches.
 
     Args:
-        to_device: as for `DistNeighborLoader`: None, anything that `torch.device` takes, or
+        device: as for `DistNeighborLoader`: None, anything that `torch.device` takes, or
             'emulated' (for tests: batches are tensors on the CPU).
         pin_memory: as for `MpDistSamplingWorkerOptions`; warns if it has no effect.
 
@@ -45,10 +45,10 @@ class TargetDevice:
         RuntimeError: the device cannot be used; the message has the reason.
     """
 
-    def __init__(self, to_device: Any, pin_memory: bool = False) -> None:
+    def __init__(self, device: Any, pin_memory: bool = False) -> None:
         self.device: str | None = None
         self.torch_device: torch.device | None = None
-        self._resolve(to_device)
+        self._resolve(device)
         place = "cpu" if self.torch_device is None else self.torch_device.type
         has_cuda = pin_memory and torch.cuda.is_available()
         self.pins_rings = has_cuda and place == "cuda"
@@ -56,16 +56,16 @@ class TargetDevice:
         if pin_memory and not has_cuda:
             warnings.warn("pin_memory=True has no effect: no CUDA device can be used", stacklevel=4)
 
-    def _resolve(self, to_device: Any) -> None:
-        if to_device is None:
+    def _resolve(self, device: Any) -> None:
+        if device is None:
             return
-        if str(to_device).partition(":")[0] == "emulated":
-            self.device = full_name(to_device)
+        if str(device).partition(":")[0] == "emulated":
+            self.device = full_name(device)
             self.torch_device = torch.device("cpu")
             return
-        self.torch_device = torch.device(to_device)
+        self.torch_device = torch.device(device)
         if self.torch_device.type == "cuda":
-            index = _cuda_index(to_device, self.torch_device.index)
+            index = _cuda_index(device, self.torch_device.index)
             self.torch_device = torch.device("cuda", index)
             self.device = f"cuda:{index}"
 
@@ -75,7 +75,7 @@ class TargetDevice:
         return self.device is not None
 
 
-def _cuda_index(to_device: Any, index: int | None) -> int:
+def _cuda_index(device: Any, index: int | None) -> int:
     """Return the index of the GPU; `index` is None for the current one.
 
     Torch makes the copies to it, so torch counts the GPUs: khop may be built without CUDA.
@@ -83,7 +83,7 @@ def _cuda_index(to_device: Any, index: int | None) -> int:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (index or 0) >= count:
         raise RuntimeError(
-            f"to_device: device '{to_device}' cannot be used: torch finds {count} CUDA devices"
+            f"device: device '{device}' cannot be used: torch finds {count} CUDA devices"
         )
     return current_gpu() if index is None else index
 

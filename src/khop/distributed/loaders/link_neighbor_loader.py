@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from khop.distributed.dataset import DistDataset
-from khop.distributed.loaders.base import DeliveryOptions, DistLoader
+from khop.distributed.loaders.base import DistLoader
 from khop.distributed.loaders.collate import Tensors
+from khop.distributed.loaders.loader_options import LoaderOptions, resolved, takes_options
 from khop.distributed.loaders.sampling_options import (
     check_data,
     collect_spec,
     info_for,
-    weight_of,
+    sampling_options_of,
 )
+from khop.distributed.loaders.split import shares_of_links
 from khop.distributed.loaders.trainer_inputs import checked_weights, joined, link_input
-from khop.distributed.options import WorkerOptions
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.loader.arguments import checked_negatives
 from khop.loader.batches.collate import annotate_links
 from khop.loader.inputs import checked_labels, checked_times
 from khop.sampler.drawing.link import link_of_tree
 from khop.sampler.link_spec import ExcludeSeedEdges
-from khop.sampler.options import SamplingOptions
 from khop.sampler.pyg.links import LinkOptions, binary_labels, link_spec, repeat_rows
 from khop.sampler.seed_times import check_times, given_times
 from khop.typing import Int64Array
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+@takes_options(LoaderOptions)
 class DistLinkNeighborLoader(DistLoader):
     """Neighbourhoods of the ends of links and of negatives, drawn from all partitions.
 
@@ -44,7 +48,6 @@ class DistLinkNeighborLoader(DistLoader):
             `RemoteDistSamplingWorkerOptions`.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
             method with fan-outs, `khop.sampler.Labor([15, 10])`.
-        batch_size: links per batch.
         edge_label_index: this trainer's links: [2, num_links] original ids of sources and
             destinations. If None, the edges of its home partition, evenly divided among the
             trainers with this home (for a client, its share of the servers' edges). For a
@@ -57,17 +60,13 @@ class DistLinkNeighborLoader(DistLoader):
         neg_sampling: PyG's `NegativeSampling`, or a dictionary or mode for one: 'binary' draws
             negative pairs, 'triplet' negative destinations for each source, uniformly or by
             `src_weight` and `dst_weight`, [num_nodes] by original id. If None, no negatives.
-        shuffle, drop_last, with_edge, with_weight, edge_dir, collect_features, to_device,
-            random_seed, worker_options: as for `DistNeighborLoader`.
-        seed, stream, replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr,
-            transform, even_batches: as for `DistNeighborLoader`; `batch` of a disjoint batch counts
-            links.
         neg_sampling_ratio: binary negatives per link; PyG's older argument.
         edge_label_time: [num_links] time of each link; only neighbours up to it are drawn for its
             ends. Required with `time_attr`.
         strict_negatives: draw only negatives that are not edges of the graph, in any partition.
         exclude_seed_edges: leave a batch's links out of the neighbourhoods; see
             `khop.loader.LinkNeighborLoader`.
+        **options: `LoaderOptions`.
 
     Raises:
         ValueError, TypeError, IndexError: bad arguments; the message has the remedy. While batches
@@ -76,7 +75,7 @@ class DistLinkNeighborLoader(DistLoader):
 
     Example:
         >>> dataset = DistDataset().load(folder, partition_idx=0)
-        >>> loader = DistLinkNeighborLoader(dataset, [2], 6, neg_sampling="binary")
+        >>> loader = DistLinkNeighborLoader(dataset, [2], batch_size=6, neg_sampling="binary")
         >>> next(iter(loader)).edge_label_index.shape
         torch.Size([2, 12])
     """
@@ -85,51 +84,27 @@ class DistLinkNeighborLoader(DistLoader):
         self,
         data: DistDataset | None,
         num_neighbors: Any,
-        batch_size: int = 1,
         edge_label_index: Any = None,
-        edge_label: Any = None,
-        neg_sampling: Any = None,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        with_edge: bool = True,
-        with_weight: bool = False,
-        edge_dir: str | None = None,
-        collect_features: bool = True,
-        to_device: Any = None,
-        random_seed: int | None = None,
-        worker_options: WorkerOptions | None = None,
         *,
-        seed: int | None = None,
-        stream: int | None = None,
-        replace: bool = False,
-        subgraph_type: Any = "directional",
-        disjoint: bool = False,
-        temporal_strategy: str = "uniform",
-        time_attr: str | None = None,
-        weight_attr: str | None = None,
-        neg_sampling_ratio: float | None = None,
+        edge_label: Any = None,
         edge_label_time: Any = None,
+        neg_sampling: Any = None,
+        neg_sampling_ratio: float | None = None,
         strict_negatives: bool = False,
         exclude_seed_edges: ExcludeSeedEdges = False,
-        transform: Callable[[Any], Any] | None = None,
-        even_batches: bool = True,
+        **options: Unpack[LoaderOptions],
     ) -> None:
-        graph = check_data(data, edge_dir, worker_options)
-        is_temporal = time_attr is not None
+        chosen: LoaderOptions = resolved(LoaderOptions, self, options)
+        worker_options = chosen["worker_options"]
+        graph = check_data(data, chosen["edge_dir"], worker_options)
+        is_temporal = chosen["time_attr"] is not None
         check_times("edge_label_time", edge_label_time is not None, is_temporal, required=True)
-        options = SamplingOptions(
-            replace,
-            with_edge,
-            subgraph_type,
-            disjoint,
-            temporal_strategy,
-            time_attr,
-            weight_of(graph, with_weight, weight_attr),
-        )
-        info = info_for(graph, num_neighbors, options)
-        sampling = options.spec(num_neighbors, info)
+        sampling_options = sampling_options_of(graph, chosen)
+        info = info_for(graph, num_neighbors, sampling_options)
+        sampling = sampling_options.spec(num_neighbors, info)
         negatives = checked_negatives(neg_sampling, neg_sampling_ratio)
-        self._link_type, ends, lists = link_input(graph, edge_label_index, worker_options)
+        is_whole = chosen["num_virtual_ranks"] is not None
+        self._link_type, ends, lists = link_input(graph, edge_label_index, worker_options, is_whole)
         link_options = LinkOptions(negatives, strict_negatives, exclude_seed_edges)
         self._link = link_spec(info, self._link_type, link_options, sampling.disjoint)
         count, columns = ends.shape[1], [*ends]
@@ -141,33 +116,25 @@ class DistLinkNeighborLoader(DistLoader):
         if labels is not None and negatives is not None and count and labels.min() == 0:
             labels = labels + 1  # as PyG does: negatives have label 0
         self._label = labels
+        collected = collect_spec(graph.meta, sampling, chosen["collect_features"])
         super().__init__(
             graph,
-            PipelineSpec(
-                sampling, collect_spec(graph.meta, sampling, collect_features), link=self._link
-            ),
+            PipelineSpec(sampling, collected, link=self._link),
             np.stack(columns),
-            DeliveryOptions(
-                batch_size,
-                shuffle,
-                drop_last,
-                to_device,
-                random_seed,
-                worker_options,
-                seed,
-                stream,
-                transform,
-                even_batches,
-            ),
+            chosen,
             checked_weights(info, self._link, negatives),
             lists,
         )
 
-    def _described_seeds(self) -> list[Any]:
+    def _described_seeds(self, share: Int64Array | None) -> list[Any]:
         link_type = self._link_type if self.data.meta.heterogeneous else None
-        lists = self._plan.lists
-        described = [link_type, *self._columns[:2], self._time]
+        lists, described = self._plan.lists, [link_type, *self._columns[:2], self._time]
+        if share is not None:
+            described[1:] = [None if part is None else part[share] for part in described[1:]]
         return described if lists is None else [*described, np.asarray(lists)]
+
+    def _shares(self, homes: Sequence[int]) -> list[Int64Array]:
+        return shares_of_links(self.data, self._link_type, self._columns[:2], homes)
 
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
         count = len(positions)

@@ -40,7 +40,7 @@ def _pin(device: torch.device, arena: ArenaReader) -> None:
         _clear_error(device)
         raise RuntimeError(
             f"pin_memory=True: cudaHostRegister failed for {arena.capacity} bytes ({error}); a "
-            "smaller channel_size (of clients: buffer_size) may do"
+            "smaller buffer_size may do"
         )
     # The arena's memory is unmapped after its finalizers have run.
     unpin = weakref.finalize(arena, _unpin, device, arena.address, os.getpid())

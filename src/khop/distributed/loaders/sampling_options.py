@@ -9,6 +9,7 @@ from khop.data.info import GraphInfo
 from khop.distributed.dataset import check_dataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import get_context
+from khop.distributed.loaders.loader_options import LoaderOptions
 from khop.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
 from khop.distributed.remote.client.membership import ClientContext
 from khop.sampler.methods import as_method
@@ -56,16 +57,25 @@ def info_for(data: PartitionedGraph, num_neighbors: Any, options: SamplingOption
     )
 
 
-def weight_of(data: PartitionedGraph, with_weight: bool, weight_attr: str | None) -> str | None:
-    """Return the attribute to draw by: `weight_attr`, or the folder's if only `with_weight`."""
-    if not with_weight or weight_attr is not None:
-        return weight_attr
-    if data.meta.weight_attr is None:
+def sampling_options_of(data: PartitionedGraph, options: LoaderOptions) -> SamplingOptions:
+    """Return the options of a loader's draws; `weight_attr=True` stands for the folder's."""
+    weight_attr = options["weight_attr"]
+    if weight_attr is True and data.meta.weight_attr is None:
         raise ValueError(
-            f"with_weight=True, but {data.where} was partitioned without weights: "
+            f"weight_attr=True, but {data.where} was partitioned without weights: "
             "partition again with edge_weights= or weight_attr= (--weight-attr)"
         )
-    return data.meta.weight_attr
+    if isinstance(weight_attr, bool):
+        weight_attr = data.meta.weight_attr if weight_attr else None
+    return SamplingOptions(
+        options["replace"],
+        options["with_edge"],
+        options["subgraph_type"],
+        options["disjoint"],
+        options["temporal_strategy"],
+        options["time_attr"],
+        weight_attr,
+    )
 
 
 def collect_spec(meta: FolderMeta, sampling: SamplingSpec, collect_features: bool) -> CollectSpec:

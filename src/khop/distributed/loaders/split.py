@@ -64,10 +64,9 @@ def node_split(
         ids = checked_nodes(info, node_type, nodes, "nodes").ids.cpu()
         new_ids = dataset.to_new_ids(ids, "nodes", node_type)
         originals = to_int64(ids, "nodes")
-    order, book = _by_part(new_ids, originals, dataset.meta.node_type(node_type).book)
     rank, homes = _trainer(dataset, rank, homes)
-    share = distribute(np.arange(len(order)), book, homes)[rank]
-    return torch.from_numpy(originals[order[share]])
+    book = dataset.meta.node_type(node_type).book
+    return torch.from_numpy(originals[shares_of_nodes(new_ids, originals, book, homes)[rank]])
 
 
 def link_split(
@@ -108,27 +107,47 @@ def link_split(
     dataset = dataset or _default_graph()
     info = dataset.info
     link_type, _ = split_links(info, link_type, "link_type")
-    side = 1 if dataset.edge_dir == "in" else 0
-    node_type = link_type[2 * side]
     ends = checked_links(info, link_type, edge_label_index).cpu()
-    new_ids = dataset.to_new_ids(ends[side], "edge_label_index", node_type)
-    originals = to_int64(ends[side], "edge_label_index")
-    order, book = _by_part(new_ids, originals, dataset.meta.node_type(node_type).book)
     rank, homes = _trainer(dataset, rank, homes)
-    share = distribute(np.arange(len(order)), book, homes)[rank]
-    return torch.from_numpy(np.sort(order[share]))
+    links = np.stack([to_int64(ends[side], "edge_label_index") for side in (0, 1)])
+    return torch.from_numpy(shares_of_links(dataset, link_type, links, homes)[rank])
 
 
-def _by_part(
-    new_ids: Int64Array, originals: Int64Array, book: RangeBook
-) -> tuple[Int64Array, RangeBook]:
-    """Return the positions of nodes by part and original id, and the bounds of the parts' runs.
+def shares_of_links(
+    dataset: PartitionedGraph, link_type: EdgeType, ends: Int64Array, homes: Sequence[int]
+) -> list[Int64Array]:
+    """Return the positions of each trainer's links, ascending; see `link_split`.
+
+    Args:
+        dataset: the graph.
+        link_type: their edge type.
+        ends: [2, n] int64 original ids of sources and destinations.
+        homes: home partition of each trainer.
+    """
+    side = 1 if dataset.edge_dir == "in" else 0
+    node_type, originals = link_type[2 * side], ends[side]
+    new_ids = dataset.to_new_ids(originals, "edge_label_index", node_type)
+    book = dataset.meta.node_type(node_type).book
+    return [np.sort(share) for share in shares_of_nodes(new_ids, originals, book, homes)]
+
+
+def shares_of_nodes(
+    new_ids: Int64Array, originals: Int64Array, book: RangeBook, homes: Sequence[int]
+) -> list[Int64Array]:
+    """Return the positions of each trainer's nodes, by part and ascending original id.
 
     Not by new id: where rows lie in a part does not decide who trains on them.
+
+    Args:
+        new_ids: [n] int64 ids of the nodes in the folder's numbering.
+        originals: [n] int64 their original ids.
+        book: the parts of new ids.
+        homes: home partition of each trainer.
     """
     owners = book.owner(new_ids)
     order = np.lexsort((originals, owners))
-    return order, RangeBook([0, *np.cumsum(np.bincount(owners, minlength=book.num_parts)).tolist()])
+    runs = RangeBook([0, *np.cumsum(np.bincount(owners, minlength=book.num_parts)).tolist()])
+    return [order[share] for share in distribute(np.arange(len(order)), runs, homes)]
 
 
 def _default_graph() -> PartitionedGraph:

@@ -151,7 +151,7 @@ class TrainerGroup:
                 raise RendezvousError(
                     f"trainer {self.rank} waited {self._timeout:g} s for others to exchange rows"
                     f"{'' if step is None else f' in {_where(step)}'}: they do not take this batch,"
-                    " or take longer between two batches (rpc_timeout)"
+                    " or take longer between two batches (timeout)"
                 )
         work.wait()
 

@@ -63,7 +63,9 @@ class LinkInput(NamedTuple):
     lists: list[int] | None
 
 
-def node_input(graph: PartitionedGraph, nodes: Any, options: WorkerOptions | None) -> NodeInput:
+def node_input(
+    graph: PartitionedGraph, nodes: Any, options: WorkerOptions | None, is_whole: bool = False
+) -> NodeInput:
     """Check a loader's seeds and return them.
 
     Args:
@@ -71,6 +73,8 @@ def node_input(graph: PartitionedGraph, nodes: Any, options: WorkerOptions | Non
         nodes: as `DistNeighborLoader` takes them.
         options: the loader's worker options; with a list of servers, `nodes` may be a list of seed
             lists.
+        is_whole: the name of a boolean attribute selects all of its nodes, not this trainer's
+            share.
 
     Raises:
         IndexError, KeyError, TypeError, ValueError: seeds do not exist, or are malformed.
@@ -78,7 +82,7 @@ def node_input(graph: PartitionedGraph, nodes: Any, options: WorkerOptions | Non
     info = graph.info
     node_type, given = split_nodes(info, nodes)
     if isinstance(given, str):
-        share = _share_of_split(graph, node_type, given)
+        share = _share_of_split(graph, node_type, given, is_whole)
         return NodeInput(node_type, share, share, None)
     if _has_rows(given):
         check_lists(given, options, _NODES)
@@ -88,13 +92,17 @@ def node_input(graph: PartitionedGraph, nodes: Any, options: WorkerOptions | Non
     return NodeInput(node_type, *_nodes_of(info, node_type, given, _NODES), None)
 
 
-def _share_of_split(graph: PartitionedGraph, node_type: NodeType, name: str) -> Int64Array:
+def _share_of_split(
+    graph: PartitionedGraph, node_type: NodeType, name: str, is_whole: bool
+) -> Int64Array:
     splits = graph.meta.node_type(node_type).splits
     if name not in splits:
         raise KeyError(
             f"{_NODES}={name!r} is no boolean attribute of '{node_type}': there are {splits}. "
             "Paths are not read: pass what torch.load(path) returns"
         )
+    if is_whole:
+        return np.sort(graph.to_original_ids(graph.split(node_type, name), node_type))
     share = node_split(name, graph, node_type=node_type if graph.meta.heterogeneous else None)
     ids: Int64Array = share.numpy()
     return ids
@@ -115,7 +123,9 @@ def _has_rows(given: Any) -> bool:
     )
 
 
-def link_input(graph: PartitionedGraph, links: Any, options: WorkerOptions | None) -> LinkInput:
+def link_input(
+    graph: PartitionedGraph, links: Any, options: WorkerOptions | None, is_whole: bool = False
+) -> LinkInput:
     """Check a loader's links and return them.
 
     Args:
@@ -124,6 +134,7 @@ def link_input(graph: PartitionedGraph, links: Any, options: WorkerOptions | Non
             which may be empty.
         options: the loader's worker options; with a list of servers, `links` may be a list of lists
             of links.
+        is_whole: the links are those of all trainers, and must be given.
 
     Raises:
         IndexError, TypeError, ValueError: links do not exist, or are malformed; not one list for
@@ -131,6 +142,11 @@ def link_input(graph: PartitionedGraph, links: Any, options: WorkerOptions | Non
     """
     info = graph.info
     link_type, given = split_links(info, links)
+    if given is None and is_whole:
+        raise ValueError(
+            f"with num_virtual_ranks, pass the links of all trainers ({_LINKS}): a trainer has "
+            "only the edges of its own partition"
+        )
     if given is None:
         check_all_edges(info, link_type)
         return LinkInput(link_type, graph.owned_edges(link_type), None)

@@ -261,7 +261,7 @@ class PartitionClient:
     def _late(self, request: Request, waited: float) -> Exception:
         """Return the error of a request past its deadline."""
         connection = self._connections[request.server]
-        limit = f"{request.deadline - request.begun:g} s that a request may take (rpc_timeout)"
+        limit = f"{request.deadline - request.begun:g} s that a request may take (timeout)"
         if connection.lost_since is None:
             why = (
                 f"is connected, but gave no answer in {waited:.1f} s, more than the {limit}: it is "

@@ -71,6 +71,10 @@ class Epoch:
         first, last = self.plan.bounds(batch)
         return np.ascontiguousarray(self.columns[:, first:last])
 
+    def key_of(self, batch: int) -> tuple[int, int]:
+        """Return run key and index of a batch's draws."""
+        return (self.run_key, batch) if self.plan is None else self.plan.key_of(batch, self.run_key)
+
 
 @dataclass
 class Task:
@@ -220,7 +224,8 @@ class Sampler:
         if epoch.plan is None:
             del self._epochs[number]
         slot = self._slots.new(self._announce)
-        steps = self._pipeline.make(epoch.seeds_of(batch), epoch.run_key, batch, slot.allocate)
+        seeds, key = epoch.seeds_of(batch), epoch.key_of(batch)
+        steps = self._pipeline.make(seeds, *key, slot.allocate)
         task = Task(number, batch, steps, slot, [])
         self._tasks.append(task)
         self._step(task)

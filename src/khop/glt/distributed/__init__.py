@@ -1,12 +1,6 @@
 """GLT's distributed data sets, loaders and processes."""
 
-from khop.distributed import (
-    CollocatedDistSamplingWorkerOptions,
-    DistContext,
-    DistRole,
-    MpDistSamplingWorkerOptions,
-    RemoteDistSamplingWorkerOptions,
-)
+from khop.distributed import DistContext, DistRole
 from khop.distributed.loaders.base import DistLoader
 from khop.glt.distributed.dataset import DistDataset
 from khop.glt.distributed.dist_client import async_request_server, request_server
@@ -37,6 +31,11 @@ from khop.glt.distributed.loaders import (
     DistLinkNeighborLoader,
     DistNeighborLoader,
     DistSubGraphLoader,
+)
+from khop.glt.distributed.options import (
+    CollocatedDistSamplingWorkerOptions,
+    MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
 )
 from khop.glt.distributed.servers import init_server, wait_and_shutdown_server
 

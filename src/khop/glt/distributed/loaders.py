@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,48 @@ def _split(name: str, options: Any, node_type: str) -> Any:
     return seeds if len(seeds) > 1 else seeds[0]
 
 
+_ORDER = {
+    "batch_size": 1,
+    "shuffle": False,
+    "drop_last": False,
+    "with_edge": False,
+    "with_weight": False,
+    "edge_dir": None,
+    "collect_features": False,
+    "to_device": None,
+    "random_seed": None,
+    "worker_options": None,
+}
+"""GLT's options after the seeds, in its order, with its defaults."""
+
+_NAMES = {"to_device": "device", "random_seed": "seed"}
+
+
+def _options(
+    convert: Callable[[Any], Any], given: tuple[Any, ...], named: dict[str, Any], first: str = ""
+) -> dict[str, Any]:
+    """Return a loader's arguments as khop takes them.
+
+    Args:
+        convert: makes GLT's batch of khop's.
+        given: positional arguments, in GLT's order.
+        named: keyword arguments.
+        first: names of the arguments that come before those of `_ORDER`, or after `batch_size`.
+    """
+    order = ["batch_size", *first.split(), *list(_ORDER)[1:]] if first else list(_ORDER)
+    if len(given) > len(order):
+        raise TypeError(f"{len(given) - len(order)} arguments too many: {order[-1]} is the last")
+    positional = dict(zip(order, given, strict=False))
+    if twice := positional.keys() & named.keys():
+        raise TypeError(f"'{min(twice)}' is given twice")
+    options = {"transform": convert, **_ORDER, **positional, **named}
+    options["worker_options"] = _prepared(options["worker_options"])
+    is_weighted = options.pop("with_weight")
+    if is_weighted and options.get("weight_attr") is None:
+        options["weight_attr"] = True
+    return {_NAMES.get(name, name): value for name, value in options.items()}
+
+
 class DistNeighborLoader(neighbor_loader.DistNeighborLoader):
     """`khop.distributed.DistNeighborLoader` with GLT's batches.
 
@@ -92,50 +135,21 @@ class DistNeighborLoader(neighbor_loader.DistNeighborLoader):
     `num_sampled_nodes` and `num_sampled_edges`.
 
     Args:
-        data, num_neighbors, batch_size, shuffle, drop_last, with_edge, with_weight,
-            collect_features, to_device, random_seed, worker_options: as in khop.
+        data, num_neighbors: as in khop.
         input_nodes: as in khop; also the path of a `.pt` file, read here, a `Split` (boolean
             attribute 'train_mask', 'val_mask' or 'test_mask'), or a list of such, one a server.
-        edge_dir: the folder's; another one is an error.
-        **kwargs: khop's further arguments.
+        *args: batch_size, shuffle, drop_last, with_edge, with_weight, edge_dir, collect_features,
+            to_device, random_seed and worker_options, with GLT's defaults: no edge ids and no
+            features.
+        **kwargs: the same by name, and khop's further arguments.
     """
 
     def __init__(
-        self,
-        data: Any,
-        num_neighbors: Any,
-        input_nodes: Any = None,
-        batch_size: int = 1,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        with_edge: bool = False,
-        with_weight: bool = False,
-        edge_dir: str | None = None,
-        collect_features: bool = False,
-        to_device: Any = None,
-        random_seed: int | None = None,
-        worker_options: Any = None,
-        **kwargs: Any,
+        self, data: Any, num_neighbors: Any, input_nodes: Any = None, *args: Any, **kwargs: Any
     ) -> None:
-        options = _prepared(worker_options)
-        kwargs.setdefault("transform", self._convert)
-        seeds = _seeds(input_nodes, options)
-        super().__init__(
-            data,
-            num_neighbors,
-            seeds,
-            batch_size,
-            shuffle,
-            drop_last,
-            with_edge,
-            with_weight,
-            edge_dir,
-            collect_features,
-            to_device,
-            random_seed,
-            options,
-            **kwargs,
-        )
+        options = _options(self._convert, args, kwargs)
+        seeds = _seeds(input_nodes, options["worker_options"])
+        super().__init__(data, num_neighbors, seeds, **options)
 
     def _convert(self, batch: Any) -> Any:
         return _to_glt(batch, self.data.meta.edge_dir, self._seed_type)
@@ -147,7 +161,7 @@ class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
     Edges come by partition, this process's first (a client's: its first server's), and then by
     node, as GLT has them; clients request the partitions of each batch's nodes.
 
-    Args: as `DistNeighborLoader`.
+    Args: as `DistNeighborLoader`, the seeds before the fan-outs.
     """
 
     def __init__(
@@ -155,39 +169,13 @@ class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
         data: Any,
         input_nodes: Any = None,
         num_neighbors: Any = None,
-        batch_size: int = 1,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        with_edge: bool = False,
-        with_weight: bool = False,
-        edge_dir: str | None = None,
-        collect_features: bool = False,
-        to_device: Any = None,
-        random_seed: int | None = None,
-        worker_options: Any = None,
+        *args: Any,
         **kwargs: Any,
     ) -> None:
-        options = _prepared(worker_options)
-        kwargs.setdefault("transform", self._convert)
-        seeds = _seeds(input_nodes, options)
-        super().__init__(
-            data,
-            seeds,
-            num_neighbors,
-            batch_size,
-            shuffle,
-            drop_last,
-            with_edge,
-            with_weight,
-            edge_dir,
-            collect_features,
-            to_device,
-            random_seed,
-            options,
-            **kwargs,
-        )
-
-        self._own_part = _own_part(data, options)
+        options = _options(self._convert, args, kwargs)
+        seeds = _seeds(input_nodes, options["worker_options"])
+        super().__init__(data, seeds, num_neighbors, **options)
+        self._own_part = _own_part(data, options["worker_options"])
 
     def _convert(self, batch: Any) -> Any:
         return _sorted(batch, self._turns(batch.n_id)) if isinstance(batch, Data) else batch
@@ -211,48 +199,18 @@ def _own_part(data: Any, options: Any) -> int:
 class DistLinkNeighborLoader(link_neighbor_loader.DistLinkNeighborLoader):
     """`khop.distributed.DistLinkNeighborLoader` with GLT's batches.
 
-    Args: as in khop; `neg_sampling` also as GLT's `NegativeSampling`.
+    Args:
+        data, num_neighbors: as in khop.
+        *args: batch_size, edge_label_index, edge_label and neg_sampling (also GLT's
+            `NegativeSampling`), then shuffle and so on, as for `DistNeighborLoader`.
+        **kwargs: the same by name, and khop's further arguments.
     """
 
-    def __init__(
-        self,
-        data: Any,
-        num_neighbors: Any,
-        batch_size: int = 1,
-        edge_label_index: Any = None,
-        edge_label: Any = None,
-        neg_sampling: Any = None,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        with_edge: bool = False,
-        with_weight: bool = False,
-        edge_dir: str | None = None,
-        collect_features: bool = False,
-        to_device: Any = None,
-        random_seed: int | None = None,
-        worker_options: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        options = _prepared(worker_options)
-        kwargs.setdefault("transform", self._convert)
-        super().__init__(
-            data,
-            num_neighbors,
-            batch_size,
-            edge_label_index,
-            edge_label,
-            to_pyg_negatives(neg_sampling),
-            shuffle,
-            drop_last,
-            with_edge,
-            with_weight,
-            edge_dir,
-            collect_features,
-            to_device,
-            random_seed,
-            options,
-            **kwargs,
-        )
+    def __init__(self, data: Any, num_neighbors: Any, *args: Any, **kwargs: Any) -> None:
+        links = "edge_label_index edge_label neg_sampling"
+        options = _options(self._convert, args, kwargs, links)
+        options["neg_sampling"] = to_pyg_negatives(options.get("neg_sampling"))
+        super().__init__(data, num_neighbors, **options)
 
     def _convert(self, batch: Any) -> Any:
         return _to_glt(batch, self.data.meta.edge_dir, self._link_type, of_links=True)

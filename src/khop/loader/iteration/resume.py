@@ -5,12 +5,13 @@ it has delivered or prefetched: the key of the epoch and the number of delivered
 `EpochCursor` makes an `EpochProgress` for each epoch, which the epoch's iterator updates when it
 delivers a batch (`iterator`). `EpochCursor.state` saves the progress of the last epoch
 with a fingerprint of the loader, and `EpochCursor.load` restores it into another cursor.
-A user's own samplers have their own state: see `replay`.
+A user's own samplers have their own state: see `replay`. A loader with virtual ranks has an entry
+of the same form for each of them: see `virtual_cursor`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from khop.loader.iteration.replay import Replay, pack, unpack
 VERSION = 1
 """Version of the format that `state_dict` returns."""
 
-_PREFIX = "rank-"  # of keys, one for each trainer
+_PREFIX = "rank-"  # of keys, one for each trainer or virtual rank
 
 
 @dataclass
@@ -82,7 +83,7 @@ class LoaderFingerprint:
 
 
 _DESCRIBED = {
-    "seeds": "other seeds or links",
+    "seeds": "other seeds or links (for shares of a job of another size, see num_virtual_ranks)",
     "sampling": "another graph, or other options of sampling (num_neighbors, replace, ...)",
 }
 
@@ -110,49 +111,37 @@ class EpochCursor:
         self._last = progress
         return progress
 
-    def state(self, identity: LoaderFingerprint) -> dict[str, Any]:
+    def state(self, identities: Sequence[LoaderFingerprint]) -> dict[str, Any]:
         """Return the loader's progress; see `StatefulLoader.state_dict`.
 
         Args:
-            identity: fingerprint of the loader.
+            identities: fingerprint of the loader.
         """
+        (identity,) = identities
         progress = self._next or self._last
         if progress is not None and progress.ended:
             progress = None
-        replay = None if progress is None else progress.replay
-        entry = {
-            "version": VERSION,
-            **vars(identity),
-            "epochs": self._keys.epoch,
-            "run_key": None if progress is None else progress.run_key,
-            "delivered": 0 if progress is None else progress.delivered,
-            "generator": self._generator_state(),
-            "sampler_digest": None if replay is None else replay.digest,
-            "sampler_generator": None if replay is None else replay.generator,
-            "sampler_state": None if replay is None else replay.state,
-        }
-        return {f"{_PREFIX}{self._rank}": entry}
+        entry = make_entry(identity, self._keys.epoch, progress, self._generator_state())
+        return {key_of(self._rank): entry}
 
-    def load(self, state: Mapping[str, Any], identity: LoaderFingerprint) -> None:
+    def load(self, state: Mapping[str, Any], identities: Sequence[LoaderFingerprint]) -> None:
         """Restore the progress of a loader; see `StatefulLoader.load_state_dict`.
 
         Args:
             state: result of the method `state`.
-            identity: fingerprint of this loader.
+            identities: fingerprint of this loader.
 
         Raises:
             TypeError: `state` is not a dictionary.
             ValueError: the state has another version, or is that of another loader.
         """
-        if not isinstance(state, Mapping):
-            raise TypeError(
-                f"a loader's state is what state_dict() returned (got '{type(state).__name__}')"
-            )
-        if not state:
+        (identity,) = identities
+        entries = entries_of(state)
+        if not entries:
             self._last = None
             return
-        entry, is_own = self._entry(state, identity)
-        _check(entry, identity, is_own)
+        entry, is_own = self._entry(entries, identity)
+        check_entry(entry, identity, is_own)
         self._last = self._next = None
         self._keys.epoch = entry["epochs"]
         if entry["generator"] is not None and self._keys.generator is not None:
@@ -162,23 +151,15 @@ class EpochCursor:
             self._next = EpochProgress(run_key, entry["delivered"], replay=_replay(entry))
 
     def _entry(
-        self, state: Mapping[str, Any], identity: LoaderFingerprint
+        self, entries: Mapping[str, Mapping[str, Any]], identity: LoaderFingerprint
     ) -> tuple[Mapping[str, Any], bool]:
         """Return the entry to load, and True if a loader with equal seeds and stream wrote it."""
-        entries = {
-            key: value
-            for key, value in state.items()
-            if str(key).startswith(_PREFIX) and isinstance(value, Mapping)
-        }
-        if not entries or len(entries) < len(state):
-            raise ValueError(
-                f"this is no state of a loader: keys are '{_PREFIX}<rank>' (got {list(state)})"
-            )
-        key = f"{_PREFIX}{self._rank}"
+        key = key_of(self._rank)
         if len(entries) > 1 and key not in entries:
             raise ValueError(
                 f"the state holds trainers {list(entries)}, but this is trainer {self._rank}: go "
-                "on with as many trainers as there were"
+                "on with as many trainers as there were, or make distributed loaders with "
+                f"num_virtual_ranks={len(entries)} and the seeds of all trainers"
             )
         entry = entries[key] if key in entries else next(iter(entries.values()))
         own = (identity.seeds, identity.stream)
@@ -201,11 +182,120 @@ class EpochCursor:
         return pack(generator.get_state())
 
 
+def key_of(rank: int) -> str:
+    """Return the key of a rank's entry in a state."""
+    return f"{_PREFIX}{rank}"
+
+
+def make_entry(
+    identity: LoaderFingerprint,
+    epochs: int,
+    progress: EpochProgress | None,
+    generator: str | None = None,
+) -> dict[str, Any]:
+    """Return the entry of a rank in a state.
+
+    Args:
+        identity: fingerprint of the loader.
+        epochs: number of epochs that have begun.
+        progress: progress of the epoch that began last. If None, it has ended.
+        generator: state of the loader's generator, if it makes the keys.
+    """
+    replay = None if progress is None else progress.replay
+    return {
+        "version": VERSION,
+        **vars(identity),
+        "epochs": epochs,
+        "run_key": None if progress is None else progress.run_key,
+        "delivered": 0 if progress is None else progress.delivered,
+        "generator": generator,
+        "sampler_digest": None if replay is None else replay.digest,
+        "sampler_generator": None if replay is None else replay.generator,
+        "sampler_state": None if replay is None else replay.state,
+    }
+
+
+def entries_of(state: Any) -> dict[str, Mapping[str, Any]]:
+    """Return the entries of a state, by key; none if it is empty.
+
+    Raises:
+        TypeError: `state` is not a dictionary.
+        ValueError: it is no state of a loader.
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(
+            f"a loader's state is what state_dict() returned (got '{type(state).__name__}')"
+        )
+    for key, value in state.items():
+        if not str(key).startswith(_PREFIX) or not isinstance(value, Mapping):
+            raise ValueError(
+                f"this is no state of a loader: keys are '{_PREFIX}<rank>' (got {list(state)})"
+            )
+    return dict(state)
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge the states of the loaders of all trainers of a job, saved one by one, into one state.
+
+    The trainers of a job of the same size can load the result. So can those of a job of any size
+    whose loaders have `num_virtual_ranks`: the number of virtual ranks of the loaders that were
+    saved or, if these had none, the number of their trainers. A file that holds the states of all
+    trainers, as `torch.distributed.checkpoint` writes it, need not be merged.
+
+    Args:
+        states: results of `state_dict`, in any order.
+
+    Raises:
+        TypeError: one is not a dictionary.
+        ValueError: one is no state of a loader; states of the same rank differ; a rank is missing;
+            states are those of different loaders or epochs.
+
+    Example:
+        >>> loaders = [NeighborLoader(data, [2], seed=0), NeighborLoader(data, [2], seed=0)]
+        >>> merge_states(loader.state_dict() for loader in loaders).keys()
+        dict_keys(['rank-0'])
+    """
+    merged: dict[str, Mapping[str, Any]] = {}
+    for state in states:
+        for key, entry in entries_of(state).items():
+            difference = _difference(merged.setdefault(key, entry), entry)
+            if difference:
+                raise ValueError(
+                    f"two states differ in '{key}': {difference}. They are of different loaders, "
+                    "or not of the same step: each trainer has to save its state after equally "
+                    "many batches"
+                )
+    keys = [key_of(rank) for rank in range(len(merged))]
+    if set(merged) != set(keys):
+        raise ValueError(
+            f"the states are those of {sorted(merged)}: merge the states of all trainers, whose "
+            f"ranks begin at 0 and have no gaps"
+        )
+    for key in keys[1:]:
+        for name in _OF_THE_JOB:
+            if merged[key].get(name) != merged[keys[0]].get(name):
+                raise ValueError(
+                    f"the states of '{keys[0]}' and '{key}' do not belong together: {name} is "
+                    f"{merged[keys[0]].get(name)!r} and {merged[key].get(name)!r}"
+                )
+    return {key: merged[key] for key in keys}
+
+
+# What the loaders of a job's trainers have in common.
+_OF_THE_JOB = ("version", "sampling", "batch_size", "drop_last", "shuffle", "seed", "epochs")
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    named = {*one, *other} - {"sampler_state"}  # it may hold tensors; the digest says enough
+    names = sorted(name for name in named if one.get(name) != other.get(name))
+    return ", ".join(f"{name} is {one.get(name)!r} and {other.get(name)!r}" for name in names)
+
+
 def _is_given(entry: Mapping[str, Any]) -> bool:
     return entry.get("num_batches") is None or entry.get("sampler_digest") is not None
 
 
-def _check(entry: Mapping[str, Any], identity: LoaderFingerprint, is_own: bool) -> None:
+def check_entry(entry: Mapping[str, Any], identity: LoaderFingerprint, is_own: bool = True) -> None:
     """Raise ValueError unless the loader that wrote a state has the same properties."""
     if entry.get("version") != VERSION:
         raise ValueError(

@@ -103,11 +103,14 @@ class StatefulLoader:
         `torch.distributed.checkpoint` can hold the states of all. Names and meaning are those of
         torchdata's `StatefulDataLoader`. The call changes nothing.
 
+        With `num_virtual_ranks`, the state is that of all virtual ranks, and the same on every
+        trainer: all of them save it after equally many batches.
+
         Raises:
             ValueError: torch's workers deliver batches in any order (`in_order=False`).
         """
         self._check_resumable()
-        return self._cursor.state(self._identity())
+        return self._cursor.state(self._identities())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Make the next epoch continue where an equal loader was stopped.
@@ -123,8 +126,8 @@ class StatefulLoader:
 
         Args:
             state_dict: result of `state_dict` of a loader with the same seeds, options of sampling,
-                batch size, order and seed, in memory or distributed. An empty dictionary loads
-                nothing.
+                batch size, order and seed, in memory or distributed. With `num_virtual_ranks`, the
+                number of trainers may have been another. An empty dictionary loads nothing.
 
         Raises:
             TypeError: `state_dict` is not a dictionary.
@@ -132,11 +135,17 @@ class StatefulLoader:
                 the next epoch: a user's `sampler` names other seeds than before.
         """
         self._check_resumable()
-        self._cursor.load(state_dict, self._identity())
+        self._cursor.load(state_dict, self._identities())
 
-    def _identity(self) -> LoaderFingerprint:
+    def _identities(self) -> list[LoaderFingerprint]:
         """Return the properties that a state's loader must share with this one."""
         seeds, sampling = self._digests
+        num_batches = None if self._given else len(self)
+        return [self._identity(seeds, sampling, self._keys.stream, num_batches)]
+
+    def _identity(
+        self, seeds: str, sampling: str | None, stream: int, num_batches: int | None
+    ) -> LoaderFingerprint:
         return LoaderFingerprint(
             seeds=seeds,
             sampling=sampling,
@@ -144,8 +153,8 @@ class StatefulLoader:
             drop_last=bool(self.drop_last),
             shuffle=self._shuffle,
             seed=self._keys.seed,
-            stream=self._keys.stream,
-            num_batches=None if self._given else len(self),
+            stream=stream,
+            num_batches=num_batches,
         )
 
     def stats(self) -> LoaderStats:

@@ -49,7 +49,7 @@ INTS = ("int32", "int64")
 _MAX_META = 64 << 20
 # Ids that are turned around before other threads have their turns.
 _IDS_AT_ONCE = 1 << 18
-_ADVICE = "make one with `khop partition` or khop.partition()"
+_ADVICE = "make one with `khop partition` or khop.partition_graph()"
 
 
 def check_is_folder(root: str | os.PathLike[str]) -> None:

@@ -116,7 +116,7 @@ def _config(
         "methods": modules_of(spec.sampling.method),
         "schema": codec.to_json(BatchSchema.create(graph.meta, spec)),
         "depth": arena.depth,
-        "timeout": options.rpc_timeout,
+        "timeout": options.timeout,
         "batch_limit": options.batch_limit or _default_batch_limit(arena.depth),
     }
 

@@ -206,7 +206,8 @@ class Receiver:
         epoch = self._epochs[pending.epoch]
         first, last = epoch.plan.bounds(pending.batch)
         columns = np.ascontiguousarray(epoch.columns[:, first:last])
-        remote.send(Batch(remote.name, pending.id, pending.batch, epoch.run_key), [columns])
+        run_key, index = epoch.plan.key_of(pending.batch, epoch.run_key)
+        remote.send(Batch(remote.name, pending.id, index, run_key), [columns])
 
     def _send_heartbeats(self) -> None:
         """Send heartbeats every second; look up the servers if one is unreachable."""
@@ -280,8 +281,9 @@ class Receiver:
         is_whole = pending.incoming.write(chunk.offset, raw)
         remote.arrived(pending)
         if is_whole:
-            first, last = self._epochs[pending.epoch].plan.bounds(pending.batch)
-            self._checks.check_batch(layout, pending.incoming.raw, pending.batch, last - first)
+            plan = self._epochs[pending.epoch].plan
+            (first, last), (_, index) = plan.bounds(pending.batch), plan.key_of(pending.batch, 0)
+            self._checks.check_batch(layout, pending.incoming.raw, index, last - first)
             to_trainer = self._line, pending.epoch, pending.batch, layout, chunk.extras
             pending.incoming.announce(*to_trainer)
             remote.completed(pending)
@@ -349,9 +351,7 @@ class Receiver:
 
     def _unavailable(self, remote: ServerSession, pending: PendingBatch) -> Exception:
         """Return the error of a batch that timed out."""
-        waited = (
-            f"{time.monotonic() - pending.requested_at:.1f} s (rpc_timeout is {self._timeout:g} s)"
-        )
+        waited = f"{time.monotonic() - pending.requested_at:.1f} s (timeout is {self._timeout:g} s)"
         if remote.fault is not None:
             return ProtocolError(
                 f"{remote.where} has not made batch {pending.batch} in {waited}: what it sent "

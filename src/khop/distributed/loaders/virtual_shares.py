@@ -1,0 +1,136 @@
+"""Shares of virtual ranks, and what one trainer makes of them in an epoch. Runs in trainers.
+
+`khop.loader.iteration.virtual_ranks` divides batches among trainers. Here each virtual rank gets
+its seeds. The batches of one trainer become one plan, with the keys of their virtual ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from khop.distributed.job.context import TrainerContext
+from khop.errors import RendezvousError
+from khop.loader.arguments import check_positive
+from khop.loader.iteration.virtual_cursor import VirtualProgress
+from khop.loader.iteration.virtual_ranks import VirtualRanks
+from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
+from khop.typing import Int64Array
+
+
+class VirtualShares:
+    """Seeds of each virtual rank, and the plans of this trainer's epochs.
+
+    Args:
+        shares: positions of each virtual rank's seeds in the loader's input, [n] int64.
+        plans: division of each share into batches.
+        ranks: the virtual ranks.
+        trainer: rank of this trainer.
+        shuffle: permute the seeds of each virtual rank in each epoch.
+    """
+
+    def __init__(
+        self,
+        shares: Sequence[Int64Array],
+        plans: Sequence[EpochPlan],
+        ranks: VirtualRanks,
+        trainer: int,
+        shuffle: bool,
+    ) -> None:
+        self.shares, self.plans, self.ranks = shares, plans, ranks
+        self._trainer, self._shuffle = trainer, shuffle
+
+    @property
+    def num_batches(self) -> int:
+        """Number of this trainer's batches in a whole epoch."""
+        return self.ranks.length([0] * len(self.shares), self._trainer)
+
+    def epoch_plan(self, progress: VirtualProgress) -> tuple[EpochPlan, Int64Array]:
+        """Return the plan of this trainer's batches, and the positions of their seeds, in order.
+
+        Batches before `progress.first` are those of earlier jobs: here they have no seeds.
+        """
+        ranks, indices = self.ranks.share(progress.before, self._trainer)
+        orders: dict[int, Int64Array | None] = {}
+        places = [np.empty(0, np.int64)]
+        sizes, keys = [0] * progress.first, [(0, 0)] * progress.first
+        for rank, index in zip(ranks.tolist(), indices.tolist(), strict=True):
+            share, run_key = self.shares[rank], progress.run_keys[rank]
+            if rank not in orders:
+                orders[rank] = epoch_order(len(share), run_key, self._shuffle)
+            bounds = self.plans[rank].bounds(index)
+            places.append(share[seeds_of(orders[rank], *bounds)])
+            sizes.append(len(places[-1]))
+            keys.append((run_key, index))
+        largest = max((plan.batch_size for plan in self.plans), default=1)
+        positions = np.concatenate(places)
+        return EpochPlan(len(positions), largest, sizes=sizes, keys=keys), positions
+
+
+def check_virtual_ranks(
+    num_virtual_ranks: Any, seed: int | None, stream: int | None, lists: Sequence[int] | None
+) -> None:
+    """Check the options of a loader with virtual ranks.
+
+    Raises:
+        TypeError, ValueError: a number that is not positive, or options that contradict it.
+    """
+    check_positive(num_virtual_ranks, "num_virtual_ranks")
+    if seed is None:
+        raise ValueError("num_virtual_ranks needs a seed: all trainers must draw the same epochs")
+    if stream is not None:
+        raise ValueError(
+            f"stream={stream} contradicts num_virtual_ranks: each virtual rank is a stream"
+        )
+    if lists is not None:
+        raise ValueError(
+            "with num_virtual_ranks the seeds are one list, those of all trainers: any graph "
+            "server makes the batches of any virtual rank"
+        )
+
+
+def check_agreement(context: TrainerContext, described: Sequence[Any]) -> None:
+    """Check that all trainers make the same loader with virtual ranks; they call it together.
+
+    Args:
+        context: this trainer's context.
+        described: what JSON can hold of the loader: options, digest of the seeds.
+
+    Raises:
+        RendezvousError: they do not, or do not arrive.
+    """
+    if context.world_size == 1:
+        return
+    name = f"loader-{context.number('loader')}"
+    context.rendezvous.publish(name, list(described))
+    gathered = context.rendezvous.all_gather(name, "make this loader")
+    for rank, other in enumerate(gathered):
+        if other != list(described):
+            raise RendezvousError(
+                f"trainers {context.rank} and {rank} make loaders with num_virtual_ranks of "
+                "different seeds or options: pass the seeds of all trainers, not a share of "
+                "them, and the same options on every trainer"
+            )
+
+
+def agreed_number(counts: Sequence[Sequence[int]], drop_last: bool, of: str) -> int:
+    """Return a number of batches for several shares: the smallest with `drop_last`, or the largest.
+
+    Args:
+        counts: numbers of batches and of seeds of each share.
+        drop_last: see `EpochPlan`.
+        of: whose shares they are, for the error message.
+
+    Raises:
+        ValueError: a share has fewer seeds than that.
+    """
+    batches, seeds = zip(*counts, strict=True)
+    agreed: int = min(batches) if drop_last else max(batches)
+    if not drop_last and min(seeds) < agreed:
+        raise ValueError(
+            f"{of} have {list(seeds)} seeds: some have fewer than the {agreed} batches that the "
+            "others make. Divide the seeds with node_split, or pass even_batches=False"
+        )
+    return agreed

@@ -1,0 +1,135 @@
+"""GLT's worker options: khop's, with GLT's order and the arguments that khop does not need.
+
+Trainers find each other through torch.distributed's store, and loaders do not share samplers. A
+trainer's group is made at `master_addr` and `master_port`, if there is none yet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from khop.distributed import options
+
+
+def _refuse_all2all(use_all2all: bool) -> None:
+    if use_all2all:
+        raise NotImplementedError(
+            "use_all2all: khop asks the owners of rows directly, which needs no equal batch "
+            "counts; leave it False"
+        )
+
+
+class CollocatedDistSamplingWorkerOptions(options.CollocatedDistSamplingWorkerOptions):
+    """`khop.distributed.CollocatedDistSamplingWorkerOptions` with GLT's arguments.
+
+    Args:
+        master_addr, master_port: where the trainers' group is made, if it is not yet.
+        num_rpc_threads: not needed.
+        rpc_timeout: `timeout` of khop.
+        use_all2all: not supported.
+
+    Raises:
+        NotImplementedError: `use_all2all=True`.
+    """
+
+    def __init__(
+        self,
+        master_addr: str | None = None,
+        master_port: int | str | None = None,
+        num_rpc_threads: int | None = None,
+        rpc_timeout: float = 180.0,
+        use_all2all: bool = False,
+    ) -> None:
+        _refuse_all2all(use_all2all)
+        self.master_addr, self.master_port = master_addr, master_port
+        super().__init__(timeout=rpc_timeout)
+
+
+class MpDistSamplingWorkerOptions(options.MpDistSamplingWorkerOptions):
+    """`khop.distributed.MpDistSamplingWorkerOptions` with GLT's arguments.
+
+    Args:
+        num_workers, worker_devices, worker_concurrency, pin_memory: as in khop.
+        master_addr, master_port: where the trainers' group is made, if it is not yet.
+        num_rpc_threads: not needed.
+        rpc_timeout: `timeout` of khop.
+        channel_size: `buffer_size` of khop.
+        use_all2all: not supported.
+        **more: khop's further options.
+
+    Raises:
+        NotImplementedError: `use_all2all=True`.
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 1,
+        worker_devices: Any = None,
+        worker_concurrency: int = 4,
+        master_addr: str | None = None,
+        master_port: int | str | None = None,
+        num_rpc_threads: int | None = None,
+        rpc_timeout: float = 180.0,
+        channel_size: int | str | None = None,
+        pin_memory: bool = False,
+        use_all2all: bool = False,
+        **more: Any,
+    ) -> None:
+        _refuse_all2all(use_all2all)
+        self.master_addr, self.master_port = master_addr, master_port
+        super().__init__(
+            num_workers,
+            worker_devices,
+            worker_concurrency,
+            timeout=rpc_timeout,
+            buffer_size=channel_size,
+            pin_memory=pin_memory,
+            **more,
+        )
+
+
+class RemoteDistSamplingWorkerOptions(options.RemoteDistSamplingWorkerOptions):
+    """`khop.distributed.RemoteDistSamplingWorkerOptions` with GLT's arguments.
+
+    Args:
+        server_rank, num_workers, worker_devices, worker_concurrency, buffer_size, prefetch_size:
+            as in khop.
+        master_addr, master_port, num_rpc_threads, worker_key, glt_graph, workload_type: not
+            needed.
+        rpc_timeout: `timeout` of khop.
+        use_all2all: not supported.
+        **more: khop's further options.
+
+    Raises:
+        NotImplementedError: `use_all2all=True`.
+    """
+
+    def __init__(
+        self,
+        server_rank: Any = None,
+        num_workers: int = 1,
+        worker_devices: Any = None,
+        worker_concurrency: int = 4,
+        master_addr: str | None = None,
+        master_port: int | str | None = None,
+        num_rpc_threads: int | None = None,
+        rpc_timeout: float = 180.0,
+        buffer_size: int | str | None = None,
+        prefetch_size: int = 4,
+        worker_key: str | None = None,
+        glt_graph: Any = None,
+        workload_type: Any = None,
+        use_all2all: bool = False,
+        **more: Any,
+    ) -> None:
+        _refuse_all2all(use_all2all)
+        super().__init__(
+            server_rank,
+            num_workers,
+            worker_devices,
+            worker_concurrency,
+            timeout=more.pop("timeout", rpc_timeout),
+            buffer_size=buffer_size,
+            prefetch_size=prefetch_size,
+            **more,
+        )

@@ -1,0 +1,142 @@
+"""`python -m khop.rename`: new spellings of khop's options in a user's code.
+
+It reads files as Python's syntax trees. It changes keyword arguments in calls of classes and
+functions that a file imports from khop, also through `functools.partial`, and gives names to
+positional arguments that have to be named now. Names in dictionaries and other texts stay as they
+are. By default it prints the changes; `--write` makes them. `khop.renames` has the table. Imports
+no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from khop.renames import POSITIONAL, RENAMED
+
+_PARTIAL = "functools.partial"
+
+
+class _Edit(NamedTuple):
+    """A replacement in a line: its number from 1, a range of bytes, and the new text."""
+
+    line: int
+    begin: int
+    end: int
+    text: str
+
+
+def renamed(source: str) -> str:
+    r"""Return source code with new spellings.
+
+    Args:
+        source: text of a Python file.
+
+    Raises:
+        SyntaxError: it is no Python.
+
+    Example:
+        >>> code = "from khop.distributed import DistNeighborLoader as D\nD(None, random_seed=3)\n"
+        >>> print(renamed(code).splitlines()[1])
+        D(None, seed=3)
+    """
+    tree = ast.parse(source)
+    names = dict(_imported(tree))
+    edits = [edit for node in ast.walk(tree) for edit in _edits(node, names)]
+    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    for edit in sorted(set(edits), reverse=True):
+        line = lines[edit.line - 1]
+        lines[edit.line - 1] = line[: edit.begin] + edit.text.encode() + line[edit.end :]
+    return b"".join(lines).decode()
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield names of a module that imports bind, and what they stand for."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                yield alias.asname or whole, whole
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def _whole_name(node: ast.expr, names: dict[str, str]) -> str:
+    """Return the dotted name of an expression, through imports; '' if it is none."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id, "")
+    if isinstance(node, ast.Attribute):
+        base = _whole_name(node.value, names)
+        return f"{base}.{node.attr}" if base else ""
+    return ""
+
+
+def _edits(node: ast.AST, names: dict[str, str]) -> Iterator[_Edit]:
+    """Yield the changes of a call."""
+    if not isinstance(node, ast.Call):
+        return
+    called, given = _whole_name(node.func, names), node.args
+    if called == "khop.partition" and isinstance(node.func, ast.Attribute):
+        end = node.func.end_col_offset or 0
+        yield _Edit(node.func.end_lineno or 0, end, end, "_graph")
+    if called == _PARTIAL and given:
+        called, given = _whole_name(given[0], names), given[1:]
+    if not called.startswith("khop.") or called.startswith("khop.glt"):
+        return
+    owner = called.rpartition(".")[2]
+    changed = RENAMED.get(owner, {})
+    for keyword in node.keywords:
+        if keyword.arg in changed:
+            assert keyword.arg is not None
+            new, begin = changed[keyword.arg], keyword.col_offset
+            yield _Edit(keyword.lineno, begin, begin + len(keyword.arg.encode()), new.name)
+            value = keyword.value
+            if isinstance(value, ast.Constant) and value.value in list(new.values):
+                end = value.end_col_offset or 0
+                text = repr(new.values[value.value])
+                yield _Edit(value.lineno, value.col_offset, end, text)
+    kept, order = POSITIONAL.get(owner, (0, ()))
+    if owner == "DistLinkNeighborLoader" and len(given) == 3:  # of today, if it is no number
+        order = order if isinstance(given[2], ast.Constant) else ()
+    if order and not any(isinstance(argument, ast.Starred) for argument in given):
+        for name, argument in zip(order[kept:], given[kept:], strict=False):
+            new_name = changed[name].name if name in changed else name
+            begin = argument.col_offset
+            yield _Edit(argument.lineno, begin, begin, f"{new_name}=")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code: 1 if a file cannot be read, else 0."""
+    parser = argparse.ArgumentParser(prog="python -m khop.rename", description=__doc__)
+    parser.add_argument("paths", nargs="+", type=Path, help="Python files, or folders of them")
+    parser.add_argument("--write", action="store_true", help="change the files")
+    options = parser.parse_args(arguments)
+    code = 0
+    for path in options.paths:
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            try:
+                before = file.read_text("utf-8")
+                after = renamed(before)
+            except (OSError, UnicodeDecodeError, SyntaxError) as error:
+                print(f"{file}: {error}", file=sys.stderr)
+                code = 1
+                continue
+            if after == before:
+                continue
+            if options.write:
+                file.write_text(after, "utf-8")
+                print(file)
+            else:
+                both = before.splitlines(True), after.splitlines(True)
+                sys.stdout.writelines(difflib.unified_diff(*both, str(file), str(file)))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

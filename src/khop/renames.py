@@ -1,0 +1,128 @@
+"""Spellings of options that have changed, and the call sites that still use old ones.
+
+An old spelling works for one minor version, with a `DeprecationWarning` at the user's line.
+`khop.rename` reads the same table to change a user's code. Any process; imports no torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_HERE = str(Path(__file__).parent) + "/"
+
+
+class Renamed(NamedTuple):
+    """New spelling of an option.
+
+    Attributes:
+        name: its new name.
+        values: {old value: new value}; values that are not listed stay as they are.
+    """
+
+    name: str
+    values: Mapping[Any, Any] = {}
+
+
+_LOADERS = {
+    "random_seed": Renamed("seed"),
+    "to_device": Renamed("device"),
+    "with_weight": Renamed("weight_attr", {False: None}),
+}
+
+_TIMEOUT = {"rpc_timeout": Renamed("timeout")}
+
+RENAMED: Mapping[str, Mapping[str, Renamed]] = {
+    **dict.fromkeys(
+        (
+            "DistNeighborLoader",
+            "DistSubGraphLoader",
+            "DistLinkNeighborLoader",
+            "DistClusterLoader",
+        ),
+        _LOADERS,
+    ),
+    **dict.fromkeys(
+        (
+            "CollocatedDistSamplingWorkerOptions",
+            "RemoteDistSamplingWorkerOptions",
+            "CooperativeLoader",
+            "layerwise_inference",
+        ),
+        _TIMEOUT,
+    ),
+    "MpDistSamplingWorkerOptions": {**_TIMEOUT, "channel_size": Renamed("buffer_size")},
+}
+"""{class or function of khop: {old name of an option: its new spelling}}."""
+
+
+_REST = (
+    *("batch_size", "shuffle", "drop_last", "with_edge", "with_weight", "edge_dir"),
+    *("collect_features", "to_device", "random_seed", "worker_options"),
+)
+
+POSITIONAL: Mapping[str, tuple[int, tuple[str, ...]]] = {
+    "DistNeighborLoader": (3, ("data", "num_neighbors", "input_nodes", *_REST)),
+    "DistSubGraphLoader": (3, ("data", "input_nodes", "num_neighbors", *_REST)),
+    "DistLinkNeighborLoader": (
+        2,
+        (
+            *("data", "num_neighbors", "batch_size", "edge_label_index", "edge_label"),
+            *("neg_sampling", *_REST[1:]),
+        ),
+    ),
+    "DistClusterLoader": (2, ("data", "clusters", "batch_size")),
+}
+"""{class: (number of arguments that may be positional, names of all that could be)}."""
+
+
+def with_new_names(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments by their new names; warn where an old name is used.
+
+    Args:
+        owner: the class or function that was called, a key of `RENAMED`.
+        given: its keyword arguments.
+
+    Raises:
+        TypeError: an option is given by both names, with different values.
+    """
+    named = dict(given)
+    for old, renamed in RENAMED.get(owner, {}).items():
+        if old not in named:
+            continue
+        value = named.pop(old)
+        value = renamed.values.get(value, value) if type(value) in (bool, str) else value
+        new = named.setdefault(renamed.name, value)
+        if new is not value and new != value and value not in (None, True):
+            raise TypeError(f"{owner}: {renamed.name}={new!r} contradicts {old}={value!r}")
+        warn_of_old_name(f"{owner}: {old}= is called {renamed.name}= now")
+    return named
+
+
+def accepts_old_names(called: _F) -> _F:
+    """Let a function, or a class, take keyword arguments by their old names, too."""
+    function: Any = vars(called)["__init__"] if isinstance(called, type) else called
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **with_new_names(called.__name__, kwargs))
+
+    if not isinstance(called, type):
+        return cast("_F", call)
+    setattr(called, "__init__", call)  # noqa: B010 (mypy refuses an assignment)
+    return called
+
+
+def warn_of_old_name(message: str) -> None:
+    """Warn of an old spelling, at the line outside khop that uses it."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        level, frame = level + 1, frame.f_back
+    message = f"{message}: `python -m khop.rename --write` changes your code"
+    warnings.warn(message, DeprecationWarning, level)
