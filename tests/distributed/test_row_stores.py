@@ -174,7 +174,12 @@ def single(dataset, nodes, **options):
     """A loader with a node a batch, no neighbours, and one sampler."""
     workers = MpDistSamplingWorkerOptions(num_workers=1, worker_concurrency=3, **options)
     return DistNeighborLoader(
-        dataset, [0], torch.tensor(nodes), 1, collect_features=True, worker_options=workers
+        dataset,
+        [0],
+        torch.tensor(nodes),
+        batch_size=1,
+        collect_features=True,
+        worker_options=workers,
     )
 
 
