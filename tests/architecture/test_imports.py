@@ -22,7 +22,8 @@ ROOT = Path(khop.__file__).parent
 DIVIDED = ("sampler", "partition", "loader", "distributed")
 ORDER = [
     *("_version", "_lazy", "typing", "errors", "private_folders", "safe_versions", "forks"),
-    *("interrupts", "cores", "loopback", "renames", "rename", "codec", "log", "tables", "data"),
+    *("interrupts", "cores", "loopback", "renames", "rename", "codec", "log", "plugins", "tables"),
+    "data",
     *("channel", "trace", "storage"),
     *("sampler.methods", "sampler.plan", "sampler.seed_times", "sampler.arguments"),
     *("sampler.requests", "sampler.spec", "sampler.replies", "sampler.options"),
