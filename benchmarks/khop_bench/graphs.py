@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from khop.data import Feature
+from khop.data import Feature, RowStore
 from khop.datasets import DebianPackages, PowerLaw, PowerLawHetero
 from khop.partition import RandomPartitioner
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
@@ -178,7 +178,7 @@ def _mapped_source(folder: Path) -> GraphSource:
         for file in sorted(folder.glob("*.npy"))
     }
     src, dst = mapped.pop("edge_index")
-    attrs = {name: Feature(array) for name, array in mapped.items()}
+    attrs: dict[str, RowStore] = {n: Feature(array) for n, array in mapped.items()}
     count = len(mapped["train_mask"])
     return GraphSource({NODE: NodeSource(count, attrs)}, {EDGE: EdgeSource(src, dst)})
 

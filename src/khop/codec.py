@@ -43,6 +43,7 @@ _Reader = Callable[[Any], Any]
 _SHOWN = 80
 # Values that are the same in JSON.
 _PLAIN = (str, int, float, types.NoneType)
+_PLAIN_TYPES = frozenset((*_PLAIN, bool))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +121,9 @@ def to_json(value: Any) -> Any:
         kind: Any = type(value)
         fields = {name: getattr(value, name) for name in _field_names(kind)}
         for name, field in fields.items():
-            if not isinstance(field, _PLAIN):
+            if type(field) is list and _PLAIN_TYPES.issuperset(map(type, field)):
+                fields[name] = field.copy()
+            elif not isinstance(field, _PLAIN):
                 fields[name] = to_json(field)
         return fields
     if isinstance(value, Mapping):

@@ -11,6 +11,10 @@ class FolderError(KhopError, ValueError):
     """A partition folder is missing, damaged, of another version, or not the one that was meant."""
 
 
+class RowStoreError(KhopError, RuntimeError):
+    """A row store was closed, gave no rows in time, or is not what it was said to be."""
+
+
 class ProtocolError(KhopError):
     """A process sent a message that does not follow khop's protocol."""
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from khop.channel.control import ControlLine, socket_pair
+from khop.data.steps import run
 from khop.distributed.inference.files import RowSpec, RowWriter, Share, ShareRows, output_file
 from khop.distributed.inference.output_server import OutputHandler
-from khop.distributed.inference.rows import OutputClient, RowReader
-from khop.distributed.partitions.shared_client import run
+from khop.distributed.inference.rows import OutputClient
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.frame_handler import finish
 from khop.distributed.rpc.partition_client import PartitionClient
@@ -27,7 +27,7 @@ from khop.sampler.drawing.view import GraphView
 from khop.sampler.replies import check_drawn, check_found, check_rows
 from khop.sampler.requests import SeedSet
 from khop.sampler.rows.collect import Collector, CollectSpec
-from khop.sampler.rows.row_fetcher import PartRows
+from khop.sampler.rows.row_fetcher import FetchedRows, PartRows
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import AttrMeta
 from khop.storage.part import Part
@@ -181,9 +181,9 @@ LIES_OF_ONE_ATTRIBUTE = [
 def test_inputs_of_layers_that_are_wrong(folder, tmp_path, lie):
     """Layer-wise inference reads them with a reader of its own."""
     with client_of(folder, tmp_path, "fetch", lie) as client:
-        reader = RowReader(PartRows(Part(folder, 0), "node", 0, ["x"], client), client)
+        reader = FetchedRows(PartRows(Part(folder, 0), "node", 0, ["x"], client), client)
         with pytest.raises(ProtocolError, match="partition 1 sent"):
-            reader.read(np.arange(0, 150, 5))
+            reader.gather(np.arange(0, 150, 5))
 
 
 @pytest.mark.parametrize("lie", LIES_OF_ONE_ATTRIBUTE)
@@ -197,7 +197,7 @@ def test_outputs_of_layers_that_are_wrong(tmp_path, lie):
     with client_of_server(handler, tmp_path, OutputClient) as client:
         fetcher = ShareRows(tmp_path, [share], 0, (0, "a"), spec, [0], client)
         with pytest.raises(ProtocolError, match="trainer 1 sent"):
-            RowReader(fetcher, client).read(np.array([8, 0, 4]))
+            FetchedRows(fetcher, client).gather(np.array([8, 0, 4]))
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import pytest
 from khop.channel.control import ControlLine, socket_pair
 from khop.distributed.inference.files import RowSpec, RowWriter, Share, ShareRows, output_file
 from khop.distributed.inference.output_server import OutputHandler
-from khop.distributed.inference.rows import OutputClient, RowReader
+from khop.distributed.inference.rows import OutputClient
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.rpc.partition_server import PartitionServer, RequestHandler
 from khop.errors import PartitionUnavailableError
 from khop.partition import PartitionFolder
-from khop.sampler.rows.row_fetcher import PartRows
+from khop.sampler.rows.row_fetcher import FetchedRows, PartRows
 from khop.storage.part import Part
 
 
@@ -59,11 +59,11 @@ def test_attributes(folder_of, tmp_path, mixed, method, at_hand):
             ("half", original.astype(np.float16)),
             ("x", np.repeat(original[:, None], 5, 1).astype(np.float32)),
         ):
-            reader = RowReader(PartRows(near[1], "node", 0, [name], client, near), client)
-            assert np.array_equal(reader.read(mixed), values)
-            out = np.zeros((7, *values.shape[1:]), reader.read(mixed[:1]).dtype)
-            assert reader.read(mixed[:7], out) is out and np.array_equal(out, values[:7])
-            assert len(reader.read(mixed[:0])) == 0
+            reader = FetchedRows(PartRows(near[1], "node", 0, [name], client, near), client)
+            assert np.array_equal(reader.gather(mixed), values)
+            out = np.zeros((7, *values.shape[1:]), reader.gather(mixed[:1]).dtype)
+            assert reader.gather(mixed[:7], out) is out and np.array_equal(out, values[:7])
+            assert len(reader.gather(mixed[:0])) == 0
 
 
 def test_copies_are_not_asked_for(folder_of):
@@ -71,8 +71,8 @@ def test_copies_are_not_asked_for(folder_of):
     folder = PartitionFolder(folder_of("frequency", 2))
     part = Part(folder, 0)
     hot = np.asarray(folder.open("part-0/cache/node/new_id.npy"), np.int64)
-    reader = RowReader(PartRows(part, "node", 0, ["x"], None), None)
-    rows = reader.read(hot)
+    reader = FetchedRows(PartRows(part, "node", 0, ["x"], None), None)
+    rows = reader.gather(hot)
     assert len(hot) and np.array_equal(
         rows[:, 0], folder.node_ids(1, "node")[hot - part.meta.node_types[0].bounds[1]]
     )
@@ -118,19 +118,19 @@ def test_outputs(tmp_path, visible):
             fetcher = ShareRows(
                 tmp_path / str(visible[0]), shares, 0, (i, "ab"[i]), spec, visible, client
             )
-            rows = RowReader(fetcher, client).read(ids)
+            rows = FetchedRows(fetcher, client).gather(ids)
             assert np.array_equal(rows, np.stack([ids, np.full(len(ids), i)], 1))
         if handlers:
             client.close()
             with pytest.raises(RuntimeError, match="the outputs have been closed"):
-                RowReader(fetcher, client).read(np.array([0, 2]))
+                FetchedRows(fetcher, client).gather(np.array([0, 2]))
 
 
 def test_share_without_rows(tmp_path):
     """It has no file, and none is opened."""
     share, spec = Share(0, 0, 0, 1, [(0, 0)]), RowSpec("float16", "float16", (2,))
     fetcher = ShareRows(tmp_path, [share], 0, (0, "a"), spec, [0], None)
-    assert RowReader(fetcher, None).read(np.zeros(0, np.int64)).shape == (0, 2)
+    assert FetchedRows(fetcher, None).gather(np.zeros(0, np.int64)).shape == (0, 2)
 
 
 def test_server_that_is_gone(tmp_path):
@@ -146,5 +146,5 @@ def test_server_that_is_gone(tmp_path):
         client,
     )
     with pytest.raises(PartitionUnavailableError, match=r"outputs of trainer 3 at .* unreachable"):
-        RowReader(fetcher, client).read(np.array([1]))
+        FetchedRows(fetcher, client).gather(np.array([1]))
     client.close()

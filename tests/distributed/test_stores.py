@@ -14,6 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NeighborLoader as PygNeighborLoader, NodeLoader
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput, SamplerOutput
 
+from khop.data.waiter import Waiter
 from khop.distributed import DistDataset, PartitionSampler
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.loader import NeighborLoader
@@ -421,21 +422,21 @@ def test_requests_go_out_together(folder_of, monkeypatch):
     """One request for each type and owner, whatever the number of attributes; no wait between."""
     dataset = open_dataset(folder_of("random", 3), 3)
     sent, sent_before_waits = [], []
-    fetch, wait = PartitionClient.fetch, PartitionClient.wait
+    fetch, wait = PartitionClient.fetch, Waiter.wait
 
     def fetch_and_note(self, part, kind, index, ids, names):
         sent.append((part, kind, sorted(names)))
         return fetch(self, part, kind, index, ids, names)
 
-    def wait_and_note(self, tickets):
+    def wait_and_note(self, *arguments):
         sent_before_waits.append(len(sent))
-        return wait(self, tickets)
+        return wait(self, *arguments)
 
     loader = NodeLoader((dataset, dataset), PartitionSampler(dataset, [4]), torch.arange(100),
                         batch_size=100)  # fmt: skip
     out = loader.node_sampler.sample_from_nodes(loader.input_data[torch.arange(100)])
     monkeypatch.setattr(PartitionClient, "fetch", fetch_and_note)
-    monkeypatch.setattr(PartitionClient, "wait", wait_and_note)
+    monkeypatch.setattr(Waiter, "wait", wait_and_note)
     loader.filter_fn(out)
     wanted = [("node", sorted(NODE_ATTRS)), ("edge", ["edge_attr"])]
     assert sorted(sent) == sorted((part, *what) for part in (1, 2) for what in wanted)

@@ -9,8 +9,9 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from khop import _native
 from khop.data import Graph, Topology
+from khop.data.steps import run
 from khop.sampler import NeighborSampler
-from khop.sampler.drawing.engine import Engine, finish
+from khop.sampler.drawing.engine import Engine
 from khop.sampler.drawing.link import Links, LinkSampler
 from khop.sampler.drawing.negative import Candidates, NegativeSampler
 from khop.sampler.drawing.view import GraphView
@@ -111,7 +112,7 @@ def test_ids_of_the_engine_decide_nothing(mode, edge_dir):
         view = GraphView([n], [(0, 0)], [csr], [[0, n]], [[0, csr.num_edges]], 0)
         engine = Engine(view, SamplingSpec(((4, 3),), with_edge=False))
         sampler = LinkSampler(spec, NegativeSampler(Candidates(n), Candidates(n)), to_engine)
-        subgraph, seeds = finish(sampler.sample(engine, links, 77, 5))
+        subgraph, seeds = run(sampler.sample(engine, links, 77, 5))
         nodes = np.empty(subgraph.num_nodes(0), np.int64)
         subgraph.write_nodes(0, nodes)
         row, col = np.empty((2, subgraph.num_edges(0)), np.int64)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
+from khop.data import steps
 from khop.sampler.drawing import negative
-from khop.sampler.drawing.engine import finish
 from khop.sampler.drawing.negative import ROUNDS, Candidates, NegativeSampler
 from support.reference import oracle
 
@@ -31,7 +31,7 @@ def draw(sampler, count, sources=None, times=None, edges=None, run=RUN, batch=BA
     given = None if sources is None else np.array(sources, np.int64)
     times = None if times is None else np.array(times, np.int64)
     asked = None if edges is None else check
-    src, dst = finish(sampler.sample(count, given, times, run, batch, asked))
+    src, dst = steps.run(sampler.sample(count, given, times, run, batch, asked))
     return src.tolist(), dst.tolist()
 
 

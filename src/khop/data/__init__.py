@@ -1,4 +1,4 @@
-"""Graphs and features as arrays, in memory or memory-mapped. Any process; imports no torch."""
+"""Graphs, and rows of nodes and edges: arrays and other stores. Any process; imports no torch."""
 
 from khop.data.consecutive import ConsecutiveIds
 from khop.data.device_feature import DeviceFeature, Served
@@ -7,18 +7,26 @@ from khop.data.feature import Feature
 from khop.data.graph import Graph
 from khop.data.hot_rows import expected_share
 from khop.data.info import GraphInfo
-from khop.data.row_format import RowFormat
+from khop.data.joined import CachedRows
+from khop.data.row_store import RowFormat, RowStore
+from khop.data.tickets import ReadThreads, ReadTicket, Ticket, TicketGroup
 from khop.data.topology import Topology
 
 __all__ = [
+    "CachedRows",
     "ConsecutiveIds",
     "DeviceFeature",
     "DeviceGroup",
     "Feature",
     "Graph",
     "GraphInfo",
+    "ReadThreads",
+    "ReadTicket",
     "RowFormat",
+    "RowStore",
     "Served",
+    "Ticket",
+    "TicketGroup",
     "Topology",
     "expected_share",
 ]

@@ -16,7 +16,7 @@ import numpy as np
 from khop.log import shown
 from khop.typing import Array, ArrayLike, Int64Array, IntArray
 
-_STORAGE = {
+STORAGE = {
     name: np.dtype(name)
     for name in (
         "bool",
@@ -33,8 +33,9 @@ _STORAGE = {
         "float64",
     )
 } | {"bfloat16": np.dtype("uint16")}
+"""NumPy's dtype of each dtype that rows may have, by name."""
 
-DTYPES = tuple(_STORAGE)
+DTYPES = tuple(STORAGE)
 """Names of the dtypes that features may have."""
 
 _CHECKSUM_ROWS = 1 << 16
@@ -46,9 +47,9 @@ MAX_COUNT = 2**56 - 1
 @functools.lru_cache(len(DTYPES))
 def storage_dtype(name: str) -> np.dtype[Any]:
     """Return the NumPy dtype that stores values of the dtype called `name`."""
-    if name not in _STORAGE:
+    if name not in STORAGE:
         raise TypeError(f"dtype '{name}' is not supported: khop stores {', '.join(DTYPES)}")
-    return _STORAGE[name]
+    return STORAGE[name]
 
 
 def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
@@ -93,7 +94,7 @@ def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
 
 
 def _check_dtype(name: str, what: str) -> None:
-    if name not in _STORAGE:
+    if name not in STORAGE:
         raise TypeError(
             f"{what}: dtype '{name}' is not supported: convert it to one of {', '.join(DTYPES)}"
         )

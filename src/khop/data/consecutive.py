@@ -5,16 +5,13 @@ Any process; imports no torch.
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
-from khop.data.arrays import check_range
-from khop.data.feature import Feature
-from khop.typing import Array, Int64Array, IntArray
+from khop.data.row_store import RowFormat, RowStore
+from khop.typing import Array, Int64Array
 
 
-class ConsecutiveIds(Feature):
+class ConsecutiveIds(RowStore):
     """Ids first, first + 1, ...; row i is first + i. They take no memory.
 
     Args:
@@ -26,36 +23,12 @@ class ConsecutiveIds(Feature):
         [12, 10]
     """
 
+    at_hand = True
+    stored = RowFormat("int64")
+
     def __init__(self, first: int, num_rows: int) -> None:
-        self._first, self._count = first, num_rows
-        self.dtype = "int64"
+        self._first, self.num_rows = first, num_rows
 
-    @property
-    def num_rows(self) -> int:
-        """Number of ids."""
-        return self._count
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """Shape of a row."""
-        return ()
-
-    @cached_property
-    def array(self) -> Array:  # type: ignore[override]
-        """All ids, in memory once they are asked for."""
-        return np.arange(self._first, self._first + self._count)
-
-    def gather(
-        self,
-        rows: IntArray,
-        out: Array | None = None,
-        places: Int64Array | None = None,
-        num_threads: int = 1,
-    ) -> Array:
-        """Return ids; see `Feature.gather`."""
-        del num_threads
-        check_range(rows, self._count, "rows")
-        if out is None:
-            out = np.empty(len(rows), np.int64)
-        out[slice(len(rows)) if places is None else places] = rows + np.int64(self._first)
-        return out
+    def read(self, ids: Int64Array, out: Array) -> None:
+        """Return ids; see `RowStore.read`."""
+        np.add(ids, self._first, out=out)

@@ -17,7 +17,6 @@ import numpy as np
 from khop import _native
 from khop.data.arrays import storage_dtype
 from khop.data.device_group import DeviceGroup
-from khop.data.feature import Feature
 from khop.data.hot_rows import (
     checked_hotness,
     expected_share,
@@ -25,6 +24,7 @@ from khop.data.hot_rows import (
     rows_in_budget,
     rows_in_share,
 )
+from khop.data.row_store import RowStore
 from khop.typing import ArrayLike, Int64Array
 
 _MODES = ("CPU", "ZERO_COPY", "CUDA")
@@ -56,7 +56,7 @@ class DeviceFeature:
 
     Args:
         feature: the table. Must not be changed: rows that stay on the host are read in place, also
-            from a mapped file.
+            from a mapped file. Of a row store that is not at hand, all rows are read into memory.
         device: the device that gathers: a GPU or an emulated device.
         mode: 'CUDA', 'ZERO_COPY' or 'CPU'.
         split_ratio: share of the rows that lie in device memory, with mode 'CUDA'. If None, all.
@@ -83,7 +83,7 @@ class DeviceFeature:
 
     def __init__(
         self,
-        feature: Feature,
+        feature: RowStore,
         device: _native.Device,
         mode: str = "CUDA",
         split_ratio: float | None = None,

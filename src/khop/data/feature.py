@@ -1,17 +1,18 @@
-"""A table of rows, one per node or edge."""
+"""Rows in an array: in memory, or in a mapped file. Any process; imports no torch."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from khop import _native
-from khop.data.arrays import bfloat16_as_float32, storage_dtype, to_array
+from khop.data.arrays import storage_dtype, to_array
 from khop.data.carried import Carried
 from khop.data.files import release_pages
+from khop.data.row_store import RowFormat, RowStore
 from khop.typing import Array, ArrayLike, Int64Array, IntArray
 
 
-class Feature(Carried):
+class Feature(Carried, RowStore):
     """Rows of any dtype and shape, in memory or memory-mapped.
 
     Args:
@@ -32,6 +33,8 @@ class Feature(Carried):
         [[4.0, 5.0], [0.0, 1.0]]
     """
 
+    at_hand = True
+
     def __init__(self, values: ArrayLike, dtype: str | None = None, what: str = "feature") -> None:
         array, name = to_array(values, what)
         if array.ndim == 0:
@@ -39,26 +42,13 @@ class Feature(Carried):
         if dtype is not None and storage_dtype(dtype) != array.dtype:
             raise TypeError(f"dtype '{dtype}' is not stored as '{array.dtype}'")
         self.array: Array = np.ascontiguousarray(array)
-        self.dtype = dtype or name
+        self.num_rows = len(self.array)
+        self.stored = self.delivered = RowFormat(dtype or name, self.array.shape[1:])
+        self.dtype, self.row_shape = self.stored
 
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return int(self.array.shape[0])
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row; () for 1-D features."""
-        return self.array.shape[1:]
-
-    @property
-    def floating(self) -> bool:
-        """True if values are floating-point numbers."""
-        return storage_dtype(self.dtype).kind == "f" or self.dtype == "bfloat16"
-
-    def numbers(self) -> Array:
-        """Return [num_rows, ...] values that NumPy can calculate with: bfloat16 becomes float32."""
-        return bfloat16_as_float32(self.array) if self.dtype == "bfloat16" else self.array
+    def read(self, ids: Int64Array, out: Array) -> None:
+        """Copy rows; see `RowStore.read`."""
+        self.gather(ids, out)
 
     def gather(
         self,
@@ -67,21 +57,7 @@ class Feature(Carried):
         places: Int64Array | None = None,
         num_threads: int = 1,
     ) -> Array:
-        """Copy rows.
-
-        Args:
-            rows: [n] int32 or int64.
-            out: [n, *row_shape] (or longer, with `places`), of the feature's storage dtype; for
-                [n] int32 also int64. If None, a new array.
-            places: [n] int64, position of each row in `out`. If None, one after the other.
-            num_threads: threads to use, if the copy is long enough to pay for them.
-
-        Returns:
-            `out`, or the new array.
-
-        Raises:
-            IndexError: a row does not exist.
-        """
+        """Copy rows; see `RowStore.gather`."""
         if out is None:
             out = np.empty((len(rows), *self.row_shape), storage_dtype(self.dtype))
         if self.array.flags.aligned:
@@ -90,14 +66,9 @@ class Feature(Carried):
             _native.gather(_bytes_of(self.array), rows, _bytes_of(out), places, num_threads)
         return out
 
-    def content(self) -> tuple[Array, ...]:
-        """Return arrays that tell these rows from others: mapped files are known by their name."""
-        return (self.array,)
-
     def release(self) -> None:
         """Let go of pages of mapped files that have been read."""
-        for array in self.content():
-            release_pages(array)
+        release_pages(self.array)
 
 
 def _bytes_of(rows: Array) -> Array:

@@ -1,34 +1,32 @@
-"""Features whose rows lie in several places: shards, one after the other, or rows in a new order.
+"""Views of row stores: rows one after the other, in another order, or with copies of hot ones.
 
 Any process; imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
-from khop.data.arrays import storage_dtype
+from khop import _native
+from khop.data.arrays import storage_dtype, to_int64
+from khop.data.carried import Carried
 from khop.data.feature import Feature
-from khop.typing import Array, Int64Array, IntArray
+from khop.data.row_store import RowStore
+from khop.data.tickets import Ticket, TicketGroup
+from khop.typing import Array, ArrayLike, Int64Array, IntArray
+
+_Piece = tuple[RowStore, IntArray, Int64Array]
+"""A store, rows of it, and the position of each among the rows of the view."""
 
 
-class _Elsewhere(Feature):
-    """Base of features whose rows are those of others."""
-
-    @cached_property
-    def array(self) -> Array:  # type: ignore[override]
-        """All rows, in memory once they are asked for."""
-        return self.gather(np.arange(self.num_rows))
-
-
-class JoinedFeature(_Elsewhere):
-    """Rows of several features, one after the other; nothing is copied.
+class JoinedFeature(Carried, RowStore):
+    """Rows of several stores, one after the other; nothing is copied.
 
     Args:
-        pieces: one feature or more, of one dtype and row shape.
+        pieces: one store or more, of one dtype and row shape.
 
     Raises:
         ValueError: they differ.
@@ -39,7 +37,7 @@ class JoinedFeature(_Elsewhere):
         [3, 1]
     """
 
-    def __init__(self, pieces: Sequence[Feature]) -> None:
+    def __init__(self, pieces: Sequence[RowStore]) -> None:
         first = pieces[0]
         for piece in pieces:
             if (piece.dtype, piece.row_shape) != (first.dtype, first.row_shape):
@@ -49,17 +47,12 @@ class JoinedFeature(_Elsewhere):
                 )
         self._pieces = pieces
         self._bounds = np.cumsum([0, *(piece.num_rows for piece in pieces)])
-        self.dtype = first.dtype
+        self.num_rows, self.stored = int(self._bounds[-1]), first.delivered
+        self.at_hand = all(piece.at_hand for piece in pieces)
 
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return int(self._bounds[-1])
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row; () for 1-D features."""
-        return self._pieces[0].row_shape
+    def read(self, ids: Int64Array, out: Array) -> Ticket | None:
+        """Read rows; see `RowStore.read`."""
+        return _read_pieces(self._split(ids), out)
 
     def gather(
         self,
@@ -68,29 +61,39 @@ class JoinedFeature(_Elsewhere):
         places: Int64Array | None = None,
         num_threads: int = 1,
     ) -> Array:
-        """Copy rows; see `Feature.gather`."""
+        """Copy rows; see `RowStore.gather`."""
+        if not self.at_hand:
+            return super().gather(rows, out, places, num_threads)
         if out is None:
             out = np.empty((len(rows), *self.row_shape), storage_dtype(self.dtype))
+        for piece, own, here in self._split(rows):
+            piece.gather(own, out, here if places is None else places[here], num_threads)
+        return out
+
+    def _split(self, rows: IntArray) -> Iterable[_Piece]:
+        """Yield the pieces that have some of the rows."""
         holders = np.searchsorted(self._bounds, rows, side="right") - 1
         for holder in np.unique(holders):
             here = np.flatnonzero(holders == holder)
-            to = here if places is None else places[here]
             # A row that does not exist is refused by the piece next to it.
             piece = min(max(holder, 0), len(self._pieces) - 1)
-            own = (rows[here] - self._bounds[piece]).astype(np.int64)
-            self._pieces[piece].gather(own, out, to, num_threads)
-        return out
+            yield self._pieces[piece], (rows[here] - self._bounds[piece]).astype(np.int64), here
 
     def content(self) -> tuple[Array, ...]:
         """Return arrays that tell these rows from others."""
         return tuple(array for piece in self._pieces for array in piece.content())
 
+    def release(self) -> None:
+        """Let go of pages of mapped files that have been read."""
+        for piece in self._pieces:
+            piece.release()
 
-class TakenFeature(_Elsewhere):
-    """Rows of another feature, in another order; nothing is copied.
+
+class TakenFeature(Carried, RowStore):
+    """Rows of another store, in another order; nothing is copied.
 
     Args:
-        rows: the other feature.
+        rows: the other store.
         places: [num_rows] int32 or int64, where each row is in it.
 
     Example:
@@ -99,19 +102,14 @@ class TakenFeature(_Elsewhere):
         [7, 5]
     """
 
-    def __init__(self, rows: Feature, places: IntArray) -> None:
+    def __init__(self, rows: RowStore, places: IntArray) -> None:
         self._rows, self._places = rows, places
-        self.dtype = rows.dtype
+        self.num_rows, self.stored = len(places), rows.delivered
+        self.at_hand = rows.at_hand
 
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return len(self._places)
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row; () for 1-D features."""
-        return self._rows.row_shape
+    def read(self, ids: Int64Array, out: Array) -> Ticket | None:
+        """Read rows; see `RowStore.read`."""
+        return self._rows.read(self._places[ids].astype(np.int64, copy=False), out)
 
     def gather(
         self,
@@ -120,9 +118,66 @@ class TakenFeature(_Elsewhere):
         places: Int64Array | None = None,
         num_threads: int = 1,
     ) -> Array:
-        """Copy rows; see `Feature.gather`."""
+        """Copy rows; see `RowStore.gather`."""
         return self._rows.gather(self._places[rows], out, places, num_threads)
 
     def content(self) -> tuple[Array, ...]:
         """Return arrays that tell these rows from others."""
         return (*self._rows.content(), self._places)
+
+    def release(self) -> None:
+        """Let go of pages of mapped files that have been read."""
+        self._rows.release()
+
+
+class CachedRows(RowStore):
+    """Rows of another store, with copies of the hot ones in memory.
+
+    Args:
+        rows: the other store.
+        hot_rows: [n] ids of rows that are read once, now, and served from memory.
+
+    Raises:
+        IndexError: a row does not exist.
+
+    Example:
+        >>> cached = CachedRows(Feature(np.array([5, 6, 7])), hot_rows=[2])
+        >>> cached.gather(np.array([2, 0])).tolist()
+        [7, 5]
+    """
+
+    def __init__(self, rows: RowStore, hot_rows: ArrayLike) -> None:
+        hot = to_int64(hot_rows, "hot_rows")
+        self._rows = rows
+        self._copies = Feature(rows.gather(hot), rows.dtype)
+        self._places = _native.IdIndex(hot)
+        self.num_rows, self.stored = rows.num_rows, rows.stored
+        self.delivered = rows.delivered
+        self.at_hand = rows.at_hand
+
+    def read(self, ids: Int64Array, out: Array) -> Ticket | None:
+        """Read rows; see `RowStore.read`."""
+        found = self._places.find(ids)
+        hits, misses = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
+        copies: _Piece = self._copies, found[hits], hits
+        return _read_pieces([(self._rows, ids[misses], misses), copies], out)
+
+    def close(self) -> None:
+        """Close the other store."""
+        self._rows.close()
+
+
+def _read_pieces(pieces: Iterable[_Piece], out: Array) -> Ticket | None:
+    """Read rows of several stores to their positions in `out`; see `RowStore.read`."""
+    parts, puts = [], []
+    for store, rows, here in pieces:
+        if store.at_hand:
+            store.gather(rows, out, here)
+            continue
+        read, ticket = store.start(rows)
+        if ticket is None:
+            _native.gather(read, None, out, here)
+        else:
+            parts.append(ticket)
+            puts.append(partial(_native.gather, read, None, out, here))
+    return TicketGroup(parts, lambda: [put() for put in puts]) if parts else None

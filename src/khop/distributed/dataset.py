@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from khop.data import RowStore
 from khop.data.files import load_npy, load_torch
+from khop.data.steps import run
+from khop.data.tickets import Ticket
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.job.worker_group import require_context
 from khop.distributed.partitions.reader import PartitionReader
 from khop.distributed.partitions.service import PartitionService
-from khop.distributed.partitions.shared_client import SharedClient, run
+from khop.distributed.partitions.shared_client import SharedClient
 from khop.distributed.stores.dataset_stores import PartitionStores
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
-from khop.sampler.requests import Ticket
 from khop.storage.folder import FolderMeta, PartitionFolder
+from khop.storage.named_stores import NamedStore, StoreKey
 from khop.storage.part import Part
 from khop.tables import html_table
 from khop.typing import EDGE, NODE, EdgeType, Int64Array, IntArray, NodeType
@@ -85,6 +88,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         *,
         graph_dir: str | os.PathLike[str] | None = None,
         also_serve: Sequence[int] = (),
+        stores: Mapping[Any, Callable[[], RowStore]] | None = None,
     ) -> DistDataset:
         """Open a partition.
 
@@ -107,6 +111,12 @@ class DistDataset(PartitionStores, PartitionedGraph):
             graph_dir: another name for `root_dir`.
             also_serve: further partitions that this trainer serves: their files are on this
                 machine, and they are no trainer's home.
+            stores: attributes whose rows are elsewhere than in the folder: {(node or edge type,
+                name): function that opens a `khop.data.RowStore`}, of a homogeneous graph's nodes
+                also {name: function}. Rows are by original id. All trainers name the same
+                attributes; each reads its own part's rows, and its partition server serves them.
+                Samplers import the function: it must be one of a module, or a
+                `functools.partial` of one.
 
         Returns:
             The dataset itself.
@@ -114,7 +124,9 @@ class DistDataset(PartitionStores, PartitionedGraph):
         Raises:
             FolderError: no such folder, damaged, of another version, or a part not on this machine.
             IndexError, TypeError: no such partition.
-            ValueError: another graph_mode.
+            KeyError: a store of a type that there is not.
+            ValueError: another graph_mode; a store with another number of rows, or of an attribute
+                that the folder has itself.
         """
         del input_layout, graph_caching, device_group_list, device
         if (root_dir is None) == (graph_dir is None):
@@ -128,7 +140,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.graph_mode = graph_mode
         self.feature_mode = "CUDA" if feature_with_gpu else "ZERO_COPY"
         self._also_serve = [folder.check_part(part) for part in also_serve]
-        self.folder = folder
+        self.folder = folder.attach(self._named_stores(folder.meta, stores or {}))
         self._service = self._peers = self._reader = None
         files = {} if whole_node_label_file is None else whole_node_label_file
         if not isinstance(files, dict):
@@ -136,6 +148,21 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.node_labels = {t: self._read_labels(t, Path(file)) for t, file in files.items()}
         _loaded.append(weakref.ref(self))
         return self
+
+    def _named_stores(
+        self, meta: FolderMeta, stores: Mapping[Any, Callable[[], RowStore]]
+    ) -> Iterator[NamedStore]:
+        """Open the stores that the user names, to check them before anything is started."""
+        counts = {t.name: t.count for kind in ("node", "edge") for t in meta.types(kind)}
+        for given, opener in stores.items():
+            key = (NODE, given) if isinstance(given, str) else given
+            if not isinstance(key, tuple) or len(key) != 2 or key[0] not in counts:
+                raise KeyError(
+                    f"stores: a key must be (node or edge type, name of an attribute) (got "
+                    f"{given!r}): types are {list(counts)}"
+                )
+            kind = "node" if isinstance(key[0], str) else "edge"
+            yield NamedStore.checked(StoreKey(kind, *key), opener, counts[key[0]])
 
     @classmethod
     def from_folder(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from khop.data import Feature
+from khop.data import RowStore
 from khop.data.arrays import bfloat16_as_float32
 from khop.data.times import time_keys
 from khop.data.weights import weight_values
@@ -92,7 +92,7 @@ class DrawAttrs:
                 _in_steps(edge_type, edge.attrs[self.weight_attr], self.weights)
 
 
-def _in_steps(edge_type: EdgeType, feature: Feature, convert: Callable[..., Array]) -> None:
+def _in_steps(edge_type: EdgeType, feature: RowStore, convert: Callable[..., Array]) -> None:
     """Convert an attribute some rows at a time; if that fails, once more as a whole."""
     for first in range(0, max(1, feature.num_rows), _STEP):
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from khop.data import Feature
+from khop.data import Feature, RowStore
 from khop.data.arrays import check_count, to_ids
 from khop.data.carried import Carried
 from khop.data.files import release_pages
@@ -32,7 +32,7 @@ class NodeSource:
     """
 
     count: int
-    attrs: dict[str, Feature] = field(default_factory=dict)
+    attrs: dict[str, RowStore] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -53,7 +53,7 @@ class EdgeSource(Carried):
 
     src: IntArray
     dst: IntArray
-    attrs: dict[str, Feature] = field(default_factory=dict)
+    attrs: dict[str, RowStore] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -103,7 +103,7 @@ def bad_edge(edge_type: EdgeType, error: IndexError) -> IndexError:
     )
 
 
-def feature_bytes(attrs: Mapping[str, Feature]) -> int:
+def feature_bytes(attrs: Mapping[str, RowStore]) -> int:
     """Return the bytes of all attributes of one row."""
     return sum(attr.row_bytes for attr in attr_metas(attrs).values())
 
@@ -276,7 +276,7 @@ def _by_type(values: Any, single: Any) -> Mapping[Any, Any]:
     return values if isinstance(values, Mapping) else {single: values}
 
 
-def _check_attrs(attrs: Mapping[str, Feature], count: int, what: str, unit: str) -> None:
+def _check_attrs(attrs: Mapping[str, RowStore], count: int, what: str, unit: str) -> None:
     for name, feature in attrs.items():
         if name in RESERVED_NAMES:
             raise ValueError(f"attribute '{name}' of {what} has a reserved name: rename it")
@@ -286,8 +286,8 @@ def _check_attrs(attrs: Mapping[str, Feature], count: int, what: str, unit: str)
             )
 
 
-def _attrs_of(data: Any, store: Any, of_nodes: bool) -> dict[str, Feature]:
-    attrs = {}
+def _attrs_of(data: Any, store: Any, of_nodes: bool) -> dict[str, RowStore]:
+    attrs: dict[str, RowStore] = {}
     for name, value in store.items():
         level = store.is_node_attr(name) if of_nodes else store.is_edge_attr(name)
         if name in ("edge_index", "adj_t", "num_nodes") or not level:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from khop.data import Feature
-from khop.data.arrays import storage_dtype
+from khop.data.arrays import STORAGE
 from khop.data.weights import weight_values
 from khop.errors import ProtocolError
 from khop.sampler.requests import Drawn
@@ -117,7 +117,7 @@ def check_rows(
         raise ProtocolError(f"{sender} sent {len(arrays)} attributes, not {len(attributes)}")
     for array, (name, attr) in zip(arrays, attributes.items(), strict=True):
         shape = (count, *attr.shape)
-        if array.dtype != storage_dtype(attr.dtype) or array.shape != shape:
+        if array.dtype != STORAGE[attr.dtype] or array.shape != shape:
             raise ProtocolError(
                 f"{sender} sent {array.dtype} {array.shape} for '{name}', which is {attr.dtype} "
                 f"{shape}"

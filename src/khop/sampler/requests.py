@@ -10,8 +10,9 @@ import numpy as np
 
 from khop import _native
 from khop.codec import INT64, Between, Word
+from khop.data.tickets import Ticket
 from khop.sampler.methods import NEIGHBOR, MethodSpec
-from khop.typing import Array, Int32Array, Int64Array, IntArray
+from khop.typing import Int32Array, Int64Array, IntArray
 
 Drawn = tuple[Int32Array, IntArray, "Int64Array | None"]
 """Counts per row, neighbours, and edges if they were asked for."""
@@ -45,17 +46,6 @@ class Exclusion(NamedTuple):
     relation: int
     rows: Int64Array
     neighbors: Int64Array
-
-
-class Ticket(Protocol):
-    """A request in flight."""
-
-    @property
-    def done(self) -> bool:
-        """True if `result` can be called."""
-
-    def result(self) -> list[Array]:
-        """Return the reply's arrays; raise if the request failed."""
 
 
 class RemoteParts(Protocol):
@@ -159,13 +149,14 @@ class RowSet:
             excluded,
         )
 
-    def draw(self, csr: _native.Csr, request: HopRequest) -> Drawn:
-        """Draw one hop from rows that `csr` holds."""
+    def draw(
+        self, csr: _native.Csr, request: HopRequest, options: _native.HopOptions | None = None
+    ) -> Drawn:
+        """Draw one hop from rows that `csr` holds; `options` are those of the request, if known."""
         if request.last and not csr.has_times:
-            request = replace(request, last=False)
-        return _native.sample_rows(
-            csr, self.ids, request.options(), self.trees, self.times, self.excluded
-        )
+            request, options = replace(request, last=False), None
+        options = request.options() if options is None else options
+        return _native.sample_rows(csr, self.ids, options, self.trees, self.times, self.excluded)
 
     def induce(self, csr: _native.Csr, keys: Int64Array, num_nodes: int, with_edge: bool) -> Drawn:
         """Find the neighbours that are in a batch; `num_nodes` bounds the ids in `keys`."""

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from khop.data import Feature
+from khop.data import RowStore
 from khop.data.arrays import check_count
 from khop.data.files import check_regular, load_npy
 from khop.log import shown
@@ -161,7 +161,9 @@ def _edges(description: _Description, name: str, scratch: Scratch) -> EdgeSource
     return edges_of(rows, f"'{files[0]}'", by_rows=True)
 
 
-def _attrs(description: _Description, kind: str, name: str, scratch: Scratch) -> dict[str, Feature]:
+def _attrs(
+    description: _Description, kind: str, name: str, scratch: Scratch
+) -> dict[str, RowStore]:
     found = {}
     for attr, table in description.tables(kind, name).items():
         form, delimiter, files = description.files(table, f"'{attr}' of '{name}'")

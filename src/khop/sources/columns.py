@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from khop.data import Feature
+from khop.data import Feature, RowStore
 from khop.data.files import check_regular, mapped_file
 from khop.data.joined import JoinedFeature
 from khop.partition.source import EdgeSource
@@ -30,7 +30,7 @@ class JoinedEdges(EdgeSource):
         attrs: attributes, a row for each edge of all lists.
     """
 
-    def __init__(self, lists: Sequence[EdgeSource], attrs: dict[str, Feature]) -> None:
+    def __init__(self, lists: Sequence[EdgeSource], attrs: dict[str, RowStore]) -> None:
         self.lists, self.attrs, self.left_out = lists, attrs, {}
         self._bounds = np.cumsum([0, *(edges.num_edges for edges in lists)])
 
@@ -111,7 +111,7 @@ def joined_edges(pairs: Mapping[str, Array]) -> EdgeSource:
     return lists[0] if len(lists) == 1 else JoinedEdges(lists, {})
 
 
-def reversed_edges(edges: EdgeSource, attrs: dict[str, Feature]) -> EdgeSource:
+def reversed_edges(edges: EdgeSource, attrs: dict[str, RowStore]) -> EdgeSource:
     """Return edges from destination to source, one for each; nothing is copied."""
     if isinstance(edges, JoinedEdges):
         return JoinedEdges([reversed_edges(one, {}) for one in edges.lists], attrs)
@@ -137,7 +137,7 @@ def ids_of(values: Array, what: str) -> IntArray:
     return values
 
 
-def attribute(values: Array, what: str) -> Feature:
+def attribute(values: Array, what: str) -> RowStore:
     """Return an attribute, a row for each node or edge.
 
     Raises:
@@ -154,7 +154,7 @@ def attribute(values: Array, what: str) -> Feature:
         raise TypeError(f"{what} cannot be an attribute: {error}") from None
 
 
-def joined_attribute(pieces: Mapping[str, Array]) -> Feature:
+def joined_attribute(pieces: Mapping[str, Array]) -> RowStore:
     """Return an attribute that lies in several arrays: what each is called -> its rows."""
     features = [attribute(values, what) for what, values in pieces.items()]
     if len(features) == 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from khop.data import Feature
+from khop.data import RowStore
 from khop.data.files import load_npy
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
 from khop.sources.base import Source
@@ -99,7 +99,7 @@ def read_directory(folder: Path, scratch: Scratch) -> GraphSource:
         ModuleNotFoundError: CSV or Parquet without pandas or pyarrow.
     """
     edges = _read_edges(folder, scratch)
-    node_attrs: dict[str, Feature] = {}
+    node_attrs: dict[str, RowStore] = {}
     nodes = _parts(folder, _NODES)
     if nodes:
         columns = read_columns(nodes, scratch, unnamed="node_attr_")
@@ -125,20 +125,20 @@ def read_npz(path: Path, scratch: Scratch) -> GraphSource:
         raise ValueError(f"'{path}' holds no array 'edge_index' (got {sorted(arrays)[:10]})")
     edges = edges_of(arrays["edge_index"], f"'edge_index' of '{path}'")
     count = int(ids_of(arrays["num_nodes"], "num_nodes").item()) if "num_nodes" in arrays else None
-    node_attrs: dict[str, Feature] = {}
+    node_attrs: dict[str, RowStore] = {}
     for name in sorted(set(arrays) - {"edge_index", "num_nodes"}):
         attrs = edges.attrs if name.startswith("edge_") else node_attrs
         attrs[name] = attribute(arrays[name], f"'{name}' of '{path}'")
     return _source(edges, node_attrs, count)
 
 
-def _source(edges: EdgeSource, attrs: dict[str, Feature], count: int | None) -> GraphSource:
+def _source(edges: EdgeSource, attrs: dict[str, RowStore], count: int | None) -> GraphSource:
     if count is None:
         count = _likely_count(edges, attrs)
     return GraphSource({NODE: NodeSource(count, attrs)}, {EDGE: edges})
 
 
-def _likely_count(edges: EdgeSource, attrs: dict[str, Feature]) -> int:
+def _likely_count(edges: EdgeSource, attrs: dict[str, RowStore]) -> int:
     """Return the number of nodes: that of the rows of most attributes, and no fewer than edges say.
 
     If attributes differ in length, errors shall name those that are wrong.

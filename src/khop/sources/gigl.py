@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from khop.data import Feature
+from khop.data import RowStore
 from khop.data.files import check_regular
 from khop.data.joined import TakenFeature
 from khop.log import shown
@@ -228,7 +228,7 @@ def _edges(entry: _Entry, scratch: Scratch) -> EdgeSource:
     if not columns:
         return EdgeSource(np.empty(0, np.int64), np.empty(0, np.int64))
     src, dst = (ids_of(columns.pop(end), f"'{files[0]}'") for end in ends)
-    attrs: dict[str, Feature] = {n: attribute(c, f"'{files[0]}'") for n, c in columns.items()}
+    attrs: dict[str, RowStore] = {n: attribute(c, f"'{files[0]}'") for n, c in columns.items()}
     return EdgeSource(src, dst, attrs)
 
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from khop import _native
-from khop.data import ConsecutiveIds, Feature
+from khop.data import ConsecutiveIds, Feature, RowStore
+from khop.data.joined import TakenFeature
 from khop.storage.folder import (
     INTS,
     ORDERS,
@@ -21,14 +22,15 @@ from khop.storage.folder import (
     edge_array,
     edge_attr_path,
 )
+from khop.storage.named_stores import StoreKey
 from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
 
 
-class CachedRows(NamedTuple):
+class HotCopies(NamedTuple):
     """Copies of hot rows of other parts, and the position of each, by its new id."""
 
     places: _native.IdIndex
-    features: dict[str, Feature]
+    features: dict[str, RowStore]
 
 
 class Part:
@@ -43,9 +45,9 @@ class Part:
         self.folder = folder
         self.meta = folder.meta
         self.part = folder.check_part(part)
-        self._node_features: dict[tuple[int, str], Feature] = {}
-        self._edge_features: dict[tuple[int, str], Feature] = {}
-        self._cached: dict[int, CachedRows | None] = {}
+        self._node_features: dict[tuple[int, str], RowStore] = {}
+        self._edge_features: dict[tuple[int, str], RowStore] = {}
+        self._cached: dict[int, HotCopies | None] = {}
         self._indptrs: dict[int, IntArray] = {}
         self._row_orders: dict[int, tuple[Int64Array, Int64Array]] = {}
 
@@ -143,24 +145,31 @@ class Part:
         """Return [n] original ids of the part's nodes."""
         return self.folder.node_ids(self.part, node_type)
 
-    def node_feature(self, index: int, name: str) -> Feature:
+    def node_feature(self, index: int, name: str) -> RowStore:
         """Return a node attribute by its name; 'id' holds original ids."""
         key = (index, name)
         if key not in self._node_features:
             node_type = self.meta.node_types[index]
-            self._node_features[key] = (
-                Feature(self.node_ids(node_type.name))
-                if name == "id"
-                else self.folder.node_feature(self.part, node_type.name, name)
-            )
+            store = self.folder.stores.get(StoreKey("node", node_type.name, name))
+            if store is not None:
+                self._node_features[key] = TakenFeature(store, self.node_ids(node_type.name))
+            elif name == "id":
+                self._node_features[key] = Feature(self.node_ids(node_type.name))
+            else:
+                feature = self.folder.node_feature(self.part, node_type.name, name)
+                self._node_features[key] = feature
         return self._node_features[key]
 
-    def edge_feature(self, index: int, name: str) -> Feature:
+    def edge_feature(self, index: int, name: str) -> RowStore:
         """Return an edge attribute by its name; 'edge_id' holds original ids, or positions."""
         key = (index, name)
         if key not in self._edge_features:
             edge_type = self.meta.edge_types[index]
-            if name == "edge_id" and not edge_type.edge_ids:
+            store = self.folder.stores.get(StoreKey("edge", edge_type.name, name))
+            if store is not None:
+                ids = self.edge_feature(index, "edge_id").array
+                self._edge_features[key] = TakenFeature(store, ids)
+            elif name == "edge_id" and not edge_type.edge_ids:
                 first, end = edge_type.bounds[self.part : self.part + 2]
                 self._edge_features[key] = ConsecutiveIds(first, end - first)
             elif name == "edge_id":
@@ -171,18 +180,18 @@ class Part:
                 self._edge_features[key] = self.folder.open_attr(path, edge_type.attrs[name], size)
         return self._edge_features[key]
 
-    def feature(self, kind: str, index: int, name: str) -> Feature:
+    def feature(self, kind: str, index: int, name: str) -> RowStore:
         """Return an attribute of a node ('node') or edge type ('edge') by its name."""
         feature_of = self.node_feature if kind == "node" else self.edge_feature
         return feature_of(index, name)
 
-    def cached(self, index: int) -> CachedRows | None:
+    def cached(self, index: int) -> HotCopies | None:
         """Return the copies of other parts' hot rows of a node type, or None if there are none."""
         if index not in self._cached:
             self._cached[index] = self._open_cache(index)
         return self._cached[index]
 
-    def _open_cache(self, index: int) -> CachedRows | None:
+    def _open_cache(self, index: int) -> HotCopies | None:
         node_type = self.meta.node_types[index]
         if not node_type.cached or node_type.cached[self.part] == 0:
             return None
@@ -191,11 +200,12 @@ class Part:
             self.folder.open_as(cache_path(self.part, node_type.name, name), (count,), *INTS)
             for name in ("id", "new_id")
         )
-        features = {
+        features: dict[str, RowStore] = {
             name: self.folder.open_attr(
                 cache_attr_path(self.part, node_type.name, name), attr, count
             )
             for name, attr in node_type.attrs.items()
+            if StoreKey("node", node_type.name, name) not in self.folder.stores
         }
         features["id"] = Feature(ids)
-        return CachedRows(_native.IdIndex(np.asarray(new_ids, np.int64)), features)
+        return HotCopies(_native.IdIndex(np.asarray(new_ids, np.int64)), features)

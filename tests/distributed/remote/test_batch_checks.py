@@ -12,7 +12,7 @@ from khop.channel.arena import ArenaWriter, create_memory
 from khop.channel.control import ControlLine, Op, socket_pair
 from khop.channel.layout import Layout
 from khop.codec import from_json, to_json
-from khop.distributed.partitions.shared_client import run
+from khop.data.steps import run
 from khop.distributed.remote.client import server_session
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.client.reassembly import BatchReassembler, Layouts

@@ -10,7 +10,7 @@ import numpy as np
 import zmq
 
 from khop.channel.message import pack, unpack
-from khop.distributed.partitions.shared_client import run
+from khop.data.steps import run
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.encoding import text_array
 from khop.distributed.remote.server.graph_handler import GraphRequestHandler

@@ -7,16 +7,16 @@ from khop.distributed.sampling import worker
 
 VICTIM = 5
 
-_run = worker._run
+_run = worker.Sampler._run
 
 
-def _run_or_die(task):
+def _run_or_die(self, task):
     if task.batch == VICTIM:
         os.kill(os.getpid(), signal.SIGSEGV)
-    return _run(task)
+    return _run(self, task)
 
 
 def main():
     """The sampler's program."""
-    worker._run = _run_or_die
+    worker.Sampler._run = _run_or_die
     worker.main()

@@ -24,8 +24,8 @@ import numpy as np
 from khop.data import Feature
 from khop.data.arrays import storage_dtype
 from khop.data.files import load_npy
+from khop.data.tickets import Ticket
 from khop.distributed.inference.rows import OutputClient
-from khop.sampler.requests import Ticket
 from khop.sampler.rows.row_fetcher import RowFetcher
 from khop.storage.folder import AttrMeta, safe_name
 from khop.typing import Array, Int64Array, NodeType

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from khop.distributed.dataset import DistDataset
-from khop.distributed.inference.rows import RowReader
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.loader.batches.collate import to_tensor
-from khop.sampler.rows.row_fetcher import PartRows
+from khop.sampler.rows.row_fetcher import FetchedRows, PartRows
 from khop.storage.part import Part
 from khop.typing import Array, NodeType
 
@@ -24,7 +23,7 @@ from khop.typing import Array, NodeType
 class LayerInput(NamedTuple):
     """Input of a layer for one node type: a reader of rows, and a function applied to the rows."""
 
-    reader: RowReader
+    reader: FetchedRows
     finish: Callable[[Tensor], Tensor]
 
 
@@ -86,7 +85,7 @@ class NodeInputs:
             name = source if isinstance(source, str) else "id"
             finish = _as_read if isinstance(source, str) else partial(_rows_of_ids, source)
             rows = PartRows(parts[home], "node", i, [name], client, parts)
-            given.append(LayerInput(RowReader(rows, client), finish))
+            given.append(LayerInput(FetchedRows(rows, client), finish))
         return given
 
 

@@ -105,7 +105,7 @@ class LayerRunner:
         def read(ranges: list[Range]) -> _Batch:
             neighborhood = neighbors.read(ranges)
             rows = [
-                None if given is None else given.reader.read(ids)
+                None if given is None else given.reader.gather(ids)
                 for given, ids in zip(inputs, neighborhood.nodes, strict=True)
             ]
             return _Batch(neighborhood, rows)

@@ -29,9 +29,9 @@ from khop.distributed.inference.layer_runner import LayerRunner
 from khop.distributed.inference.layers import as_layers, device_of, takes_pairs
 from khop.distributed.inference.peers import InferencePeers
 from khop.distributed.inference.result import LayerwiseOutputs, NodeOutputs
-from khop.distributed.inference.rows import RowReader
 from khop.distributed.job.worker_group import require_context
 from khop.distributed.membership.barrier import Barrier
+from khop.sampler.rows.row_fetcher import FetchedRows
 from khop.typing import NodeType
 
 
@@ -221,7 +221,7 @@ def _inputs_of_next(
             peers.output_client,
         )
         dtype: torch.dtype = getattr(torch, spec.computed)
-        reader = RowReader(rows, peers.output_client)
+        reader = FetchedRows(rows, peers.output_client)
         given.append(LayerInput(reader, partial(Tensor.to, dtype=dtype)))
     return given
 

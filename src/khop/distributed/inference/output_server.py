@@ -65,7 +65,7 @@ class OutputHandler(FrameHandler):
         for piece in work.ranges(len(rows), work.rows_in_slice(row_bytes)):
             _native.gather(table, rows[piece], out[piece])
             if piece.stop < len(rows):
-                yield
+                yield None
         return [out]
 
     def _open(self, layer: int, node_type: int, name: str) -> Array:

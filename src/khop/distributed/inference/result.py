@@ -15,9 +15,9 @@ from khop.data.arrays import storage_dtype
 from khop.data.files import load_npy
 from khop.distributed.dataset import DistDataset
 from khop.distributed.inference.files import Share
-from khop.distributed.inference.rows import RowReader
 from khop.loader.batches.collate import to_tensor
 from khop.loader.inputs import checked_nodes
+from khop.sampler.rows.row_fetcher import FetchedRows
 from khop.typing import NODE, ArrayLike, IntArray, NodeType
 
 _CHUNK = 1 << 16
@@ -48,7 +48,7 @@ class NodeOutputs:
         self,
         data: DistDataset,
         node_type: NodeType,
-        reader: RowReader,
+        reader: FetchedRows,
         files: Sequence[tuple[Share, Path]],
     ) -> None:
         self._data = data
@@ -79,7 +79,7 @@ class NodeOutputs:
         out = np.empty(shape, storage_dtype(self._storage))
         for first in range(0, len(new_ids), _CHUNK):
             chunk = slice(first, first + _CHUNK)
-            self._reader.read(new_ids[chunk], out[chunk])
+            self._reader.gather(new_ids[chunk], out[chunk])
         return to_tensor(out, self._storage)
 
     def gather_all(self) -> Tensor:

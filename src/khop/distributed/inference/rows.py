@@ -1,18 +1,14 @@
-"""Rows that layers read: attributes by new id, and outputs of other trainers by position.
+"""Client of other trainers' outputs, whose rows are read by position. Runs in trainers.
 
-Runs in trainers. Imports no torch.
+Imports no torch.
 """
 
 from __future__ import annotations
 
-from khop.channel.pool import BufferPool
-from khop.data.arrays import storage_dtype
-from khop.distributed.partitions.shared_client import run
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.rpc.pending import Request
 from khop.distributed.rpc.protocol import OutputRows
-from khop.sampler.rows.row_fetcher import RowFetcher, write_rows
-from khop.typing import Array, Int64Array
+from khop.typing import Int64Array
 
 
 class OutputClient(PartitionClient):
@@ -40,40 +36,3 @@ class OutputClient(PartitionClient):
                 f"rows of trainer {rank} cannot be read any more: the outputs have been closed"
             )
         return self._send(rank, OutputRows(layer, node_type, file_name), [rows])
-
-
-class RowReader:
-    """Reader of rows of one node type. For one thread at a time.
-
-    Args:
-        fetcher: fetcher of the rows, of one attribute.
-        client: waits for the replies of other trainers. If None, all rows are at hand.
-
-    Attributes:
-        dtype: name of the rows' dtype.
-        row_shape: shape of one row.
-    """
-
-    def __init__(self, fetcher: RowFetcher, client: PartitionClient | None) -> None:
-        (attr,) = fetcher.attributes.values()
-        self.dtype = attr.dtype
-        self.row_shape = attr.shape
-        self._fetcher = fetcher
-        self._client = client
-        self._pool = BufferPool()
-
-    def read(self, ids: Int64Array, out: Array | None = None) -> Array:
-        """Read rows.
-
-        Args:
-            ids: [n] int64 new ids.
-            out: [n, *row_shape] array to fill. If None, reused memory.
-
-        Raises:
-            PartitionUnavailableError: a server that has rows is unreachable.
-            ProtocolError: a server sent something else than was asked for.
-        """
-        if out is None:
-            out = self._pool.empty((len(ids), *self.row_shape), storage_dtype(self.dtype))
-        run(write_rows([(self._fetcher.fetch(ids), [out])]), self._client)
-        return out

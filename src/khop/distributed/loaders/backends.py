@@ -6,7 +6,7 @@ Runs in trainers.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -14,6 +14,8 @@ import numpy as np
 from khop.channel.layout import Received, Record
 from khop.channel.pool import BufferPool
 from khop.data.device import check_device
+from khop.data.steps import run
+from khop.data.waiter import TIMEOUT
 from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.loaders.device_transfer import (
@@ -39,7 +41,6 @@ from khop.distributed.sampling.process_handle import Program, Worker, start_samp
 from khop.distributed.sampling.standby import Standby
 from khop.sampler.methods.modules import modules_of
 from khop.sampler.plan import EpochPlan
-from khop.sampler.requests import Ticket
 from khop.storage.folder import FolderMeta
 from khop.storage.part import Part
 from khop.trace.clock import Phase
@@ -57,6 +58,7 @@ class InProcessBackend:
         spec: specification of the batches.
         client: the other partitions. If None, there are none.
         weights: sampling weights of negative endpoints; see `Pipeline`.
+        timeout: seconds that a read of a row store may take.
     """
 
     num_samplers = 0
@@ -69,8 +71,10 @@ class InProcessBackend:
         spec: PipelineSpec,
         client: PartitionClient | None,
         weights: Mapping[str, Array],
+        timeout: float = TIMEOUT,
     ) -> None:
         self._client = client
+        self._timeout = timeout
         self._records = OwnRecords()
         self._pipeline = Pipeline(part, spec, client, weights, self._records.clock)
         self._pool = BufferPool()
@@ -121,28 +125,14 @@ class InProcessBackend:
             client.log, bytes_before = records.log, client.bytes_received
         try:
             key = plan.key_of(batch, run_key)
-            record = self._run(self._pipeline.make(own, *key, allocate))
+            steps = self._pipeline.make(own, *key, allocate)
+            record: Record = run(steps, client, self._timeout, records.clock, Phase.REMOTE)
         finally:
             records.end()
         remote = 0 if client is None else client.bytes_received - bytes_before
         self._is_making = False
         record.note("made", records.clock.made(len(memory[0]), remote))
         return record.layout.read(memory[0])._replace(extras=record.extras or None)
-
-    def _run(self, steps: Generator[list[Ticket], None, Record]) -> Record:
-        """Make a batch, and wait for other partitions where needed."""
-        clock = self._records.clock
-        while True:
-            try:
-                tickets = next(steps)
-            except StopIteration as stop:
-                record: Record = stop.value
-                return record
-            assert self._client is not None
-            phase = clock.phase
-            clock.enter(Phase.REMOTE)
-            self._client.wait(tickets)  # type: ignore[arg-type]
-            clock.enter(phase)
 
     def close(self) -> None:
         """Close the connections to other partitions."""
@@ -185,7 +175,8 @@ def create_backend(
     if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:
         return _make_samplers(data, spec, options, plan, weights, destination, transfer)
     client = data.service().client(options.timeout)
-    return InProcessBackend(Part(data.opened, data.partition_idx), spec, client, weights)
+    part = Part(data.opened, data.partition_idx)
+    return InProcessBackend(part, spec, client, weights, options.timeout)
 
 
 def _make_samplers(
@@ -204,6 +195,7 @@ def _make_samplers(
     config = {
         "root": str(data.opened.root),
         "part": data.partition_idx,
+        "stores": [store.to_json() for store in data.opened.stores.values()],
         "pipeline": spec.to_json(),
         "methods": modules_of(spec.sampling.method),
         "endpoints": {part: asdict(endpoint) for part, endpoint in endpoints.items()},

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from khop import _native
-from khop.data import Feature
+from khop.data import RowStore
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.job.worker_group import require_context
 from khop.distributed.loaders.exchange import Exchange
@@ -329,9 +329,9 @@ class _Share:
         )
 
 
-def _gathered(feature: Feature, rows: Int64Array) -> Tensor:
+def _gathered(feature: RowStore, rows: Int64Array) -> Tensor:
     return to_tensor(feature.gather(rows), feature.dtype)
 
 
-def _ids(feature: Feature, rows: Int64Array) -> Tensor:
+def _ids(feature: RowStore, rows: Int64Array) -> Tensor:
     return torch.from_numpy(feature.gather(rows).astype(np.int64))

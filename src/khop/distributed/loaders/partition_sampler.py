@@ -12,10 +12,10 @@ from torch_geometric.sampler import NegativeSampling
 
 from khop import _native
 from khop.data.info import GraphInfo
+from khop.data.steps import run
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.job.worker_group import require_context
 from khop.distributed.loaders.sampling_options import info_for
-from khop.distributed.partitions.shared_client import run
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.sampling.link_sampling import link_sampler
 from khop.distributed.stores.edge_lookup import (

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from khop.data import Feature
 from khop.data.arrays import check_range, narrowest_int, storage_dtype
-from khop.distributed.partitions.shared_client import SharedClient, run
+from khop.data.steps import run
+from khop.distributed.partitions.shared_client import SharedClient
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.sampler.replies import check_drawn
 from khop.sampler.requests import HopRequest, RowSet
@@ -169,18 +171,25 @@ class PartitionReader:
                 continue
             if self._folder.has_part(part):
                 opened = self.part if part == self._home else Part(self._folder, part)
-                arrays = [opened.feature(kind, index, n).array for n in names]
-                yield first, arrays[0], arrays[-1]
+                tables = [opened.feature(kind, index, n) for n in names]
+                if all(isinstance(table, Feature) for table in tables):
+                    yield first, tables[0].array, tables[-1].array
+                    continue
+                for start in range(first, last, _MAX_CHUNK):
+                    rows = np.arange(start - first, min(start + _MAX_CHUNK, last) - first)
+                    arrays = [table.gather(rows) for table in tables]
+                    yield start, arrays[0], arrays[-1]
                 continue
             with peers().client() as client:
                 fetcher = PartRows(self.part, kind, index, names, client)
                 chunk = max(1, min(_MAX_CHUNK, _CHUNK_BYTES // fetcher.row_bytes))
                 for starts in _groups(first, last, chunk):
+                    pieces = [np.arange(a, min(a + chunk, last)) for a in starts]
                     requests = [
-                        RowRequest(fetcher, part, np.arange(a, min(a + chunk, last)))
-                        for a in starts
+                        RowRequest(fetcher, part, len(ids), fetcher.request(part, ids))
+                        for ids in pieces
                     ]
-                    client.wait(requests)  # type: ignore[arg-type]
+                    client.wait([request.ticket for request in requests])
                     for start, request in zip(starts, requests, strict=True):
                         arrays = request.result()
                         yield start, arrays[0], arrays[-1]

@@ -104,7 +104,8 @@ class PartitionService:
                 raise RendezvousError(
                     f"trainers {self._context.rank} and {rank} have loaded different partition "
                     f"folders ('{self._folder.root}' is {mine.fingerprint}, theirs is "
-                    f"{claim.fingerprint}): copy the same folder to all machines"
+                    f"{claim.fingerprint}): copy the same folder to all machines, and name the "
+                    "same stores"
                 )
         served = {part for claim in self._claims for part in claim.parts}
         missing = sorted(set(range(self._folder.num_parts)) - served)
@@ -209,7 +210,12 @@ class PartitionService:
         server = PartitionServerProcess(
             self._context,
             "khop.distributed.rpc.partition_server",
-            {"root": str(self._folder.root), "part": part, "requests": requests},
+            {
+                "root": str(self._folder.root),
+                "part": part,
+                "requests": requests,
+                "stores": [store.to_json() for store in self._folder.stores.values()],
+            },
             f"partition {part}",
             near,
             far,

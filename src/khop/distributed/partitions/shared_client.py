@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.partition_client import PartitionClient
-from khop.sampler.requests import Ticket
 
 if TYPE_CHECKING:
     from khop.distributed.partitions.endpoint_registry import EndpointRegistry
@@ -79,22 +78,3 @@ def _close(clients: dict[int, PartitionClient]) -> None:
     client = clients.pop(os.getpid(), None)
     if client is not None:
         client.close()
-
-
-def run(steps: Generator[list[Ticket], None, Any], client: PartitionClient | None) -> Any:
-    """Run a generator of the engine or the collector to its end.
-
-    Args:
-        steps: yields the tickets that it waits for.
-        client: waits for them. None if there are no other partitions.
-
-    Returns:
-        What the generator returns.
-    """
-    try:
-        while True:
-            tickets = next(steps)
-            assert client is not None
-            client.wait(tickets)  # type: ignore[arg-type]
-    except StopIteration as stop:
-        return stop.value

@@ -226,6 +226,7 @@ def start_server(
         "master": master,
         "host": host,
         "methods": _modules(methods),
+        "stores": [store.to_json() for store in dataset.opened.stores.values()],
         "keys": None if keys is None else keys.to_json(),
         "key_file": key_file_path(key_file),
         "insecure": insecure,

@@ -60,11 +60,10 @@ class PendingRequest(Ticket):
         self.request = request
         self.arrays = arrays
         self.future: Future[Reply] = Future()
+        self.future.add_done_callback(self._end)  # also if it was cancelled
 
-    @property
-    def done(self) -> bool:
-        """True if the request has a reply, has failed or was cancelled."""
-        return self.future.done()
+    def _end(self, _: Future[Reply]) -> None:
+        self.done = True
 
     def fail(self, error: Exception) -> None:
         """Complete the request with an error."""

@@ -134,7 +134,7 @@ class Connection:
             came_up = self._take_event(event) or came_up
             if self._channel is not channel:
                 break
-        return came_up and self.is_up
+        return came_up and self.lost_since is None
 
     def _take_event(self, event: str) -> bool:
         """Process an event of the channel; return whether the connection is up by it."""

@@ -15,6 +15,8 @@ from typing import Any, Literal
 from khop import _native
 from khop.channel.message import MAX_ARRAYS, MESSAGE_BYTES, pack, unpack
 from khop.codec import INT64
+from khop.data.tickets import Ticket
+from khop.data.waiter import waiter
 from khop.distributed.rpc.identity import NOBODY, Source
 from khop.distributed.rpc.protocol import check_carried, describe_error, peek_op, read_request
 from khop.errors import ProtocolError
@@ -24,8 +26,11 @@ from khop.typing import Array
 # A refusal does not parse headers longer than this.
 _MAX_REFUSED = 16 << 10
 
-Steps = Generator[None, None, list[Array]]
-"""Work on a reply, in slices of some 20 ms; returns the reply's arrays."""
+Steps = Generator["list[Ticket] | None", None, list[Array]]
+"""Work on a reply, in slices of some 20 ms; returns the reply's arrays.
+
+Yields None between slices, or tickets: then there is nothing to do before these are done.
+"""
 
 Answer = Callable[[Any, list[Array]], "list[Array] | Steps"]
 """Function of a request and its arrays: the reply's arrays, or the steps to them."""
@@ -37,10 +42,11 @@ def finish(reply: list[Array] | Steps) -> list[Array]:
         return reply
     while True:
         try:
-            next(reply)
+            tickets = next(reply)
         except StopIteration as end:
             arrays: list[Array] = end.value
             return arrays
+        waiter().wait(tickets or ())
 
 
 Access = Literal["read", "read_state", "write"]
@@ -116,7 +122,9 @@ class FrameHandler:
         """Return the frames of the reply to a request's frames; never raises."""
         return finish(self.steps(frames))
 
-    def steps(self, frames: list[Any], source: Source = NOBODY) -> Generator[None, None, list[Any]]:
+    def steps(
+        self, frames: list[Any], source: Source = NOBODY
+    ) -> Generator[list[Ticket] | None, None, list[Any]]:
         """Process a request in slices, and return the frames of the reply; never raises.
 
         Args:

@@ -19,6 +19,8 @@ import zmq
 
 from khop import log
 from khop.channel.message import pack
+from khop.data.tickets import Ticket
+from khop.data.waiter import waiter
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.pending import PendingRequests, Request
@@ -40,8 +42,6 @@ from khop.sampler.requests import HopRequest, RowSet
 from khop.trace.requests import RequestLog
 from khop.typing import Array, Int64Array
 
-# Interval at which lost connections and deadlines are checked while waiting.
-_TICK_MS = 250
 # A connection that is down for this many seconds is reported to `on_lost`.
 _LOST_AFTER = 0.2
 _log = log.get(__name__)
@@ -247,11 +247,9 @@ class PartitionClient:
         connection.send(request.frames)
         return request
 
-    def wait(self, tickets: Sequence[Request]) -> None:
+    def wait(self, tickets: Sequence[Ticket]) -> None:
         """Wait until all tickets are done."""
-        while not all(ticket.done for ticket in tickets):
-            self.poller.poll(_TICK_MS)
-            self.pump()
+        waiter().wait(tickets, self)
 
     def pump(self) -> None:
         """Process replies and connection events; fail requests that are late or cannot succeed."""
@@ -282,7 +280,7 @@ class PartitionClient:
             for request in self._pending.of(part):
                 if not isinstance(request, StateRequest):
                     connection.send(request.frames)
-        elif before is None and not connection.is_up:
+        elif before is None and connection.lost_since is not None:
             self._say(part, "partition-lost", "connection lost")
 
     def _say(self, part: int, event: str, what: str) -> None:

@@ -156,7 +156,7 @@ class RequestHandler(FrameHandler):
         for piece in work.ranges(len(keys), 4 * work.ROWS_AT_ONCE):
             members.add(keys[piece])
             if piece.stop < len(keys):
-                yield
+                yield None
         stop, left = self.stop, self._reply_bytes
 
         def find(piece: slice) -> Drawn:
@@ -193,7 +193,7 @@ class RequestHandler(FrameHandler):
         drawn = []
         for part in parts:
             drawn.append(_reply(draw(part)))
-            yield
+            yield None
         return (yield from work.joined(drawn, self._pool.empty))
 
     def _has_edges(self, request: HasEdges, arrays: list[Array]) -> Steps:
@@ -210,7 +210,7 @@ class RequestHandler(FrameHandler):
         for piece in work.slices(costs):
             found[piece] = _native.has_edges(csr, rows.ids[piece], neighbors[piece])
             if piece.stop < count:
-                yield
+                yield None
         return [found]
 
     def _answer_degrees(self, request: Degrees, arrays: list[Array]) -> Steps:
@@ -237,10 +237,17 @@ class RequestHandler(FrameHandler):
         for name in names:
             feature, row_bytes = self._part.feature(kind, place, name), known[name].row_bytes
             dtype = storage_dtype("int64" if name == original_ids else feature.dtype)
+            if not feature.at_hand:
+                out, ticket = feature.start(rows)
+                if ticket is not None:
+                    yield [ticket]
+                    ticket.result()
+                replies.append(out)
+                continue
             out = self._pool.empty((len(rows), *feature.row_shape), dtype)
             for piece in work.ranges(len(rows), work.rows_in_slice(row_bytes)):
                 if cost > work.SLICE:
-                    yield
+                    yield None
                     cost = 0
                 feature.gather(rows[piece], out[piece])
                 cost += work.cost_of_rows(piece.stop - piece.start, row_bytes)

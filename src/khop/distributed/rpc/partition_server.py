@@ -35,6 +35,7 @@ from khop.distributed.rpc.state_handler import WriterThread, users_requests
 from khop.distributed.rpc.transport import Transport, own_transport
 from khop.errors import ProtocolError
 from khop.storage.folder import PartitionFolder
+from khop.storage.named_stores import NamedStore
 from khop.storage.part import Part
 
 # Messages read from a socket before other work of the loop.
@@ -228,5 +229,6 @@ def main() -> None:
 
 
 def _make_handler(config: Mapping[str, Any]) -> RequestHandler:
-    part = Part(PartitionFolder(config["root"]), config["part"])
+    stores = map(NamedStore.from_json, config.get("stores", ()))
+    part = Part(PartitionFolder(config["root"]).attach(stores), config["part"])
     return RequestHandler(part, types=users_requests(config.get("requests", ()), part))

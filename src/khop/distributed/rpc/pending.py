@@ -26,10 +26,11 @@ class Request:
         frames: the message.
         begun: when it was made.
         deadline: when it fails without a reply.
+        done: True if the request has a reply or has failed.
         log_entry: its entry in a log of requests.
     """
 
-    __slots__ = ("_error", "_result", "begun", "deadline", "frames", "log_entry", "server")
+    __slots__ = ("_error", "_result", "begun", "deadline", "done", "frames", "log_entry", "server")
 
     def __init__(
         self, server: Any, frames: list[Any], timeout: float, clock: Clock = time.monotonic
@@ -41,11 +42,7 @@ class Request:
         self.log_entry: Asked | None = None
         self._result: list[Array] | None = None
         self._error: Exception | None = None
-
-    @property
-    def done(self) -> bool:
-        """True if the request has a reply or has failed."""
-        return self._result is not None or self._error is not None
+        self.done = False
 
     def result(self) -> list[Array]:
         """Return the reply's arrays; raises the error with which the request failed."""
@@ -56,11 +53,11 @@ class Request:
 
     def succeed(self, arrays: list[Array]) -> None:
         """Complete the request with the arrays of its reply."""
-        self._result = arrays
+        self._result, self.done = arrays, True
 
     def fail(self, error: Exception) -> None:
         """Complete the request with an error."""
-        self._error = error
+        self._error, self.done = error, True
 
 
 R = TypeVar("R", bound=Request)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import builtins
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -226,7 +228,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
 
 
-def rebuild_error(described: Any, where: str) -> Exception:
+def rebuild_error(described: Any, where: str, is_own: bool = False) -> Exception:
     """Rebuild an exception: of the same type if that is builtin or khop's, else RuntimeError.
 
     Its text may reach a terminal, so unprintable characters in it are escaped.
@@ -234,6 +236,8 @@ def rebuild_error(described: Any, where: str) -> Exception:
     Args:
         described: from `describe_error`, optionally with a 'traceback'.
         where: the process in which it was raised.
+        is_own: it is a process of this one's own. The type may then be that of any 'module' that
+            has been imported here.
     """
     if not isinstance(described, dict):
         return ProtocolError(f"{where} sent an error that does not say what it is")
@@ -243,9 +247,24 @@ def rebuild_error(described: Any, where: str) -> Exception:
         text += f"\n{_short(str(described['traceback']))}"
     text = printable_lines(text)
     kind = _TYPES.get(name)
+    if kind is None and is_own:
+        kind = _imported(described.get("module"), name)
     if kind is None:
         return RuntimeError(f"{printable(name)}: {text}")
     return kind(text)
+
+
+def _imported(module: Any, name: str) -> type[Exception] | None:
+    """Return a module's class of exceptions; None if it has none, or one with code of its own."""
+    found = getattr(sys.modules.get(str(module)), name, None)
+    if name in _NOT_REBUILT or not isinstance(found, type) or not issubclass(found, Exception):
+        return None
+    has_code = any(
+        isinstance(vars(c).get(m), FunctionType | staticmethod)
+        for c in found.__mro__
+        for m in ("__init__", "__new__", "__str__")
+    )
+    return None if has_code or issubclass(found, UnicodeError) else found
 
 
 def wait_until_ready(process: ChildProcess, where: str) -> Message:

@@ -4,14 +4,14 @@ The server's loop passes on what arrives (`put`) and sends replies (`replies`). 
 request of the user who has used least processor time, works on one slice of it
 (`FrameHandler.steps`) and puts it back if it is not done. So neither many requests nor expensive
 ones of a user keep others waiting for longer than a slice, also where there is one thread. A server
-without threads of its own processes slices in its loop (`work`).
+without threads of its own processes slices in its loop (`work`). A request that waits for a row
+store is taken out of the queue until the rows are there, so that it holds no thread.
 
 A request whose sender has disconnected ends at its next slice. `close` ends all of them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -22,7 +22,9 @@ from typing import Any, Protocol
 import zmq
 
 from khop import _native, log
-from khop.distributed.rpc.fair_queue import FairQueue
+from khop.data.tickets import Ticket
+from khop.data.waiter import Waiter
+from khop.distributed.rpc.fair_queue import FairQueue, Turn
 from khop.distributed.rpc.frame_handler import refusal
 from khop.distributed.rpc.identity import NOBODY, Source
 from khop.distributed.rpc.limits import DEFAULT, Limits, check_unread
@@ -41,14 +43,19 @@ class Handler(Protocol):
 
     stop: _native.StopFlag
 
-    def steps(self, frames: list[Any], source: Source = ...) -> Generator[None, None, list[Any]]:
-        """Process a request in slices, and return the frames of the reply."""
+    def steps(
+        self, frames: list[Any], source: Source = ...
+    ) -> Generator[list[Ticket] | None, None, list[Any]]:
+        """Process a request in slices, and return the frames of the reply.
+
+        Yields the tickets that it waits for, if any.
+        """
 
 
 class _Job:
     """A request, and the work on it."""
 
-    __slots__ = ("_inode", "frames", "front", "peer", "source", "steps")
+    __slots__ = ("_inode", "frames", "front", "peer", "source", "steps", "tickets")
 
     def __init__(
         self, front: int, peer: bytes, frames: Sequence[zmq.Frame], source: Source
@@ -57,7 +64,8 @@ class _Job:
         self.front = front
         self.peer = peer
         self.frames = frames
-        self.steps: Generator[None, None, list[Any]] | None = None
+        self.steps: Generator[list[Ticket] | None, None, list[Any]] | None = None
+        self.tickets: list[Ticket] | None = None
         self._inode: int | None = None
 
     def is_abandoned(self) -> bool:
@@ -90,7 +98,7 @@ class RequestThreads:
             disconnected.
 
     Attributes:
-        descriptor: readable when there are `replies`.
+        descriptor: readable when `replies` has something to do.
     """
 
     def __init__(
@@ -104,14 +112,16 @@ class RequestThreads:
     ) -> None:
         self._completes = completes
         self._handler = handler
-        self._most_unread = limits.unread_bytes
+        self._most_unread, self._most_reading = limits.unread_bytes, limits.waiting
         self._unread = unread
         self._clock = clock
         self._queue: FairQueue[_Job] = FairQueue(limits.waiting, limits.waiting_bytes)
         self._changed = threading.Condition()
         self._is_closed = False
         self._replies: deque[Reply] = deque()
-        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._reading: list[Turn[_Job]] = []  # requests that wait for row stores
+        self._waiter = Waiter()
+        self.descriptor, self.wake = self._waiter.descriptor, self._waiter.wake
         self._threads = [
             threading.Thread(target=self._run, daemon=True, name=f"requests-{i}")
             for i in range(num_threads)
@@ -146,6 +156,9 @@ class RequestThreads:
         nbytes = sum(map(len, frames))
         job = _Job(front, peer, frames, source)
         with self._changed:
+            reading = sum(turn.user == user for turn in self._reading)
+            if is_bounded and reading >= self._most_reading:
+                return False
             if not self._queue.put(user, job, nbytes, (front, peer), is_bounded):
                 return False
             self._changed.notify()
@@ -164,7 +177,10 @@ class RequestThreads:
             if self._is_closed:
                 return
             self._queue.charge(turn, seconds)
-            if reply is None:
+            if reply is None and job.tickets:
+                self._reading.append(turn)
+                self.wake()
+            elif reply is None:
                 self._queue.put_back(turn)
             elif reply:
                 self._replies.append((job.front, job.peer, reply))
@@ -184,7 +200,7 @@ class RequestThreads:
                 check_unread(self._unread(job.peer), self._most_unread)
                 frames = [frame.buffer for frame in job.frames]
                 job.steps = self._handler.steps(frames, job.source)
-            next(job.steps)
+            job.tickets = next(job.steps)
         except StopIteration as end:
             reply: list[Any] = end.value
             return reply
@@ -205,15 +221,19 @@ class RequestThreads:
                     return
             self.work()
 
-    def wake(self) -> None:
-        """Make the descriptor readable, though there may be no reply."""
-        os.eventfd_write(self.descriptor, 1)
-
     def replies(self) -> list[Reply]:
-        """Return the replies that have been made."""
-        if self._threads:
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self.descriptor)
+        """Return the replies that have been made, and queue the requests whose rows were read."""
+        self._waiter.collect()
+        with self._changed:
+            reading, self._reading = self._reading, []
+            for turn in reading:
+                tickets = turn.entry.tickets or []
+                if all(ticket.done for ticket in tickets):
+                    self._queue.put_back(turn)
+                    self._changed.notify()
+                else:
+                    self._waiter.add(tickets)
+                    self._reading.append(turn)
         return [self._replies.popleft() for _ in range(len(self._replies))]
 
     def close(self) -> None:
@@ -224,9 +244,8 @@ class RequestThreads:
         with self._changed:
             self._is_closed = True
             self._queue.clear()
+            self._reading.clear()
             self._changed.notify_all()
         end = time.monotonic() + _CLOSING_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
-        with self._changed:
-            os.close(self.descriptor)

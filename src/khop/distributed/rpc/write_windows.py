@@ -14,9 +14,10 @@ are refused: whether one that is sent again was applied is not known any more.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
+from khop.data.tickets import Ticket
 from khop.distributed.rpc.frame_handler import NotYet, Steps
 from khop.distributed.rpc.identity import Source
 from khop.distributed.rpc.protocol import StateEnvelope
@@ -50,21 +51,22 @@ class Write:
         """True if the write has a reply or has failed."""
         return self._reply is not None or self._error is not None
 
-    def advance(self) -> None:
-        """Apply a slice of the write."""
+    def advance(self) -> list[Ticket] | None:
+        """Apply a slice of the write; return the tickets that it waits for, if any."""
         try:
             if self._steps is None:
                 assert self._begin is not None
                 reply = self._begin()
                 if isinstance(reply, list):
                     self._keep(reply)
-                    return
+                    return None
                 self._steps = reply
-            next(self._steps)
+            return next(self._steps)
         except StopIteration as end:
             self._keep(end.value)
         except Exception as error:
             self._settle(error=error)
+        return None
 
     def _keep(self, reply: list[Array]) -> None:
         nbytes = sum(array.nbytes for array in reply)
@@ -84,9 +86,9 @@ class Write:
         Several requests may do so at a time, if a write is sent again while it is applied.
         """
         while not self.is_done:
-            self.advance()
+            tickets = self.advance()
             if not self.is_done:
-                yield
+                yield tickets
         if self._error is not None:
             raise self._error
         assert self._reply is not None
@@ -198,10 +200,9 @@ def _after(earlier: list[Write], begin: Callable[[], list[Array] | Steps]) -> li
     return begin() if not earlier else _finish_first(earlier, begin)
 
 
-def _finish_first(earlier: list[Write], begin: Callable[[], Any]) -> Generator[None, None, Any]:
+def _finish_first(earlier: list[Write], begin: Callable[[], Any]) -> Steps:
     for write in earlier:
         while not write.is_done:
-            write.advance()
-            yield
+            yield write.advance()
     reply = begin()
     return reply if isinstance(reply, list) else (yield from reply)

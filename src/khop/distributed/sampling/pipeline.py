@@ -10,10 +10,11 @@ from khop import _native, codec
 from khop.channel.layout import Record
 from khop.codec import Id
 from khop.data import Feature
+from khop.data.tickets import Ticket
 from khop.sampler.drawing.engine import Engine
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.link_spec import LinkSpec
-from khop.sampler.requests import RemoteParts, SeedSet, Ticket
+from khop.sampler.requests import RemoteParts, SeedSet
 from khop.sampler.rows.collect import Allocate, Collector, CollectSpec
 from khop.sampler.spec import SamplingSpec
 from khop.storage.part import Part

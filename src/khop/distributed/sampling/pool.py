@@ -380,7 +380,7 @@ class SamplerPool:
         """Process the failure of a batch, or of the sampler."""
         key, content = sampler.read_error(message)
         where = f"sampler process {sampler.number} (pid {sampler.process.pid})"
-        error = rebuild_error(content, where)
+        error = rebuild_error(content, where, is_own=True)
         if key is None:  # it cannot start, and a restart would fail, too
             self._failure = error
             raise error

@@ -2,7 +2,7 @@
 
 Single-threaded. Several batches are in flight: while one waits for another partition, the next is
 sampled. A finished batch lies in the arena; the trainer gets its offset. The process sleeps until a
-message of its trainer or a reply of a server arrives.
+message of its trainer, a reply of a server or the rows of a store arrive.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import numpy as np
 from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, ControlLine, Message, Op
 from khop.channel.layout import Layout, Record
 from khop.channel.shared import read_shared
+from khop.data.tickets import Ticket
+from khop.data.waiter import waiter
 from khop.distributed.processes.child import start_up, task_page
 from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.sampling.control_messages import (
@@ -36,8 +38,8 @@ from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.slots import HostSlots, Slot, Slots
 from khop.sampler.methods.modules import import_methods
 from khop.sampler.plan import EpochPlan
-from khop.sampler.requests import Ticket
 from khop.storage.folder import PartitionFolder
+from khop.storage.named_stores import NamedStore
 from khop.storage.part import Part
 from khop.trace.clock import BatchTimings, Phase, PhaseClock
 from khop.trace.requests import RequestLog, pack_records
@@ -111,7 +113,8 @@ class Sampler:
         self._slots = _slots(config, memory, device)
         self._client = _client(config, self._report_lost)
         self._reported_lost: dict[int, float] = {}
-        part = Part(PartitionFolder(config["root"]), config["part"])
+        stores = map(NamedStore.from_json, config.get("stores", ()))
+        part = Part(PartitionFolder(config["root"]).attach(stores), config["part"])
         spec = PipelineSpec.from_json(config["pipeline"])
         self._clock = PhaseClock()
         self._pipeline = Pipeline(part, spec, self._client, arrays, self._clock, device)
@@ -121,16 +124,11 @@ class Sampler:
         self._tasks: list[Task] = []
         self._bytes_told = 0
         self._announced: set[int] = set()
-        self._poller = self._make_poller()
-
-    def _make_poller(self) -> Any:
-        """Make a poller for messages of the trainer and of servers."""
-        if self._client is None:
-            poller: Any = select.poll()
-        else:
-            poller = self._client.poller
-        poller.register(self._line.fileno(), select.POLLIN)
-        return poller
+        self._waiter, self._timeout = waiter(), config["timeout"]
+        # For messages of the trainer and of servers, and for reads of row stores.
+        self._poller: Any = select.poll() if self._client is None else self._client.poller
+        for descriptor in (self._line.fileno(), self._waiter.descriptor):
+            self._poller.register(descriptor, select.POLLIN)
 
     def run(self) -> None:
         """Make batches until the trainer closes the line.
@@ -142,6 +140,7 @@ class Sampler:
             self._listen()
             if self._client is not None:
                 self._client.pump()
+            self._waiter.collect()
             progressed = self._advance()
             if self._start_next() or progressed:
                 continue
@@ -244,7 +243,7 @@ class Sampler:
         if self._client is not None and self._client.log is not None:
             self._client.log.task = task.epoch, task.batch
         try:
-            is_made = _run(task)
+            is_made = self._run(task)
         except Exception as error:
             self._clock.enter(Phase.OTHER)
             self._tasks.remove(task)
@@ -256,6 +255,16 @@ class Sampler:
         if is_made:
             self._tasks.remove(task)
             self._deliver(task)
+
+    def _run(self, task: Task) -> bool:
+        """Run a batch's next step; return whether the batch is complete in its slot."""
+        try:
+            task.waiting_for = next(task.steps)
+        except StopIteration:
+            task.slot.finish()
+            return True
+        self._waiter.add(task.waiting_for, self._timeout)
+        return False
 
     def _announce(self, layout: Layout) -> None:
         """Send a layout to the trainer, before its first batch."""
@@ -308,22 +317,13 @@ class Sampler:
         self._line.send_json(Op.ERROR, content)
 
 
-def _run(task: Task) -> bool:
-    """Run a batch's next step; return whether the batch is complete in its slot."""
-    try:
-        task.waiting_for = next(task.steps)
-    except StopIteration:
-        task.slot.finish()
-        return True
-    return False
-
-
 def described_error(error: Exception) -> dict[str, str]:
     """Return an exception with its traceback, cut to the size of a control message."""
     described = describe_error(error)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     limit = MAX_PAYLOAD // 8  # JSON may need several bytes a character
     return {
+        "module": type(error).__module__,
         "type": described["type"],
         "message": described["message"][:limit],
         "traceback": trace[-limit:],

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from khop import _native
 from khop.codec import AtMost
-from khop.data import Feature
+from khop.data import Feature, RowStore
 from khop.data.arrays import narrowest_int, storage_dtype
 from khop.data.weights import weight_values
 from khop.partition.writing.numbering import Numbering
@@ -276,7 +276,7 @@ class _Writer:
         edge: EdgePart,
         bounds: list[int],
         arrays: Mapping[str, Array],
-        features: Mapping[str, Feature],
+        features: Mapping[str, RowStore],
     ) -> None:
         """List the files of the other parts' edges."""
         for part, count in enumerate(edge.counts):
@@ -298,7 +298,7 @@ def _checksums_of(file: Path) -> Written:
         return Written(size, hash_ranges(opened.fileno(), size))
 
 
-def _check_rows(feature: Feature, count: int, what: str) -> None:
+def _check_rows(feature: RowStore, count: int, what: str) -> None:
     if feature.num_rows != count:
         raise ValueError(f"attribute {what} has {feature.num_rows} rows, but the part has {count}")
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from khop.data import Feature
+from khop.data import RowStore
 from khop.glt.partition.part_writer import WEIGHTS
 from khop.glt.typing import EdgeType, FeaturePartitionData, GraphPartitionData, NodeType
 from khop.loader.batches.collate import to_tensor
@@ -75,7 +75,7 @@ def _int64(array: Any, device: torch.device) -> Tensor:
     return torch.from_numpy(np.asarray(array).astype(np.int64)).to(device)
 
 
-def _rows(feature: Feature, device: torch.device) -> Tensor:
+def _rows(feature: RowStore, device: torch.device) -> Tensor:
     return to_tensor(np.array(feature.array), feature.dtype).to(device)
 
 

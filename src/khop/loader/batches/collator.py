@@ -19,7 +19,7 @@ from torch_geometric.loader.utils import index_select
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop.channel.pool import BufferPool
-from khop.data import Feature
+from khop.data import Feature, RowStore
 from khop.loader.batches.adjacency import Drawn, sampled_adjacency
 from khop.loader.batches.collate import is_plain, stack_endpoints, to_tensor
 from khop.loader.batches.fast_copy import copy_with, hetero_data_around
@@ -112,7 +112,7 @@ class Collator:
             name: its name.
             of_nodes: True if its rows belong to nodes, False if to edges.
         """
-        return Feature(value)
+        return value if isinstance(value, RowStore) else Feature(value)
 
     def ids(self, index: Tensor) -> Any:
         """Return ids in the form that `gather` takes."""
@@ -131,6 +131,8 @@ class Collator:
 
     def gather(self, feature: Any, index: Any) -> Tensor:
         """Return rows of a feature, in memory that is reused after the tensor is collected."""
+        if not feature.at_hand:
+            return to_tensor(feature.gather(index), feature.dtype)
         out = self._pool.empty((len(index), *feature.row_shape), feature.array.dtype)
         feature.gather(index, out, num_threads=self._num_threads)
         return to_tensor(out, feature.dtype)
@@ -175,6 +177,10 @@ class StorePlan:
                 self._adj_t = value if of_edges else None
             elif of_nodes and name == "num_nodes":
                 pass
+            elif isinstance(value, RowStore):
+                of_node = _is_of_nodes(value, name, kind, store)
+                rows = self._node_rows if of_node else self._edge_rows
+                rows.append((name, _Rows(value, 0, joiner, kind, name, of_node)))
             elif of_nodes and store.is_node_attr(name):
                 dim = data.__cat_dim__(name, value, store)
                 self._node_rows.append((name, _Rows(value, dim, joiner, kind, name, True)))
@@ -262,7 +268,7 @@ class _Rows:
         self._joiner = joiner
         self._what = f"attribute '{name}'" if kind is None else f"attribute '{name}' of {kind!r}"
         self._unit = "node" if of_nodes else "edge"
-        plain = dim == 0 and is_plain(value)
+        plain = isinstance(value, RowStore) or (dim == 0 and is_plain(value))
         self._feature = joiner.feature(value, kind, name, of_nodes) if plain else None
 
     def _check(self) -> None:
@@ -304,6 +310,24 @@ class _Rows:
                 f"{self._what} must have a row for each {self._unit} of the graph that is sampled, "
                 f"but {error}"
             ) from error
+
+
+def _is_of_nodes(rows: RowStore, name: str, kind: NodeType | EdgeType | None, store: Any) -> bool:
+    """Return whether a row store has rows of nodes, by PyG's rule for tensors of `Data`.
+
+    Raises:
+        ValueError: it has a row neither for each node nor for each edge.
+    """
+    nodes = None if isinstance(kind, tuple) else store.num_nodes
+    edges = None if isinstance(kind, str) else store.num_edges
+    if rows.num_rows == nodes and not (rows.num_rows == edges and "edge" in name):
+        return True
+    if rows.num_rows == edges:
+        return False
+    raise ValueError(
+        f"the row store '{name}' has {rows.num_rows} rows for {nodes} nodes and {edges} edges: it "
+        "must have one for each (set num_nodes if the number of nodes is not known)"
+    )
 
 
 def _put(mapping: dict[str, Any], name: str, value: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from khop.data import Feature
+from khop.data import Feature, RowStore
 from khop.data.device_feature import DeviceFeature
 from khop.loader.batches.collator import Collator
 from khop.sampler.pyg.device import (
@@ -105,10 +105,11 @@ class DeviceJoiner(Collator):
 
     def _made(self, value: Any, kind: Any, of_nodes: bool) -> DeviceFeature:
         options, native = self._options, self.device.native
+        rows = value if isinstance(value, RowStore) else Feature(value)
         if not of_nodes or not options.is_split:
-            return DeviceFeature(Feature(value), native, options.feature_mode)
+            return DeviceFeature(rows, native, options.feature_mode)
         return DeviceFeature(
-            Feature(value),
+            rows,
             native,
             options.feature_mode,
             options.split_ratio,

@@ -18,12 +18,12 @@ from tqdm.auto import tqdm
 
 from khop import _native
 from khop.data.arrays import distinct
+from khop.data.steps import run
 from khop.loader.arguments import check_positive
 from khop.loader.induced.base import InducedLoader, check_homogeneous
 from khop.loader.induced.saved_tensors import load_tensors, save_tensors
 from khop.loader.iteration.epochs import EpochKeys
 from khop.loader.iteration.fingerprint import digest
-from khop.sampler.drawing.engine import finish
 from khop.sampler.methods.saint import SOURCES, SaintWalks, sources, visited
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.requests import SeedSet
@@ -127,7 +127,7 @@ class GraphSAINTSampler(InducedLoader, abc.ABC):
 
     def _walked(self, key: BatchKey, length: int) -> Int64Array:
         """Walk from uniform nodes along the edges."""
-        nodes: Int64Array = finish(visited(self.node_sampler.access(key), self._roots(key), length))
+        nodes: Int64Array = run(visited(self.node_sampler.access(key), self._roots(key), length))
         return nodes
 
     def _chosen(self, items: Int64Array, key: BatchKey) -> list[SeedSet]:

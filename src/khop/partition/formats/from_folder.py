@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from khop.data import Feature
+from khop.data import RowStore
 from khop.data.arrays import check_pointers, narrowest_int
 from khop.data.joined import JoinedFeature, TakenFeature
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
@@ -48,7 +48,7 @@ def folder_source(folder: PartitionFolder, without: tuple[str, ...] = ()) -> Gra
 
 def _attrs(
     parts: list[Part], kind: str, index: int, places: IntArray, without: tuple[str, ...] = ()
-) -> dict[str, Feature]:
+) -> dict[str, RowStore]:
     meta: NodeTypeMeta | EdgeTypeMeta = parts[0].meta.types(kind)[index]
     return {
         name: TakenFeature(JoinedFeature([p.feature(kind, index, name) for p in parts]), places)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from khop.data import Feature
+from khop.data import RowStore
 from khop.data.arrays import checksum
 from khop.data.carried import place_of
 from khop.data.hot_rows import parse_bytes
@@ -163,7 +163,7 @@ def identity_of(partitioner: Planned) -> dict[str, Any]:
     }
 
 
-def _attrs(attrs: dict[str, Feature]) -> dict[str, Any]:
+def _attrs(attrs: dict[str, RowStore]) -> dict[str, Any]:
     return {
         name: [feature.dtype, *map(content_identity, feature.content())]
         for name, feature in attrs.items()

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from khop.data import Feature
+from khop.data import RowStore
 from khop.data.arrays import narrowest_int
 from khop.partition.draws import DrawAttrs
 from khop.partition.out_of_core.resources import Resources
@@ -74,7 +74,7 @@ class PlannedType:
     num_bytes: int
 
     @classmethod
-    def of(cls, name: str, count: int, attrs: Mapping[str, Feature]) -> PlannedType:
+    def of(cls, name: str, count: int, attrs: Mapping[str, RowStore]) -> PlannedType:
         """Describe a type of a source.
 
         :meta private:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from khop.data import Feature
+from khop.data import RowStore
 from khop.data.arrays import checksum as crc_of
 from khop.partition.out_of_core.journal import (
     FilledStage,
@@ -172,7 +172,7 @@ class Workspace:
     def done(self, key: str) -> None:
         """Note that an edge type is complete."""
 
-    def release(self, read: EdgeSource | Feature) -> None:
+    def release(self, read: EdgeSource | RowStore) -> None:
         """Let go of mapped pages that have been read, if `releases_pages`."""
         if not self.releases_pages:
             return

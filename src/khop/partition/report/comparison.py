@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from khop.data import Feature
+from khop.data import Feature, RowStore
 from khop.partition.batches import seeds_of, trained_type
 from khop.partition.cut import PARTITIONERS, base_of, check_num_parts, of_method, options_of
 from khop.partition.report.cut_graph import CutGraph
@@ -274,5 +274,5 @@ def _induced(source: GraphSource, kept: dict[NodeType, Int64Array]) -> GraphSour
     return GraphSource(nodes, edges, source.heterogeneous)
 
 
-def _rows(attrs: dict[str, Feature], ids: Array) -> dict[str, Feature]:
+def _rows(attrs: dict[str, RowStore], ids: Array) -> dict[str, RowStore]:
     return {name: Feature(f.gather(ids), f.dtype) for name, f in attrs.items()}

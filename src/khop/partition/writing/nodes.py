@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from khop.data import Feature, RowFormat
+from khop.data import Feature, RowFormat, RowStore
 from khop.data.arrays import narrowest_int, storage_dtype
 from khop.partition.out_of_core.workspace import Workspace
 from khop.partition.source import NodeSource
@@ -146,7 +146,7 @@ def write_copies(
 
 
 def save_rows(
-    writer: ArrayWriter, workspace: Workspace, path: str, feature: Feature, rows: IntArray
+    writer: ArrayWriter, workspace: Workspace, path: str, feature: RowStore, rows: IntArray
 ) -> None:
     """Write rows of an attribute, in their order."""
     if writer.has(path):

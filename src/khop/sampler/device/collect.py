@@ -18,7 +18,8 @@ from khop import _native
 from khop.channel.device_arena import DeviceArray, Scratch
 from khop.channel.layout import Record
 from khop.data.device_feature import DeviceFeature
-from khop.sampler.requests import RemoteParts, Ticket
+from khop.data.tickets import Ticket
+from khop.sampler.requests import RemoteParts
 from khop.sampler.rows.collect import Allocate, Collector, CollectSpec
 from khop.sampler.rows.row_fetcher import LocalRows, PartRows, RowFetch
 from khop.storage.part import Part
@@ -224,7 +225,9 @@ class StagedCollector(Collector):
         """
         extras = extras or {}
         fetches = self._fetch(subgraph)
-        waited_for: list[Ticket] = [r for f in fetches for r in f.remote if not r.done]
+        waited_for: list[Ticket] = [
+            r.ticket for f in fetches for r in f.remote if not r.ticket.done
+        ]
         if waited_for:
             yield waited_for
         record = self._record(subgraph, extras)

@@ -10,10 +10,11 @@ from collections.abc import Generator, Sequence
 import numpy as np
 
 from khop import _native
+from khop.data.tickets import Ticket
 from khop.sampler.drawing.graph_rows import GraphRows, in_order
 from khop.sampler.methods.access import Rows
 from khop.sampler.replies import check_weights
-from khop.sampler.requests import Exclusion, HopRequest, RowSet, SeedSet, Ticket
+from khop.sampler.requests import Exclusion, HopRequest, RowSet, SeedSet
 from khop.sampler.rows.row_fetcher import PartRows, write_rows
 from khop.typing import Array, BoolArray, Float64Array, Int32Array, Int64Array, UInt64Array
 

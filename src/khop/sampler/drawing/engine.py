@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from khop import _native
+from khop.data.steps import run
+from khop.data.tickets import Ticket
 from khop.sampler.drawing.batch_draw import BatchDraw
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.methods import ProgramMethod
 from khop.sampler.methods.access import together
-from khop.sampler.requests import Exclusion, HopRequest, RemoteParts, RowSet, SeedSet, Ticket
+from khop.sampler.requests import Exclusion, RemoteParts, RowSet, SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.typing import BoolArray, Int64Array
 
@@ -60,7 +62,7 @@ class Engine:
     ) -> _native.Subgraph:
         """Draw a batch as `sample`, of a graph whose rows are all local."""
         if self._program is not None:
-            drawn: _native.Subgraph = finish(self.sample(seeds, run_key, batch, exclude))
+            drawn: _native.Subgraph = run(self.sample(seeds, run_key, batch, exclude))
             return drawn
         view, spec = self.view, self.spec
         subgraph = self._begin(seeds, exclude)
@@ -119,7 +121,10 @@ class Engine:
             for relation, (source, _) in enumerate(view.relations):
                 keyed = self.hops[relation][hop].at(run_key, batch, hop, relation, source)
                 request = replace(self._requests[relation][hop], key=keyed.key)
-                yield from self._hop_over_parts(subgraph, relation, request, exclude)
+                frontier = subgraph.frontier(view.relations[relation][1])
+                rows = RowSet.around(frontier, relation, exclude)
+                owners, replies = yield from self.rows.draw(relation, rows, request, keyed)
+                subgraph.merge(relation, owners, replies)
             subgraph.end_hop(spec.method.layer_wise)
         yield from self._complete(subgraph, exclude)
         return subgraph
@@ -156,18 +161,6 @@ class Engine:
         subgraph = _native.Subgraph(view.num_nodes, view.relations, spec.with_edge, spec.disjoint)
         subgraph.values = {}
         return subgraph
-
-    def _hop_over_parts(
-        self,
-        subgraph: _native.Subgraph,
-        relation: int,
-        request: HopRequest,
-        exclude: Sequence[Exclusion],
-    ) -> Generator[list[Ticket], None, None]:
-        frontier = subgraph.frontier(self.view.relations[relation][1])
-        rows = RowSet.around(frontier, relation, exclude)
-        owners, replies = yield from self.rows.draw(relation, rows, request)
-        subgraph.merge(relation, owners, replies)
 
     def _induce_over_parts(
         self, subgraph: _native.Subgraph, relation: int, exclude: Sequence[Exclusion]
@@ -213,12 +206,3 @@ def _check_values(
                 f"{what} must deliver '{name}' as float32 of shape {(lengths[name],)} "
                 f"(got {array.dtype.name} of shape {array.shape})"
             )
-
-
-def finish(steps: Generator[list[Ticket], None, Any]) -> Any:
-    """Run a generator that has nothing to wait for, and return its result."""
-    try:
-        next(steps)
-    except StopIteration as stop:
-        return stop.value
-    raise RuntimeError("a batch of a whole graph waits for another partition")

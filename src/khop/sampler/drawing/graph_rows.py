@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from khop import _native
+from khop.data.tickets import Ticket
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.replies import check_degrees, check_drawn, check_found
-from khop.sampler.requests import Drawn, HopRequest, RemoteParts, RowSet, Ticket
+from khop.sampler.requests import Drawn, HopRequest, RemoteParts, RowSet
 from khop.typing import Array, BoolArray, Int32Array, Int64Array
 
 Replies = tuple[Int32Array, list[Drawn]]
@@ -46,20 +48,23 @@ class GraphRows:
         self._degree_sums: dict[int, Int64Array] = {}
 
     def draw(
-        self, relation: int, rows: RowSet, request: HopRequest
+        self,
+        relation: int,
+        rows: RowSet,
+        request: HopRequest,
+        options: _native.HopOptions | None = None,
     ) -> Generator[list[Ticket], None, Replies]:
-        """Draw neighbours of rows over an edge type."""
-        view, remote, csr = self.view, self.remote, self.view.csrs[relation]
-        replies = yield from self._ask(
+        """Draw neighbours of rows over an edge type; `options` are the request's, if known."""
+        view, remote = self.view, self.remote
+        return self._ask(
             relation,
             rows,
-            lambda own: own.draw(csr, request),
-            lambda part, share: _known(remote).sample(part, relation, share, request),
+            partial(RowSet.draw, csr=view.csrs[relation], request=request, options=options),
+            None if remote is None else partial(remote.sample, request=request),
             request.with_edge,
             request.fanout == 0,
             view.num_nodes[view.relations[relation][0]],
         )
-        return replies
 
     def induce(
         self, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
@@ -67,23 +72,22 @@ class GraphRows:
         """Find the neighbours of rows that are in a batch, given by the keys of its nodes."""
         view, remote, csr = self.view, self.remote, self.view.csrs[relation]
         num_nodes = view.num_nodes[view.relations[relation][0]]
-        replies = yield from self._ask(
+        return self._ask(
             relation,
             rows,
             lambda own: own.induce(csr, keys, num_nodes, with_edge),
-            lambda part, share: _known(remote).induce(part, relation, share, keys, with_edge),
+            None if remote is None else partial(remote.induce, keys=keys, with_edge=with_edge),
             with_edge,
             False,
             len(keys),
         )
-        return replies
 
     def _ask(
         self,
         relation: int,
         rows: RowSet,
         at_home: Callable[[RowSet], Drawn],
-        elsewhere: Callable[[int, RowSet], Ticket],
+        elsewhere: Callable[[int, int, RowSet], Ticket] | None,
         with_edge: bool,
         nothing: bool,
         below: int,
@@ -102,14 +106,11 @@ class GraphRows:
         }
         # All requests are sent before anything is drawn here.
         tickets = {
-            part: elsewhere(part, share)
+            part: elsewhere(part, relation, share)
             for part, share in shares.items()
-            if part != view.part and not nothing
+            if elsewhere is not None and part != view.part and not nothing
         }
-        replies = [
-            _empty_reply(len(shares[p].ids) if p in shares else 0, with_edge)
-            for p in range(len(offsets) - 1)
-        ]
+        replies = {}
         if view.part in shares and not nothing:
             replies[view.part] = at_home(shares[view.part])
         if tickets:
@@ -118,7 +119,11 @@ class GraphRows:
             edges = view.edge_bounds[relation][part : part + 2]
             num_rows = len(shares[part].ids)
             replies[part] = check_drawn(ticket.result(), part, num_rows, with_edge, below, edges)
-        return owners, replies
+        for part in range(len(offsets) - 1):
+            if part not in replies:
+                num_rows = len(shares[part].ids) if part in shares else 0
+                replies[part] = _empty_reply(num_rows, with_edge)
+        return owners, [replies[part] for part in range(len(offsets) - 1)]
 
     def has_edges(
         self, relation: int, rows: Int64Array, neighbors: Int64Array

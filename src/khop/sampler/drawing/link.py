@@ -24,10 +24,11 @@ import numpy as np
 
 from khop import _native
 from khop.data.arrays import distinct
+from khop.data.tickets import Ticket
 from khop.sampler.drawing.engine import Engine
 from khop.sampler.drawing.negative import NegativeSampler
 from khop.sampler.link_spec import LinkSpec
-from khop.sampler.requests import Exclusion, SeedSet, Ticket
+from khop.sampler.requests import Exclusion, SeedSet
 from khop.typing import BoolArray, Int64Array
 
 ToEngine: TypeAlias = Callable[[int, Int64Array], Int64Array]

@@ -22,7 +22,7 @@ from typing import TypeAlias
 import numpy as np
 
 from khop import _native
-from khop.sampler.requests import Ticket
+from khop.data.tickets import Ticket
 from khop.typing import Array, ArrayLike, BoolArray, Int64Array
 
 ROUNDS = 32

@@ -7,8 +7,9 @@ from typing import Any
 
 from khop import _native
 from khop.data import Graph
+from khop.data.steps import run
 from khop.sampler.drawing.batch_draw import BatchDraw
-from khop.sampler.drawing.engine import Engine, finish
+from khop.sampler.drawing.engine import Engine
 from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.pyg.output import SampledSubgraph, SubgraphWriter, number_by_link
@@ -45,7 +46,7 @@ class SubgraphSampler:
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int
     ) -> tuple[SampledSubgraph, LinkSeeds]:
         """Draw the neighbourhood of links; return the positions of the links' ends in it, too."""
-        subgraph, seeds = finish(sampler.sample(self._engine, links, run_key, batch))
+        subgraph, seeds = run(sampler.sample(self._engine, links, run_key, batch))
         drawn = self._written(subgraph)
         if drawn.trees is not None:
             self._wait_for_tensors()

@@ -16,16 +16,16 @@ from khop.data import Graph, Topology
 from khop.data.arrays import check_range, to_ids
 from khop.data.device import is_cpu
 from khop.data.info import GraphInfo
+from khop.data.steps import run
+from khop.data.tickets import Ticket
 from khop.sampler.arguments import check_key_part
 from khop.sampler.device.engine import graphs_on
 from khop.sampler.drawing.batch_draw import BatchDraw
-from khop.sampler.drawing.engine import finish
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.methods.walk import ONE, WalkPlan, acceptance, walks, walks_at_once
 from khop.sampler.pyg.device import TorchDevice
 from khop.sampler.pyg.source import graph_of
-from khop.sampler.requests import Ticket
 from khop.sampler.rows.row_fetcher import PartRows, write_rows
 from khop.typing import EdgeType, Int64Array
 
@@ -165,7 +165,7 @@ class Walker:
                     )
                 return nodes, self._edge_ids(edges, plan)
             steps = _walked(GraphRows(self._view, None), starts, start_type, plan, place, with_edge)
-            nodes, edges = finish(steps)
+            nodes, edges = run(steps)
             return nodes, self._edge_ids(edges, plan)
         walked: Walks = self._graph.run_on_rows(
             lambda rows: _walked(rows, starts, start_type, plan, place, with_edge)

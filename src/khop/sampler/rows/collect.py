@@ -24,7 +24,8 @@ from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
 from khop.channel.pool import BufferPool
 from khop.codec import AtMost, Distinct
 from khop.data import Feature
-from khop.sampler.requests import RemoteParts, Ticket
+from khop.data.tickets import Ticket
+from khop.sampler.requests import RemoteParts
 from khop.sampler.rows.row_fetcher import PartRows, RowFetch, write_rows
 from khop.sampler.spec import MAX_TYPES
 from khop.storage.part import Part

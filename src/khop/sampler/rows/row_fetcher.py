@@ -3,28 +3,33 @@
 The ids of a node or edge type are divided into *slices*, ranges of ids with one owner each: the
 parts of a partition folder (`PartRows`), or shares of layer-wise outputs (`ShareRows` in
 `khop.distributed.inference.files`). `RowFetcher.fetch` splits ids by slice and sends the requests
-to owners. `write_rows` copies the rows at hand while these are in flight, then checks each reply
-and copies it. Used by samplers and trainers. Imports no torch.
+to owners. While these are in flight, `write_rows` copies the rows at hand and begins the reads of
+other stores. Then it takes each reply and each read. `FetchedRows` is a fetcher of one attribute as
+a row store. Used by samplers and trainers. Imports no torch.
 """
 
 from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from khop import _native
 from khop.channel.message import FRAME_BYTES
-from khop.data import Feature
+from khop.channel.pool import BufferPool
+from khop.data import RowFormat, RowStore
 from khop.data.arrays import storage_dtype
+from khop.data.tickets import Ticket, TicketGroup
+from khop.data.waiter import waiter
 from khop.sampler.replies import check_rows
-from khop.sampler.requests import RemoteParts, Ticket
+from khop.sampler.requests import RemoteParts
 from khop.storage.folder import AttrMeta, EdgeTypeMeta
-from khop.storage.part import CachedRows, Part
-from khop.typing import Array, Int64Array
+from khop.storage.part import HotCopies, Part
+from khop.typing import Array, Int64Array, IntArray
 
 # Rows of other owners come in replies of at most this size. Each array fits one frame, which is not
 # copied. While one is put in its place, the owner gathers the next, in memory that it has used
@@ -43,49 +48,80 @@ class LocalRows(NamedTuple):
         are_copies: whether they are copies.
     """
 
-    tables: Sequence[Feature | None]
+    tables: Sequence[RowStore | None]
     rows: Int64Array
     places: Int64Array | None
     are_copies: bool = False
 
-    def write(self, outs: Sequence[Array]) -> None:
-        """Copy the rows to their positions in an array for each attribute."""
+    def write(self, outs: Sequence[Array]) -> list[RowRead]:
+        """Copy the rows to their positions in an array for each attribute, or begin to read them.
+
+        Returns:
+            The reads of attributes that are not at hand.
+        """
+        reads = []
         for table, out in zip(self.tables, outs, strict=True):
             if table is None:
                 np.copyto(out, self.rows)
-            else:
+            elif table.at_hand:
                 table.gather(self.rows, out, self.places)
+            else:
+                reads.append(RowRead(*table.start(self.rows), out, self.places))
+        return reads
+
+
+class RowRead(NamedTuple):
+    """Rows of one attribute that a store reads, or has read, into memory of their own.
+
+    Attributes:
+        values: [n, *row_shape] the memory.
+        ticket: the read. If None, the rows are there.
+        out: array that they are copied to.
+        places: [n] int64 position of each in it. If None, in their order.
+    """
+
+    values: Array
+    ticket: Ticket | None
+    out: Array
+    places: Int64Array | None
+
+    def write(self) -> None:
+        """Copy the rows; raise the error of a read that failed."""
+        if self.ticket is not None:
+            self.ticket.result()
+        _native.gather(self.values, None, self.out, self.places)
 
 
 class RowRequest:
-    """Rows in flight: a ticket whose reply is checked when it is taken.
+    """Rows in flight from their owner: the reply is checked when it is taken.
 
     Args:
         fetcher: the fetcher of the rows.
         index: the slice that they are of.
-        ids: [n] int64 new ids.
+        count: number of rows.
+        ticket: the request.
         places: [n] int64 position of each among the ids of a batch, for `write`.
     """
 
-    __slots__ = ("_count", "_fetcher", "_index", "_ticket", "places")
+    __slots__ = ("_count", "_fetcher", "_index", "places", "ticket")
 
     def __init__(
-        self, fetcher: RowFetcher, index: int, ids: Int64Array, places: Int64Array | None = None
+        self,
+        fetcher: RowFetcher,
+        index: int,
+        count: int,
+        ticket: Ticket,
+        places: Int64Array | None = None,
     ) -> None:
         self._fetcher = fetcher
         self._index = index
-        self._count = len(ids)
-        self._ticket = fetcher.request(index, ids)
+        self._count = count
+        self.ticket = ticket
         self.places = places
-
-    @property
-    def done(self) -> bool:
-        """True if `result` can be called."""
-        return self._ticket.done
 
     def result(self) -> list[Array]:
         """Return the rows of each attribute; ProtocolError if they are not what was asked for."""
-        fetcher, arrays = self._fetcher, self._ticket.result()
+        fetcher, arrays = self._fetcher, self.ticket.result()
         owner, below = fetcher.owner(self._index), fetcher.bounds[-1]
         return check_rows(arrays, owner, self._count, fetcher.attributes, below)
 
@@ -126,13 +162,13 @@ class RowFetcher(ABC):
         self._rows_at_once = max(_REPLY_BYTES // self.row_bytes, 1)
 
     @abstractmethod
-    def at_hand(self, index: int) -> Sequence[Feature | None] | None:
-        """Return a slice's table of each attribute if its files are on this machine, else None.
+    def at_hand(self, index: int) -> Sequence[RowStore | None] | None:
+        """Return a slice's store of each attribute if it is on this machine, else None.
 
         A table is None if its values are the ids: those of a single slice are not renumbered.
         """
 
-    def copies(self) -> CachedRows | None:
+    def copies(self) -> HotCopies | None:
         """Return copies of hot rows of slices that are not at hand, if there are any."""
         return None
 
@@ -180,7 +216,9 @@ class RowFetcher(ABC):
                 wanted, where = wanted[~hit], where[~hit]
             for first in range(0, len(wanted), self._rows_at_once):
                 piece = slice(first, first + self._rows_at_once)
-                fetch.remote.append(RowRequest(self, index, wanted[piece], where[piece]))
+                rows = wanted[piece]
+                ticket = self.request(index, rows)
+                fetch.remote.append(RowRequest(self, index, len(rows), ticket, where[piece]))
         return fetch
 
 
@@ -214,7 +252,7 @@ class PartRows(RowFetcher):
         self._home = home
         self._parts = {**(others or {}), home.part: home}
         self._remote = remote
-        self._tables: dict[int, list[Feature | None]] = {}
+        self._tables: dict[int, list[RowStore | None]] = {}
         # Edges without ids of their own are called by their positions: there is nothing to fetch.
         self._are_ids = (
             isinstance(meta, EdgeTypeMeta) and not meta.edge_ids and self._names == ["edge_id"]
@@ -228,7 +266,7 @@ class PartRows(RowFetcher):
             else super().fetch(ids)
         )
 
-    def at_hand(self, index: int) -> Sequence[Feature | None] | None:
+    def at_hand(self, index: int) -> Sequence[RowStore | None] | None:
         """Return a part's attributes if its files are on this machine, else None."""
         tables = self._tables.get(index)
         if tables is None and index in self._parts:
@@ -239,9 +277,10 @@ class PartRows(RowFetcher):
             self._tables[index] = tables
         return tables
 
-    def copies(self) -> CachedRows | None:
-        """Return the home part's copies of other parts' hot nodes, if there are any."""
-        return self._home.cached(self.type_index) if self.kind == "node" else None
+    def copies(self) -> HotCopies | None:
+        """Return the home part's copies of other parts' hot nodes, if they have all attributes."""
+        copies = self._home.cached(self.type_index) if self.kind == "node" else None
+        return copies if copies and copies.features.keys() >= self.attributes.keys() else None
 
     def request(self, index: int, ids: Int64Array) -> Ticket:
         """Request rows from the server of a part."""
@@ -256,7 +295,7 @@ class PartRows(RowFetcher):
 def write_rows(
     fetches: Sequence[tuple[RowFetch, Sequence[Array]]],
 ) -> Generator[list[Ticket], None, None]:
-    """Write rows: those at hand, then those in flight as their replies come.
+    """Write rows: those at hand, then those in flight as they come.
 
     Args:
         fetches: rows, and an array to fill for each attribute: [n, *row_shape] of its storage
@@ -264,12 +303,79 @@ def write_rows(
 
     Raises:
         ProtocolError: an owner sent something else than was asked for.
+        Exception: as a row store fails.
     """
+    for ticket, write in in_flight(fetches):
+        if not ticket.done:
+            yield [ticket]
+        write()
+
+
+def in_flight(
+    fetches: Sequence[tuple[RowFetch, Sequence[Array]]],
+) -> list[tuple[Ticket, Callable[[], None]]]:
+    """Write the rows at hand; return tickets of the others, and what writes the rows of each."""
+    reads: list[RowRead] = []
     for fetch, outs in fetches:
         for rows in fetch.local:
-            rows.write(outs)
-    for fetch, outs in fetches:
-        for request in fetch.remote:
-            if not request.done:
-                yield [request]
-            request.write(outs)
+            reads += rows.write(outs)
+    left: list[tuple[Ticket, Callable[[], None]]] = [
+        (request.ticket, partial(request.write, outs))
+        for fetch, outs in fetches
+        for request in fetch.remote
+    ]
+    for read in reads:
+        if read.ticket is None:
+            read.write()
+        else:
+            left.append((read.ticket, read.write))
+    return left
+
+
+class FetchedRows(RowStore):
+    """Rows of one attribute, of all slices. For one thread at a time.
+
+    Args:
+        fetcher: fetcher of the rows, of one attribute.
+        client: the client of the owners. If None, all rows are at hand.
+    """
+
+    def __init__(self, fetcher: RowFetcher, client: Any) -> None:
+        (attr,) = fetcher.attributes.values()
+        self.num_rows, self.stored = fetcher.bounds[-1], RowFormat(attr.dtype, attr.shape)
+        self._fetcher = fetcher
+        self._client = client
+        self._pool = BufferPool()
+
+    def read(self, ids: Int64Array, out: Array) -> Ticket | None:
+        """Read rows; see `RowStore.read`. Replies of owners are taken by the client's `pump`."""
+        left = in_flight([(self._fetcher.fetch(ids), [out])])
+        if not left:
+            return None
+        return TicketGroup([ticket for ticket, _ in left], lambda: [write() for _, write in left])
+
+    def gather(
+        self,
+        rows: IntArray,
+        out: Array | None = None,
+        places: Int64Array | None = None,
+        num_threads: int = 1,
+    ) -> Array:
+        """Read rows, and wait for them; see `RowStore.gather`.
+
+        Raises:
+            PartitionUnavailableError: a server that has rows is unreachable.
+            ProtocolError: a server sent something else than was asked for.
+        """
+        if places is not None:
+            return super().gather(rows, out, places, num_threads)
+        if out is None:
+            out = self._pool.empty((len(rows), *self.row_shape), storage_dtype(self.dtype))
+        ticket = self.read(rows.astype(np.int64, copy=False), out)
+        if ticket is not None:
+            self._wait(ticket)
+            ticket.result()
+        return out
+
+    def _wait(self, ticket: Ticket) -> None:
+        waiter().wait([ticket], self._client)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from khop._version import __version__
 from khop.codec import Between, Distinct, Id
-from khop.data import Feature, RowFormat
+from khop.data import RowFormat, RowStore
 from khop.data.arrays import MAX_COUNT, storage_dtype
 from khop.log import shown
 from khop.storage.book import RangeBook
@@ -94,7 +94,7 @@ class AttrMeta:
         return self.stored.nbytes
 
 
-def attr_metas(attrs: Mapping[str, Feature]) -> dict[str, AttrMeta]:
+def attr_metas(attrs: Mapping[str, RowStore]) -> dict[str, AttrMeta]:
     """Return the descriptions of attributes for meta.json."""
     return {name: AttrMeta.of(f.dtype, f.row_shape) for name, f in attrs.items()}
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +40,7 @@ from khop.storage.folder.paths import (
     split_path,
     time_path,
 )
+from khop.storage.named_stores import NamedStore, StoreKey
 from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
 
 INTS = ("int32", "int64")
@@ -93,6 +96,8 @@ class PartitionFolder:
         self.fingerprint = content.listing.identity or hashlib.sha256(text).hexdigest()[:16]
         """Identifier of a partitioning: all trainers of a job must have the same."""
         self._original: dict[NodeType, IntArray] = {}
+        self.stores: dict[StoreKey, NamedStore] = {}
+        """Stores that this user has named in place of attributes' files; see `attach`."""
 
     def _read_meta(self) -> bytes:
         check_is_folder(self.root)
@@ -118,6 +123,32 @@ class PartitionFolder:
         if not is_whole:
             raise FolderError(f"'{file}' is damaged: its checksum differs")
         return parsed
+
+    def attach(self, stores: Iterable[NamedStore]) -> PartitionFolder:
+        """Add attributes whose rows stores of this user have; return the folder.
+
+        Raises:
+            ValueError: the folder has an attribute of this name itself.
+
+        :meta private:
+        """
+        for store in stores:
+            key, attr = store.key, AttrMeta.of(*store.delivered)
+            types = [*self.meta.types(key.kind)]
+            index = [t.name for t in types].index(key.type_name)
+            if key.attribute in {"id", "edge_id", *types[index].attrs}:
+                raise ValueError(
+                    f"'{self.root}' has {key} itself: name the store's attribute otherwise, or "
+                    "partition the graph without it"
+                )
+            attrs = {**types[index].attrs, key.attribute: attr}
+            types[index] = replace(types[index], attrs=attrs)
+            replaced: dict[str, Any] = {f"{key.kind}_types": types}
+            self.meta = replace(self.meta, **replaced)
+            self.stores[key] = store
+            described = f"{self.fingerprint} {key} {attr}"
+            self.fingerprint = hashlib.sha256(described.encode()).hexdigest()[:16]
+        return self
 
     @property
     def num_parts(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from khop.codec import to_json
+from khop.data.tickets import Ticket
 from khop.distributed.remote.encoding import text_array
 from khop.distributed.remote.graph_messages import (
     DescribeGraph,
@@ -143,7 +144,7 @@ class GraphRequestHandler(FrameHandler):
         for piece in work.ranges(len(places)):
             ends[:, piece] = opened.edge_ends(place, places[piece])
             if piece.stop < len(places):
-                yield
+                yield None
         return [ends]
 
     def _device_count(self, request: DeviceCount, arrays: list[Array]) -> list[Array]:
@@ -212,7 +213,9 @@ class ServerHandler:
         """Return the frames of the reply to a request's frames; never raises."""
         return finish(self.steps(frames))
 
-    def steps(self, frames: list[Any], source: Source = NOBODY) -> Generator[None, None, list[Any]]:
+    def steps(
+        self, frames: list[Any], source: Source = NOBODY
+    ) -> Generator[list[Ticket] | None, None, list[Any]]:
         """Process a request in slices, and return the frames of the reply; never raises."""
         began = time.monotonic()
         op = peek_op(frames[0]) if frames else ""

@@ -77,6 +77,7 @@ from khop.distributed.rpc.state_handler import WriterThread, users_requests
 from khop.errors import RendezvousError
 from khop.sampler.methods.modules import import_methods, modules_named
 from khop.storage.folder import PartitionFolder
+from khop.storage.named_stores import NamedStore
 from khop.storage.part import Part
 from khop.typing import Array
 
@@ -99,6 +100,7 @@ DEFAULTS: dict[str, Any] = {
     "metrics_port": None,
     "methods": (),
     "requests": (),
+    "stores": (),
     "has_labels": False,
 }
 """Defaults of a configuration."""
@@ -192,6 +194,7 @@ def _make_server(
             f"rank {rank} is not one of {num_servers} servers (0 to {num_servers - 1})"
         )
     folder = PartitionFolder(config["root"])
+    folder.attach(map(NamedStore.from_json, config["stores"]))
     wanted = config["parts"]
     parts = parts_of(folder, rank, num_servers) if wanted is None else sorted(set(wanted))
     parts = [folder.check_part(part) for part in parts]
@@ -307,6 +310,7 @@ def _host(
         "feature_mode": config["feature_mode"],
         "pin_memory": False,
         "methods": list(config["methods"]),
+        "stores": list(config["stores"]),
     }
     return SessionEnvironment(
         sampler,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from khop.data import Feature
+from khop.data import Feature, RowStore
 from khop.data.arrays import storage_dtype
 from khop.data.joined import JoinedFeature, TakenFeature
 from khop.errors import FolderError
@@ -254,7 +254,7 @@ def _attributes(
     ids: TypedIds,
     original: list[Int64Array],
     names: list[str],
-) -> list[dict[str, Feature]]:
+) -> list[dict[str, RowStore]]:
     """Return, for each type, its attributes by original id."""
     pieces: list[dict[str, list[Tensor | None]]] = [{} for _ in names]
     for part in range(config.num_parts):
@@ -281,7 +281,7 @@ def _attributes(
 
 def _attribute(
     what: str, tensors: list[Tensor | None], sizes: Int64Array, places: Int64Array
-) -> Feature:
+) -> RowStore:
     """Put the rows of all parts together."""
     known = next(t for t in tensors if t is not None)
     if known.values.ndim == 0:

@@ -1,0 +1,186 @@
+"""The interface of what holds rows: one per node, or one per edge.
+
+Arrays in memory and mapped files are `Feature`s; `khop.data.joined` has views of other stores, and
+`khop.sampler.rows.row_fetcher` rows of all parts. Users add theirs (`docs/extending/stores.md`).
+Any process; imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from khop import _native
+from khop.data.arrays import bfloat16_as_float32, check_range, storage_dtype
+from khop.data.tickets import ReadTicket, Ticket, TicketGroup
+from khop.data.waiter import waiter
+from khop.typing import Array, Int64Array, IntArray
+
+
+class RowFormat(NamedTuple):
+    """Dtype and shape of a row.
+
+    Attributes:
+        dtype: name of the values' dtype, one of `khop.data.arrays.DTYPES`.
+        shape: shape of one row; () for a number.
+
+    Example:
+        >>> RowFormat("float32", (16,)).nbytes
+        64
+    """
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
+
+    def empty(self, count: int) -> Array:
+        """Return an uninitialised array of `count` rows. bfloat16 is uint16, as NumPy has none."""
+        return np.empty((count, *self.shape), storage_dtype(self.dtype))
+
+
+class RowStore(ABC):
+    """Rows that batches take: [num_rows, *shape] values, wherever they lie.
+
+    A subclass has `num_rows` and `stored`, as attributes or properties, and defines `read`.
+    Everything else follows from these.
+
+    Attributes:
+        num_rows: number of rows.
+        stored: dtype and shape of a row as it is stored.
+        at_hand: True if `read` copies from memory or a mapped file, and never returns a ticket.
+
+    Example:
+        >>> class Squares(RowStore):
+        ...     num_rows, stored = 10, RowFormat("int64")
+        ...     def read(self, ids, out): out[:] = ids**2
+        >>> Squares().gather(np.array([3, 1])).tolist()
+        [9, 1]
+    """
+
+    num_rows: int
+    stored: RowFormat
+    at_hand: bool = False
+
+    @cached_property
+    def delivered(self) -> RowFormat:
+        """Dtype and shape of a row as batches have it; as it is stored unless overridden."""
+        return self.stored
+
+    @abstractmethod
+    def read(self, ids: Int64Array, out: Array) -> Ticket | None:
+        """Read rows, or begin to.
+
+        A read that waits for a disk or a network must not do so here, where it stops all batches of
+        its process: it returns a ticket (`khop.data.ReadThreads.submit` makes one).
+
+        Args:
+            ids: [n] int64, each from 0 to num_rows - 1, in any order, also repeated.
+            out: [n, *shape] of the delivered format. Nobody else uses it until the read is done,
+                also if the batch has been given up: keep a reference to it.
+
+        Returns:
+            None if the rows are in `out`; else a `ReadTicket` or `TicketGroup`: they are when its
+            `result` has returned.
+
+        Raises:
+            IndexError: a row does not exist.
+            Exception: as storage fails. The batch fails with it, and no other batch does.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of files, connections and threads. Reads in flight may fail then."""
+
+    @cached_property
+    def dtype(self) -> str:
+        """Name of the dtype that is delivered."""
+        return self.delivered.dtype
+
+    @cached_property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row that is delivered; () for 1-D stores."""
+        return self.delivered.shape
+
+    @property
+    def floating(self) -> bool:
+        """True if values are floating-point numbers."""
+        return storage_dtype(self.dtype).kind == "f" or self.dtype == "bfloat16"
+
+    @cached_property
+    def array(self) -> Array:
+        """All rows, in memory once they are asked for."""
+        return self.gather(np.arange(self.num_rows))
+
+    def numbers(self) -> Array:
+        """Return [num_rows, ...] values that NumPy can calculate with: bfloat16 becomes float32."""
+        return bfloat16_as_float32(self.array) if self.dtype == "bfloat16" else self.array
+
+    def start(self, rows: IntArray) -> tuple[Array, Ticket | None]:
+        """Begin to read rows into new memory; return it, and a ticket unless they are there.
+
+        The memory is the read's own: a late write reaches no batch that came after.
+
+        Raises:
+            IndexError: a row does not exist.
+            TypeError: `read` returned something else than a ticket.
+
+        :meta private:
+        """
+        check_range(rows, self.num_rows, f"a read of {type(self).__name__}")
+        out = self.delivered.empty(len(rows))
+        ticket = self.read(np.ascontiguousarray(rows, np.int64), out) if len(rows) else None
+        if ticket is not None and not isinstance(ticket, (ReadTicket, TicketGroup)):
+            raise TypeError(
+                f"{type(self).__name__}.read must return None or a ReadTicket (got "
+                f"'{type(ticket).__name__}')"
+            )
+        return out, ticket
+
+    def gather(
+        self,
+        rows: IntArray,
+        out: Array | None = None,
+        places: Int64Array | None = None,
+        num_threads: int = 1,
+    ) -> Array:
+        """Read rows, and wait for them.
+
+        Args:
+            rows: [n] int32 or int64.
+            out: [n, *row_shape] (or longer, with `places`), of the storage dtype; for [n] int32
+                also int64. If None, a new array.
+            places: [n] int64, position of each row in `out`. If None, one after the other.
+            num_threads: threads to use, if the copy is long enough to pay for them.
+
+        Returns:
+            `out`, or the new array.
+
+        Raises:
+            IndexError: a row does not exist.
+            Exception: as storage fails.
+        """
+        read, ticket = self.start(rows)
+        if ticket is not None:
+            self._wait(ticket)
+            ticket.result()
+        if out is None:
+            return read
+        _native.gather(read, None, out, places, num_threads)
+        return out
+
+    def _wait(self, ticket: Ticket) -> None:
+        waiter().wait([ticket])
+
+    def content(self) -> tuple[Array, ...]:
+        """Return arrays that tell these rows from others: mapped files are known by their name."""
+        return (self.array,)
+
+    def release(self) -> None:  # noqa: B027
+        """Let go of pages of mapped files that have been read."""
