@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from khop.renames import POSITIONAL, RENAMED
+from khop.renames import POSITIONAL, RENAMED, Renamed
 
 _PARTIAL = "functools.partial"
 
@@ -95,20 +95,33 @@ def _edits(node: ast.AST, names: dict[str, str]) -> Iterator[_Edit]:
         if keyword.arg in changed:
             assert keyword.arg is not None
             new, begin = changed[keyword.arg], keyword.col_offset
+            if new.every_value and not _has_new(keyword.value, new):
+                continue
             yield _Edit(keyword.lineno, begin, begin + len(keyword.arg.encode()), new.name)
-            value = keyword.value
-            if isinstance(value, ast.Constant) and value.value in list(new.values):
-                end = value.end_col_offset or 0
-                text = repr(new.values[value.value])
-                yield _Edit(value.lineno, value.col_offset, end, text)
+            yield from _value_edits(keyword.value, new)
     kept, order = POSITIONAL.get(owner, (0, ()))
     if owner == "DistLinkNeighborLoader" and len(given) == 3:  # of today, if it is no number
         order = order if isinstance(given[2], ast.Constant) else ()
-    if order and not any(isinstance(argument, ast.Starred) for argument in given):
+    starred = any(isinstance(argument, ast.Starred) for argument in given)
+    if len(given) <= len(order) and not starred:
         for name, argument in zip(order[kept:], given[kept:], strict=False):
-            new_name = changed[name].name if name in changed else name
-            begin = argument.col_offset
-            yield _Edit(argument.lineno, begin, begin, f"{new_name}=")
+            new, begin = changed.get(name, Renamed(name)), argument.col_offset
+            if new.every_value and not _has_new(argument, new):
+                new = Renamed(name)
+            yield _Edit(argument.lineno, begin, begin, f"{new.name}=")
+            yield from _value_edits(argument, new)
+
+
+def _has_new(value: ast.expr, new: Renamed) -> bool:
+    return isinstance(value, ast.Constant) and value.value in list(new.values)
+
+
+def _value_edits(value: ast.expr, new: Renamed) -> Iterator[_Edit]:
+    """Yield the change of a value that is called otherwise now."""
+    if isinstance(value, ast.Constant) and _has_new(value, new):
+        end, quoted = value.end_col_offset or 0, repr(new.values[value.value])
+        if value.end_lineno == value.lineno:
+            yield _Edit(value.lineno, value.col_offset, end, quoted.replace("'", '"'))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
