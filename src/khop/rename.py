@@ -2,9 +2,9 @@
 
 It reads files as Python's syntax trees. It changes keyword arguments in calls of classes and
 functions that a file imports from khop, also through `functools.partial`, and gives names to
-positional arguments that have to be named now. Names in dictionaries and other texts stay as they
-are. By default it prints the changes; `--write` makes them. `khop.renames` has the table. Imports
-no torch.
+positional arguments that have to be named now. Names in dictionaries, f-strings and other texts
+stay as they are. By default it prints the changes; `--write` makes them. `khop.renames` has the
+table. Imports no torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import io
 import sys
+import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -47,8 +49,13 @@ def renamed(source: str) -> str:
     """
     tree = ast.parse(source)
     names = dict(_imported(tree))
-    edits = [edit for node in ast.walk(tree) for edit in _edits(node, names)]
-    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    # Before Python 3.12 nodes in f-strings have positions of their own: they stay as they are.
+    texts = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    in_texts = {id(node) for text in texts for node in ast.walk(text)}
+    outside = [node for node in ast.walk(tree) if id(node) not in in_texts]
+    edits = [edit for node in outside for edit in _edits(node, names)]
+    # Lines of Python's: `str.splitlines` divides at form feeds and U+2028, too.
+    lines = [line.encode() for line in io.StringIO(source, newline="")]
     for edit in sorted(set(edits), reverse=True):
         line = lines[edit.line - 1]
         lines[edit.line - 1] = line[: edit.begin] + edit.text.encode() + line[edit.end :]
@@ -134,7 +141,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for path in options.paths:
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             try:
-                before = file.read_text("utf-8")
+                content = file.read_bytes()
+                encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+                before = content.decode(encoding)
                 after = renamed(before)
             except (OSError, UnicodeDecodeError, SyntaxError) as error:
                 print(f"{file}: {error}", file=sys.stderr)
@@ -143,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if after == before:
                 continue
             if options.write:
-                file.write_text(after, "utf-8")
+                file.write_bytes(after.encode(encoding))
                 print(file)
             else:
                 both = before.splitlines(True), after.splitlines(True)

@@ -130,11 +130,11 @@ def with_new_names(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for old, renamed in RENAMED.get(owner, {}).items():
         if old not in named:
             continue
-        value = named.pop(old)
+        before = value = named.pop(old)
         value = renamed.values.get(value, value) if type(value) in (bool, str) else value
         new = named.setdefault(renamed.name, value)
         if new is not value and new != value and value not in (None, True):
-            raise TypeError(f"{owner}: {renamed.name}={new!r} contradicts {old}={value!r}")
+            raise TypeError(f"{owner}: {renamed.name}={new!r} contradicts {old}={before!r}")
         warn_of_old_name(f"{owner}: {old}= is called {renamed.name}= now")
     return named
 
