@@ -33,3 +33,7 @@ class RendezvousError(KhopError, RuntimeError):
 
 class SecurityError(KhopError, RuntimeError):
     """An operation would let strangers in: keys are missing, or others can read or change files."""
+
+
+class PluginError(KhopError, ImportError):
+    """A plugin that the user named cannot be imported, or several packages have one of its name."""

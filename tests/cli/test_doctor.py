@@ -13,6 +13,7 @@ import pytest
 from khop import __version__, _native
 from khop.cli import doctor
 from khop.cli.main import main
+from support.installed import install
 
 
 def test_report_names_what_a_maintainer_asks_for(command):
@@ -35,6 +36,16 @@ def test_json(command):
     assert found["CUDA"]["usable"] in (True, False)
     assert found.pop("advice") == []
     assert not any("probe failed" in section for section in found.values())
+
+
+def test_plugins_are_listed(monkeypatch, tmp_path):
+    """Those of installed packages, without an import of one, and those that variables name."""
+    install(tmp_path, "khop-test", "[khop.sources]\ncircle = khop_test_missing:Circle\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("KHOP_TRANSPORT", "mine:Own")
+    found = doctor.report()["plugins"]
+    assert found["khop.sources"] == ["circle"] and found["khop.methods"] == []
+    assert found["KHOP_TRANSPORT"] == "mine:Own" and found["KHOP_CLUSTER_ENVIRONMENT"] is None
 
 
 def test_gpus_are_named(monkeypatch, command):

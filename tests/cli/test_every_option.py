@@ -45,6 +45,9 @@ RUNS = [
         for order in ("original", "hotness", "cluster", "degree")
     ),
     "partition ring {out} --num-parts 2 --plan",
+    "partition circle:12 {out} --num-parts 2 --layout own_plugins:Circle "
+    "--method own_plugins:Stripes --option width=3",
+    "repartition parts {out} --num-parts 2 --method own_plugins:Stripes --option width=3",
     "repartition parts {out} --num-parts 3 --json --debug",
     "repartition parts {out} --num-parts 3 --plan --memory 1GB",
     "repartition parts {out} --num-parts 3 --memory 1GB --tmp . --jobs 2 --clean --quiet",
@@ -102,6 +105,25 @@ from khop.sampler import SaintWalks, register
 @dataclass(frozen=True)
 class Fewest(SaintWalks):
     '''Walks of one step.'''
+"""
+OWN_PLUGINS = """import numpy as np
+from khop.partition import GraphSource, PartitionerBase
+from khop.sources import Source
+
+class Circle(Source):
+    def matches(self, spec):
+        return spec.startswith("circle:")
+
+    def read(self, spec, scratch, root):
+        nodes = np.arange(int(spec.partition(":")[2]))
+        return GraphSource.from_arrays(len(nodes), [nodes, np.roll(nodes, 1)])
+
+class Stripes(PartitionerBase):
+    def _configure(self, width):
+        self.width = width
+
+    def assign_nodes(self, node_type):
+        return np.arange(self.source.nodes[node_type].count) // self.width % self.num_parts
 """
 TOP_RUN = "top 127.0.0.1:{port} --key-file keys/client.key --interval 0.1 --once --json --debug"
 INSECURE_TOP_RUN = "top 127.0.0.1:{port} --insecure --interval 0.1 --once --json"
@@ -175,6 +197,7 @@ def root(tmp_path_factory):
     np.save(root / "ring" / "edge_weight.npy", ids / 40)
     np.save(root / "y.npy", ids)
     (root / "own_methods.py").write_text(OWN_METHODS)
+    (root / "own_plugins.py").write_text(OWN_PLUGINS)
     (root / "owners").mkdir()
     np.save(root / "owners" / "node.npy", ids % 2)
     data = HeteroData()

@@ -65,7 +65,7 @@ def fails(capsys):
         ("--num-parts", "--num-parts: expected one argument"),
         ("", "the following arguments are required: --num-parts"),
         ("more --num-parts 2", "unrecognized arguments: more"),
-        ("--num-parts 2 --method metsi", "--method: invalid choice: 'metsi' (choose from "),
+        ("--num-parts 2 --option seed", "--option: must be NAME=VALUE (got 'seed')"),
         ("--num-prats 2", "no such option '--num-prats': did you mean '--num-parts'?"),
     ],
 )
@@ -74,6 +74,26 @@ def test_arguments_are_refused_in_one_line(fails, options, message):
     line = fails(f"partition ring out {options}")
     assert line.startswith(f"khop partition: error: {message}")
     assert line.endswith(" (see khop partition --help)")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--method metsi", "no method 'metsi': did you mean 'metis'? there are "),
+        ("--base metsi", "no method 'metsi': did you mean 'metis'? there are "),
+        ("--option seed=1", "--option is for a method's own options, which 'seed' is"),
+        ("--method khop_gone:X", "khop.partitioners: cannot import 'khop_gone:X': "),
+        ("--method a/b.py:X", "method 'a/b.py:X' must be written package.module:Class"),
+        ("--method json:loads", "khop.partitioners: 'json:loads' must be a subclass "),
+        ("--layout npz", "layout npz does not read 'ring': it reads FILE.npz"),
+        ("--layout nzp", "no layout 'nzp': did you mean 'npz'? there are debian, "),
+    ],
+)
+def test_names_that_stand_for_nothing(fails, options, message):
+    """Of methods and layouts: before anything is read or written."""
+    line = fails(f"partition ring out --num-parts 2 {options}")
+    assert line.startswith(f"khop partition: error: {message}")
+    assert not os.path.lexists("out")
 
 
 @pytest.mark.parametrize("name", ["serve x --master h:1 --port a", "keygen k --clients a"])

@@ -9,9 +9,9 @@ import sys
 import pytest
 from hypothesis import given, strategies as st
 
-from khop.distributed import init_worker_group
+from khop.distributed import ClusterEnvironment, Place, init_worker_group
 from khop.distributed.job.launch_environment import find_place, first_host
-from khop.errors import RendezvousError
+from khop.errors import PluginError, RendezvousError
 from support.cluster import jobs
 
 LAUNCHERS = re.compile("(SLURM|OMPI|PMI|PMIX)_|(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$")
@@ -138,6 +138,62 @@ def test_refused(case):
     environment, match = REFUSED[case]
     with pytest.raises(RendezvousError, match=match):
         find_place(environment)
+
+
+class Pods(ClusterEnvironment):
+    """A launcher of a user's own."""
+
+    def detect(self, environment):
+        if "POD" not in environment:
+            return None
+        return Place("pods", int(environment["POD"]), 3, "pod-0")
+
+
+class Wrong(ClusterEnvironment):
+    def detect(self, environment):
+        return 0, 1
+
+
+PODS = f"{__name__}:Pods"
+
+
+def test_a_launcher_of_ones_own(monkeypatch):
+    """Asked where it is named, alone: by the variable, or by the argument, which counts first."""
+    named = {"KHOP_CLUSTER_ENVIRONMENT": PODS, "POD": "1"}
+    place = Place("pods", 1, 3, "pod-0")
+    assert find_place(named) == place
+    assert find_place({**named, **step(0, 2)}) == place
+    assert find_place({**named, **master("m", 7)}) == ("pods", 1, 3, "m", 7, None)
+    assert find_place({**step(2, 3), "POD": "1"}).launcher == "Slurm"
+    for own in (PODS, Pods, Pods()):
+        assert find_place({"POD": "1"}, own) == place
+    both = {**named, **step(2, 3), **torchrun(1, 4)}
+    assert find_place(both, "slurm").launcher == "Slurm"
+    assert find_place({**both, "KHOP_CLUSTER_ENVIRONMENT": ""}).rank == 1
+    for environment, error, message in (
+        ({"KHOP_CLUSTER_ENVIRONMENT": PODS}, RendezvousError, ":Pods has not started this process"),
+        ({**named, "POD": "3"}, RendezvousError, "pods says that this is process 3 of 3"),
+        ({**named, "RANK": "2"}, RendezvousError, "RANK is 2, but pods says 1"),
+        ({"KHOP_CLUSTER_ENVIRONMENT": "slrm"}, ValueError, "did you mean 'slurm'"),
+        ({"KHOP_CLUSTER_ENVIRONMENT": "khop_gone:X"}, PluginError, "cluster_environments: cannot"),
+        (
+            {"KHOP_CLUSTER_ENVIRONMENT": f"{__name__}:Wrong"},
+            TypeError,
+            "must return a khop.distrib",
+        ),
+        (
+            {"KHOP_CLUSTER_ENVIRONMENT": f"{__name__}:step"},
+            TypeError,
+            "distributed.ClusterEnvironm",
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            find_place(environment)
+    monkeypatch.setenv("KHOP_CLUSTER_ENVIRONMENT", PODS)
+    with pytest.raises(RendezvousError, match="leave cluster_environment= and KHOP_CLUSTER_ENV"):
+        init_worker_group()
+    with pytest.raises(ValueError, match="give cluster_environment, or world_size and rank"):
+        init_worker_group(1, 0, cluster_environment=Pods)
 
 
 @pytest.mark.parametrize("job", [1, 19_980, 2**31])

@@ -14,6 +14,7 @@ from khop.distributed import (
 from khop.errors import ProtocolError
 from khop.loader import NeighborLoader
 from support.cluster import servers as cluster, twins
+from support.installed import install
 from support.users_methods import EXAMPLES, LayerImportance, Raises, TopDegree, Walks
 
 SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])  # twice the same, an isolated one
@@ -132,12 +133,17 @@ def remote(method, **options):
 
 
 @pytest.mark.process
-def test_graph_servers(tmp_path):
-    """Two servers that were started with the module draw the batches; near clients and others."""
+def test_graph_servers(tmp_path, monkeypatch):
+    """Two servers that were started with the module draw the batches; near clients and others.
+
+    The module is named by a package that is installed.
+    """
+    install(tmp_path, "khop-test", f"[khop.methods]\nusers = {MODULE}\n")
+    monkeypatch.syspath_prepend(tmp_path)
     root = tmp_path / "parts"
     twins.partitioned(twins.homogeneous(), root, 3)
     with (
-        cluster.cluster(root, [[0, 2], [1]], 1, methods=[MODULE]) as servers,
+        cluster.cluster(root, [[0, 2], [1]], 1, methods=["users"]) as servers,
         servers.client(),
     ):
         for method, shared_memory in (
@@ -157,8 +163,10 @@ def test_graph_servers(tmp_path):
 
 
 @pytest.mark.process
-def test_servers_without_the_module(tmp_path):
-    """What a client names is not imported: the error says what to start servers with."""
+def test_servers_without_the_module(tmp_path, monkeypatch):
+    """What a client names is not imported, installed or not; the error says what to name."""
+    install(tmp_path, "khop-test", f"[khop.methods]\nusers = {MODULE}\n")
+    monkeypatch.syspath_prepend(tmp_path)
     root = tmp_path / "parts"
     twins.partitioned(twins.homogeneous(), root, 1)
     with cluster.cluster(root, [[0]], 1) as servers, servers.client():

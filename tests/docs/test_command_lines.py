@@ -196,7 +196,7 @@ def test_pages_show_commands():
         ("# A\n\n```bash\nkhop verfy parts\n```\n", 4, "no such command 'verfy'"),
         ("```bash\nkhop serve a \\\n  --masster b:1\n```\n", 2, "no such option '--masster'"),
         ("```bash\nls\nkhop partition a b\n```\n", 3, "cannot be parsed"),
-        ("Run\n`khop partition a b --method\nfast`.\n", 2, "'fast' is none of"),
+        ("Run\n`khop partition a b --edge-dir\nup`.\n", 2, "'up' is none of"),
         ("With `--num-prats 2`.\n", 1, "no program has this option"),
         ("```\nkhop verify parts\n```\n", 2, "neither bash nor text"),
         (

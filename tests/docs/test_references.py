@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from khop.plugins import GROUPS
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "kernels/README.md")),
@@ -57,7 +59,9 @@ def problems(document, text):
         if not is_there(path, document)
     ]
     found += [
-        name for name in NAME.findall(text) if not name.startswith(OPTIONAL) and not resolves(name)
+        name
+        for name in NAME.findall(text)
+        if not name.startswith(OPTIONAL) and name not in GROUPS and not resolves(name)
     ]
     links = [link for link in LINK.findall(text) if not (document.parent / link).exists()]
     return found + links

@@ -74,9 +74,15 @@ def test_a_sample_is_an_induced_subgraph():
 
 
 def test_what_cannot_be_compared(data):
-    for methods in (["assigned"], ["frequency+random"], ["random+metis"], ["fast"], [""]):
-        with pytest.raises(ValueError, match=r"no method '.*' to compare: there are cluster-metis"):
-            compare_methods(data, 2, methods)
+    for method, message in (
+        ("assigned", "no method 'assigned' to compare: frequency alone has a base"),
+        ("random+metis", "no method 'random.metis' to compare"),
+        ("frequency+random", "base must be 'stream', 'metis', 'cluster-metis' or another"),
+        ("fast", "no method 'fast': there are assigned"),
+        ("", "no method ''"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            compare_methods(data, 2, [method])
     with pytest.raises(ValueError, match="at least one method"):
         compare_methods(data, 2, [])
     with pytest.raises(TypeError, match=r"none of the methods has options \['balance'\]"):

@@ -53,7 +53,7 @@ def test_method_may_be_ones_own(ring, tmp_path):
         ({"num_parts": 0}, "num_parts must be at least 1"),
         ({"num_parts": 41}, "more than the graph's 40 nodes"),
         ({"num_parts": 10_000}, "more than 4096"),
-        ({"method": "metys"}, "'random', 'stream', or a subclass"),
+        ({"method": "metys"}, "no method 'metys': did you mean 'metis'.*or name package:Class"),
         ({"cache_ratio": 0.1}, "cache_ratio needs method='frequency'"),
         ({"edge_dir": "both"}, "edge_dir must be 'in' or 'out'"),
     ],

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
+import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 PICTURES = (".png", ".svg", ".pdf")
 """Ends of the names of pictures that commands write."""
@@ -38,6 +42,31 @@ def byte_size(text: str) -> int:
     if size == 0:
         raise argparse.ArgumentTypeError(f"must be more than 0 bytes (got '{text}')")
     return size
+
+
+def named_value(text: str) -> tuple[str, Any]:
+    """Parse NAME=VALUE; values that are no JSON are text."""
+    name, separator, value = text.partition("=")
+    name = name.replace("-", "_")
+    if not separator or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE (got '{text}')")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value
+
+
+def find_modules_here(names: Iterable[str | None]) -> None:
+    """Have modules that arguments name found in the working directory, too.
+
+    It comes last, so that no file there takes the place of another module.
+
+    Args:
+        names: the arguments, 'package:Class' for example; nothing is done without one.
+    """
+    folder = str(Path.cwd())
+    if any(names) and folder not in sys.path:
+        sys.path.append(folder)
 
 
 def check_writable(path: str) -> None:

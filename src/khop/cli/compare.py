@@ -65,7 +65,13 @@ def compare(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     with progress_bar(arguments.quiet) as progress, scratch:
         progress(f"reading {arguments.source}", 0, 1)
         found = compare_methods(
-            read_source(arguments.source, arguments.root, arguments.undirected, scratch),
+            read_source(
+                arguments.source,
+                arguments.root,
+                arguments.undirected,
+                scratch,
+                arguments.layout,
+            ),
             methods=arguments.compare,
             sample=arguments.sample,
             progress=progress,

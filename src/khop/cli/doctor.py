@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from khop.cores import affinity, available_cores, cpu_quota
+from khop.plugins import GROUPS
 from khop.tables import human_bytes
 
 Section = dict[str, Any]
@@ -29,6 +30,7 @@ _OPTIONAL = (
     *("ogb", "pymetis", "matplotlib", "pandas", "pyarrow", "pyg_lib", "torch_sparse"),
     *("lightning", "ray", "shtab"),
 )
+_NAMING = ("KHOP_CLUSTER_ENVIRONMENT", "KHOP_TRANSPORT")
 _FEWEST_FILES = 1024
 _NEEDED = {
     "torch": "loaders need it; partitioning and graph servers do not",
@@ -67,6 +69,7 @@ def report() -> dict[str, Section]:
         "khop": _khop,
         "packages": _packages,
         "optional packages": _optional_packages,
+        "plugins": _plugins,
         "ZeroMQ": _zeromq,
         "system": _system,
         "processor": _processor,
@@ -144,6 +147,13 @@ def _packages() -> Section:
 
 def _optional_packages() -> Section:
     return {name: _version_of(name) for name in _OPTIONAL}
+
+
+def _plugins() -> Section:
+    """Return the plugins that variables name, and those installed, by group; imports none."""
+    named = {name: os.environ.get(name) for name in _NAMING}
+    installed = {g: sorted(e.name for e in metadata.entry_points(group=g)) for g in GROUPS}
+    return {**named, **installed}
 
 
 def _zeromq() -> Section:

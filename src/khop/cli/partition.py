@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from khop.cli.arguments import check_writable, fanouts
+from khop.cli.arguments import check_writable, fanouts, find_modules_here, named_value
 from khop.cli.compare import OF_BATCHES, add_compare_arguments, check_compare, compare
 from khop.cli.progress import progress_bar
 from khop.cli.termination import unwound_when_terminated
@@ -27,25 +27,10 @@ examples:
   khop partition ogb:ogbn-papers100M parts --num-parts 8 --memory 16GB --tmp /scratch --plan
 
 SOURCE is one of
-  debian        the package graph of Debian 12 that comes with khop
-  debian-hetero the same with an edge type for each kind of relation, and with sources,
-                maintainers and tags; --undirected adds reverses as edge types rev_...
-  ogb:NAME      an OGB node property prediction data set, such as ogb:ogbn-arxiv or
-                ogb:ogbn-mag, or ogb:mag240m; masks come from its split. --root is the folder that
-                holds (or will hold) it; for a data set of your own, made with
-                ogb.io.DatasetSaver, the folder with its meta_dict.pt
-  igb:SIZE      IGB's papers; igbh:SIZE all its types; in --root
-  FILE.pt       a PyG Data or HeteroData saved by torch.save; read without running its pickle, by
-                torch 2.10 or later
-  FILE.npz      arrays as in a DIRECTORY
-  metadata.json a graph in DGL's chunked format
-  FILE.yaml     a frozen task configuration of GiGL, and the TFRecords that it names
-  DIRECTORY     one of the above, or edge_index.npy ([2, E] or [E, 2]), edges.csv, .csv.gz or
-                .parquet (columns src and dst, or the first two; further columns become edge
-                attributes), or several such files in a folder edges, and .npy files: edge_*.npy
-                are edge attributes, all others (x.npy, y.npy, train_mask.npy, ...) node
-                attributes. Mapped, not read, so that it may be larger than memory
+{layouts}
 Links in a DIRECTORY, and to files, are followed: look at those of a stranger's first.
+METHOD and LAYOUT may be your own, as package:Class (also looked for in the working directory), or
+those of installed packages, by name; installed here: methods {methods}; layouts {readers}.
 """
 
 
@@ -61,11 +46,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "khop partition SOURCE OUTPUT --num-parts P [option ...]"
-    parser.epilog = _EPILOG
+    from khop.partition.cut import PARTITIONERS
+    from khop.sources.read import LAYOUTS, listing
+
+    parser.epilog = _EPILOG.format(
+        layouts=listing(),
+        methods=", ".join(PARTITIONERS.installed()) or "none",
+        readers=", ".join(LAYOUTS.installed()) or "none",
+    )
     add = parser.add_argument
     add("source", metavar="SOURCE", help="the graph; see below")
     add("output", metavar="OUTPUT", help="the partition folder to write; a picture of --compare")
     read = parser.add_argument_group("reading SOURCE").add_argument
+    read(
+        "--layout",
+        metavar="LAYOUT",
+        help="layout of SOURCE: that of an installed package, by name, or package:Class (default: "
+        "the first below that matches)",
+    )
     read("--undirected", action="store_true", help="add the reverse of every edge")
     read("--root", default="dataset", help="folder of data sets of OGB and IGB (default: dataset)")
     add_cut_arguments(parser)
@@ -83,10 +81,19 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
     add("--num-parts", type=int, required=True, metavar="P", help="number of parts")
     add(
         "--method",
-        choices=["random", "frequency", "stream", "metis", "cluster-metis"],
+        metavar="METHOD",
         help="random; by how likely each part's batches touch a node (frequency); or so that few "
         "edges are cut: nodes one after the other (stream), METIS (metis, needs pymetis), METIS of "
-        "clusters, for large graphs " + _default("random", of_folder),
+        "clusters, for large graphs (cluster-metis); or your own, package:Class "
+        + _default("random", of_folder),
+    )
+    add(
+        "--option",
+        type=named_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of your own method, as JSON or text; once for each",
     )
     add(
         "--assignment",
@@ -139,8 +146,9 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
     )
     hot.add_argument(
         "--base",
-        choices=["stream", "metis", "cluster-metis"],
-        help="place nodes by this method, and copies by how likely batches touch them",
+        metavar="METHOD",
+        help="place nodes by this method, stream, metis, cluster-metis or your own, and copies by "
+        "how likely batches touch them",
     )
     hot.add_argument(
         "--batch-size", type=int, metavar="N", help="seeds in a batch of training (default: 1024)"
@@ -237,6 +245,7 @@ def advice_when_ended(arguments: argparse.Namespace) -> str:
 @unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
     """Read a graph, partition it, write the folder and print its summary; or compare methods."""
+    find_modules_here([arguments.layout, arguments.method, arguments.base, arguments.compare])
     check_compare(arguments)
     check_options(arguments, arguments.compare)
     if arguments.compare is not None:
@@ -257,7 +266,13 @@ def run(arguments: argparse.Namespace) -> int:
     with progress_bar(arguments.quiet) as progress, scratch:
         progress(f"reading {arguments.source}", 0, 1)
         _check_fits(arguments)
-        source = read_source(arguments.source, arguments.root, arguments.undirected, scratch)
+        source = read_source(
+            arguments.source,
+            arguments.root,
+            arguments.undirected,
+            scratch,
+            arguments.layout,
+        )
         progress(f"reading {arguments.source}", 1, 1)
         partitioner = make_partitioner(
             source, arguments.output, **cut_options(arguments), progress=progress
@@ -316,7 +331,7 @@ def cut_options(arguments: argparse.Namespace) -> dict[str, Any]:
         given["cluster_ids"] = arguments.clusters
     if arguments.assignment is not None:
         given |= {"method": "assigned", "owners": arguments.assignment}
-    return {name: value for name, value in given.items() if value is not None}
+    return {**{n: v for n, v in given.items() if v is not None}, **dict(arguments.option)}
 
 
 def check_options(arguments: argparse.Namespace, compared: Sequence[str] | None = None) -> None:
@@ -326,7 +341,7 @@ def check_options(arguments: argparse.Namespace, compared: Sequence[str] | None 
         arguments: the arguments.
         compared: the methods that are compared. If None, a single one is run.
     """
-    from khop.partition.cut import check_num_parts
+    from khop.partition.cut import PARTITIONERS, check_num_parts
 
     check_num_parts(arguments.num_parts, name="--num-parts")
     if arguments.ray is not None and arguments.on != "ray":
@@ -341,6 +356,7 @@ def check_options(arguments: argparse.Namespace, compared: Sequence[str] | None 
         raise ValueError(
             f"--assignment takes the place of --method {method}: leave one of them out"
         )
+    _check_plugins(arguments)
     chosen = {method} if compared is None else {name.partition("+")[0] for name in compared}
     own_clusters = "cluster-metis" in chosen
     if not own_clusters and arguments.cluster_ids != (arguments.clusters is not None):
@@ -352,10 +368,25 @@ def check_options(arguments: argparse.Namespace, compared: Sequence[str] | None 
         for name in names:
             if getattr(arguments, name) is None or not chosen.isdisjoint(methods):
                 continue
+            if any(name not in PARTITIONERS.builtin for name in chosen if name):
+                continue  # what a user's own method has is known when it is made
             if compared is not None and name in OF_BATCHES:
                 continue
             option = f"--{name.replace('_', '-')}"
             raise ValueError(f"{option} needs --method {' or '.join(methods)}")
+
+
+def _check_plugins(arguments: argparse.Namespace) -> None:
+    """Import the methods that the arguments name, and check `--option`."""
+    from khop.partition.cut import PARTITIONERS, base_of, shared_options
+
+    if arguments.method is not None:
+        PARTITIONERS.resolve(arguments.method)
+    if arguments.base is not None:
+        base_of(arguments.base)
+    for name, _ in arguments.option:
+        if name in shared_options():
+            raise ValueError(f"--option is for a method's own options, which '{name}' is not")
 
 
 def _engine(arguments: argparse.Namespace) -> str | None:
@@ -369,11 +400,11 @@ def _check_fits(arguments: argparse.Namespace) -> None:
     if arguments.memory is None:
         return
     from khop.data.hot_rows import parse_bytes
+    from khop.sources.read import find_layout
 
-    memory, source = parse_bytes(arguments.memory), Path(arguments.source)
-    if not source.is_file() or source.suffix in (".npz", ".json"):
+    if not find_layout(arguments.source, arguments.layout).is_whole:
         return
-    size = source.stat().st_size
+    memory, size = parse_bytes(arguments.memory), Path(arguments.source).stat().st_size
     if size > memory:
         raise ValueError(
             f"'{arguments.source}' has {size:,} bytes that are read as a whole, more than --memory "

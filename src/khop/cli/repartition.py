@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from khop.cli.arguments import check_writable
+from khop.cli.arguments import check_writable, find_modules_here
 from khop.cli.partition import (
     add_cut_arguments,
     advice_when_ended,
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
     """Read the folder, cut its graph again, write the new folder and print its summary."""
+    find_modules_here([arguments.method, arguments.base])
     check_options(arguments)
     from khop.partition import make_repartitioner
     from khop.storage.folder import check_output

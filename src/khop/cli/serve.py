@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from khop.cli.arguments import byte_size
+from khop.cli.arguments import byte_size, find_modules_here
 from khop.typing import Array
 
 
@@ -73,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="MODULE",
         help="a module of sampling methods of your own that clients may use (my_package.methods), "
-        "once for each; also looked for in the working directory",
+        "also looked for in the working directory; or the name of an installed package's; once for "
+        "each",
     )
     parser.add_argument(
         "--metrics-port", type=int, metavar="PORT", help="serve counters as Prometheus text there"
@@ -93,9 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     explain_crashes(arguments.folder)
     identify("server", arguments.rank)
     keys = None if arguments.insecure else read_server_keys(arguments.key_file)
-    if arguments.methods:
-        # Last, so that no file there takes the place of another module.
-        sys.path.append(str(Path.cwd()))
+    find_modules_here(arguments.methods)
     ours, theirs = socket_pair()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ours.close())

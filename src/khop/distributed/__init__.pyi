@@ -12,6 +12,10 @@ from khop.distributed.job.context import (
     WorkerContext as WorkerContext,
     get_context as get_context,
 )
+from khop.distributed.job.launch_environment import (
+    ClusterEnvironment as ClusterEnvironment,
+    Place as Place,
+)
 from khop.distributed.job.worker_group import (
     init_worker_group as init_worker_group,
     shutdown_worker_group as shutdown_worker_group,
@@ -50,5 +54,10 @@ from khop.distributed.remote.launch import (
     ServerContext as ServerContext,
     init_server as init_server,
     wait_and_shutdown_server as wait_and_shutdown_server,
+)
+from khop.distributed.rpc.transport import (
+    Acceptor as Acceptor,
+    Channel as Channel,
+    Transport as Transport,
 )
 from khop.distributed.sampling.process_handle import Worker as Worker

@@ -11,6 +11,7 @@ from typing import Any
 from khop.options import options_of as declared_options
 from khop.partition.base import PartitionerBase
 from khop.partition.methods.assigned import AssignedPartitioner
+from khop.partition.methods.frequency import FrequencyPartitioner
 from khop.partition.methods.metis import ClusterMetisPartitioner, MetisPartitioner
 from khop.partition.methods.random import RandomPartitioner
 from khop.partition.methods.seeded import FrequencyGroup, frequency_partitioner
@@ -18,6 +19,7 @@ from khop.partition.methods.stream import StreamPartitioner
 from khop.partition.methods.structure import StructuralPartitioner
 from khop.partition.source import GraphSource, check_masks
 from khop.partition.summary import FolderSummary
+from khop.plugins import Registry, subclass_of
 from khop.storage.folder import PartitionFolder, check_output
 
 _MAX_PARTS = 4096
@@ -25,13 +27,20 @@ _ADVICE = (
     "a part is what one machine or GPU samples, and has some 20 files of its own; ask for as many "
     "as you will train with"
 )
-METHODS: dict[str, type[PartitionerBase]] = {
-    "assigned": AssignedPartitioner,
-    "cluster-metis": ClusterMetisPartitioner,
-    "metis": MetisPartitioner,
-    "random": RandomPartitioner,
-    "stream": StreamPartitioner,
-}
+PARTITIONERS: Registry[type[PartitionerBase]] = Registry(
+    "khop.partitioners",
+    {
+        "assigned": AssignedPartitioner,
+        "cluster-metis": ClusterMetisPartitioner,
+        "frequency": FrequencyPartitioner,
+        "metis": MetisPartitioner,
+        "random": RandomPartitioner,
+        "stream": StreamPartitioner,
+    },
+    subclass_of(PartitionerBase),
+    "method",
+)
+"""All methods by name. `of_method` computes the probabilities that 'frequency' takes."""
 # Options that have a meaning with method 'frequency' alone, and its defaults.
 FREQUENCY_OPTIONS: dict[str, Any] = {
     "num_neighbors": (15, 10, 5),
@@ -62,7 +71,9 @@ def partition_graph(
             'cluster-metis'; see `frequency_partition`); 'stream', 'metis' or 'cluster-metis',
             by the edges that are cut, with `balance`, `slack` and more (see `StreamPartitioner`,
             `MetisPartitioner`, `ClusterMetisPartitioner`); 'assigned', with `owners` (see
-            `AssignedPartitioner`); or a subclass of `PartitionerBase`, with its own.
+            `AssignedPartitioner`); or a subclass of `PartitionerBase`, with its own options, as a
+            class, by 'package:Class', or by the name that an installed package gives it (group
+            `khop.partitioners`).
         edge_dir: neighbours are drawn against the edges ('in', as PyG does) or along them ('out').
         **options: `PartitionOptions`, and those of the method.
 
@@ -72,6 +83,7 @@ def partition_graph(
 
     Raises:
         ValueError, TypeError: options that do not fit the method or the graph.
+        PluginError: the method cannot be imported.
         FileExistsError: `output_dir` exists and `overwrite` is False.
 
     Example:
@@ -133,7 +145,7 @@ def of_method(
     chosen = {**FREQUENCY_OPTIONS, **options}
     chosen["num_neighbors"] = _as_list(chosen["num_neighbors"])
     if chosen["base"] is not None:
-        chosen["base"] = _base(chosen["base"])
+        chosen["base"] = base_of(chosen["base"])
     return frequency_partitioner(source, output_dir, num_parts, **chosen)
 
 
@@ -144,11 +156,20 @@ def options_of(method: str) -> set[str]:
     return _keywords(_partitioner(method)._configure)
 
 
-def _base(name: Any) -> type[StructuralPartitioner]:
-    kind = METHODS.get(name) if isinstance(name, str) else name
-    if not (isinstance(kind, type) and issubclass(kind, StructuralPartitioner)):
-        raise ValueError(f"base must be 'stream', 'metis' or 'cluster-metis' (got {name!r})")
-    return kind
+def shared_options() -> set[str]:
+    """Return the names of the arguments that all methods have."""
+    return {*inspect.signature(PartitionerBase.from_data).parameters, "method", "edge_dir"}
+
+
+def base_of(name: Any) -> type[StructuralPartitioner]:
+    """Return the class that places nodes for method 'frequency', given as `base`."""
+    partitioner = _partitioner(name, "base")
+    if not issubclass(partitioner, StructuralPartitioner):
+        raise ValueError(
+            "base must be 'stream', 'metis', 'cluster-metis' or another subclass of "
+            f"khop.partition.StructuralPartitioner (got {name!r})"
+        )
+    return partitioner
 
 
 def _check_options(method: Any, options: dict[str, Any]) -> None:
@@ -174,15 +195,11 @@ def _keywords(function: Callable[..., Any]) -> set[str]:
     return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - given
 
 
-def _partitioner(method: Any) -> type[PartitionerBase]:
-    if isinstance(method, str) and method in METHODS:
-        return METHODS[method]
-    if isinstance(method, type) and issubclass(method, PartitionerBase):
-        return method
-    raise ValueError(
-        f"method must be one of {', '.join(map(repr, sorted([*METHODS, 'frequency'])))}, or a "
-        f"subclass of khop.partition.PartitionerBase (got {method!r})"
-    )
+def _partitioner(method: Any, argument: str = "method") -> type[PartitionerBase]:
+    try:
+        return PARTITIONERS.checked(method)
+    except TypeError as error:
+        raise TypeError(f"{argument} {error}") from None
 
 
 def check_num_parts(num_parts: int, num_nodes: int | None = None, name: str = "num_parts") -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from khop.log import shown
 from khop.partition.base import PartitionerBase
 from khop.partition.batches import seeds_of
-from khop.partition.cut import METHODS, make_partitioner
+from khop.partition.cut import PARTITIONERS, make_partitioner, options_of
 from khop.partition.formats.from_folder import folder_source
-from khop.partition.methods.frequency import FrequencyPartitioner
 from khop.partition.source import GraphSource
 from khop.partition.summary import FolderSummary
 from khop.partition.writing.cluster_ids import CLUSTER
 from khop.storage.folder import FolderMeta, PartitionFolder
 
-_METHOD_OF = {
-    **{kind.__name__: name for name, kind in METHODS.items()},
-    FrequencyPartitioner.__name__: "frequency",
-}
+# A folder says how it was made by the names of khop's own classes. No other name in it is looked
+# up: only the user of this process names what is imported.
+_METHOD_OF = {kind.__name__: name for name, kind in PARTITIONERS.builtin.items()}
+_UNKNOWN = object()
+_OF_ALL_METHODS = {"seed", "order", "cluster_ids"}
 
 
 def repartition(
@@ -113,11 +114,18 @@ def recorded_options(meta: FolderMeta) -> dict[str, Any]:
         if "seed_type" in options:
             options["seeds"] = (options.pop("seed_type"), None)
         if "base" in options:
-            options["base"] = _METHOD_OF.get(str(options["base"]), options["base"])
+            options["base"] = _METHOD_OF.get(str(options["base"]), _UNKNOWN)
         if isinstance(options["num_neighbors"], dict):
             names = {" ".join(t.name): t.name for t in meta.edge_types}
             hops = options["num_neighbors"].items()
             options["num_neighbors"] = {names.get(key, key): value for key, value in hops}
+    unknown = sorted(options.keys() - options_of(method) - _OF_ALL_METHODS)
+    unknown += [key for key, value in options.items() if value is _UNKNOWN]
+    if unknown:
+        raise ValueError(
+            f"the folder was made by {name} with {shown(unknown)}, which cannot be repeated: name "
+            "a method (--method)"
+        )
     return {"method": method, **options}
 
 

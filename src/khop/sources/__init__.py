@@ -1,7 +1,9 @@
 """Graphs as others store them, as `khop.partition.GraphSource`s: what `khop partition` reads.
 
-`read` finds out which layout a SOURCE argument names. One module reads each layout:
+`base` has the interface of a layout, `read` the table of all, and finds the one that a SOURCE
+argument names. One module reads each layout:
 
+- `debian`: the graphs that come with khop
 - `directory`: a folder of arrays or tables, and a single .npz file
 - `saved`: a PyG object in a file of `torch.save`
 - `ogb_raw`, `ogb_package`: data sets of OGB, as they are downloaded; those that OGB's package reads
@@ -17,7 +19,8 @@ with the same `Scratch` folder nothing is unpacked twice. Any process; torch is 
 its own files.
 """
 
+from khop.sources.base import Source
 from khop.sources.read import read_source
 from khop.sources.scratch import Scratch
 
-__all__ = ["Scratch", "read_source"]
+__all__ = ["Scratch", "Source", "read_source"]

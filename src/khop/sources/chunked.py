@@ -24,6 +24,7 @@ from khop.data.arrays import check_count
 from khop.data.files import check_regular, load_npy
 from khop.log import shown
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.sources.base import Source
 from khop.sources.columns import attribute, edge_type_of, edges_of, joined_attribute, joined_edges
 from khop.sources.scratch import Scratch
 from khop.sources.tables import read_rows
@@ -34,6 +35,24 @@ METADATA = "metadata.json"
 # No description of a graph is longer; JSON takes several times as much memory.
 _MOST_BYTES = 64 << 20
 _FORMATS = ("csv", "parquet", "numpy")
+
+
+class Chunked(Source):
+    """DGL's chunked format: a metadata.json, or its folder."""
+
+    paths = METADATA
+    about = "a graph in DGL's chunked format (CSV, Parquet or NumPy, any number of files)"
+    unpacked = "CSV, Parquet"
+
+    def matches(self, spec: str) -> bool:
+        """Return True for a file of this name, and for a folder that has one."""
+        path = Path(spec)
+        return (path.name == METADATA and path.is_file()) or (path / METADATA).exists()
+
+    def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
+        """See `read_chunked`."""
+        path = Path(spec)
+        return read_chunked(path / METADATA if path.is_dir() else path, scratch)
 
 
 def read_chunked(path: Path, scratch: Scratch) -> GraphSource:

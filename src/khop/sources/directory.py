@@ -11,6 +11,7 @@ from pathlib import Path
 from khop.data import Feature
 from khop.data.files import load_npy
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.sources.base import Source
 from khop.sources.columns import (
     attribute,
     count_nodes,
@@ -29,6 +30,51 @@ _EDGES, _NODES = "edges", "nodes"
 _KINDS = (".npy", *TABLES)
 # What writers of data sets leave beside the parts, such as _SUCCESS and .part-0.parquet.crc.
 _NO_PARTS = ("_", ".")
+
+
+class Directory(Source):
+    """A folder of arrays and tables."""
+
+    paths = "DIRECTORY"
+    about = (
+        "one of the above, or `edge_index.npy` ([2, E] or [E, 2]), `edges.csv`, `.csv.gz` or "
+        "`.parquet` (columns `src` and `dst`, or the first two; further columns become edge "
+        "attributes), or several such files in a folder `edges`; `nodes.csv` and so on hold node "
+        "attributes. Of `.npy` files `edge_*.npy` are edge attributes, all others (`x.npy`, "
+        "`y.npy`, `train_mask.npy`) node attributes, also in shards (`x-00000-of-00002.npy`). "
+        "Mapped, not read, so that it may be larger than memory"
+    )
+    unpacked = "tables"
+
+    def matches(self, spec: str) -> bool:
+        """Return True for any folder, and for a file of one, which `read` refuses with advice."""
+        path = Path(spec)
+        return path.is_dir() or (path.is_file() and path.name.endswith(_KINDS))
+
+    def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
+        """See `read_directory`."""
+        if not Path(spec).is_dir():
+            raise ValueError(
+                f"'{spec}' is a file of a graph, not the graph: name the folder that it is in, "
+                "where edges are called edge_index.npy, edges.csv or edges.parquet"
+            )
+        return read_directory(Path(spec), scratch)
+
+
+class NpzFile(Source):
+    """Arrays in a file of `numpy.savez`."""
+
+    paths = "FILE.npz"
+    about = "arrays as in a DIRECTORY, and `num_nodes`"
+    unpacked = "what is deflated; stored arrays are mapped within the file"
+
+    def matches(self, spec: str) -> bool:
+        """Return True for a file of this suffix."""
+        return Path(spec).suffix == ".npz" and Path(spec).is_file()
+
+    def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
+        """See `read_npz`."""
+        return read_npz(Path(spec), scratch)
 
 
 def read_directory(folder: Path, scratch: Scratch) -> GraphSource:

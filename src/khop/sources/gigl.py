@@ -31,17 +31,38 @@ from khop.data.files import check_regular
 from khop.data.joined import TakenFeature
 from khop.log import shown
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.sources.base import Source
 from khop.sources.columns import attribute, ids_of, shards
 from khop.sources.scratch import Scratch
 from khop.sources.tables import package_for
 from khop.sources.tfrecords import read_examples
 from khop.typing import EDGE, NODE, EdgeType
 
-SUFFIXES = (".yaml", ".yml")
+_SUFFIXES = (".yaml", ".yml")
 _RECORDS = (".tfrecord", ".tfrecord.gz")
 # No configuration is longer, nor a text in it. PyYAML reads some 100 kB a second.
 _MOST_BYTES = 1 << 20
 _MOST_TEXT = 1 << 14
+
+
+class Gigl(Source):
+    """Output of GiGL's data preprocessor."""
+
+    paths = "FILE.yaml"
+    about = (
+        "a frozen task configuration of GiGL, and the TFRecords of nodes and of edges that it "
+        "names, on this machine; features of a type become one `x` (`edge_attr`), labels `y`. "
+        "Links that supervise, and quantised features, are not read"
+    )
+    unpacked = "all"
+
+    def matches(self, spec: str) -> bool:
+        """Return True for a file of YAML."""
+        return Path(spec).suffix in _SUFFIXES and Path(spec).is_file()
+
+    def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
+        """See `read_gigl`."""
+        return read_gigl(Path(spec), scratch)
 
 
 def read_gigl(path: Path, scratch: Scratch) -> GraphSource:

@@ -20,6 +20,7 @@ import numpy as np
 
 from khop.data.files import check_regular, load_npy
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.sources.base import Source
 from khop.sources.columns import attribute, edge_type_of, edges_of, flat_labels, mask_between
 from khop.sources.scratch import Scratch, identity
 from khop.typing import EDGE, NODE, Array
@@ -36,6 +37,29 @@ COUNTS = {
 # Papers with one of the 19 labels, where those are not all.
 LABELLED = {"full": 227_130_858}
 _LABELS = {"node_label_19": "y", "node_label_2K": "y_2K"}
+
+
+class Igb(Source):
+    """IGB's data sets, by name or as folders."""
+
+    names = ("igb:SIZE", "igbh:SIZE")
+    paths = "a folder with `processed/`"
+    about = (
+        "IGB's papers alone, or all its types (`igbh`), in `--root`; *large* and *full* have "
+        "arrays without a header, whose shape is known"
+    )
+    unpacked = "labels, masks"
+
+    def matches(self, spec: str) -> bool:
+        """Return True for the data sets' names, and for the folder of one."""
+        return spec.startswith(("igb:", "igbh:")) or is_igb(Path(spec))
+
+    def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
+        """See `read_igb`."""
+        kind, _, size = spec.partition(":")
+        if kind in ("igb", "igbh"):
+            return read_igb(root / size, scratch, heterogeneous=kind == "igbh")
+        return read_igb(Path(spec), scratch)
 
 
 def is_igb(folder: Path) -> bool:

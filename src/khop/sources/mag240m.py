@@ -19,15 +19,36 @@ import numpy as np
 
 from khop.data.files import load_npy
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.sources.base import Source
 from khop.sources.columns import attribute, edge_type_of, edges_of, flat_labels, mask_of
 from khop.sources.scratch import Scratch, identity
 from khop.sources.torch_files import load_numbers
 from khop.typing import EdgeType
 
-FOLDER = "mag240m_kddcup2021"
+_FOLDER = "mag240m_kddcup2021"
 
 _LABELLED = "paper"
 _ATTRS = {"node_feat": "x", "node_year": "year"}
+
+
+class Mag240m(Source):
+    """OGB-LSC's MAG240M, by name or as a folder."""
+
+    names = ("ogb:mag240m",)
+    paths = "its folder"
+    about = (
+        "OGB-LSC's MAG240M, in `--root`: types, features in float16, `year`, labels, masks; masks "
+        "come from its split"
+    )
+    unpacked = "labels, masks"
+
+    def matches(self, spec: str) -> bool:
+        """Return True for the data set's name, and for its folder."""
+        return spec in self.names or is_mag240m(Path(spec))
+
+    def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
+        """See `read_mag240m`."""
+        return read_mag240m(root / _FOLDER if spec in self.names else Path(spec), scratch)
 
 
 def is_mag240m(folder: Path) -> bool:

@@ -22,8 +22,10 @@ import numpy as np
 
 from khop.data.files import check_regular
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.sources.base import Source
 from khop.sources.columns import attribute, edge_type_of, edges_of, flat_labels, ids_of, mask_of
 from khop.sources.npz import Npz
+from khop.sources.ogb_package import read_with_ogb
 from khop.sources.scratch import Scratch, identity
 from khop.sources.tables import read_columns, read_rows
 from khop.sources.torch_files import load_numbers
@@ -36,6 +38,34 @@ _SPLITS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
 # Files of a layout that all others lack.
 _MARKS = ("data.npz", "edge.csv.gz", "edge_index_dict.npz", "num-node-dict.csv.gz")
 _GZ = ".csv.gz"
+
+
+class Ogb(Source):
+    """OGB's node property prediction data sets, by name or as folders."""
+
+    names = ("ogb:NAME",)
+    paths = "the folder of a data set"
+    about = (
+        "an OGB node property prediction data set, such as `ogb:ogbn-arxiv` or `ogb:ogbn-mag`, as "
+        "it is downloaded (`raw/`, `split/`); masks come from its split. `--root` is the folder "
+        "that holds it, or will: without a download OGB's package makes one; for a data set of "
+        "your own, made with `ogb.io.DatasetSaver`, the folder with its `meta_dict.pt`"
+    )
+    unpacked = "text (`.csv.gz`) and deflated arrays"
+
+    def matches(self, spec: str) -> bool:
+        """Return True for the data sets' names, and for the folder of one."""
+        return spec.startswith("ogb:") or is_ogb(Path(spec))
+
+    def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
+        """Read a data set; OGB's package downloads a named one that is not there."""
+        if not spec.startswith("ogb:"):
+            return read_ogb_raw(Path(spec), scratch)
+        name = spec.removeprefix("ogb:")
+        stored = find_ogb(name, root)
+        if stored is None:
+            return GraphSource.from_data(read_with_ogb(name, root))
+        return read_ogb_raw(stored, scratch)
 
 
 def find_ogb(name: str, root: Path) -> Path | None:

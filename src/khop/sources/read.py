@@ -1,24 +1,43 @@
-"""`read_source`: which layout a SOURCE argument names, and its reader."""
+"""`read_source`: the layout that a SOURCE argument names, and its reader."""
 
 from __future__ import annotations
 
 import difflib
+import textwrap
 from pathlib import Path
+from typing import Any
 
 from khop.partition.source import GraphSource
-from khop.sources.chunked import METADATA, read_chunked
-from khop.sources.directory import read_directory, read_npz
-from khop.sources.gigl import SUFFIXES, read_gigl
-from khop.sources.igb import is_igb, read_igb
-from khop.sources.mag240m import FOLDER, is_mag240m, read_mag240m
-from khop.sources.ogb_package import read_with_ogb
-from khop.sources.ogb_raw import find_ogb, is_ogb, read_ogb_raw
-from khop.sources.saved import read_saved
+from khop.plugins import Registry, instance_of
+from khop.sources.base import Source
+from khop.sources.chunked import Chunked
+from khop.sources.debian import Debian, DebianHetero
+from khop.sources.directory import Directory, NpzFile
+from khop.sources.gigl import Gigl
+from khop.sources.igb import Igb
+from khop.sources.mag240m import Mag240m
+from khop.sources.ogb_raw import Ogb
+from khop.sources.saved import SavedData
 from khop.sources.scratch import Scratch
-from khop.sources.symmetrized import symmetrized
-from khop.sources.tables import TABLES
 
-_DEBIAN = ("debian", "debian-hetero")
+LAYOUTS: Registry[Source] = Registry(
+    "khop.sources",
+    {
+        "debian": Debian(),
+        "debian-hetero": DebianHetero(),
+        "mag240m": Mag240m(),
+        "ogb": Ogb(),
+        "igb": Igb(),
+        "chunked": Chunked(),
+        "gigl": Gigl(),
+        "npz": NpzFile(),
+        "directory": Directory(),
+        "saved": SavedData(),
+    },
+    instance_of(Source),
+    "layout",
+)
+"""All layouts. Of the built-in ones the first that matches reads a SOURCE argument."""
 
 
 def read_source(
@@ -26,91 +45,76 @@ def read_source(
     root: str = "dataset",
     undirected: bool = False,
     scratch: Scratch | None = None,
+    layout: str | Source | type[Source] | None = None,
 ) -> GraphSource:
     """Read the graph that a SOURCE argument names.
 
     Files stay mapped: what partitioning takes of them it reads in pieces.
 
     Args:
-        spec: 'debian', 'debian-hetero', 'ogb:NAME', 'igb:SIZE', 'igbh:SIZE', a file saved by
-            `torch.save` or `numpy.savez`, a metadata.json, GiGL's configuration (.yaml), or a
-            folder; see `khop partition
-            --help`.
-        root: folder of data sets of OGB and IGB.
+        spec: 'debian', 'ogb:NAME', a file or a folder, and so on: `khop partition --help` has the
+            list. 'NAME:REST' of an installed package's layout NAME (group `khop.sources`).
+        root: folder of data sets that are named, OGB's and IGB's; default: 'dataset'.
         undirected: add the reverse of every edge.
         scratch: where compressed files and text are unpacked. If None, in memory.
+        layout: the layout: a name of the list, one of an installed package, 'package:Class', or a
+            `Source`. If None, the first of khop's own that matches.
 
     Raises:
         FileNotFoundError: there is no such source.
-        ValueError, TypeError: it cannot be read as a graph; the message says why.
+        ValueError, TypeError: it cannot be read as a graph, or no layout has this name; the message
+            says why.
+        PluginError: the layout cannot be imported.
 
     Example:
         >>> np.savez(path / "graph.npz", edge_index=[[0, 1], [1, 2]], x=np.zeros((3, 2)))
         >>> read_source(str(path / "graph.npz")).nodes["node"].count
         3
     """
-    if spec in _DEBIAN:
-        from khop.datasets import DebianPackages, DebianPackagesHetero
+    source = find_layout(spec, layout)
+    read = source.read_undirected if undirected else source.read
+    graph = read(spec, Scratch() if scratch is None else scratch, Path(root))
+    if not isinstance(graph, GraphSource):
+        raise TypeError(
+            f"{type(source).__qualname__}.read must return a khop.partition.GraphSource (got "
+            f"'{type(graph).__name__}')"
+        )
+    return graph
 
-        dataset = DebianPackages if spec == "debian" else DebianPackagesHetero
-        return GraphSource.from_data(dataset(undirected=undirected)[0])
-    scratch = Scratch() if scratch is None else scratch
-    source = _read(spec, Path(root), scratch)
-    return symmetrized(source, scratch) if undirected else source
 
-
-def _read(spec: str, root: Path, scratch: Scratch) -> GraphSource:
-    kind, _, name = spec.partition(":")
-    path = Path(spec)
-    if kind == "ogb":
-        return _read_ogb(name, root, scratch)
-    if kind in ("igb", "igbh"):
-        return read_igb(root / name, scratch, heterogeneous=kind == "igbh")
-    if path.is_dir():
-        return _read_folder(path, scratch)
-    if path.is_file():
-        return _read_file(path, scratch)
-    close = difflib.get_close_matches(spec, _DEBIAN, n=1)
+def find_layout(spec: str, layout: Any = None) -> Source:
+    """Return the layout of a SOURCE argument; arguments and errors as of `read_source`."""
+    if layout is not None:
+        source = LAYOUTS.checked(layout)
+        if not source.matches(spec):
+            raise ValueError(
+                f"layout {layout if isinstance(layout, str) else type(source).__qualname__} does "
+                f"not read '{spec}'" + (f": it reads {source.form()}" if source.form() else "")
+            )
+        return source
+    for source in LAYOUTS.builtin.values():
+        if source.matches(spec):
+            return source
+    scheme, separator, _ = spec.partition(":")
+    if separator and scheme in LAYOUTS.installed():
+        return find_layout(spec, scheme)
+    named = [name for source in LAYOUTS.builtin.values() for name in source.names]
+    close = difflib.get_close_matches(spec, named, n=1)
     meant = f"did you mean '{close[0]}'? " if close else ""
+    named += [f"{name}:..." for name in LAYOUTS.installed()]
     raise FileNotFoundError(
-        f"'{spec}' does not exist: {meant}a source is a file or a folder, or one of debian, "
-        "debian-hetero, ogb:NAME, igb:SIZE, igbh:SIZE (khop partition --help lists all)"
+        f"'{spec}' does not exist: {meant}a source is a file or a folder, or one of "
+        f"{', '.join(named)} (khop partition --help lists all)"
     )
 
 
-def _read_ogb(name: str, root: Path, scratch: Scratch) -> GraphSource:
-    """Read a data set of OGB, which its package downloads if it is not there."""
-    if name == "mag240m":
-        return read_mag240m(root / FOLDER, scratch)
-    stored = find_ogb(name, root)
-    if stored is None:
-        return GraphSource.from_data(read_with_ogb(name, root))
-    return read_ogb_raw(stored, scratch)
-
-
-def _read_folder(folder: Path, scratch: Scratch) -> GraphSource:
-    """Read a folder; which layout it has, a file or folder in it tells."""
-    if is_ogb(folder):
-        return read_ogb_raw(folder, scratch)
-    if is_mag240m(folder):
-        return read_mag240m(folder, scratch)
-    if is_igb(folder):
-        return read_igb(folder, scratch)
-    if (folder / METADATA).exists():
-        return read_chunked(folder / METADATA, scratch)
-    return read_directory(folder, scratch)
-
-
-def _read_file(path: Path, scratch: Scratch) -> GraphSource:
-    if path.name == METADATA:
-        return read_chunked(path, scratch)
-    if path.suffix in SUFFIXES:
-        return read_gigl(path, scratch)
-    if path.suffix == ".npz":
-        return read_npz(path, scratch)
-    if path.name.endswith((*TABLES, ".npy")):
-        raise ValueError(
-            f"'{path}' is a file of a graph, not the graph: name the folder that it is in, where "
-            "edges are called edge_index.npy, edges.csv or edges.parquet"
-        )
-    return GraphSource.from_data(read_saved(path))
+def listing(form_width: int = 14, width: int = 98) -> str:
+    """Return lines of text that list khop's own layouts, as in `khop partition --help`."""
+    lines, indent = [], " " * (form_width + 2)
+    for source in LAYOUTS.builtin.values():
+        form = source.form().replace("`", "")
+        about = textwrap.wrap(source.about.replace("`", ""), width - len(indent))
+        has_room = len(form) < form_width
+        lines.append(f"  {form:<{form_width}}{about.pop(0)}" if has_room else f"  {form}")
+        lines += [indent + line for line in about]
+    return "\n".join(lines)

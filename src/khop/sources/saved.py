@@ -12,8 +12,31 @@ from pathlib import Path
 from typing import Any
 
 from khop.data.files import check_regular, load_torch
+from khop.partition.source import GraphSource
 from khop.safe_versions import check_torch
+from khop.sources.base import Source
+from khop.sources.scratch import Scratch
 from khop.sources.torch_files import INSTEAD, containers_admitted, reason_of
+
+
+class SavedData(Source):
+    """A PyG object in a file of `torch.save`."""
+
+    paths = "FILE.pt"
+    about = (
+        "a PyG `Data`, `HeteroData` or `Batch` of `torch.save`, or its `to_dict()`; read without "
+        "running its pickle, by torch 2.10 or later"
+    )
+    unpacked = "read as a whole"
+    is_whole = True
+
+    def matches(self, spec: str) -> bool:
+        """Return True for any file: what is no file of torch.save, `read` refuses."""
+        return Path(spec).is_file()
+
+    def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
+        """See `read_saved`."""
+        return GraphSource.from_data(read_saved(Path(spec)))
 
 
 def read_saved(path: Path) -> Any:

@@ -2,10 +2,11 @@
 
 Runs in trainers. Imports no torch.
 
-The innermost launcher counts, since one may start another: a Slurm step of one task on each node
-starts torchrun there, or the daemons of mpirun, and their children inherit the daemon's Slurm
-variables. The order: torchrun (RANK and WORLD_SIZE, which users set by hand, too), mpirun, a Slurm
-step.
+`CLUSTERS` has the launchers in the order in which they are asked. The innermost launcher counts,
+since one may start another: a Slurm step of one task on each node starts torchrun there, or the
+daemons of mpirun, and their children inherit the daemon's Slurm variables. The order: torchrun
+(RANK and WORLD_SIZE, which users set by hand, too), mpirun, a Slurm step. A user's own is asked
+where it is named, alone.
 
 A process never becomes a single trainer by mistake: variables that show several processes, but give
 no rank or no address, are an error. So is a job of several tasks outside of a step, where Slurm
@@ -16,12 +17,16 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from khop.errors import RendezvousError
+from khop.plugins import Registry, instance_of
 
 TORCH = "torch.distributed"
+VARIABLE = "KHOP_CLUSTER_ENVIRONMENT"
+"""Environment variable with which a user names a cluster environment."""
 TORCHRUN = "the environment (RANK, WORLD_SIZE)"
 """Launcher of a process with RANK and WORLD_SIZE, from torchrun or set by hand."""
 
@@ -46,6 +51,10 @@ class Place(NamedTuple):
         master: host of process 0; None if unknown.
         port: port at which process 0 may listen; None if unknown.
         job: unique name of the job if the port is computed: another job may listen there.
+
+    Example:
+        >>> Place("my scheduler", rank=1, world_size=4, master="node0").port is None
+        True
     """
 
     launcher: str
@@ -56,6 +65,35 @@ class Place(NamedTuple):
     job: str | None = None
 
 
+class ClusterEnvironment(ABC):
+    """Base of launchers: what a trainer knows from the program that started it.
+
+    khop makes an instance without arguments. Users name their own:
+    `init_worker_group(cluster_environment=)` or the environment variable
+    KHOP_CLUSTER_ENVIRONMENT, by 'package:Class', or by the name that an installed package gives it
+    (group `khop.cluster_environments`).
+
+    Example:
+        >>> class Alone(ClusterEnvironment):
+        ...     def detect(self, environment): return Place("nobody", 0, 1)
+        >>> init_worker_group(cluster_environment=Alone).world_size
+        1
+    """
+
+    @abstractmethod
+    def detect(self, environment: Mapping[str, str]) -> Place | None:
+        """Return the place of this process; None if this launcher has not started it.
+
+        Runs before torch.distributed is initialised.
+
+        Args:
+            environment: the process's environment variables.
+
+        Raises:
+            RendezvousError: the variables are incomplete; the message has the remedy.
+        """
+
+
 def with_master(place: Place, environment: Mapping[str, str] = os.environ) -> Place:
     """Return the place with MASTER_ADDR and MASTER_PORT applied; they hold for all launchers."""
     port = _integer(environment, "MASTER_PORT")
@@ -64,7 +102,9 @@ def with_master(place: Place, environment: Mapping[str, str] = os.environ) -> Pl
     return place._replace(master=environment.get("MASTER_ADDR") or place.master)
 
 
-def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:
+def find_place(
+    environment: Mapping[str, str] = os.environ, cluster_environment: Any = None
+) -> Place | None:
     """Return the place that the launcher gave this process; None if no launcher is detected.
 
     MASTER_ADDR and MASTER_PORT hold for all launchers. In a Slurm step the first defaults to the
@@ -73,12 +113,21 @@ def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:
 
     Args:
         environment: the variables.
+        cluster_environment: the only launcher to ask: a `ClusterEnvironment`, its class, or a name
+            of one. If None, the one that KHOP_CLUSTER_ENVIRONMENT names, else all in their order.
 
     Raises:
-        RendezvousError: the variables are incomplete or contradict each other; the message has the
-            remedy.
+        RendezvousError: the variables are incomplete or contradict each other, or the launcher that
+            was named has not started this process; the message has the remedy.
+        ValueError, TypeError, PluginError: no cluster environment has this name, or it cannot be
+            used.
     """
-    place = _of_torchrun(environment) or _of_mpi(environment) or _of_slurm(environment)
+    named = cluster_environment or environment.get(VARIABLE)
+    if named is None or named == "":
+        places = (cluster.detect(environment) for cluster in CLUSTERS.builtin.values())
+        place = next((place for place in places if place is not None), None)
+    else:
+        place = _place_by(named, environment)
     _check_half_pair(environment, place)
     if place is None:
         return None
@@ -90,11 +139,33 @@ def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:
     return with_master(place, environment)
 
 
-def _of_torchrun(environment: Mapping[str, str]) -> Place | None:
-    rank, world_size = (_integer(environment, name) for name in ("RANK", "WORLD_SIZE"))
-    if rank is None or world_size is None:
-        return None
-    return Place(TORCHRUN, rank, world_size)
+def _place_by(named: Any, environment: Mapping[str, str]) -> Place:
+    """Return this process's place as the cluster environment that the user named gives it."""
+    cluster = CLUSTERS.checked(named)
+    place = cluster.detect(environment)
+    name = named if isinstance(named, str) else type(cluster).__qualname__
+    if place is None:
+        raise RendezvousError(
+            f"the cluster environment {name} has not started this process: start it by that "
+            f"launcher, or leave cluster_environment= and {VARIABLE} out"
+        )
+    if not isinstance(place, Place) or not all(isinstance(n, int) for n in place[1:3]):
+        raise TypeError(
+            f"detect of the cluster environment {name} must return a khop.distributed.Place with "
+            f"rank and world size (got {place!r:.200})"
+        )
+    return place
+
+
+class Torchrun(ClusterEnvironment):
+    """RANK and WORLD_SIZE, of torchrun or set by hand."""
+
+    def detect(self, environment: Mapping[str, str]) -> Place | None:
+        """See `ClusterEnvironment`."""
+        rank, world_size = (_integer(environment, name) for name in ("RANK", "WORLD_SIZE"))
+        if rank is None or world_size is None:
+            return None
+        return Place(TORCHRUN, rank, world_size)
 
 
 def _check_half_pair(environment: Mapping[str, str], place: Place | None) -> None:
@@ -111,6 +182,31 @@ def _check_half_pair(environment: Mapping[str, str], place: Place | None) -> Non
                 f"{name} is {value}, but {place.launcher} says {expected}: set {missing}, too, or "
                 "neither"
             )
+
+
+class Mpi(ClusterEnvironment):
+    """Processes of mpirun, and of `srun --mpi`."""
+
+    def detect(self, environment: Mapping[str, str]) -> Place | None:
+        """See `ClusterEnvironment`."""
+        return _of_mpi(environment)
+
+
+class Slurm(ClusterEnvironment):
+    """Tasks of a step of Slurm."""
+
+    def detect(self, environment: Mapping[str, str]) -> Place | None:
+        """See `ClusterEnvironment`."""
+        return _of_slurm(environment)
+
+
+CLUSTERS: Registry[ClusterEnvironment] = Registry(
+    "khop.cluster_environments",
+    {"torchrun": Torchrun(), "mpi": Mpi(), "slurm": Slurm()},
+    instance_of(ClusterEnvironment),
+    "cluster environment",
+)
+"""All launchers. The built-in ones are asked in this order."""
 
 
 def _of_mpi(environment: Mapping[str, str]) -> Place | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import Any
 
 import torch.distributed as dist
 
@@ -18,7 +19,14 @@ from khop.distributed.job.context import (
     set_context,
 )
 from khop.distributed.job.generation import establish_generation
-from khop.distributed.job.launch_environment import TORCH, TORCHRUN, Place, find_place, with_master
+from khop.distributed.job.launch_environment import (
+    TORCH,
+    TORCHRUN,
+    ClusterEnvironment,
+    Place,
+    find_place,
+    with_master,
+)
 from khop.distributed.job.rendezvous import StoreRendezvous, job_store
 from khop.distributed.processes.hosts import host_address
 from khop.errors import RendezvousError
@@ -35,6 +43,7 @@ def init_worker_group(
     host: str | None = None,
     insecure: bool = False,
     timeout: float = 60.0,
+    cluster_environment: str | ClusterEnvironment | type[ClusterEnvironment] | None = None,
 ) -> WorkerContext:
     """Make this process a trainer of a group, and wait for the other trainers.
 
@@ -59,12 +68,18 @@ def init_worker_group(
         insecure: send data between machines unencrypted, and accept any connection. For closed
             networks only: CURVE costs a multiple of the time on the wire.
         timeout: seconds to wait for other trainers.
+        cluster_environment: the launcher that gives rank and world size, if torch.distributed and
+            the arguments do not: 'torchrun', 'mpi', 'slurm', or your own, see `ClusterEnvironment`.
+            If None, the one that the environment variable KHOP_CLUSTER_ENVIRONMENT names, else the
+            first that has started this process.
 
     Returns:
         The context, which `get_context` returns from now on.
 
     Raises:
-        ValueError: a world size and rank that contradict each other or torch.distributed.
+        ValueError: a world size and rank that contradict each other or torch.distributed; no
+            cluster environment has this name.
+        PluginError: the cluster environment cannot be imported.
         RendezvousError: the job's store cannot be reached, or trainers did not come in time; a
             launcher's variables contradict each other, or give several trainers but not the rank of
             this one.
@@ -75,7 +90,7 @@ def init_worker_group(
         (0, 1)
         >>> shutdown_worker_group()
     """
-    place = _place(world_size, rank)
+    place = _place(world_size, rank, cluster_environment)
     world_size, rank = place.world_size, place.rank
     group_name = group_name or _DEFAULT_GROUP
     joined = _joined_context()
@@ -152,12 +167,15 @@ def _joined_context() -> WorkerContext | None:
     return context
 
 
-def _place(world_size: int | None, rank: int | None) -> Place:
+def _place(world_size: int | None, rank: int | None, cluster_environment: Any) -> Place:
     """Return this process's place: of torch.distributed, else the caller, else the launcher."""
     if (world_size is None) != (rank is None):
         raise ValueError("give both world_size and rank, or neither")
     if world_size is None or rank is None:
-        return _joined_place() or find_place() or Place("nothing", 0, 1)
+        launched = _joined_place() or find_place(cluster_environment=cluster_environment)
+        return launched or Place("nothing", 0, 1)
+    if cluster_environment is not None:
+        raise ValueError("give cluster_environment, or world_size and rank, not both")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not one of {world_size} trainers (0 to {world_size - 1})")
     place = _joined_place()

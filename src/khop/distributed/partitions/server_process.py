@@ -21,6 +21,7 @@ from khop.distributed.processes.child import ChildProcess
 from khop.distributed.processes.socket_files import remove_socket, socket_folder
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.protocol import wait_until_ready
+from khop.distributed.rpc.transport import transport_of
 from khop.errors import RendezvousError
 
 
@@ -93,6 +94,7 @@ class PartitionServerProcess:
             "ipc": addresses.get("ipc"),
             "tcp": addresses.get("tcp"),
             "key": self._server_key,
+            "own": addresses.get("own"),
         }
         return self.announcement != before
 
@@ -120,7 +122,14 @@ class PartitionServerProcess:
 
 
 def announced_endpoint(announcement: Mapping[str, Any], is_near: bool) -> Endpoint:
-    """Return the endpoint in a trainer's announcement, for this machine (`is_near`) or another."""
+    """Return the endpoint in a trainer's announcement, for this machine (`is_near`) or another.
+
+    It is that of the transport which this process's user has named, if the server has it, too.
+    """
+    own = announcement.get("own")
+    transport = transport_of(own)
+    if transport is not None and (is_near or transport.reaches_other_machines):
+        return Endpoint(str(own))
     if is_near:
         return Endpoint(announcement["ipc"])
     return Endpoint(announcement["tcp"], announcement["key"])

@@ -103,9 +103,14 @@ def lines_path(path: str) -> str:
     return str(Path(path).with_name("lines"))
 
 
+def own_path(path: str) -> str:
+    """Return the path of a partition server's file for a user's own transport, next to `path`."""
+    return str(Path(path).with_name("own"))
+
+
 def remove_socket(path: str) -> None:
     """Remove a server's socket files and their folder, if still there."""
-    for file in (path, lines_path(path)):
+    for file in (path, lines_path(path), own_path(path)):
         with contextlib.suppress(OSError):
             Path(file).unlink()
     with contextlib.suppress(OSError):

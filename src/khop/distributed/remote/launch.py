@@ -137,7 +137,8 @@ def init_server(
         insecure: listen elsewhere without keys. For closed networks only.
         host: address at which others reach this server. If None: that of the route to
             `master_addr`.
-        methods: modules of sampling methods of your own that clients may use: 'my_package.methods'.
+        methods: modules of sampling methods of your own that clients may use: 'my_package.methods';
+            or names that installed packages give to theirs (group `khop.methods`).
             The server imports these, and nothing that a client names.
 
     Returns:

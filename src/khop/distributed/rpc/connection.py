@@ -1,10 +1,9 @@
 """A connection to one server of any kind, made again whenever it is lost. Imports no torch.
 
-Samplers, trainers, receivers and graph servers use it. A monitor reports when the connection is up
-and when it is lost, and heartbeats detect half-open ones. Requests in flight are lost with a
-connection: the caller sends them again when `pump` reports that it is up (`pending` keeps them).
-Messages are dropped while it is down, so none is delivered late, to a server that was restarted
-meanwhile: ZeroMQ would queue them, so each connection has a socket of its own.
+Samplers, trainers, receivers and graph servers use it. What carries messages is a `Channel`, of
+ZeroMQ or of a transport of the user's own. Requests in flight are lost with a connection: the
+caller sends them again when `pump` reports that it is up (`pending` keeps them). Messages are
+dropped while it is down, so none is delivered late, to a server that was restarted meanwhile.
 
 The next connection is made after a pause, which doubles while connections bring no message. A
 handshake that fails counts as such a connection: ZeroMQ itself never tries again after some.
@@ -13,7 +12,6 @@ handshake that fails counts as such a connection: ZeroMQ itself never tries agai
 from __future__ import annotations
 
 import contextlib
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -23,29 +21,17 @@ import zmq
 
 from khop.channel.message import unpack
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
-from khop.distributed.rpc.limits import ENVELOPE_BYTES
+from khop.distributed.rpc.transport import LOST, REFUSED_KEY, UP, Channel, transport_of
+from khop.distributed.rpc.zmq_channel import ZmqChannel
 from khop.errors import ProtocolError
 from khop.typing import Array
 
-_EVENTS = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
-# Format of a monitor's events; zmq.utils.monitor reads the same, but imports asyncio.
-_EVENT = struct.Struct("=Hi")
-_HEARTBEAT_MS = 1000
-_HEARTBEAT_TIMEOUT_MS = 3000
-_CONNECT_TIMEOUT_MS = 1000
-# Limit of a handshake, for a server that is stopped or cut off in the middle of one.
-_HANDSHAKE_MS = 3000
-_RECONNECT_MS = 50, 500
 # Pause, in seconds, before a connection that brought nothing is made again; doubles each time.
 _MIN_PAUSE = 0.05
 _MAX_PAUSE = 2.0
-_LINGER_MS = 500
+# Longest pause where nothing listens, which is known at once: the server is being started.
+_RETRY_PAUSE = 0.25
+_LINGER_SECONDS = 0.5
 # Messages received in one call, so that other connections are read, too.
 _MOST_AT_ONCE = 256
 
@@ -54,7 +40,7 @@ class Connection:
     """A connection to one server, for one thread.
 
     Args:
-        context: context of the sockets.
+        context: context of ZeroMQ's sockets.
         credentials: keys of this process; needed for endpoints with a server key.
         endpoint: address and key of the server. If None, it is not known yet: see `relocate`.
         clock: source of time, in seconds, for tests.
@@ -81,8 +67,8 @@ class Connection:
         self._clock = clock
         self._context = context
         self._credentials = credentials
-        self._socket: zmq.Socket[bytes] | None = None
-        self._monitor: zmq.Socket[bytes] | None = None
+        self._channel: Channel | None = None
+        self._sockets: list[Any] = []
         self.endpoint: Endpoint | None = None
         self.lost_since: float | None = clock()
         self.last_message_at = 0.0
@@ -90,11 +76,11 @@ class Connection:
         self.final: str | None = None
         self.has_returned = False
         self._has_been_up = False
-        self._unread: deque[list[zmq.Frame]] = deque()
+        self._unread: deque[list[Any]] = deque()
         self._pause = _MIN_PAUSE
         self._connect_at = 0.0
         self._up_since = 0.0
-        self._lingers = False
+        self._is_broken = False
         if endpoint is not None:
             self.relocate(endpoint)
 
@@ -129,35 +115,40 @@ class Connection:
         # Not pump(): its caller must get the report that the connection is up.
         self._connect(endpoint)
 
-    def sockets(self) -> list[zmq.Socket[bytes]]:
-        """Return the sockets to poll before `pump` and `receive`. They change with connections."""
-        return [s for s in (self._socket, self._monitor) if s is not None]
+    def sockets(self) -> list[Any]:
+        """Return what to poll before `pump` and `receive`. It changes with connections."""
+        return self._sockets
 
     def pump(self) -> bool:
         """Process connection events, and reconnect; return whether the connection just came up."""
-        if self._socket is None and self.endpoint is not None:
+        if self._is_broken:
+            self._drop()
+        if self._channel is None and self.endpoint is not None:
             if self._clock() < self._connect_at:
                 return False
             self._connect(self.endpoint)
-        came_up = False
-        while self._monitor is not None and self._monitor.poll(0):
-            event = _EVENT.unpack(self._monitor.recv_multipart()[0])[0]
+        channel, came_up = self._channel, False
+        if channel is None:
+            return False
+        for event in channel.events():
             came_up = self._take_event(event) or came_up
+            if self._channel is not channel:
+                break
         return came_up and self.is_up
 
-    def _take_event(self, event: int) -> bool:
-        """Process an event of the monitor; return whether the connection is up by it."""
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+    def _take_event(self, event: str) -> bool:
+        """Process an event of the channel; return whether the connection is up by it."""
+        if event == UP:
             self.lost_since = self.refused = self.final = None
             self.last_message_at = self._up_since = self._clock()
             self.has_returned, self._has_been_up = self._has_been_up, True
             return True
-        if event == zmq.EVENT_DISCONNECTED:
+        if event == LOST:
             if self.is_up:  # else the handshake has failed, which is reported by itself
                 self._keep_unread()
                 self._drop()
             return False
-        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        if event == REFUSED_KEY:
             self.refused = "it refuses this process's key"
             self.final = "refused this process's key"
         else:
@@ -170,42 +161,23 @@ class Connection:
 
     def _keep_unread(self) -> None:
         """Keep messages that arrived before the connection was lost: a server's goodbye."""
-        while self._socket is not None and self._socket.poll(0):
-            self._unread.append(self._socket.recv_multipart(copy=False))
+        with contextlib.suppress(OSError):
+            while self._channel is not None and (frames := self._channel.receive()) is not None:
+                self._unread.append(frames)
 
     def _connect(self, endpoint: Endpoint) -> None:
         self._unread.clear()  # what is left of the last connection is not mixed with the next
-        socket = self._context.socket(zmq.DEALER)
+        transport = transport_of(endpoint.address)
         try:
-            socket.linger = 0
-            socket.sndhwm = socket.rcvhwm = 0  # bounded by the requests in flight
-            for option, value in (
-                (zmq.MAXMSGSIZE, ENVELOPE_BYTES),
-                (zmq.HEARTBEAT_IVL, _HEARTBEAT_MS),
-                (zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS),
-                (zmq.CONNECT_TIMEOUT, _CONNECT_TIMEOUT_MS),
-                (zmq.HANDSHAKE_IVL, _HANDSHAKE_MS),
-                (zmq.RECONNECT_IVL, _RECONNECT_MS[0]),
-                (zmq.RECONNECT_IVL_MAX, _RECONNECT_MS[1]),
-            ):
-                socket.setsockopt(option, value)
-            if endpoint.server_key is not None and self._credentials is not None:
-                socket.curve_serverkey = endpoint.server_key.encode()
-                socket.curve_publickey = self._credentials.public.encode()
-                socket.curve_secretkey = self._credentials.secret.encode()
-            self._monitor = socket.get_monitor_socket(_EVENTS)
-            socket.connect(endpoint.address)
-            if endpoint.address.startswith("tcp:"):
-                # A greeting: servers end connections that bring no message. ZeroMQ sends it when
-                # the handshake is done, also where nobody calls `pump` for long. Where the server
-                # has refused the connection already, ZeroMQ would wait for another for ever.
-                with contextlib.suppress(zmq.Again):
-                    socket.send(b"", zmq.NOBLOCK)
-        except BaseException:  # an invalid address
-            socket.disable_monitor()
-            socket.close(0)
-            raise
-        self._socket = socket
+            if transport is None:
+                self._channel = ZmqChannel(self._context, self._credentials, endpoint)
+            else:
+                self._channel = transport.connect(endpoint.address)
+            self._sockets = self._channel.sockets()
+        except OSError as error:  # of a transport: ZeroMQ connects later
+            self.refused = f"it cannot be reached ({error})"
+            self._pause = min(self._pause, _RETRY_PAUSE)
+            self._drop()
 
     def _drop(self) -> None:
         """Close the connection; `pump` makes the next."""
@@ -217,20 +189,17 @@ class Connection:
         self._pause = min(2 * self._pause, _MAX_PAUSE)
         if self.lost_since is None:
             self.lost_since = now
-        if self._socket is not None:
-            if not self._socket.closed:  # at the interpreter's end ZeroMQ may have closed it before
-                self._socket.disable_monitor()
-            self._socket.close(None if self._lingers else 0)
-        if self._monitor is not None:
-            self._monitor.close(0)
-        self._socket = self._monitor = None
+        if self._channel is not None:
+            self._channel.close()
+        self._channel, self._sockets, self._is_broken = None, [], False
 
     def send(self, frames: Sequence[Any]) -> None:
         """Send a message; dropped while the connection is down."""
-        if self._socket is not None and self.is_up:
-            # Refused when ZeroMQ made it again: `pump` has yet to hear of that.
-            with contextlib.suppress(zmq.Again):
-                self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        if self._channel is not None and self.lost_since is None:
+            try:
+                self._channel.send(frames)
+            except OSError:  # who polls its descriptor must not find it closed: `pump` ends it
+                self._is_broken = True
 
     def receive(self) -> Iterator[tuple[dict[str, Any], list[Array], int]]:
         """Yield messages that have arrived, at most 256: header, arrays, number of bytes.
@@ -241,13 +210,20 @@ class Connection:
         for _ in range(_MOST_AT_ONCE):
             if self._unread:
                 frames = self._unread.popleft()
-            elif self._socket is not None and self._socket.poll(0):
-                frames = self._socket.recv_multipart(copy=False)
-                self.last_message_at = self._clock()
-            else:
+            elif self._channel is None:
                 return
+            else:
+                try:
+                    received = self._channel.receive()
+                except OSError:
+                    self._drop()
+                    return
+                if received is None:
+                    return
+                frames = received
+                self.last_message_at = self._clock()
             try:
-                header, arrays = unpack([frame.buffer for frame in frames])
+                header, arrays = unpack(frames)
             except ProtocolError as error:
                 raise ProtocolError(f"it sent a malformed message: {error}") from None
             yield header, arrays, sum(map(len, frames))
@@ -270,9 +246,8 @@ class Connection:
 
     def finish(self) -> None:
         """Let messages that were sent leave after the connection is closed, for up to 0.5 s."""
-        if self._socket is not None:
-            self._socket.linger = _LINGER_MS
-            self._lingers = True
+        if self._channel is not None:
+            self._channel.finish(_LINGER_SECONDS)
 
     def state(self) -> str:
         """Return the state of the connection, in words that follow the server's name."""

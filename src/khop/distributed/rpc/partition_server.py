@@ -29,6 +29,7 @@ from khop.distributed.rpc.partition_handler import FrameHandler, RequestHandler,
 from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.rpc.request_threads import RequestThreads
 from khop.distributed.rpc.server_sockets import ServerSockets
+from khop.distributed.rpc.transport import Transport, own_transport
 from khop.errors import ProtocolError
 from khop.storage.folder import PartitionFolder
 from khop.storage.part import Part
@@ -55,6 +56,7 @@ class PartitionServer:
         num_threads: threads that process requests. If 1, the loop itself does.
         tcp_port: see there.
         limits: see there.
+        transport: see there.
 
     Raises:
         zmq.ZMQError: an address cannot be bound.
@@ -69,8 +71,9 @@ class PartitionServer:
         num_threads: int = 1,
         tcp_port: int | None = None,
         limits: Limits = DEFAULT,
+        transport: Transport | None = None,
     ) -> None:
-        self.sockets = ServerSockets(ipc_path, tcp_host, curve, tcp_port, limits)
+        self.sockets = ServerSockets(ipc_path, tcp_host, curve, tcp_port, limits, transport)
         self.addresses = self.sockets.addresses
         in_threads = num_threads if num_threads > 1 else 0
         self._threads = RequestThreads(handler, in_threads, limits, self.sockets.backlog.of)
@@ -82,7 +85,11 @@ class PartitionServer:
     def serve(self, line: ControlLine) -> None:
         """Answer requests until the control line closes, or `end` is called."""
         poller, threads = zmq.Poller(), self._threads
-        for source in (threads.descriptor, line.fileno(), *self.sockets.fronts):
+        fronts = {
+            front if isinstance(front, zmq.Socket) else front.fileno(): index
+            for index, front in enumerate(self.sockets.fronts)
+        }
+        for source in (threads.descriptor, line.fileno(), *fronts):
             poller.register(source, zmq.POLLIN)
         while True:
             for ready, _ in poller.poll(0 if threads.has_work else _IDLE_MS):
@@ -93,7 +100,7 @@ class PartitionServer:
                         continue
                     return
                 if ready != threads.descriptor:
-                    self._receive(self.sockets.fronts.index(ready))
+                    self._receive(fronts[ready])
             end = time.monotonic() + _WORK_SECONDS
             while threads.has_work and time.monotonic() < end and not self._is_ending:
                 threads.work()
@@ -146,9 +153,7 @@ class PartitionServer:
             why: the reason.
         """
         for front, name in [] if self.sockets.context.closed else list(self._peers):
-            with contextlib.suppress(zmq.ZMQError):
-                frames = [name, *pack({"id": None, "goodbye": why}, [])]
-                self.sockets.fronts[front].send_multipart(frames, zmq.DONTWAIT)
+            self.sockets.send_now(front, name, pack({"id": None, "goodbye": why}, []))
         self._linger_ms = _GOODBYE_MS
 
     def close(self) -> None:
@@ -190,10 +195,11 @@ def _end(server: PartitionServer, line: ControlLine, parent: int) -> None:
 def _make_server(handler: FrameHandler, config: Mapping[str, Any]) -> PartitionServer:
     """Make a server at its predecessor's port, or at another if that is in use now."""
     common = handler, config["ipc_path"], config["tcp_host"], config["curve"], config["num_threads"]
+    transport = own_transport()
     if config.get("tcp_port") is not None:
         with contextlib.suppress(zmq.ZMQError):
-            return PartitionServer(*common, tcp_port=config["tcp_port"])
-    return PartitionServer(*common)
+            return PartitionServer(*common, tcp_port=config["tcp_port"], transport=transport)
+    return PartitionServer(*common, transport=transport)
 
 
 def main() -> None:

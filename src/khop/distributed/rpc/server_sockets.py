@@ -2,7 +2,8 @@
 
 Partition servers, output servers and graph servers have them; each has a loop of its own that reads
 the sockets. Sockets: `ipc://` in a folder that only the owner can enter, for processes of this
-machine; `tcp://`, with CURVE if there are keys, for those of other machines.
+machine; `tcp://`, with CURVE if there are keys, for those of other machines. Beside them partition
+servers have the acceptor of a user's own transport.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ import contextlib
 import ctypes
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import zmq
 
+from khop.distributed.processes.socket_files import own_path
+from khop.distributed.rpc.channel_front import ChannelFront
 from khop.distributed.rpc.connections import Connections
 from khop.distributed.rpc.key_gate import KeyGate
 from khop.distributed.rpc.limits import DEFAULT, ENVELOPE_BYTES, Limits, RateLimiter, SendBacklog
 from khop.distributed.rpc.listener import Listener
+from khop.distributed.rpc.transport import Transport
 
 # Greetings that are left out in one call, so that who sends nothing else cannot hold a loop.
 _SKIPPED_AT_ONCE = 64
@@ -34,16 +39,19 @@ class ServerSockets:
             keys that it admits. If None, CURVE is not used (insecure).
         tcp_port: the TCP port. If None or 0, any free port.
         limits: bounds for each peer.
+        transport: a transport of the user's own, for clients that have it, too. If None, there is
+            none.
 
     Attributes:
         context: ZeroMQ's context of all sockets.
-        fronts: the bound sockets, to receive requests from.
-        addresses: their addresses, by 'ipc' and 'tcp'.
+        fronts: the bound sockets, and the transport's acceptor, to receive requests from.
+        addresses: their addresses, by 'ipc', 'tcp' and 'own'.
         backlog: bytes that each peer has not read.
         connections: the connections over TCP, and their bounds.
 
     Raises:
         zmq.ZMQError: an address cannot be bound.
+        OSError: the transport cannot listen.
     """
 
     connections: Connections
@@ -55,11 +63,12 @@ class ServerSockets:
         curve: Mapping[str, Any] | None,
         tcp_port: int | None = None,
         limits: Limits = DEFAULT,
+        transport: Transport | None = None,
     ) -> None:
         self.curve = curve
         self.limits = limits
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.fronts: list[zmq.Socket[bytes]] = []
+        self.fronts: list[Any] = []
         self.addresses: dict[str, str] = {}
         self.backlog = SendBacklog()
         self._rates = RateLimiter(limits.rate, limits.burst)
@@ -73,6 +82,8 @@ class ServerSockets:
             except zmq.ZMQError:
                 self.close()
                 raise
+        if transport is not None:
+            self._listen(transport, ipc_path, tcp_host)
 
     @property
     def server_key(self) -> str | None:
@@ -97,6 +108,19 @@ class ServerSockets:
         if self.curve is not None:
             self._secure(front, self.curve)
         self.addresses["tcp"] = self._listener.bind(front)
+
+    def _listen(self, transport: Transport, path: str | None, host: str | None) -> None:
+        try:
+            own = None if path is None else own_path(path)
+            if own is not None:
+                Path(own).unlink(missing_ok=True)  # of a server that was killed
+            acceptor = transport.listen(own, host)
+        except BaseException:
+            self.close()
+            raise
+        if acceptor is not None:
+            self.fronts.append(ChannelFront(acceptor, self.limits.connections))
+            self.addresses["own"] = acceptor.address
 
     def _router(self) -> zmq.Socket[bytes]:
         # libzmq names peers by numbers from rand() on, which it seeds by time and process id; a
@@ -141,9 +165,14 @@ class ServerSockets:
         Args:
             front: index of the socket.
         """
+        if isinstance(self.fronts[front], ChannelFront):
+            received = self.fronts[front].receive()
+            return None if received is None else [zmq.Frame(buffer) for buffer in received]
         for _ in range(_SKIPPED_AT_ONCE):
             try:
-                message = self.fronts[front].recv_multipart(zmq.NOBLOCK, copy=False)
+                message: list[zmq.Frame] = self.fronts[front].recv_multipart(
+                    zmq.NOBLOCK, copy=False
+                )
             except zmq.Again:
                 return None
             name, *frames = message
@@ -165,7 +194,18 @@ class ServerSockets:
             peer: ZeroMQ's name of the peer there.
             frames: objects with the buffer protocol, not copied if large.
         """
-        self.backlog.send(self.fronts[front], peer, frames)
+        if isinstance(self.fronts[front], ChannelFront):
+            self.fronts[front].send(peer, [_buffer(frame) for frame in frames])
+        else:
+            self.backlog.send(self.fronts[front], peer, frames)
+
+    def send_now(self, front: int, peer: bytes, frames: Sequence[Any]) -> None:
+        """Send frames to a peer if there is room for them, though it may not have read others."""
+        if isinstance(self.fronts[front], ChannelFront):
+            self.fronts[front].send(peer, frames)
+            return
+        with contextlib.suppress(zmq.ZMQError):
+            self.fronts[front].send_multipart([peer, *frames], zmq.DONTWAIT)
 
     def why_not(
         self, peer: bytes, user: bytes | None = None, is_limited: bool = True
@@ -195,8 +235,12 @@ class ServerSockets:
         """
         if self.context.closed:
             return
-        for socket in self.fronts:
-            socket.close(linger_ms)
+        for front in self.fronts:
+            front.close(linger_ms)
         self.context.term()
         if self._listener is not None:
             self._listener.close()
+
+
+def _buffer(frame: Any) -> Any:
+    return frame.buffer if isinstance(frame, zmq.Frame) else frame

@@ -11,7 +11,7 @@ import numpy as np
 
 from khop.data import Feature
 from khop.partition.batches import seeds_of, trained_type
-from khop.partition.cut import METHODS, check_num_parts, of_method, options_of
+from khop.partition.cut import PARTITIONERS, base_of, check_num_parts, of_method, options_of
 from khop.partition.report.cut_graph import CutGraph
 from khop.partition.report.cut_report import FANOUTS, CutReport
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
@@ -182,14 +182,14 @@ def _compared(
 def _method(name: str) -> tuple[str, str | None]:
     """Return a method and its base, if it has one, from 'frequency+metis'."""
     method, _, base = name.partition("+")
-    known = [kind for kind in METHODS if kind != "assigned"]
-    bases = [kind for kind in known if kind != "random"]
-    is_known = method == "frequency" if base else method in (*known, "frequency")
-    if not is_known or base not in ("", *bases):
+    if method == "assigned" or (base and method != "frequency"):
         raise ValueError(
-            f"no method '{name}' to compare: there are {', '.join(sorted([*known, 'frequency']))}, "
-            f"and frequency+BASE with a base of {', '.join(bases)}"
+            f"no method '{name}' to compare: frequency alone has a base, frequency+BASE, and an "
+            "assignment is not compared"
         )
+    PARTITIONERS.resolve(method)
+    if base:
+        base_of(base)
     return method, base or None
 
 

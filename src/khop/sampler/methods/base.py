@@ -154,7 +154,7 @@ class ProgramMethod(SamplingMethod):
     A program is a frozen dataclass whose annotations `khop.codec` can check: it travels to samplers
     and graph servers as it is. `draw` runs there, over whatever part of the graph they have. It
     must be a function of the batch's key, of original ids and of the graph alone; see
-    `docs/extending.md`. `StepMethod` is simpler, and does for most methods.
+    `docs/extending/methods.md`. `StepMethod` is simpler, and does for most methods.
 
     Attributes:
         edge_values: names of the [num_edges] float32 arrays that batches have for each edge type.

@@ -24,7 +24,7 @@ class Labor(SamplingMethod):
     Cost: whole rows are read, where a list's sampling reads k entries of each. Seeds with 40
     neighbours take up to twice as long to draw, and hubs with thousands twenty times (13 ms a batch
     against less than 1 ms); fewer nodes save time in gathering, copying and the model.
-    `docs/extending.md` has measurements.
+    `docs/benchmarks.md` has measurements.
 
     Importance sampling (LABOR-i) gives each neighbour a mass pi_t besides, which is larger the more
     rows it serves, so that batches have fewer nodes still. This and the options after it are drawn

@@ -1,7 +1,8 @@
 """Modules of users' methods: other processes know a class once they import the module of it.
 
 A trainer sends its own processes the name of the module. Graph servers import what they were
-started with, and nothing that a client names. Imports no torch.
+started with, and nothing that a client names: not even what is installed beside them. Imports no
+torch.
 """
 
 from __future__ import annotations
@@ -10,7 +11,26 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from khop.plugins import Registry, subclass_of
 from khop.sampler.methods.base import METHODS, MethodSpec, SamplingMethod
+
+PACKAGES: Registry[type[SamplingMethod]] = Registry(
+    "khop.methods", {}, subclass_of(SamplingMethod), "package of methods"
+)
+"""Packages of sampling methods that are installed; servers are started with their names."""
+
+
+def modules_named(names: Sequence[str]) -> list[str]:
+    """Return the modules that the names of a server's methods stand for; imports nothing.
+
+    Args:
+        names: names that installed packages give to their methods (group `khop.methods`), or
+            modules, as whoever starts the server gave them.
+
+    Raises:
+        PluginError: several packages have a name.
+    """
+    return [PACKAGES.module_of(name) or name for name in names]
 
 
 def modules_of(spec: MethodSpec) -> list[str]:
@@ -54,7 +74,8 @@ def import_methods(modules: Sequence[str]) -> None:
         if not all(part.isidentifier() for part in module.split(".")):
             raise ValueError(
                 f"methods: '{module}' is no name of a module: write my_package.methods for "
-                "my_package/methods.py"
+                "my_package/methods.py, or the name of an installed package's methods "
+                f"({PACKAGES.names()})"
             )
         before = len(METHODS)
         try:

@@ -19,7 +19,8 @@
     timeout         seconds that samplers wait for other servers
     graph_mode, feature_mode   placement of graph and attributes for samplers on devices
     metrics_port    where to serve counters as Prometheus text; null: nowhere
-    methods         modules of users' sampling methods, which it and its samplers import
+    methods         modules of users' sampling methods, or names of installed ones, which it and its
+                    samplers import
     has_labels      a `share()`d block is passed along: {index of a node type: labels by original
                     id}
 """
@@ -71,7 +72,7 @@ from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.rpc.request_threads import RequestThreads
 from khop.distributed.rpc.server_sockets import ServerSockets
 from khop.errors import RendezvousError
-from khop.sampler.methods.modules import import_methods
+from khop.sampler.methods.modules import import_methods, modules_named
 from khop.storage.folder import PartitionFolder
 from khop.storage.part import Part
 from khop.typing import Array
@@ -143,6 +144,7 @@ def serve(
         RendezvousError: its address cannot be bound, or server 0 refuses it.
     """
     config = {**DEFAULTS, **config}
+    config["methods"] = modules_named(config["methods"])
     raise_descriptor_limit()
     import_methods(config["methods"])
     with contextlib.ExitStack() as stack:

@@ -1,0 +1,213 @@
+"""Transports: what carries messages between samplers and the partition servers of other trainers.
+
+A transport carries whole messages (lists of frames) over a connection, and knows when it is lost.
+Requests, deadlines, and what is sent again after a reconnection are above it and the same for all
+(`partition_client`, `connection`, `partition_server`). khop's own is ZeroMQ, for addresses
+'tcp://' and 'ipc://' (`zmq_channel`, `server_sockets`). A user's own has another scheme. The user
+names it in the environment variable KHOP_TRANSPORT, which samplers and servers inherit; servers
+then listen there, too. An address whose scheme is that of no transport that was named here is
+never used, whoever announces it. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES
+from khop.distributed.rpc.limits import ENVELOPE_BYTES
+from khop.plugins import Registry, instance_of
+
+VARIABLE = "KHOP_TRANSPORT"
+"""Environment variable with which a user names a transport."""
+
+# Schemes of ZeroMQ.
+_TAKEN = ("tcp", "ipc", "inproc")
+_SCHEME = re.compile(r"[a-z][a-z0-9+-]{0,31}")
+
+UP, LOST, REFUSED, REFUSED_KEY = "up", "lost", "refused", "refused-key"
+"""Events of a channel."""
+
+
+class _End:
+    """Base of what has a descriptor: that of `end`, a socket for example.
+
+    Attributes:
+        end: object with `fileno` and `close`. Subclasses without one override both.
+    """
+
+    end: Any
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when there is something to do, or an error."""
+        return int(self.end.fileno())
+
+    def close(self) -> None:
+        """End it; harmless if called again."""
+        self.end.close()
+
+
+class Channel(_End, ABC):
+    """A connection between a client and a server, over which whole messages go. For one thread.
+
+    It is made connected. When it is lost, the client makes another. `fileno` and `close` are those
+    of its attribute `end`, a socket for example, unless a subclass has its own.
+
+    Example:
+        >>> sorted(Channel.__abstractmethods__), Channel.MOST_FRAME_BYTES >= 2**20
+        (['receive', 'send'], True)
+    """
+
+    MOST_FRAME_BYTES: ClassVar[int] = max(FRAME_BYTES, ENVELOPE_BYTES)
+    """Bytes of the largest frame of a message: refuse larger ones before memory is taken."""
+    MOST_BYTES: ClassVar[int] = MESSAGE_BYTES + ENVELOPE_BYTES
+    """Bytes of the largest message, all frames together."""
+
+    _has_begun = False
+
+    @abstractmethod
+    def send(self, frames: Sequence[Any]) -> None:
+        """Send a message without waiting; drop it if the connection is lost.
+
+        Args:
+            frames: objects with the buffer protocol, which do not change afterwards.
+
+        Raises:
+            OSError: the connection is lost, or its peer does not read.
+        """
+
+    @abstractmethod
+    def receive(self) -> list[Any] | None:
+        """Return the frames of the next message, as buffers; None if there is none yet.
+
+        Raises:
+            OSError: the connection is lost, or its peer sent something else than messages.
+        """
+
+    def sockets(self) -> list[Any]:
+        """Return what to poll before `events` and `receive`.
+
+        :meta private:
+        """
+        return [self]
+
+    def events(self) -> Iterator[str]:
+        """Yield what has happened since the last call: of most channels that they are up, once.
+
+        :meta private:
+        """
+        if not self._has_begun:
+            self._has_begun = True
+            yield UP
+
+    def finish(self, seconds: float) -> None:
+        """Let messages that were sent leave after `close`, for at most so long.
+
+        :meta private:
+        """
+
+
+class Acceptor(_End, ABC):
+    """The end of a transport at a server, at which clients connect. For one thread.
+
+    It admits the clients of this job alone. `fileno` and `close` are as of `Channel`.
+
+    Attributes:
+        address: address to connect to, which begins with the transport's scheme.
+
+    Example:
+        >>> sorted(Acceptor.__abstractmethods__)
+        ['accept']
+    """
+
+    address: str
+
+    @abstractmethod
+    def accept(self) -> Channel:
+        """Return the connection of the next client.
+
+        Raises:
+            OSError: there is none, or it has gone.
+        """
+
+
+class Transport(ABC):
+    """Base of transports; khop makes an instance without arguments.
+
+    Users name their own in the environment variable KHOP_TRANSPORT, for all processes of a job: by
+    'package:Class', or by the name that an installed package gives it (group `khop.transports`).
+
+    Attributes:
+        scheme: what the transport's addresses begin with, before '://'.
+        reaches_other_machines: True if its addresses can be connected to from other machines.
+            It must then keep strangers out by itself.
+
+    Example:
+        >>> class Rdma(Transport):
+        ...     scheme = "rdma"
+        >>> sorted(Rdma.__abstractmethods__)
+        ['connect', 'listen']
+    """
+
+    scheme: ClassVar[str]
+    reaches_other_machines: ClassVar[bool] = False
+
+    @abstractmethod
+    def listen(self, path: str | None, host: str | None) -> Acceptor | None:
+        """Listen for the clients of a partition server; None if they are not reached so.
+
+        Args:
+            path: path of a file that is not there yet, in a folder that only this user can enter.
+                If None, no process of this machine needs the server.
+            host: address at which other machines reach this one. If None, none needs the server.
+
+        Raises:
+            OSError: it cannot listen.
+        """
+
+    @abstractmethod
+    def connect(self, address: str) -> Channel:
+        """Connect to a server, without waiting for long.
+
+        Args:
+            address: address of an `Acceptor`, as its trainer has announced it.
+
+        Raises:
+            OSError: it cannot be reached.
+        """
+
+
+TRANSPORTS: Registry[Transport] = Registry(
+    "khop.transports", {}, instance_of(Transport), "transport"
+)
+"""Transports of users."""
+
+
+def own_transport() -> Transport | None:
+    """Return the transport that this process's user has named; None if none.
+
+    Raises:
+        ValueError, TypeError, PluginError: nothing has this name, or it cannot be used.
+    """
+    name = os.environ.get(VARIABLE)
+    if not name:
+        return None
+    own = TRANSPORTS.resolve(name)
+    scheme = getattr(own, "scheme", None)
+    if not isinstance(scheme, str) or not _SCHEME.fullmatch(scheme) or scheme in _TAKEN:
+        raise TypeError(
+            f"{type(own).__qualname__}.scheme must be a word of small letters and digits that is "
+            f"none of {', '.join(_TAKEN)} (got {scheme!r:.80})"
+        )
+    return own
+
+
+def transport_of(address: Any) -> Transport | None:
+    """Return the transport that this process's user has named, if an address is of its scheme."""
+    own = own_transport()
+    if own is None or not isinstance(address, str):
+        return None
+    return own if address.startswith(f"{own.scheme}://") else None
