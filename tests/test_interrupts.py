@@ -9,7 +9,7 @@ import torch
 from torch_geometric.data import Data
 
 from khop import interrupts
-from khop.distributed.job.polling import pauses
+from khop.distributed.membership.polling import pauses
 from khop.loader import NeighborLoader
 
 

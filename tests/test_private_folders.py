@@ -20,7 +20,7 @@ from khop.errors import SecurityError
 from khop.partition import GraphSource, verify_folder
 from khop.partition.out_of_core import workspace
 from khop.partition.out_of_core.effort import left_overs
-from khop.partition.out_of_core.journal import Journal, read_journal
+from khop.partition.out_of_core.journal import Journal, read_journal, write_journal
 from khop.partition.out_of_core.stage import Filled
 from khop.private_folders import PrivateFolder, written_whole
 from khop.sources import Scratch
@@ -208,7 +208,7 @@ def test_what_strangers_have_put_inside(tmp_path):
 
 
 GOOD = {
-    **{"format": 2, "number": 3, "done": ["a"], "stage": None, "complete": {}, "begun": {}},
+    **{"format": 3, "number": 3, "done": ["a"], "stage": None, "complete": {}, "begun": {}},
     "arrays": {"owners": {"file": "2-0.npy", "checksum": 7}},
 }
 
@@ -222,7 +222,9 @@ GOOD = {
         {"arrays": {"owners": {"file": "../../.bashrc", "checksum": 7}}},
         {"arrays": {"owners": {"file": "2-0.npy", "checksum": "7"}}},
         {"stage": {"key": "a", "filled": {"pieces": 1, "cursors": [-8], "checksums": {}}}},
-        {"begun": {"map/x.npy": {"bytes": -1, "sha256": ""}}},
+        {"begun": {"map/x.npy": {"bytes": -1, "ranges": []}}},
+        {"begun": {"map/x.npy": {"bytes": 8, "ranges": []}}},
+        {"begun": {"map/x.npy": {"bytes": 8, "ranges": ["no digest"]}}},
         {"more": 1},
     ],
 )
@@ -232,10 +234,10 @@ def test_a_journal_is_checked(tmp_path, wrong):
         for content in (GOOD, {**GOOD, **wrong}):
             with work.create("journal.json") as file:
                 file.write(json.dumps(content).encode())
-            found = read_journal(work)
+            found = read_journal(work, Journal)
             assert (found is None) == (content is not GOOD)
-        Journal(done=["b"]).write(work)
-        assert read_journal(work) == Journal(done=["b"])
+        write_journal(work, Journal(done=["b"]))
+        assert read_journal(work, Journal) == Journal(done=["b"])
         assert work.names() == ["journal.json"]
 
 

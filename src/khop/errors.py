@@ -19,6 +19,21 @@ class PartitionUnavailableError(KhopError, ConnectionError):
     """The server of a partition cannot be reached."""
 
 
+class StateLostError(KhopError, RuntimeError):
+    """A server has lost what requests had written: it was restarted, or has forgotten this client.
+
+    Writes in flight may have been applied or not. No value of the server's new state is returned
+    before the client has accepted the loss, see `accept_state_loss`.
+
+    Example:
+        >>> try:
+        ...     raise StateLostError("partition 1 has been restarted")
+        ... except KhopError as error:
+        ...     print(error)
+        partition 1 has been restarted
+    """
+
+
 class SamplerDiedError(KhopError, RuntimeError):
     """A sampler process ended while batches were due from it, more often than allowed."""
 

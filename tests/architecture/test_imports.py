@@ -36,7 +36,8 @@ ORDER = [
     *("loader.batches", "loader.walk_windows", "loader.base", "loader.selection"),
     *("loader.neighbor_loader", "loader.link_neighbor_loader", "loader.hgt_loader"),
     *("loader.subgraph_loader", "loader.induced"),
-    *("distributed.processes", "distributed.rpc", "distributed.sampling", "distributed.job"),
+    *("distributed.processes", "distributed.rpc", "distributed.membership"),
+    *("distributed.sampling", "distributed.job"),
     *("distributed.partitions", "distributed.options", "distributed.graph", "distributed.stores"),
     *("distributed.dataset", "distributed.remote", "distributed.inference", "distributed.loaders"),
     *("lightning", "datasets", "sources", "cli", "glt"),
@@ -47,7 +48,7 @@ TORCH_FREE = [
     *("channel", "cli", "data", "metrics", "partition", "plot", "sources", "storage", "trace"),
     *("sampler.methods", "sampler.rows", "sampler.drawing", "sampler.device"),
     *("distributed.processes", "distributed.rpc", "distributed.sampling"),
-    "distributed.remote.server",
+    *("distributed.membership", "distributed.remote.server"),
 ]
 
 # Packages with modules of both kinds: these run in samplers, servers or receivers, the others in

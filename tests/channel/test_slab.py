@@ -178,7 +178,7 @@ def test_batches_that_are_none(device):
         ((offset, nbytes, head[:20]), "have no room"),
         ((CAPACITY, nbytes, head), "lies outside"),
         ((offset, 64, head), "promises"),
-        ((offset, nbytes, b"\x04" + head[1:]), "nobody has described"),
+        ((offset, nbytes, b"\x04" + head[1:]), "unknown layout"),
         ((offset, nbytes, head[:16] + b"\xff" * 8 + head[24:]), "axes of"),
     ]:
         with pytest.raises(ProtocolError, match=message):

@@ -26,6 +26,7 @@ from khop.partition import PartitionFolder, to_distdgl
 from support import ray_cluster
 from support.cluster import jobs
 from support.formats import ogb_saved
+from support.formats.folders import earlier_folders
 from support.versions import reading_torch_files
 
 # {out} is a path that does not exist yet; the others are those of fixture `root`.
@@ -44,11 +45,12 @@ RUNS = [
         f"partition ring {{out}} --num-parts 2 --order {order} --cluster-ids --clusters 5"
         for order in ("original", "hotness", "cluster", "degree")
     ),
+    "partition ring {out} --num-parts 2 --no-edge-ids",
     "partition ring {out} --num-parts 2 --plan",
     "partition circle:12 {out} --num-parts 2 --layout own_plugins:Circle "
     "--method own_plugins:Stripes --option width=3",
     "repartition parts {out} --num-parts 2 --method own_plugins:Stripes --option width=3",
-    "repartition parts {out} --num-parts 3 --json --debug",
+    "repartition parts {out} --num-parts 3 --json --debug --no-edge-ids",
     "repartition parts {out} --num-parts 3 --plan --memory 1GB",
     "repartition parts {out} --num-parts 3 --memory 1GB --tmp . --jobs 2 --clean --quiet",
     "repartition parts {out} --num-parts 2 --method random --edge-dir in --seed 3 --quiet "
@@ -65,10 +67,12 @@ RUNS = [
     "convert dgl/ring.json {out} --to khop --time-attr edge_time --weight-attr edge_weight "
     "--neighbor-ids",
     "convert dgl old --overwrite --quiet",
+    "convert versions/version-1 {out} --overwrite --to khop --jobs 2",
+    "convert versions/version-2 --in-place",
     "inspect parts --json --debug --report --fanout 2 --batch-size 4 --batches 2 --seed-type node",
     "inspect parts --report",
     "partition ring - --num-parts 2 --compare random,stream --sample 30 --fanout 2 --batch-size 4",
-    "verify parts --json --debug",
+    "verify parts --json --debug --jobs 2 --tmp .",
     "keygen {out} --clients 2 --json --debug",
     "keygen keys --add guest --json",
     "keygen keys --revoke gone",
@@ -94,7 +98,7 @@ COMPARE_RUN = "partition ring {out}.svg --num-parts 2 --compare random,frequency
 COMPLETION_RUNS = [f"completion {shell} --debug" for shell in ("bash", "zsh", "tcsh")]
 SERVE_RUNS = [
     "serve parts --rank 0 --num-servers 1 --num-clients 0 --master 127.0.0.1:{port} --part 0 "
-    "--part 1 --host 127.0.0.1 --port {port} --key-file keys/server.key --labels y.npy "
+    "--part 1 --lease 60 --host 127.0.0.1 --port {port} --key-file keys/server.key --labels y.npy "
     "--buffer-limit 1GB --metrics-port {page} --methods own_methods --debug",
     "serve parts --master 127.0.0.1:{port} --insecure",
 ]
@@ -209,6 +213,7 @@ def root(tmp_path_factory):
         ring.edge_weight, ring.edge_time = torch.ones(40), torch.arange(40)
         khop.partition_graph(ring, root / name, 2)
     to_distdgl(root / "parts", root / "dgl", graph_name="ring")
+    earlier_folders(root / "versions")
     for options in ([], ["--add", "gone"]):
         assert main(["keygen", str(root / "keys"), *options]) == 0
     return root

@@ -28,7 +28,7 @@ def dataset(folder_of):
 
 def test_folder_of_another_version(folder_of, tmp_path):
     """The error names both versions."""
-    from khop.storage.folder.meta import sealed
+    from khop.storage.folder.content import sealed
 
     root = tmp_path / "other"
     shutil.copytree(folder_of("random", 1), root)
@@ -37,7 +37,7 @@ def test_folder_of_another_version(folder_of, tmp_path):
     content["version"] = 99
     (root / "meta.json").write_bytes(sealed(content))
     with pytest.raises(
-        FolderError, match=r"version 99.*reads versions 1 to 2.*partition the graph again"
+        FolderError, match=r"version 99.*reads versions 1 to 3.*install the khop that wrote it"
     ):
         DistDataset().load(root)
 

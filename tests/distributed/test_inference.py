@@ -438,12 +438,15 @@ def test_servers_that_die(tmp_path, parts_of):
 
 
 def test_trainer_that_fails_or_dies(parts_of, tmp_path):
-    """The other one raises: soon if it was told, else when it has heard nothing for long."""
+    """The other one raises: soon if it was told, else when it has heard nothing for long.
+
+    One that was only stopped is told, when it goes on, that it was given up.
+    """
     arguments = {
         "root": str(parts_of("homogeneous", 2)),
         "homes": [0, 1],
         "output": str(tmp_path / "outputs/out"),
-        "timeout": 4,
+        "lease": 3,
     }
     alive, dying = start("failing", arguments)
     try:
@@ -451,9 +454,13 @@ def test_trainer_that_fails_or_dies(parts_of, tmp_path):
     finally:
         dying.kill()
         dying.communicate()
-    (first, text, soon), (second, silence, late) = result["seen"]
-    assert first == second == "RendezvousError"
-    assert "trainer 1 has failed with ArithmeticError: no good" in text
-    assert "trainer 1, which has not been heard of for" in silence
-    assert soon < SOON and arguments["timeout"] < late < arguments["timeout"] + SOON
+    kinds, texts, seconds = zip(*result["seen"], strict=True)
+    assert set(kinds) == {"RendezvousError"}
+    assert "trainer 1 has failed with ArithmeticError: no good" in texts[0]
+    for text in texts[1:3]:
+        assert "trainer 1, which has not been heard of for" in text
+    assert "trainer 0 has given up this process, which has not been heard of" in texts[3]
+    soon, *late, _ = seconds
+    assert soon < SOON
+    assert all(arguments["lease"] < each < arguments["lease"] + SOON for each in late)
     assert result["leftovers"] == []

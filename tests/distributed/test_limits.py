@@ -15,8 +15,9 @@ import zmq
 
 from khop import _native
 from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES, pack, unpack
+from khop.distributed.rpc.frame_handler import refusal
 from khop.distributed.rpc.limits import RateLimiter, SendBacklog
-from khop.distributed.rpc.partition_handler import RequestHandler, refusal
+from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import PROTOCOL
 from khop.errors import ProtocolError
 from khop.sampler.requests import HopRequest, RowSet
@@ -249,13 +250,13 @@ class GatedHandler(RequestHandler):
         super().__init__(part)
         self.asked, self.is_busy, self.gate = [], threading.Event(), threading.Event()
 
-    def steps(self, frames):
+    def steps(self, frames, *source):
         fanout = unpack(frames)[0]["hop"]["fanout"]
         self.asked.append(fanout)
         if fanout > 100:
             self.is_busy.set()
             self.gate.wait(20)
-        return super().steps(frames)
+        return super().steps(frames, *source)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from khop.distributed.inference.output_server import OutputHandler
 from khop.distributed.inference.rows import OutputClient, RowReader
 from khop.distributed.partitions.shared_client import run
 from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.frame_handler import finish
 from khop.distributed.rpc.partition_client import PartitionClient
-from khop.distributed.rpc.partition_handler import RequestHandler, finish
+from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.partition_server import PartitionServer
 from khop.distributed.rpc.protocol import rebuild_error
 from khop.errors import ProtocolError
@@ -40,9 +42,9 @@ def folder(tmp_path_factory):
 
 def lying(handler, op, change):
     """The handler, which answers as it should but for what `change` makes of some arrays."""
-    kind, answer = handler._answers[op]
-    lie = lambda asked, arrays: change(list(finish(answer(asked, arrays))))  # noqa: E731
-    handler._answers = {**handler._answers, op: (kind, lie)}
+    kind = handler._types[op]
+    lie = lambda asked, arrays: change(list(finish(kind.answer(asked, arrays))))  # noqa: E731
+    handler._types = {**handler._types, op: replace(kind, answer=lie)}
     return handler
 
 
@@ -224,7 +226,9 @@ def test_valid_replies_pass():
     none = [np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.int64)]
     check_drawn(none, 1, 0, True, 0, [0, 0])
     assert check_found([np.array([True])], 1, 1)
-    check_rows([np.zeros((2, 0), np.uint16)], "trainer 1", 2, {"x": AttrMeta("bfloat16", (0,))}, 0)
+    check_rows(
+        [np.zeros((2, 0), np.uint16)], "trainer 1", 2, {"x": AttrMeta.of("bfloat16", (0,))}, 0
+    )
 
 
 @pytest.mark.parametrize(

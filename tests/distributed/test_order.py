@@ -18,7 +18,7 @@ from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from khop.partition import PartitionFolder, RandomPartitioner, verify_folder
 from khop.sampler import Labor, Ladies, PinSage
 from khop.storage.folder import ORDERS
-from khop.storage.folder.meta import META_FILE, sealed
+from khop.storage.folder.content import META_FILE, sealed
 from khop.storage.part import Part
 from support.cluster import twins
 
@@ -125,7 +125,7 @@ def test_rows_in_another_order_than_the_folder_says(tmp_path):
     root = partitioned(twins.homogeneous(), tmp_path / "parts", 1, "degree")
     content = json.loads((root / META_FILE).read_text())
     del content["seal"]
-    content |= {"order": "original", "version": 1}
+    content |= {"order": "original"}
     (root / META_FILE).write_bytes(sealed(content))
     (problem,) = verify_folder(root)
     assert problem.endswith("is not in the order of original ids")

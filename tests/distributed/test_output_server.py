@@ -55,7 +55,7 @@ def test_rows(handler, root):
     """Those asked for, in the order asked for, of the layer asked for, before and after others."""
     for layer in (1, 0, 1):
         reply, (rows,) = ask(handler, [4, 0, 4], layer=layer)
-        assert reply == {"id": 7}
+        assert reply == {"id": 7, "incarnation": handler.incarnation}
         assert rows[:, 0].tolist() == [10 * layer + 4, 10 * layer, 10 * layer + 4]
     assert ask(handler, np.empty(0, np.int64))[1][0].shape == (0, 2)
     assert {p.relative_to(root).parts[0] for p in root.rglob("*")} == {"layer-0", "layer-1"}

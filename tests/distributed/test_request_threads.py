@@ -20,7 +20,7 @@ class SlicedHandler:
         self.now = 0.0
         self.log = []
 
-    def steps(self, frames):
+    def steps(self, frames, source=None):
         name, count = bytes(frames[0]).decode().split()
         for i in range(int(count)):
             self.now += 1.0
@@ -153,7 +153,7 @@ class EndlessHandler(SlicedHandler):
     def set(self):
         self.stopped.set()
 
-    def steps(self, frames):
+    def steps(self, frames, source=None):
         self.is_busy.set()
         assert self.stopped.wait(20)
         yield

@@ -10,7 +10,8 @@ import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
 from khop.distributed.job.generation import establish_generation
-from khop.distributed.job.rendezvous import StoreRendezvous
+from khop.distributed.job.torch_store import TorchStore
+from khop.distributed.membership.members import Membership
 from khop.errors import RendezvousError
 
 
@@ -124,8 +125,11 @@ def test_waiting_is_silent(capfd):
     stores = connections(3)
     found = call(stores, 3, {0: 0.0, 1: 0.0, 2: 0.6})
     assert len(set(found.values())) == 1
-    waiting = StoreRendezvous(stores[0], "group", 0, 2, 0.3)
-    with pytest.raises(RendezvousError, match=r"waited 0 s for trainer\(s\) \[1\] to begin"):
+    waiting = Membership(TorchStore(stores[0], "group", 0), 0, 2, 0.3)
+    with (
+        contextlib.closing(waiting),
+        pytest.raises(RendezvousError, match=r"waited 0 s for trainer\(s\) \[1\] to begin"),
+    ):
         waiting.wait_for("value", [1], "begin")
     assert capfd.readouterr() == ("", "")
 
@@ -133,8 +137,8 @@ def test_waiting_is_silent(capfd):
 def test_waiting_can_be_interrupted():
     """A signal's exception ends it at once, long before the timeout."""
     (store,) = connections(1)
-    waiting = StoreRendezvous(store, "group", 0, 2, 60.0)
-    with signalled(), pytest.raises(Stopped):
+    waiting = Membership(TorchStore(store, "group", 0), 0, 2, 60.0)
+    with contextlib.closing(waiting), signalled(), pytest.raises(Stopped):
         waiting.wait_for("value", [1], "begin")
     with signalled(), pytest.raises(Stopped):
         establish_generation(store, "group", 1, 2, 60.0)

@@ -177,7 +177,7 @@ def test_hostile_requests(part, change):
 def test_any_frames(frames):
     """Frames of any bytes are answered with an error."""
     handler = RequestHandler.__new__(RequestHandler)
-    handler._answers = {}
+    handler._types, handler.incarnation, handler._bounded = {}, "", False
     reply, _ = unpack(handler(frames))
     assert reply["error"]["type"] == "ProtocolError"
 
@@ -295,9 +295,9 @@ def test_server_that_comes_back_elsewhere(part, tmp_path):
 class SlowHandler(RequestHandler):
     """Takes longer over an answer than heartbeats may be late."""
 
-    def steps(self, frames):
+    def steps(self, frames, *source):
         time.sleep(4)
-        return super().steps(frames)
+        return super().steps(frames, *source)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

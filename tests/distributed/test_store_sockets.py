@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
-from khop.distributed.job.barrier import MonitoredBarrier
-from khop.distributed.job.rendezvous import StoreRendezvous
-from khop.distributed.partitions.failure_detector import FailureDetector
+from khop.distributed.job.torch_store import TorchStore
+from khop.distributed.membership.barrier import Barrier
+from khop.distributed.membership.members import Membership
 from khop.errors import RendezvousError
 
 SECONDS = timedelta(seconds=30)
@@ -59,80 +59,77 @@ def store():
     store.listener.close()
 
 
-def test_a_call_that_waits_is_ended(store):
-    separate = StoreRendezvous(store.client, "job", 0, 2, 5.0).separate()
-    errors = []
+def member_of(store, rank=0, lease=5.0):
+    """A member of a group of two, over the connection that can fall silent."""
+    return Membership(TorchStore(store.client, "job", rank), rank, 2, 5.0, lease)
 
-    def poll():
-        try:
-            separate.poll("x", [1])
-        except RendezvousError as error:
-            errors.append(error)
 
-    separate.publish("x", 1)
-    store.is_open.clear()
-    thread = threading.Thread(target=poll, daemon=True)
-    thread.start()
-    assert store.has_dropped.wait(10)
-    separate.disconnect()
-    thread.join(10)
-    assert not thread.is_alive()
-    assert "cannot reach the job's store" in str(errors[0])
+def test_a_store_that_is_silent_is_an_error(store):
+    """Its machine has gone, or it was stopped: who waits is told after the length of a lease."""
+    with contextlib.closing(member_of(store, lease=1.0)) as member:
+        member.publish("x", 1)
+        store.is_open.clear()
+        begin = time.monotonic()
+        with pytest.raises(RendezvousError, match="job's store: it has not answered for 1 s"):
+            member.poll("x", [1])
+        assert 1.0 <= time.monotonic() - begin < 10
+        with pytest.raises(RendezvousError, match="it has not answered for 1 s"):
+            member.publish("x", 2)
+    assert not member._thread.is_alive()
 
 
 def test_the_connection_of_others_stays(store):
     """Also that of the one that it was separated from."""
-    shared = StoreRendezvous(store.client, "job", 0, 1, 5.0)
-    first, second = shared.separate(), shared.separate()
-    first.disconnect()
-    for rendezvous in (shared, second):
-        rendezvous.publish("x", 7)
-        assert rendezvous.poll("x", [0]) == {0: 7}
+    first, second = member_of(store), member_of(store)
+    first.publish("x", 6)
+    first.close()
+    with contextlib.closing(second):
+        second.publish("x", 7)
+        assert second.poll("x", [0]) == {0: 7}
+    assert store.client.get("job/x/0") == b"7"
 
 
-def test_a_failure_detector_ends_while_it_waits(store, monkeypatch):
-    """Its thread would abort the process if the call returned while Python ends."""
-    monkeypatch.setattr("khop.distributed.partitions.failure_detector._CLOSING_SECONDS", 0.2)
-    detector = FailureDetector(
-        StoreRendezvous(store.client, "job", 0, 2, 5.0), "parts", lambda key, update: None
-    )
-    detector.look_for(1, 1)
-    thread = detector._thread
+def test_a_member_ends_while_it_waits(store, monkeypatch):
+    """Its thread would abort the process if a call returned while Python ends."""
+    monkeypatch.setattr("khop.distributed.membership.members._CLOSING_SECONDS", 0.2)
+    member = member_of(store)
+    member.publish("x", 1)
     store.is_open.clear()
+    member.hold()
     assert store.has_dropped.wait(10)
-    detector.close({})
-    thread.join(10)
-    assert not thread.is_alive()
+    begin = time.monotonic()
+    member.close()
+    assert time.monotonic() - begin < 5
+    member._thread.join(10)
+    assert not member._thread.is_alive()
 
 
-def test_a_barrier_ends_while_it_waits(store, monkeypatch):
-    """Nor does a heartbeat that waits keep its trainer."""
-    monkeypatch.setattr("khop.distributed.job.barrier._CLOSING_SECONDS", 0.2)
-    barrier = MonitoredBarrier(StoreRendezvous(store.client, "job", 0, 2, 5.0), "inference")
-    barrier.start()
-    thread = barrier._thread
-    store.is_open.clear()
-    assert store.has_dropped.wait(10)
-    started = time.monotonic()
-    barrier.close()
-    assert time.monotonic() - started < 10
-    assert not thread.is_alive()
+def test_a_barrier_ends_while_its_member_waits(store, monkeypatch):
+    """What it publishes last does not keep its trainer."""
+    monkeypatch.setattr("khop.distributed.membership.members._CLOSING_SECONDS", 0.2)
+    with contextlib.closing(member_of(store)) as member:
+        barrier = Barrier(member, "inference")
+        barrier.start()
+        store.is_open.clear()
+        assert store.has_dropped.wait(10)
+        begin = time.monotonic()
+        barrier.close()
+        assert time.monotonic() - begin < 2
 
 
 def test_looking_for_sockets_leaves_none_open(store, tmp_path):
     """Nor descriptors of files, which are looked at, too."""
-    shared = StoreRendezvous(store.client, "job", 0, 1, 5.0)
     with contextlib.ExitStack() as files:
         for number in range(20):
             files.enter_context((tmp_path / str(number)).open("w"))
         before = len(list(Path("/proc/self/fd").iterdir()))
-        separate = shared.separate()  # a socket here, one of the server, and two of the relay
+        separate = TorchStore(store.client, "job", 0)  # here, of the server, and two of the relay
         separate.disconnect()
         assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4
 
 
 def test_stores_without_sockets():
-    separate = StoreRendezvous(HashStore(), "job", 0, 1, 5.0).separate()
-    separate.publish("x", 1)
+    separate = TorchStore(HashStore(), "job", 0)
+    separate.put("x", 1)
     separate.disconnect()
-    assert separate.poll("x", [0]) == {0: 1}
+    assert separate.get("x", [0]) == {0: 1}

@@ -84,7 +84,7 @@ def test_a_part_of_arrays_is_the_part_that_a_partitioner_writes(tmp_path):
         fingerprints.add(made.fingerprint)
         assert made.meta.files() == whole.meta.files()
         for path in made.meta.files():
-            assert made.files[path]["bytes"] == whole.files[path]["bytes"], path
+            assert made.files[path].bytes == whole.files[path].bytes, path
             if path.startswith(f"part-{part}/") or not path.startswith("part-"):
                 assert np.array_equal(made.open(path), whole.open(path)), path
     assert len(fingerprints) == 1

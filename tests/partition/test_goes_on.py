@@ -151,7 +151,7 @@ def test_two_processes_do_not_share_a_run(tmp_path):
     def again(what, now, total):
         if what.startswith("splitting") and now == 1:
             assert left_overs(tmp_path / "f") == []  # they are in use
-            with pytest.raises(BlockingIOError, match="another process partitions the same graph"):
+            with pytest.raises(BlockingIOError, match="another process does the same work"):
                 khop.partition_graph(graph(), tmp_path / "f", 3, **OPTIONS)
 
     khop.partition_graph(graph(), tmp_path / "f", 3, **OPTIONS, progress=again)

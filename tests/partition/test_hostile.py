@@ -21,6 +21,7 @@ from khop.typing import NODE
 from support.formats.forging import forge, set_in
 
 EDGE = ("node", "to", "node")
+NUMBER = {"stored": ["float32", []], "delivered": ["float32", []]}
 
 
 @pytest.fixture
@@ -95,8 +96,8 @@ def test_a_fifo_is_not_waited_for(root, name):
 )
 def test_paths_that_lead_elsewhere(root, path):
     """meta.json lists files of the folder, and nothing else; also `khop verify` looks nowhere."""
-    forge(root, set_in("files", path, value={"bytes": 1, "sha256": ""}))
-    with pytest.raises(FolderError, match="list of files is malformed"):
+    forge(root, set_in("files", path, value={"bytes": 1, "sha256": "0" * 64}))
+    with pytest.raises(FolderError, match=r"damaged: the files: lists file .* no folder has"):
         PartitionFolder(root)
     assert len(verify_folder(root)) == 1
 
@@ -108,7 +109,7 @@ def test_names_do_not_become_paths(root, tmp_path, secret, name):
     def rename(meta):
         for node_type in meta["node_types"]:
             node_type["attrs"][name] = node_type["attrs"]["x"]
-        meta["edge_types"][0]["attrs"][name] = {"dtype": "float32", "shape": []}
+        meta["edge_types"][0]["attrs"][name] = NUMBER
 
     forge(root, rename)
     folder = PartitionFolder(root)
@@ -121,7 +122,35 @@ def test_names_do_not_become_paths(root, tmp_path, secret, name):
 @pytest.mark.parametrize("value", [-1, 1.5, "7", True, None, 2**60, [1]])
 def test_lengths_of_files(root, value):
     forge(root, set_in("files", map_path(NODE), "bytes", value=value))
-    with pytest.raises(FolderError, match="list of files is malformed"):
+    with pytest.raises(
+        FolderError, match=r"damaged: the files.*bytes must be an integer from 1 to"
+    ):
+        PartitionFolder(root)
+
+
+def of_x(shape, dtype="float32"):
+    """A change of attribute x."""
+    row = [dtype, shape]
+    return set_in("node_types", 0, "attrs", "x", value={"stored": row, "delivered": row})
+
+
+@pytest.mark.parametrize(
+    ("flag", "meaning"),
+    [
+        ("encodings", "attributes that are decoded"),
+        ("keys", "keys of their own"),
+        ("segments", "several segments"),
+        ("sharding", "unknown to this khop"),
+    ],
+)
+def test_flags_are_refused_by_name(root, flag, meaning):
+    """Whatever else such a folder says, which this khop need not understand."""
+
+    def later(meta):
+        meta.update(flags=[flag], khop_version="9.1", files="elsewhere", of_later_versions=1)
+
+    forge(root, later)
+    with pytest.raises(FolderError, match=rf"has flag '{flag}' \(.*{meaning}.*wrote it \('9\.1'\)"):
         PartitionFolder(root)
 
 
@@ -132,9 +161,23 @@ def test_lengths_of_files(root, value):
         set_in("node_types", 0, "name", value="\ud800"),
         set_in("node_types", 0, "bounds", value=[0, 1, float("inf")]),
         set_in("node_types", 0, "bounds", value=[0, 1, 2**70]),
-        set_in("node_types", 0, "attrs", "x", "shape", value=[2**40, 2**40]),
-        set_in("node_types", 0, "attrs", "x", "shape", value=[1] * 40),
-        set_in("node_types", 0, "attrs", "x", "shape", value=[0, 2**62]),
+        of_x([2**40, 2**40]),
+        of_x([1] * 40),
+        of_x([1] * 60_000),
+        of_x([0, 2**62]),
+        of_x([-1]),
+        of_x(4),
+        of_x([4], "object"),
+        of_x([4], ["float32"]),
+        set_in("node_types", 0, "attrs", "x", value={}),
+        set_in("node_types", 0, "attrs", "x", value={**NUMBER, "encoding": "int8"}),
+        set_in("node_types", 0, "attrs", "x", value={**NUMBER, "parameters": {"scale": 1}}),
+        set_in("node_types", 0, "attrs", "x", "delivered", value=["float64", [3]]),
+        set_in("segments", value=[]),
+        set_in("segments", 1, value=["part-1", "part-1.1"]),
+        set_in("segments", 1, value=["../part-1"]),
+        set_in("flags", value="segments"),
+        set_in("identity", value="x" * 100),
         set_in("node_types", 0, "splits", value=[["train_mask"]]),
         set_in("node_types", 0, "cached", value=[1]),
         set_in("node_types", 0, "cached", value=[-1, -1]),

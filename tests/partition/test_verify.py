@@ -25,6 +25,8 @@ from khop.storage.folder import (
 from khop.typing import EDGE, NODE
 from support.formats.forging import forge, set_in
 
+BYTE = {"stored": ["int8", []], "delivered": ["int8", []]}
+
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
@@ -151,7 +153,7 @@ def test_wrong_contents_under_right_checksums(root, path, change, message):
         set_in("node_types", 0, "splits", value=[]),
         set_in("node_types", 0, "splits", value=["val_mask"]),
         set_in("node_types", 0, "attrs", value={}),
-        set_in("node_types", 0, "attrs", "z", value={"dtype": "int8", "shape": []}),
+        set_in("node_types", 0, "attrs", "z", value=BYTE),
         set_in("edge_types", 0, "attrs", value={}),
         set_in("node_types", 0, "name", value="user"),
         set_in("edge_types", value=[]),
@@ -188,7 +190,7 @@ def with_attribute(root, name, of_nodes):
 def test_names_that_batches_use_themselves(root, name, of_nodes):
     """A batch would have two arrays of one name: the reader refuses what the writer refuses."""
     with_attribute(root, name, of_nodes)
-    with pytest.raises(FolderError, match=f"has the reserved name '{name}'"):
+    with pytest.raises(FolderError, match=f"has an attribute with the reserved name '{name}'"):
         PartitionFolder(root)
     (problem,) = verify_folder(root)
     assert "reserved name" in problem
@@ -203,7 +205,7 @@ def test_any_other_name_is_sound(root):
 def test_a_split_that_is_listed_twice(root):
     forge(root, lambda meta: meta["node_types"][0]["splits"].append("train_mask"))
     (problem,) = verify_folder(root)
-    assert "a split of node is listed twice" in problem
+    assert "splits names something twice" in problem
 
 
 def test_a_homogeneous_graph_of_several_types(root):

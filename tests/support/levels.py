@@ -28,7 +28,7 @@ TABLE = {
         *("distributed/test_gpu_sharing.py", "distributed/test_handler.py"),
         *("distributed/test_hostile_files.py", "distributed/test_keys.py"),
         *("distributed/test_launchers.py", "distributed/test_limits.py"),
-        *("distributed/test_listener.py", "distributed/test_lockstep.py"),
+        *("distributed/test_leases.py", "distributed/test_listener.py"),
         *("distributed/test_lying_servers.py", "distributed/test_output_server.py"),
         *("distributed/test_process_pool.py", "distributed/test_restart_policy.py"),
         *("distributed/test_roll_call.py", "distributed/test_rows.py"),
@@ -52,6 +52,7 @@ TABLE = {
     "fault": [
         *("distributed/test_elastic.py", "distributed/test_faults.py"),
         "partition/test_goes_on.py",
+        "partition/test_upgrade.py",
         *("distributed/test_recovery.py", "distributed/remote/test_crashes.py"),
     ],
 }

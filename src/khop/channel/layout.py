@@ -24,11 +24,13 @@ import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from khop.channel.arena import create_memory
+from khop.codec import AtMost, Between, from_json
 from khop.data.arrays import storage_dtype
 from khop.errors import ProtocolError
 from khop.typing import Array, Int64Array
@@ -57,14 +59,25 @@ class ArrayLayout(NamedTuple):
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: Annotated[
+        tuple[Annotated[int, Between(-_MAX_NUMBERS, _MAX_SIZE - 1)], ...], AtMost(_MAX_AXES)
+    ]
 
 
 class CounterLayout(NamedTuple):
     """Counter in the batches of a layout: `length` integers."""
 
     name: str
-    length: int
+    length: Annotated[int, Between(0, _MAX_NUMBERS)]
+
+
+@dataclass(frozen=True)
+class _Description:
+    """JSON object that describes a layout."""
+
+    number: Annotated[int, Between(0, _MAX_SIZE - 1)]
+    arrays: Annotated[list[ArrayLayout], AtMost(_MAX_ENTRIES)]
+    counters: Annotated[list[CounterLayout], AtMost(_MAX_ENTRIES)]
 
 
 class _Plan(NamedTuple):
@@ -152,17 +165,17 @@ class Layout:
         Raises:
             ProtocolError: the layout is malformed.
         """
-        number = content.get("number") if isinstance(content, dict) else None
-        if type(number) is not int or not 0 <= number < _MAX_SIZE:
-            raise ProtocolError("a layout has no number")
-        arrays = [_array(entry) for entry in _entries(content.get("arrays"), 3)]
-        counters = [_counter(entry) for entry in _entries(content.get("counters"), 2)]
-        layout = cls(number, arrays, counters)
+        described = from_json(_Description, content, "a layout")
+        try:
+            layout = cls(described.number, described.arrays, described.counters)
+        except TypeError as error:  # of a dtype
+            raise ProtocolError(f"a layout: {error}") from None
         if any(_least_bytes(plan) >= _MAX_SIZE for plan in layout._plans):
             raise ProtocolError("an array's shape does not fit any memory")
-        names = len(layout.index) < len(arrays) or len(layout.places) < len(counters)
-        if names or layout.num_numbers > _MAX_NUMBERS:
-            raise ProtocolError("a layout names something twice, or has too many numbers")
+        if len(layout.index) < len(layout.arrays) or len(layout.places) < len(layout.counters):
+            raise ProtocolError("a layout names an array or a counter twice")
+        if layout.num_numbers > _MAX_NUMBERS:
+            raise ProtocolError(f"a layout has more than {_MAX_NUMBERS} sizes and counters")
         return layout
 
     def shapes(self, sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int], int]:
@@ -327,7 +340,7 @@ def layout_of(head: Buffer, layouts: Mapping[int, Layout]) -> Layout:
     number = _PREFIX.unpack_from(head)[0]
     layout = layouts.get(number)
     if layout is None:
-        raise ProtocolError(f"a batch has layout {number}, which nobody has described")
+        raise ProtocolError(f"unknown layout {number}: no LAYOUT message announced it")
     return layout
 
 
@@ -348,32 +361,3 @@ def _plan(array: ArrayLayout) -> _Plan:
         return _Plan(dtype, row_bytes, -1, (), (), shape)
     i = differing[0]
     return _Plan(dtype, row_bytes, -1 - shape[i], shape[:i], shape[i + 1 :], shape)
-
-
-def _entries(entries: Any, count: int) -> list[list[Any]]:
-    if not isinstance(entries, list) or len(entries) > _MAX_ENTRIES:
-        raise ProtocolError("a layout does not list its arrays and counters")
-    if any(not isinstance(entry, list) or len(entry) != count for entry in entries):
-        raise ProtocolError(f"a layout's entry does not have {count} fields")
-    return entries
-
-
-def _array(entry: list[Any]) -> ArrayLayout:
-    name, dtype, shape = entry
-    if not isinstance(name, str) or not isinstance(dtype, str) or not isinstance(shape, list):
-        raise ProtocolError("an array is not described by name, dtype and shape")
-    axes_known = all(type(n) is int and -_MAX_NUMBERS <= n < _MAX_SIZE for n in shape)
-    if len(shape) > _MAX_AXES or not axes_known:
-        raise ProtocolError("an array's shape is malformed")
-    try:
-        storage_dtype(dtype)
-    except TypeError as error:
-        raise ProtocolError(str(error)) from None
-    return ArrayLayout(name, dtype, tuple(shape))
-
-
-def _counter(entry: list[Any]) -> CounterLayout:
-    name, count = entry
-    if not isinstance(name, str) or type(count) is not int or not 0 <= count <= _MAX_NUMBERS:
-        raise ProtocolError("a counter is not described by its name and number of integers")
-    return CounterLayout(name, count)

@@ -16,7 +16,17 @@ OF_BATCHES = ("fanout", "batch_size", "seed_type")
 # What concerns a folder, or one method alone.
 _NOT_COMPARED = (
     *("method", "assignment", "base", "time_attr", "weight_attr", "order"),
-    *("neighbor_ids", "cluster_ids", "overwrite", "memory", "tmp", "jobs", "clean", "plan"),
+    *(
+        "neighbor_ids",
+        "no_edge_ids",
+        "cluster_ids",
+        "overwrite",
+        "memory",
+        "tmp",
+        "jobs",
+        "clean",
+        "plan",
+    ),
     *("on", "ray"),
 )
 

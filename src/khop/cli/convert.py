@@ -1,4 +1,4 @@
-"""`khop convert`: a partition folder from another tool's, and the other way."""
+"""`khop convert`: a partition folder of this version, from another tool's, or for another tool."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from khop.cli.termination import unwound_when_terminated
 FORMATS = ("khop", "distdgl")
 
 _EPILOG = """\
+A khop folder of an earlier format version becomes one of this khop's: a copy, OUTPUT, or the folder
+itself with --in-place, which takes almost no disk. All parts must be here. What it reads and needs
+is printed first; ended, it goes on if it is started again.
+
 DistDGL's folders are those of dgl.distributed.partition_graph and of dispatch_data.py: a JSON file,
 and a folder for each part. Neither direction needs DGL.
 """
@@ -22,8 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add = parser.add_argument
     add("input", metavar="INPUT", help="a partition folder, khop's or DistDGL's (or its JSON file)")
-    add("output", metavar="OUTPUT", help="the folder to write")
-    add("--to", choices=FORMATS, help="its format (default: the one that INPUT has not)")
+    add("output", metavar="OUTPUT", nargs="?", help="the folder to write")
+    add("--in-place", action="store_true", help="upgrade INPUT itself, a khop folder; no OUTPUT")
+    add("--jobs", type=int, metavar="N", help="threads of an upgrade (default: cores, at most 8)")
+    add(
+        "--to",
+        choices=FORMATS,
+        help="its format (default: khop, of DistDGL's or an earlier khop's; distdgl, of khop's)",
+    )
     add("--graph-name", metavar="NAME", help="of DistDGL's graph (default: the name of OUTPUT)")
     khop = parser.add_argument_group("of folders for khop, as in `khop partition`")
     khop.add_argument("--time-attr", metavar="NAME", help="attribute that holds times")
@@ -38,13 +48,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
     """Convert, and print a summary of a folder for khop."""
-    from khop.storage.folder import META_FILE
+    from khop.storage.folder import META_FILE, VERSION_RANGES, PartitionFolder
 
     is_khop = (Path(arguments.input) / META_FILE).is_file()
-    to = arguments.to or FORMATS[is_khop]
-    if to == FORMATS[not is_khop]:
+    is_old = is_khop and PartitionFolder(arguments.input).version < VERSION_RANGES
+    to = arguments.to or ("distdgl" if is_khop and not is_old and arguments.output else "khop")
+    upgrades = is_khop and to == "khop"
+    if arguments.in_place != (arguments.output is None) or (arguments.in_place and not upgrades):
+        raise ValueError("name an OUTPUT, or pass --in-place to upgrade a khop folder itself")
+    if to == "distdgl" and not is_khop:
         raise ValueError(f"'{arguments.input}' is a folder of {to} already")
+    if upgrades:
+        return _upgrade(arguments)
+    if arguments.jobs is not None:
+        raise ValueError("--jobs is for upgrades of khop's folders: leave it out")
     return _to_distdgl(arguments) if is_khop else _to_khop(arguments)
+
+
+def _upgrade(arguments: argparse.Namespace) -> int:
+    from khop.partition import upgrade_folder
+
+    for name in ("time_attr", "weight_attr", "neighbor_ids", "graph_name"):
+        if getattr(arguments, name):
+            raise ValueError(f"--{name.replace('_', '-')} is not for upgrades: leave it out")
+    with progress_bar(arguments.quiet) as progress:
+        summary = upgrade_folder(
+            arguments.input,
+            arguments.output,
+            overwrite=arguments.overwrite,
+            jobs=arguments.jobs,
+            progress=progress,
+            on_plan=lambda plan: None if arguments.quiet else print(plan, flush=True),
+        )
+    if not arguments.quiet:
+        print(summary)
+    return 0
 
 
 def _to_khop(arguments: argparse.Namespace) -> int:

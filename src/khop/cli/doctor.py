@@ -77,6 +77,7 @@ def report() -> dict[str, Section]:
         "CUDA": _cuda,
         "shared memory": _shared_memory,
         "limits": _limits,
+        "liveness": _liveness,
         "transparent huge pages": _huge_pages,
     }
     return {title: _section(probe) for title, probe in probes.items()}
@@ -286,6 +287,13 @@ def _limit(kind: int, show: Callable[[int], str]) -> str:
     values = resource.getrlimit(kind)
     soft, hard = ("unlimited" if v == resource.RLIM_INFINITY else show(v) for v in values)
     return f"{soft} (at most {hard})"
+
+
+def _liveness() -> Section:
+    from khop.distributed.membership.leases import LEASE_VARIABLE, lease_seconds
+
+    source = f"${LEASE_VARIABLE}" if os.environ.get(LEASE_VARIABLE) else "the default"
+    return {"lease": f"{lease_seconds():g} s ({source})"}
 
 
 def _huge_pages() -> Section:

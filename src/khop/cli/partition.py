@@ -125,6 +125,12 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
         help="also write original ids of neighbours (4 or 8 bytes an edge), which LABOR needs",
     )
     add(
+        "--no-edge-ids",
+        action="store_true",
+        help="write no original ids of edges (4 or 8 bytes an edge): batches number edges as the "
+        "folder does",
+    )
+    add(
         "--order",
         choices=ORDERS,
         help="order of rows within a part: by original ids, by how likely batches touch them "
@@ -310,6 +316,7 @@ def cut_options(arguments: argparse.Namespace) -> dict[str, Any]:
     given = {name: getattr(arguments, name) for name in names}
     given |= {
         "neighbor_ids": arguments.neighbor_ids or None,
+        "edge_ids": False if arguments.no_edge_ids else None,
         "overwrite": arguments.overwrite or None,
         "clean": arguments.clean or None,
         "num_neighbors": arguments.fanout,

@@ -66,6 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="memory for batches that clients have not read, all together (default 8GiB)",
     )
     parser.add_argument(
+        "--lease",
+        type=float,
+        metavar="SECONDS",
+        help="silence after which a client counts as lost (default: $KHOP_LEASE, or 30)",
+    )
+    parser.add_argument(
         "--methods",
         action="append",
         default=[],
@@ -83,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM, Ctrl-C, or the last client has left."""
     # Imported here: `khop --help` needs none of it.
     from khop.channel.control import ControlLine, socket_pair
+    from khop.distributed.membership.leases import lease_seconds
     from khop.distributed.processes.child import explain_crashes
     from khop.distributed.remote.server.main import serve
     from khop.distributed.rpc.key_files import key_file_path, read_server_keys
@@ -109,6 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
         "key_file": key_file_path(arguments.key_file),
         "insecure": arguments.insecure,
         "buffer_limit": arguments.buffer_limit,
+        "lease": lease_seconds(arguments.lease),
         "metrics_port": arguments.metrics_port,
         "methods": arguments.methods,
     }

@@ -12,6 +12,14 @@ from khop.log import printable
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("folder", metavar="FOLDER", help="a partition folder")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="threads (default: one for each core, at most 8)"
+    )
+    parser.add_argument(
+        "--tmp",
+        metavar="DIR",
+        help="keep progress in this folder: a check that was ended goes on with the same --tmp",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON: files and problems")
 
 
@@ -22,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     check_is_folder(arguments.folder)
     with progress_bar() as progress:
-        problems = verify_folder(arguments.folder, progress)
+        problems = verify_folder(arguments.folder, progress, jobs=arguments.jobs, tmp=arguments.tmp)
     if arguments.json:
         print(json.dumps({"folder": arguments.folder, "problems": problems}))
         return 1 if problems else 0

@@ -9,7 +9,7 @@ Worker mode, on each machine (started by torchrun or by hand):
                 └─ sampler 1 ┴─ shared memory ─> trainer 1
 
 Trainers publish addresses, keys and the partitions that they serve in torch.distributed's store
-(`job.rendezvous`). Samplers and servers are started with exec, import no torch, and end when their
+(`job.torch_store`). Samplers and servers are started with exec, import no torch, and end when their
 trainer ends, however it ends. Teardown, in this order: iterators drop their batches, loaders end
 their samplers, each trainer leaves the group, and the trainer that started a server ends it when
 all others have left, too.

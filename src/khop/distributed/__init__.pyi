@@ -41,7 +41,7 @@ from khop.distributed.options import (
     RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions,
     WorkerOptions as WorkerOptions,
 )
-from khop.distributed.remote.client.membership import (
+from khop.distributed.remote.client.client_context import (
     ClientContext as ClientContext,
     init_client as init_client,
     shutdown_client as shutdown_client,

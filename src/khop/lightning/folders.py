@@ -15,7 +15,7 @@ from khop.distributed.loaders.link_neighbor_loader import DistLinkNeighborLoader
 from khop.distributed.loaders.neighbor_loader import DistNeighborLoader
 from khop.distributed.loaders.split import link_split, node_split
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
-from khop.distributed.remote.client.membership import ClientContext
+from khop.distributed.remote.client.client_context import ClientContext
 from khop.typing import NODE, ArrayLike, EdgeType, NodeType
 
 

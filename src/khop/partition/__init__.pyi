@@ -6,6 +6,10 @@ from khop.partition.cut import (
 from khop.partition.formats.distdgl.exporter import to_distdgl as to_distdgl
 from khop.partition.formats.distdgl.importer import from_distdgl as from_distdgl
 from khop.partition.formats.from_folder import folder_source as folder_source
+from khop.partition.formats.upgrade import (
+    UpgradePlan as UpgradePlan,
+    upgrade_folder as upgrade_folder,
+)
 from khop.partition.methods.assigned import AssignedPartitioner as AssignedPartitioner
 from khop.partition.methods.frequency import FrequencyPartitioner as FrequencyPartitioner
 from khop.partition.methods.metis import (

@@ -167,6 +167,7 @@ class PartitionerBase(abc.ABC):
         self.effort = Effort.of(**{name: chosen[name] for name in names})
         self.draws = DrawAttrs.of(source, chosen["time_attr"], chosen["weight_attr"])
         self.neighbor_ids: bool = chosen["neighbor_ids"]
+        self.edge_ids: bool = chosen["edge_ids"]
         self.order: str = chosen["order"]
         self.cluster_ids: int | bool = chosen["cluster_ids"]
         check_order(self.order)
@@ -276,6 +277,7 @@ class PartitionerBase(abc.ABC):
                 self.num_parts,
                 self.draws,
                 self.neighbor_ids,
+                self.edge_ids,
                 workspace,
                 self.progress,
             )

@@ -46,6 +46,14 @@ class FolderGroup(TypedDict, total=False):
             "key draws by neighbours (`khop.sampler.Labor`).",
         ),
     ]
+    edge_ids: Annotated[
+        bool,
+        Option(
+            True,
+            "write original ids of edges, 4 or 8 bytes an edge. If False, batches number edges as "
+            "the folder does (`e_id`), and positions in the edge list are not kept.",
+        ),
+    ]
     order: Annotated[
         str,
         Option(

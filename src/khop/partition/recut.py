@@ -41,8 +41,9 @@ def repartition(
         output_dir: the partition folder to write.
         num_parts: number of parts.
         method: as for `partition_graph`. If None, the folder's own, with its options and seed.
-        **options: as for `partition_graph`. `edge_dir`, `time_attr`, `weight_attr`, `neighbor_ids`
-            and `order` are the folder's if they are left out.
+        **options: as for `partition_graph`. `edge_dir`, `time_attr`, `weight_attr`, `neighbor_ids`,
+            `edge_ids` and `order` are the folder's if they are left out. Of a folder without ids of
+            edges, `edge_ids=True` keeps those of its own numbering.
 
     Returns:
         The summary of the new folder.
@@ -81,6 +82,7 @@ def make_repartitioner(
         "time_attr": None if meta.time_attr is None else meta.time_attr.name,
         "weight_attr": meta.weight_attr,
         "neighbor_ids": bool(meta.edge_types) and all(t.neighbor_ids for t in meta.edge_types),
+        "edge_ids": all(t.edge_ids for t in meta.edge_types),
         "order": meta.order,
     }
     repeated = method is None

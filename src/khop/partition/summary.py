@@ -33,6 +33,8 @@ class FolderSummary:
         times: 'attr', the attribute that holds times, and its 'level', 'node' or 'edge'; or None.
         weights: the edge attribute that holds weights, or None.
         neighbor_ids: True if original ids of neighbours are there; `khop.sampler.Labor` needs them.
+        edge_ids: True if original ids of edges are there; if not, edges have the folder's.
+        version: format version of the folder.
         node_types: node type -> number of nodes.
         edge_types: edge type, joined by spaces -> number of edges.
         bytes: size of all files.
@@ -62,6 +64,8 @@ class FolderSummary:
     times: dict[str, str] | None
     weights: str | None
     neighbor_ids: bool
+    edge_ids: bool
+    version: int
     node_types: dict[str, int]
     edge_types: dict[str, int]
     bytes: int
@@ -96,9 +100,11 @@ class FolderSummary:
             times=None if time is None else {"attr": time.name, "level": time.level},
             weights=meta.weight_attr,
             neighbor_ids=all(t.neighbor_ids for t in meta.edge_types),
+            edge_ids=all(t.edge_ids for t in meta.edge_types),
+            version=folder.version,
             node_types={t.name: t.count for t in meta.node_types},
             edge_types={" ".join(t.name): t.count for t in meta.edge_types},
-            bytes=sum(known["bytes"] for known in folder.files.values()),
+            bytes=sum(known.bytes for known in folder.files.values()),
             expected_shares=meta.summary.get("expected_shares"),
             cache_curve=meta.summary.get("cache_curve"),
             left_out=meta.left_out,
@@ -118,7 +124,7 @@ class FolderSummary:
         """Return names and values of a table of it, as `khop inspect` prints."""
         lines = [
             ("folder", self.root),
-            ("size", human_bytes(self.bytes)),
+            ("size", f"{human_bytes(self.bytes)}, format version {self.version}"),
             ("method", _method(self.method)),
             ("parts", f"{len(self.nodes)}, neighbours drawn '{self.edge_dir}'"),
             ("nodes", _counts(self.node_types) + _spread(self.nodes)),
@@ -132,6 +138,8 @@ class FolderSummary:
             lines.append(("weights", f"'{self.weights}' of edges"))
         if self.neighbor_ids:
             lines.append(("neighbour ids", "original ones beside the new"))
+        if not self.edge_ids:
+            lines.append(("edge ids", "the folder's numbering; original ones are not kept"))
         lines.append(("training seeds", self._seeds()))
         if any(self.cached):
             lines.append(("cached rows", f"{max(self.cached):,} in the part with most"))

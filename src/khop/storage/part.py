@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from khop import _native
-from khop.data import Feature
+from khop.data import ConsecutiveIds, Feature
 from khop.storage.folder import (
     INTS,
     ORDERS,
@@ -156,11 +156,14 @@ class Part:
         return self._node_features[key]
 
     def edge_feature(self, index: int, name: str) -> Feature:
-        """Return an edge attribute by its name; 'edge_id' holds original ids."""
+        """Return an edge attribute by its name; 'edge_id' holds original ids, or positions."""
         key = (index, name)
         if key not in self._edge_features:
             edge_type = self.meta.edge_types[index]
-            if name == "edge_id":
+            if name == "edge_id" and not edge_type.edge_ids:
+                first, end = edge_type.bounds[self.part : self.part + 2]
+                self._edge_features[key] = ConsecutiveIds(first, end - first)
+            elif name == "edge_id":
                 self._edge_features[key] = Feature(self._edge_array(edge_type.name, name))
             else:
                 path = edge_attr_path(self.part, edge_type.name, name)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from khop.channel.shared import share
+from khop.codec import from_json
 from khop.distributed.processes.child import ChildProcess
 from khop.distributed.remote.client.batch_checks import BatchSchema
 from khop.distributed.remote.encoding import read_text
@@ -18,12 +19,12 @@ from khop.distributed.remote.graph_messages import (
     ToOriginalIds,
 )
 from khop.distributed.remote.server.graph_handler import MAX_ROWS, GraphRequestHandler, with_labels
-from khop.distributed.rpc.partition_handler import finish
+from khop.distributed.rpc.frame_handler import finish
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError, RendezvousError
 from khop.partition import PartitionFolder
 from khop.sampler.spec import SamplingSpec
-from khop.storage.folder.meta import meta_of
+from khop.storage.folder import FolderMeta
 from support.cluster.receiving import collect_all, training
 from support.cluster.serving import client_of, serving
 
@@ -37,7 +38,7 @@ def test_about_the_graph(graph, folder_of):
         content = read_text(client.request(1, DescribeGraph()).arrays, "it")
         assert content["parts"] == [1]
         assert content["fingerprint"] == folder.fingerprint
-        meta = meta_of({**content["meta"], "files": {}})
+        meta = from_json(FolderMeta, content["meta"], "it")
         assert meta == folder.meta
 
         ids = np.array([5, 0, 499, 5])
@@ -113,7 +114,7 @@ def test_labels(graph, folder_of):
         with client_of(served) as client:
             content = read_text(client.request(0, DescribeGraph()).arrays, "it")
             attrs = content["meta"]["node_types"][0]["attrs"]
-            assert attrs["y"] == {"dtype": "int64", "shape": [2]}
+            assert attrs["y"]["stored"] == attrs["y"]["delivered"] == ["int64", [2]]
 
 
 def test_contradictions(folder_of):

@@ -15,10 +15,10 @@ from khop.channel.message import FRAME_BYTES, pack, unpack
 from khop.distributed.remote import directory_messages, graph_messages, session_messages
 from khop.distributed.remote.directory_messages import Publish, RegisterClient, WaitFor
 from khop.distributed.remote.graph_messages import Ping
-from khop.distributed.remote.server.identity import Source
 from khop.distributed.remote.server.session import Session
 from khop.distributed.remote.session_messages import Alive, Open, SessionSpec
 from khop.distributed.rpc import protocol
+from khop.distributed.rpc.identity import Source
 from khop.distributed.rpc.protocol import read_request, request_header
 from khop.errors import ProtocolError
 from khop.sampler.spec import MAX_HOPS, SamplingSpec
@@ -132,7 +132,7 @@ def test_arrays_that_a_request_may_not_carry_are_not_joined(plane):
 
 def test_publishing_costs_what_waits_for_that_name_alone(plane):
     """8,000 requests wait for other names: they are not looked at."""
-    count = sum(len(g.waiters) for g in plane.directory._values._groups.values())
+    count = sum(map(len, plane.directory._values._waiting.values()))
     assert count > 8000
     publish = lambda: plane.directory.publish(Publish(7, "7", "other"), b"1")  # noqa: E731
     assert seconds_of(lambda: [publish() for _ in range(100)]) < MOST_SECONDS
@@ -223,7 +223,7 @@ def test_a_session_lives_while_its_messages_wait(folder_of):
     plane = ControlPlane(folder_of("random", 2))
     plane.say(CLIENTS[0], Open(spec_of(plane), [], []), [])
     (session,) = plane.sessions._sessions.values()
-    session.last_message_at -= 60.0
+    session.lease.heard_at -= 60.0
     heard = []
 
     def heard_until(user, now):

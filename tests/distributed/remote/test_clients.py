@@ -95,7 +95,7 @@ def test_a_client_that_is_killed(folder_of, tmp_path):
     """It keeps no server up, and leaves none of its samplers."""
     ready = tmp_path / "ready"
     root = folder_of("random", 1)
-    with cluster(root, [[0]], 1, lost_after=3.0) as servers:
+    with cluster(root, [[0]], 1, lease=3.0) as servers:
         arguments = {
             "num_servers": 1, "num_clients": 1, "port": servers.port, "ready": str(ready),
         }  # fmt: skip

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from khop.channel.message import pack
 from khop.distributed.remote.graph_messages import Ping
 from khop.distributed.remote.server import control_handler
-from khop.distributed.remote.server.identity import Source
+from khop.distributed.rpc.identity import Source
 from khop.distributed.rpc.protocol import request_header
 from support.cluster.control_plane import CLIENTS, RANKS, SOURCES, ControlPlane
 

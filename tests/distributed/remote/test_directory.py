@@ -23,7 +23,7 @@ from khop.distributed.remote.directory_messages import (
 from khop.distributed.remote.message_fields import incarnation_of
 from khop.distributed.remote.server import published_values as module
 from khop.distributed.remote.server.directory import Directory
-from khop.distributed.remote.server.identity import Source
+from khop.distributed.rpc.identity import Source
 from khop.errors import ProtocolError, RendezvousError, SecurityError
 
 # Who talks: a graph server, two trainers with keys of their own, and anybody of a job with one key.
@@ -50,7 +50,7 @@ class Told:
     """A directory, asked in few words; what it sends later is in `heard`."""
 
     def __init__(self, clock, num_servers=2, num_clients=2, **options):
-        options = {"lost_after": 30.0, "clock": clock, **options}
+        options = {"lease": 30.0, "clock": clock, **options}
         self.directory = Directory(num_servers, num_clients, 3, "print", **options)
         self.heard = []
 

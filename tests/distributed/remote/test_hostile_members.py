@@ -17,8 +17,9 @@ import zmq
 
 from khop.channel.message import pack, unpack
 from khop.codec import to_json
+from khop.distributed.membership.members import Membership
 from khop.distributed.remote import directory_messages, graph_messages, session_messages
-from khop.distributed.remote.client.directory_rendezvous import DirectoryRendezvous
+from khop.distributed.remote.client.directory_store import DirectoryStore
 from khop.distributed.remote.directory_messages import Lookup, RegisterClient
 from khop.distributed.remote.encoding import read_table
 from khop.distributed.remote.graph_messages import Ping
@@ -181,7 +182,7 @@ def test_replies_stay_small(member, honest):
     assert len(honest.wait_for("n", ranks, 0.0)) == len(reply["ranks"])
     for rank in ranks:
         member.ask({"op": "publish", "rank": rank, "secret": "h", "name": "group/n"}, [text])
-    agreement = DirectoryRendezvous(honest, "group", 0, 1, 20.0)
+    agreement = Membership(DirectoryStore(honest, "group"), 0, 1, 20.0)
     assert len(agreement.wait_for("n", ranks, "publish")) == len(agreement.poll("n", ranks)) == 40
 
 
@@ -189,7 +190,7 @@ def test_values_that_are_not_published_yet_are_none(member, honest):
     """A client that is late is waited for again: the reply without values is no error."""
     member.register(100)
     assert honest.wait_for("late", [100], 0.1) == {}
-    agreement = DirectoryRendezvous(honest, "group", 0, 2, 0.1)
+    agreement = Membership(DirectoryStore(honest, "group"), 0, 2, 0.1)
     assert agreement.poll("late", [100]) == {}
     with pytest.raises(RendezvousError, match="100"):
         agreement.wait_for("late", [100], "publish")

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import zmq
 
-from khop.distributed.remote.server.identity import source_of
+from khop.distributed.rpc.identity import source_of
 from khop.distributed.rpc.keys import JobKeys
 
 

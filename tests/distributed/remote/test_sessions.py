@@ -17,13 +17,14 @@ from khop.channel.message import pack, unpack
 from khop.distributed.processes.child import ChildProcess
 from khop.distributed.remote.message_fields import CHUNK_BYTES
 from khop.distributed.remote.server.counters import ServerCounters
-from khop.distributed.remote.server.identity import Requester, Source
+from khop.distributed.remote.server.requester import Requester
 from khop.distributed.remote.server.session import SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
 from khop.distributed.remote.session_messages import Batch, Open, SessionSpec
+from khop.distributed.rpc.frame_handler import pack_or_refuse
+from khop.distributed.rpc.identity import Source
 from khop.distributed.rpc.limits import SendBacklog
-from khop.distributed.rpc.partition_handler import pack_or_refuse
 from khop.distributed.rpc.protocol import PROTOCOL
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.process_handle import start_sampler

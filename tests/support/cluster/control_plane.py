@@ -35,7 +35,6 @@ from khop.distributed.remote.message_fields import incarnation_of
 from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
-from khop.distributed.remote.server.identity import Source
 from khop.distributed.remote.server.published_values import PublishedValues, _size_of as size_of
 from khop.distributed.remote.server.session import SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
@@ -49,6 +48,7 @@ from khop.distributed.remote.session_messages import (
     Open,
     SessionSpec,
 )
+from khop.distributed.rpc.identity import Source
 from khop.distributed.rpc.protocol import request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.sampler.rows.collect import CollectSpec
@@ -80,7 +80,7 @@ class ControlPlane:
         folder = PartitionFolder(root)
         self.num_clients, self.num_parts = num_clients, folder.num_parts
         self.directory = Directory(
-            2, num_clients, folder.num_parts, "print", lost_after=30.0, clock=lambda: self.now
+            2, num_clients, folder.num_parts, "print", lease=30.0, clock=lambda: self.now
         )
         counters = ServerCounters(0, [0], "", lambda: self.sessions.state())  # noqa: PLW0108
         environment = SessionEnvironment(
@@ -162,7 +162,7 @@ class ControlPlane:
         """Time passes, and the server notices."""
         self.now += seconds
         for session in self.sessions._sessions.values():
-            session.last_message_at -= seconds
+            session.lease.heard_at -= seconds
         self._checked(None, None, self.server_ticks)
 
     def server_ticks(self) -> None:
@@ -220,18 +220,21 @@ class ControlPlane:
     def _check_waiting(self, values: PublishedValues) -> None:
         """Who waits is counted, and waits for something that is not there, or does not count."""
         clients = self.directory._clients
-        for name, group in values._groups.items():
-            known = {rank for rank, peer in clients.items() if name in peer.published}
-            assert group.published == sum(1 << rank for rank in known)
-            for waiter in group.waiters:
-                heard = {r for r in known if clients[r].last_message_at >= waiter.since}
-                assert set(waiter.order) - heard or waiter in values._unconfirmed
-        counted = sum(len(group.waiters) for group in values._groups.values())
+        for (name, rank), waiters in values._waiting.items():
+            for waiter in waiters:
+                assert waiter.name == name and waiter.ranks[waiter.num_found] == rank
+                missing = rank not in clients or name not in clients[rank].published
+                assert (
+                    missing
+                    or clients[rank].lease.heard_at >= waiter.since
+                    or (values._value(rank, waiter) is None)
+                )
+        counted = sum(map(len, values._waiting.values()))
         assert counted == values._num_waiting.total() < 2000
 
     def _clients(self) -> dict[int, Any]:
         return {
-            rank: (peer.entry.incarnation, peer.gone, dict(peer.published), peer.last_message_at)
+            rank: (peer.entry.incarnation, peer.gone, dict(peer.published), peer.lease.heard_at)
             for rank, peer in self.directory._clients.items()
         }
 

@@ -223,10 +223,15 @@ def job_servers_die(arguments):
 
 
 def job_failing(arguments):
-    """Trainer 1 fails in its second layer, then is killed in its second: what trainer 0 sees."""
+    """Trainer 1 fails in its last layer, is stopped in it, then killed: what trainer 0 sees.
+
+    Trainer 0 lets the stopped one go on once it has given it up.
+    """
     from khop.distributed import init_worker_group, layerwise_inference
 
     context = init_worker_group()
+    context.members.publish("pid", os.getpid())
+    pids = context.members.wait_for("pid", [0, 1], "publish its process")
     data = _load(arguments, context.rank)
     seen, entered = [], []  # entered: a trainer may hear of the failure before its own last layer
 
@@ -235,16 +240,22 @@ def job_failing(arguments):
         if context.rank == 1 and len(seen) == 0:
             raise ArithmeticError("no good")
         if context.rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGSTOP if len(seen) == 1 else signal.SIGKILL)
         return x
 
-    for i in range(2):
+    for i in range(3):
         entered.append(time.monotonic())
         try:
             layerwise_inference(data, [lambda x, e: x, last], f"{arguments['output']}-{i}")
         except Exception as error:
             seen.append([type(error).__name__, str(error), time.monotonic() - entered[-1]])
-        context.rendezvous.timeout = arguments["timeout"]
+        if i == 1 and context.rank == 0:
+            os.kill(pids[1], signal.SIGCONT)
+            time.sleep(1.0)  # else it hears of the next failure at once
+        if i == 1 and context.rank == 1:
+            context.members.publish("seen", seen[-1])
+        context.members.lease = context.members.timeout = arguments["lease"]
+    seen.append(context.members.wait_for("seen", [1], "go on")[1])
     return {"seen": seen, "leftovers": leftovers(Path(arguments["output"]).parent)}
 
 

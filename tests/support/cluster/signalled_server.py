@@ -19,8 +19,8 @@ class _Frames(list):
 
 
 class _Interrupted(RequestHandler):
-    def steps(self, frames):
-        return _Frames((yield from super().steps(frames)))
+    def steps(self, frames, *source):
+        return _Frames((yield from super().steps(frames, *source)))
 
 
 def main():

@@ -181,6 +181,8 @@ FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
 ATTRS = {
     "plain": {},
     "neighbors": {"neighbor_ids": True},
+    "numbered": {"edge_ids": False},
+    "numbered_time": {"edge_ids": False, "time_attr": "time", "weight_attr": "edge_weight"},
     "weight": {"weight_attr": "edge_weight"},
     "time": {"time_attr": "time", "weight_attr": "edge_weight"},
     "edge_time": {"time_attr": "edge_time", "weight_attr": "edge_weight"},

@@ -37,10 +37,10 @@ from khop.distributed.remote.encoding import read_reply, read_table, read_text, 
 from khop.distributed.remote.graph_messages import Ping
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.graph_handler import GraphRequestHandler
-from khop.distributed.remote.server.identity import Source
 from khop.distributed.remote.server.validation import SessionValidator, columns_of
 from khop.distributed.remote.session_messages import Alive, Chunk, LayoutEvent, Open, SessionSpec
 from khop.distributed.rpc.connection import Connection
+from khop.distributed.rpc.identity import Source
 from khop.distributed.rpc.protocol import PROTOCOL, read_request, request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError, RendezvousError, SecurityError

@@ -78,16 +78,6 @@ class RowSpec:
     computed: str
     shape: tuple[int, ...]
 
-    def to_json(self) -> list[Any]:
-        """Convert to a JSON list."""
-        return [self.stored, self.computed, list(self.shape)]
-
-    @classmethod
-    def from_json(cls, content: Sequence[Any]) -> RowSpec:
-        """Convert from the list that `to_json` returned."""
-        stored, computed, shape = content
-        return cls(stored, computed, tuple(shape))
-
 
 def layer_folder(root: Path, layer: int) -> Path:
     """Return the folder of a layer's outputs."""
@@ -227,7 +217,7 @@ class ShareRows(RowFetcher):
         self._type_index, self._type_name = node_type
         ranges = [share.ranges[self._type_index] for share in shares]
         bounds = [low for low, _ in ranges] + [ranges[-1][1]]
-        attr = AttrMeta(spec.stored, spec.shape)
+        attr = AttrMeta.of(spec.stored, spec.shape)
         super().__init__(bounds, {f"output of layer {layer}": attr})
         self._root = root
         self._shares = shares

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from khop.codec import from_json, to_json
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.inference.files import RowSpec, ShareRows, output_file, remove_outputs
 from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, NodeInputs
@@ -29,8 +30,8 @@ from khop.distributed.inference.layers import as_layers, device_of, takes_pairs
 from khop.distributed.inference.peers import InferencePeers
 from khop.distributed.inference.result import LayerwiseOutputs, NodeOutputs
 from khop.distributed.inference.rows import RowReader
-from khop.distributed.job.barrier import MonitoredBarrier
 from khop.distributed.job.worker_group import require_context
+from khop.distributed.membership.barrier import Barrier
 from khop.typing import NodeType
 
 
@@ -108,7 +109,7 @@ def layerwise_inference(
     # On failure: publish it first, then remove files that other trainers may be reading.
     with (
         contextlib.ExitStack() as on_failure,
-        MonitoredBarrier(context.rendezvous, name) as barrier,
+        Barrier(context.members, name) as barrier,
     ):
         _check_arguments(data, batch_size, max_edges)
         layers = as_layers(model, bool(edge_attrs))
@@ -130,7 +131,7 @@ def layerwise_inference(
         for number, layer in enumerate(layers):
             with torch.no_grad():
                 own = runner.run(layer, number, given, peers, barrier.check)
-            gathered = barrier.all_gather(f"layer-{number}", [s and s.to_json() for s in own])
+            gathered = barrier.all_gather(f"layer-{number}", to_json(own))
             specs = _agree_on_specs(gathered, peers, number)
             if number > 0:  # no trainer reads them any more
                 remove_outputs(peers.root, number - 1, [share for share, _ in peers.own])
@@ -181,7 +182,7 @@ def _agree_on_specs(
     agreed: list[RowSpec | None] = []
     for node_type in range(len(gathered[0])):
         seen = {
-            r: RowSpec.from_json(specs[node_type])
+            r: from_json(RowSpec, specs[node_type], f"rows of trainer {r}")
             for r, specs in enumerate(gathered)
             if specs[node_type]
         }

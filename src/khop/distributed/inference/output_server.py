@@ -17,8 +17,8 @@ from khop import _native
 from khop.data.files import load_npy
 from khop.distributed.inference.files import output_file
 from khop.distributed.rpc import work
+from khop.distributed.rpc.frame_handler import FrameHandler, RequestType, Steps
 from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
-from khop.distributed.rpc.partition_handler import FrameHandler, Steps
 from khop.distributed.rpc.partition_server import run_server
 from khop.distributed.rpc.protocol import OutputRows, check_index, ids_of
 from khop.errors import ProtocolError
@@ -44,7 +44,8 @@ class OutputHandler(FrameHandler):
         node_types: Sequence[NodeType],
         file_names: Sequence[str],
     ) -> None:
-        super().__init__("the output server of trainer", rank, {OutputRows: self._rows})
+        types = [RequestType(OutputRows, "read", self._rows, arrays=1)]
+        super().__init__("the output server of trainer", rank, types)
         self._root = Path(root)
         self._num_layers = num_layers
         self._node_types = node_types

@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
+from khop.codec import from_json, to_json
 from khop.distributed.dataset import DistDataset
 from khop.distributed.inference.files import PROBE, Share, check_shares, clear_folder
 from khop.distributed.inference.neighborhoods import FullNeighbors
 from khop.distributed.inference.rows import OutputClient
-from khop.distributed.job.barrier import MonitoredBarrier
 from khop.distributed.job.context import WorkerContext
+from khop.distributed.membership.barrier import Barrier
 from khop.distributed.partitions.endpoint_registry import EndpointRegistry
 from khop.distributed.partitions.server_process import PartitionServerProcess, announced_endpoint
 from khop.distributed.partitions.service import PartitionService
@@ -49,7 +49,7 @@ class InferencePeers:
     def __init__(
         self,
         context: WorkerContext,
-        barrier: MonitoredBarrier,
+        barrier: Barrier,
         name: str,
         data: DistDataset,
         root: Path,
@@ -109,12 +109,16 @@ class InferencePeers:
             self.own = [self._own_share(p, edge_attrs) for p in self._parts_to_compute()]
             lacks_parts = len(self.parts) < self._data.num_partitions
             gathered = self._barrier.all_gather(
-                "shares", [self.visible, lacks_parts, [asdict(share) for share, _ in self.own]]
+                "shares", [self.visible, lacks_parts, to_json([share for share, _ in self.own])]
             )
         finally:
             with contextlib.suppress(OSError):
                 probe.unlink()
-        shares = [_share_from_json(share) for _, _, its in gathered for share in its]
+        shares = [
+            from_json(Share, share, f"a share of trainer {rank}")
+            for rank, (_, _, its) in enumerate(gathered)
+            for share in its
+        ]
         self.shares = sorted(shares, key=lambda share: (share.part, share.number))
         check_shares(self.shares, [t.count for t in self._data.meta.node_types])
         self._connect([visible for visible, _, _ in gathered], num_layers, timeout)
@@ -181,11 +185,11 @@ class InferencePeers:
         """End this trainer's server, if `wait` after all trainers have closed their outputs."""
         if not self._uses_network:
             return
-        rendezvous = self._context.rendezvous
+        members = self._context.members
         with contextlib.suppress(RuntimeError):  # RendezvousError included: they have ended
-            rendezvous.publish(f"{self._name}/closed", True)
+            members.publish(f"{self._name}/closed", True)
             if wait:
-                rendezvous.all_gather(f"{self._name}/closed", "close their outputs")
+                members.all_gather(f"{self._name}/closed", "close their outputs")
         self._end_server()
 
     def _end_server(self) -> None:
@@ -198,9 +202,3 @@ class InferencePeers:
         for client in self.clients:
             client.close()
         self._end_server()
-
-
-def _share_from_json(content: dict[str, object]) -> Share:
-    share = Share(**content)  # type: ignore[arg-type]
-    ranges = [(int(low), int(high)) for low, high in share.ranges]
-    return Share(share.rank, share.part, share.number, share.of, ranges)

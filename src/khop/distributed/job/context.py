@@ -8,11 +8,11 @@ import itertools
 import os
 import weakref
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from khop import log
-from khop.distributed.job.polling import pauses
-from khop.distributed.job.rendezvous import Rendezvous, StoreRendezvous
+from khop.distributed.membership.members import Membership
+from khop.distributed.membership.polling import pauses
 from khop.distributed.processes.exit_hooks import call_at_end
 from khop.distributed.processes.hosts import host_identity
 from khop.errors import RendezvousError
@@ -106,7 +106,7 @@ class TrainerContext(DistContext):
     """Place of a trainer, which shares values with the other trainers.
 
     Attributes:
-        rendezvous: values that the trainers share.
+        members: membership in the group of trainers: values that they share, leases, failures.
 
     Example:
         >>> context = init_worker_group()
@@ -114,9 +114,9 @@ class TrainerContext(DistContext):
         (True, 0)
     """
 
-    def __init__(self, role: DistRole, rendezvous: Rendezvous, group_name: str) -> None:
-        super().__init__(role, rendezvous.world_size, rendezvous.rank, group_name)
-        self.rendezvous = rendezvous
+    def __init__(self, role: DistRole, members: Membership, group_name: str) -> None:
+        super().__init__(role, members.world_size, members.rank, group_name)
+        self.members = members
         self._counts: dict[str, itertools.count[int]] = {}
 
     def number(self, kind: str) -> int:
@@ -141,7 +141,7 @@ class WorkerContext(TrainerContext):
         host: identity of the machine; equal for trainers that can share socket files.
         address: address at which other machines reach this one.
         insecure: whether traffic between machines goes without CURVE.
-        rendezvous: values that the trainers share.
+        members: membership in the group of trainers: values that they share, leases, failures.
         others_have_finished: whether all others are known to have left the group.
         store: torch.distributed store that holds only what these trainers write. For
             `init_process_group(..., store=context.store, rank=context.rank,
@@ -154,25 +154,19 @@ class WorkerContext(TrainerContext):
         (False, 0)
     """
 
-    rendezvous: StoreRendezvous
-
     def __init__(
-        self,
-        rendezvous: StoreRendezvous,
-        group_name: str,
-        address: str,
-        insecure: bool,
+        self, members: Membership, store: Any, group_name: str, address: str, insecure: bool
     ) -> None:
-        super().__init__(DistRole.WORKER, rendezvous, group_name)
+        super().__init__(DistRole.WORKER, members, group_name)
         self.host = host_identity()
         self.address = address
         self.insecure = insecure
-        self.store = rendezvous.own_store()
+        self.store = store
         self._servers_to_keep: list[Callable[[], None]] = []
         self._groups: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._uses_others = False
         self._is_closed = False
-        self.others_have_finished = rendezvous.world_size == 1
+        self.others_have_finished = members.world_size == 1
 
     def keep_for_others(self, close: Callable[[], None]) -> None:
         """Register servers that others use: `close` is called when all trainers have finished."""
@@ -195,34 +189,36 @@ class WorkerContext(TrainerContext):
         The store may be trainer 0's: it leaves last.
 
         Args:
-            wait: wait for the others, at most for the rendezvous timeout.
+            wait: wait for the others, at most for the group's timeout.
         """
         if self._is_closed:
             return
         self._is_closed = True
         for group in list(self._groups):
             group.close()
-        others = [r for r in range(self.world_size) if r != self.rank]
-        takes_part = bool(others) and (self._uses_others or bool(self._servers_to_keep))
+        takes_part = bool(self.members.others) and (
+            self._uses_others or bool(self._servers_to_keep)
+        )
         with contextlib.suppress(RuntimeError, RendezvousError):
             if takes_part:
-                self.rendezvous.publish("goodbye", True)
+                self.members.publish("goodbye", True)
             if wait and self._servers_to_keep:
-                self.rendezvous.wait_for("goodbye", others, "finish")
+                self.members.wait_for("goodbye", self.members.others, "finish")
                 self.others_have_finished = True
         for close in self._servers_to_keep:
             close()
         self._servers_to_keep.clear()
         if takes_part:
             self._leave_store()
+        self.members.close()
 
     def _leave_store(self) -> None:
         """Publish that this trainer needs the store no more; trainer 0 waits for all others."""
         with contextlib.suppress(RuntimeError, RendezvousError):
-            self.rendezvous.publish("left", True)
+            self.members.leave()
             for _ in pauses(_LEAVING_SECONDS):
                 waits = self.rank == 0 and self.others_have_finished
-                if not waits or self.rendezvous.all_published("left"):
+                if not waits or self.members.have_left(self.members.others):
                     return
 
 

@@ -13,7 +13,7 @@ import secrets
 
 from torch._C._distributed_c10d import Store
 
-from khop.distributed.job.polling import pauses
+from khop.distributed.membership.polling import pauses
 from khop.errors import RendezvousError
 
 

@@ -43,6 +43,11 @@ class StoreSockets:
         if kind is None and len(new) == 1:
             self._found = new
 
+    @property
+    def has_none(self) -> bool:
+        """True if the store is reached without a network: its calls never wait long."""
+        return self._port is None
+
     def _connected(self) -> dict[int, int]:
         """Return {descriptor: inode} of the sockets to the store."""
         if self._port is None:

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 from khop import log
 from khop.distributed.job.context import (
@@ -27,7 +28,9 @@ from khop.distributed.job.launch_environment import (
     find_place,
     with_master,
 )
-from khop.distributed.job.rendezvous import StoreRendezvous, job_store
+from khop.distributed.job.torch_store import TorchStore, job_store
+from khop.distributed.membership.leases import lease_seconds
+from khop.distributed.membership.members import Membership
 from khop.distributed.processes.hosts import host_address
 from khop.errors import RendezvousError
 
@@ -43,6 +46,7 @@ def init_worker_group(
     host: str | None = None,
     insecure: bool = False,
     timeout: float = 60.0,
+    lease: float | None = None,
     cluster_environment: str | ClusterEnvironment | type[ClusterEnvironment] | None = None,
 ) -> WorkerContext:
     """Make this process a trainer of a group, and wait for the other trainers.
@@ -68,6 +72,8 @@ def init_worker_group(
         insecure: send data between machines unencrypted, and accept any connection. For closed
             networks only: CURVE costs a multiple of the time on the wire.
         timeout: seconds to wait for other trainers.
+        lease: seconds of silence after which another trainer counts as ended, 5 to 86,400. If None,
+            $KHOP_LEASE; without it 30. Most failures are noticed sooner, by closed connections.
         cluster_environment: the launcher that gives rank and world size, if torch.distributed and
             the arguments do not: 'torchrun', 'mpi', 'slurm', or your own, see `ClusterEnvironment`.
             If None, the one that the environment variable KHOP_CLUSTER_ENVIRONMENT names, else the
@@ -77,8 +83,8 @@ def init_worker_group(
         The context, which `get_context` returns from now on.
 
     Raises:
-        ValueError: a world size and rank that contradict each other or torch.distributed; no
-            cluster environment has this name.
+        ValueError: a world size and rank that contradict each other or torch.distributed; a lease
+            out of range; no cluster environment has this name.
         PluginError: the cluster environment cannot be imported.
         RendezvousError: the job's store cannot be reached, or trainers did not come in time; a
             launcher's variables contradict each other, or give several trainers but not the rank of
@@ -101,6 +107,7 @@ def init_worker_group(
             f"this process is trainer {joined.rank} of {joined.world_size} in group "
             f"'{joined.group_name}' already: call shutdown_worker_group() first"
         )
+    lease = lease_seconds(lease)
     log.identify("trainer", rank)
     if insecure and rank == 0:
         _log.warning(
@@ -110,8 +117,15 @@ def init_worker_group(
     # A group must not read values that an earlier group of the same name published.
     prefix = f"khop/{group_name}"
     name = establish_generation(store, prefix, rank, world_size, timeout)
-    rendezvous = StoreRendezvous(store, f"{prefix}/{name}", rank, world_size, timeout)
-    context = WorkerContext(rendezvous, group_name, host or host_address(place.master), insecure)
+    prefix = f"{prefix}/{name}"
+    members = Membership(TorchStore(store, prefix, rank), rank, world_size, timeout, lease)
+    context = WorkerContext(
+        members,
+        PrefixStore(f"{prefix}/torch", store),
+        group_name,
+        host or host_address(place.master),
+        insecure,
+    )
     set_context(context)
     _log.info(
         "group-joined",

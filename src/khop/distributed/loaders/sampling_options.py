@@ -11,7 +11,7 @@ from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import get_context
 from khop.distributed.loaders.loader_options import LoaderOptions
 from khop.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
-from khop.distributed.remote.client.membership import ClientContext
+from khop.distributed.remote.client.client_context import ClientContext
 from khop.sampler.methods import as_method
 from khop.sampler.options import SamplingOptions
 from khop.sampler.rows.collect import CollectSpec

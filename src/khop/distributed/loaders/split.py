@@ -12,7 +12,7 @@ from khop.data.arrays import to_int64
 from khop.distributed.dataset import last_loaded
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import get_context
-from khop.distributed.remote.client.membership import ClientContext
+from khop.distributed.remote.client.client_context import ClientContext
 from khop.loader.inputs import checked_links, checked_nodes, split_links, split_nodes
 from khop.storage.book import RangeBook
 from khop.typing import ArrayLike, EdgeType, Int64Array, NodeType

@@ -1,10 +1,11 @@
 """Process group of trainers that make batches together. Runs in trainers.
 
 Trainers meet in collective calls, so one that has ended, left the epoch or is elsewhere in it would
-stop all others. Each call is watched: trainers publish heartbeats and early ends in the job's store
-(`job.barrier`), counts carry the step that they belong to, and a wait has a timeout. The group of
-gloo ends with the loader, and before the trainer leaves the job: its threads hold tensors for a
-moment after a call has returned, and must not give them back while the interpreter ends.
+stop all others. Each call is watched: trainers renew leases and publish early ends in the job's
+store (`membership.barrier`), counts carry the step that they belong to, and a wait has a timeout.
+The group of gloo ends with the loader, and before the trainer leaves the job: its threads hold
+tensors for a moment after a call has returned, and must not give them back while the interpreter
+ends.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from khop.distributed.job.barrier import MonitoredBarrier
 from khop.distributed.job.context import WorkerContext
+from khop.distributed.membership.barrier import Barrier
 from khop.errors import RendezvousError
 from khop.interrupts import raise_dropped
 
 # Seconds between looks for trainers that have failed or left, while a call waits.
 _LOOK_SECONDS = 0.25
-# Seconds without a heartbeat after which a trainer has ended, once a connection has been lost.
+# Seconds in which a trainer renews its lease, or has ended, once a connection has been lost.
 _SILENCE_SECONDS = 4.0
 
 
@@ -63,8 +64,8 @@ class TrainerGroup:
         self._others = [rank for rank in range(self.size) if rank != self.rank]
         self._timeout = timeout
         self._name = f"exchange-{context.number('exchange')}"
-        self._barrier = MonitoredBarrier(context.rendezvous, self._name)
-        self._rendezvous = self._barrier.rendezvous
+        self._members = context.members
+        self._barrier = Barrier(context.members, self._name)
         self._failure: RendezvousError | None = None
         self._pending: dist.Work | None = None
         self._is_own = group is None
@@ -130,7 +131,7 @@ class TrainerGroup:
         """Publish that this trainer draws no more than some batches of an epoch."""
         if self._group is not None and self._others:
             with contextlib.suppress(RuntimeError):
-                self._rendezvous.publish(f"{self._name}/left", [epoch, num_batches])
+                self._members.publish(f"{self._name}/left", [epoch, num_batches])
 
     def _wait(self, work: dist.Work, step: Step | None) -> None:
         """Wait for an exchange, and look for trainers that will not come, meanwhile.
@@ -157,7 +158,7 @@ class TrainerGroup:
 
     def _check_left(self, step: Step) -> None:
         """Raise RendezvousError if a trainer has left the epoch before a step."""
-        for rank, (epoch, num_batches) in self._rendezvous.poll(
+        for rank, (epoch, num_batches) in self._members.poll(
             f"{self._name}/left", self._others
         ).items():
             if epoch == step.epoch and step.batch >= num_batches:

@@ -104,8 +104,8 @@ def check_agreement(context: TrainerContext, described: Sequence[Any]) -> None:
     if context.world_size == 1:
         return
     name = f"loader-{context.number('loader')}"
-    context.rendezvous.publish(name, list(described))
-    gathered = context.rendezvous.all_gather(name, "make this loader")
+    context.members.publish(name, list(described))
+    gathered = context.members.all_gather(name, "make this loader")
     for rank, other in enumerate(gathered):
         if other != list(described):
             raise RendezvousError(

@@ -1,6 +1,6 @@
 """Partition servers of a job: start, supervision, discovery and reads. Runs in trainers.
 
 `service` decides which machine serves what, `server_process` starts a server, `supervisor` restarts
-it, `failure_detector` and `endpoint_registry` keep its address current in all trainers,
-`shared_client` and `reader` read from it.
+it, `endpoint_registry` keeps its address current in all trainers, `shared_client` and `reader` read
+from it.
 """

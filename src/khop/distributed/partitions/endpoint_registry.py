@@ -1,8 +1,10 @@
 """Table of the current endpoints of a group's partition servers. Runs in trainers.
 
-Updates come from this trainer's `ServerSupervisor` and `FailureDetector`, in their threads. Readers
-apply them in their own: a client in this process when it has lost a server (`follow`), sampler
-processes through their trainer, which polls an `EndpointWatcher`.
+Updates come from this trainer's `ServerSupervisor` and `Membership`, in their threads. A trainer
+publishes an update when one of its servers has moved or has ended for good. Others read it only
+while they miss a server that requests wait for, every 0.25 s. Readers apply updates in their own
+thread: a client in this process when it has lost a server (`follow`), sampler processes through
+their trainer, which polls an `EndpointWatcher`.
 """
 
 from __future__ import annotations
@@ -11,16 +13,21 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from khop.distributed.job.context import WorkerContext
-from khop.distributed.partitions.failure_detector import FailureDetector
+from khop.distributed.membership.watch import Watch
 from khop.distributed.partitions.server_process import PartitionServerProcess, announced_endpoint
 from khop.distributed.partitions.supervisor import ServerSupervisor
 from khop.distributed.rpc.endpoint import Endpoint, EndpointUpdate
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.errors import PartitionUnavailableError
+
+# Seconds between looks for updates of lost servers, and length of a search after the last call of
+# `look_for`.
+_LOOK_SECONDS, _SEARCH_SECONDS = 0.25, 5.0
 
 
 class EndpointWatcher:
@@ -42,7 +49,7 @@ class EndpointWatcher:
         os.eventfd_write(self._event, 1)
 
     def changes(self) -> dict[int, EndpointUpdate]:
-        """Return the updates of servers since the last call, by key."""
+        """Return the updates of servers since the last call, by key; not those of primaries."""
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
@@ -50,7 +57,7 @@ class EndpointWatcher:
         new = {
             key: update
             for key, update in list(self._updates.items())
-            if self._seen.get(key) != update
+            if self._seen.get(key) != update and key >= 0  # below: `service.primary_key`
         }
         self._seen.update(new)
         return new
@@ -82,9 +89,12 @@ class EndpointRegistry:
 
     def __init__(self, context: WorkerContext, name: str) -> None:
         self._context = context
-        self._failure_detector = FailureDetector(context.rendezvous, name, self._on_update)
+        self._name = f"{name}/endpoints"
+        self._own_updates: dict[str, Mapping[str, Any]] = {}
+        self._searches: dict[int, Watch] = {}
         self.supervisor = ServerSupervisor(self._own_moved, self._own_ended)
         self._served: dict[int, str] = {}
+        self._known_as: dict[int, list[int]] = {}
         self._owners: dict[int, int] = {}
         self._is_near: dict[int, bool] = {}
         self.updates: dict[int, EndpointUpdate] = {}
@@ -92,12 +102,20 @@ class EndpointRegistry:
         self._subscriptions: weakref.WeakSet[EndpointWatcher] = weakref.WeakSet()
         self._lock = threading.Lock()
 
-    def keep(self, key: int, server: PartitionServerProcess) -> None:
-        """Keep a server of this trainer running."""
+    def keep(
+        self, key: int, server: PartitionServerProcess, known_as: Sequence[int] | None = None
+    ) -> None:
+        """Keep a server of this trainer running.
+
+        Args:
+            key: key of the server.
+            server: the server.
+            known_as: keys under which trainers use it. If None, its own.
+        """
         self._served[key] = server.what
+        self._known_as[key] = [key] if known_as is None else list(known_as)
         self.supervisor.keep(key, server)
-        if self._context.world_size > 1:
-            self._failure_detector.start_heartbeat()
+        self._context.members.hold()
 
     def assign(self, key: int, rank: int, is_near: bool) -> None:
         """Record which trainer runs a server that this trainer uses.
@@ -114,21 +132,36 @@ class EndpointRegistry:
 
     def look_for(self, key: int) -> None:
         """Start a search for a lost server; its result becomes an update. Returns at once."""
-        rank = self._owners[key]
-        if rank != self._context.rank:  # the supervisor reports this trainer's own servers
-            self._failure_detector.look_for(key, rank)
+        rank, now = self._owners[key], time.monotonic()
+        if rank == self._context.rank:  # the supervisor reports this trainer's own servers
+            return
+        search = self._searches.get(key)
+        if search is not None and (search.until or 0.0) > now:
+            search.until = now + _SEARCH_SECONDS
+            return
+        self._searches[key] = self._context.members.watch(
+            self._name, [rank], partial(self._on_look, key), _LOOK_SECONDS, _SEARCH_SECONDS
+        )
 
-    def follow(self, client: PartitionClient) -> None:
-        """Register a client of this process: it gets updates of servers that it has lost."""
+    def follow(
+        self, client: PartitionClient, key_of: Callable[[int], int] = lambda part: part
+    ) -> None:
+        """Register a client of this process: it gets updates of servers that it has lost.
+
+        Args:
+            client: the client.
+            key_of: returns the key of the server that the client has under a number.
+        """
         applied: dict[int, EndpointUpdate] = {}
         looked: dict[int, float] = {}
 
-        def look(key: int, since: float) -> None:
+        def look(part: int, since: float) -> None:
             del since
+            key = key_of(part)
             update = self.updates.get(key)
             if update is not None and applied.get(key) != update:
                 applied[key] = update
-                apply(client, key, update)
+                apply(client, part, update)
             elif time.monotonic() - looked.get(key, 0.0) > 1.0:
                 looked[key] = time.monotonic()
                 self.look_for(key)
@@ -151,11 +184,21 @@ class EndpointRegistry:
                 f"{self._own_failure}: other trainers cannot go on without it"
             )
 
-    def _on_update(self, key: int, update: Mapping[str, Any]) -> None:
-        if "ended" in update:
-            self._publish(key, str(update["ended"]))
-        else:
-            self._publish(key, announced_endpoint(update["moved"], self._is_near[key]))
+    def _on_look(self, key: int, announced: Mapping[int, Any]) -> None:
+        """Take over an update of a lost server; give it up if its trainer has failed."""
+        rank, members, before = self._owners[key], self._context.members, self.updates.get(key)
+        failure = members.look([rank]).get(rank)
+        update, found = announced.get(rank, {}).get(str(key)), before
+        if update is not None:
+            is_near = self._is_near[key]
+            moved = update.get("moved")
+            found = announced_endpoint(moved, is_near) if moved else str(update["ended"])
+        elif failure is not None and not isinstance(before, str):
+            gone = "" if members.has_store else ", and the job's store has gone"
+            why = f"trainer {rank}, which keeps it, {failure}{gone}: it has ended"
+            found = f"cannot be reached; {why}"
+        if found is not None and found != before:
+            self._publish(key, found)
 
     def _publish(self, key: int, update: EndpointUpdate) -> None:
         self.updates[key] = update
@@ -167,16 +210,24 @@ class EndpointRegistry:
                 subscription.notify()
 
     def _own_moved(self, key: int, announcement: Mapping[str, Any]) -> None:
-        self._failure_detector.publish(key, {"moved": announcement})
-        if self._owners.get(key) == self._context.rank:
-            self._publish(key, announced_endpoint(announcement, self._is_near[key]))
+        self._post({known: {"moved": announcement} for known in self._known_as[key]})
+        for known in self._known_as[key]:
+            if self._owners.get(known) == self._context.rank:
+                self._publish(known, announced_endpoint(announcement, self._is_near[known]))
 
     def _own_ended(self, key: int, why: str) -> None:
-        self._failure_detector.publish(key, {"ended": why})
+        self._post({known: {"ended": why} for known in self._known_as[key]})
         self._own_failure = f"the server of {self._served[key]} {why}"
-        if self._owners.get(key) == self._context.rank:
-            self.updates[key] = why
+        for known in self._known_as[key]:
+            if self._owners.get(known) == self._context.rank:
+                self.updates[known] = why
         self._notify()
+
+    def _post(self, updates: Mapping[int, Mapping[str, Any]]) -> None:
+        """Publish updates of this trainer's servers."""
+        if updates and self._context.members.others:
+            self._own_updates |= {str(key): update for key, update in updates.items()}
+            self._context.members.announce(self._name, dict(self._own_updates), wait=False)
 
     def close(self, why: str) -> None:
         """End this trainer's servers.
@@ -185,7 +236,9 @@ class EndpointRegistry:
             why: the reason, published to trainers that still use them, unless all have finished.
         """
         servers = [] if self._context.others_have_finished else list(self.supervisor.servers)
-        self._failure_detector.close(dict.fromkeys(servers, why))
+        self._post({known: {"ended": why} for key in servers for known in self._known_as[key]})
+        for search in list(self._searches.values()):
+            self._context.members.unwatch(search)
         self.supervisor.close()
 
 

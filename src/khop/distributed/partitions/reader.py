@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from khop.data.arrays import narrowest_int, storage_dtype
+from khop.data.arrays import check_range, narrowest_int, storage_dtype
 from khop.distributed.partitions.shared_client import SharedClient, run
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.sampler.replies import check_drawn
@@ -114,8 +114,12 @@ class PartitionReader:
         """Return the storage positions of edges, by their original ids.
 
         The first call builds a table of all edges of the type from the parts' lists of original
-        ids. It is kept: 4 bytes an edge below 2^31 edges, else 8.
+        ids. It is kept: 4 bytes an edge below 2^31 edges, else 8. Where the folder keeps no
+        original ids, positions are the ids.
         """
+        if not self._meta.edge_types[index].edge_ids:
+            check_range(edge_ids, self._meta.edge_types[index].count, "edge ids")
+            return edge_ids.astype(np.int64)
         if index not in self._positions:
             count = self._meta.edge_types[index].count
             table = np.full(count, -1, narrowest_int(count))

@@ -3,10 +3,14 @@
 The trainers of a group open the same folder, each with a home partition. They publish which
 partitions they have, and check that together they have all. For each partition that other trainers
 need, one trainer that has it starts a server, and keeps it running (`endpoint_registry`).
+
+With requests of the user's own, one server of each part is its primary: the only one that has the
+part's state. All trainers, those at home in the part too, write to it and read the state from it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import zmq
@@ -39,14 +43,22 @@ class PartitionService:
         folder: the partition folder.
         home: this trainer's partition.
         also_serve: further partitions that this trainer's machine serves.
+        requests: modules of the user's requests, which primaries import; see `users_requests`. The
+            same for all trainers.
 
     Raises:
         RendezvousError: trainers have different folders, or no trainer has some partition.
     """
 
     def __init__(
-        self, context: WorkerContext, folder: PartitionFolder, home: int, also_serve: list[int]
+        self,
+        context: WorkerContext,
+        folder: PartitionFolder,
+        home: int,
+        also_serve: list[int],
+        requests: Sequence[str] = (),
     ) -> None:
+        self._requests = list(requests)
         self._context = context
         self._folder = folder
         self._name = f"service-{context.number('service')}"
@@ -56,13 +68,14 @@ class PartitionService:
         claim = Claim(
             context.host, context.address, folder.fingerprint, home, sorted({home, *also_serve})
         )
-        context.rendezvous.publish(f"{self._name}/claim", asdict(claim))
-        gathered = context.rendezvous.all_gather(
+        context.members.publish(f"{self._name}/claim", asdict(claim))
+        gathered = context.members.all_gather(
             f"{self._name}/claim", "make a loader or node split of its DistDataset"
         )
         self._claims = [Claim(**c) for c in gathered]
         self._check_claims()
         self._endpoints: dict[int, Endpoint] | None = None
+        self._primaries: dict[int, Endpoint] = {}
         self.credentials: KeyPair | None = None
 
     @property
@@ -79,6 +92,10 @@ class PartitionService:
         """Return the ranks that own a partition: those at home in it, else those that serve it."""
         at_home = [r for r, claim in enumerate(self._claims) if claim.home == part]
         return at_home or [r for r, claim in enumerate(self._claims) if part in claim.parts]
+
+    def primary(self, part: int) -> int:
+        """Return the rank whose server has the state of a partition: the first of its owners."""
+        return self.owners(part)[0]
 
     def _check_claims(self) -> None:
         mine = self._claims[self._context.rank]
@@ -111,6 +128,26 @@ class PartitionService:
         updates = self.endpoint_registry.updates
         return {part: _newest(updates.get(part), e) for part, e in self._endpoints.items()}
 
+    def state_client(self, timeout: float) -> PartitionClient:
+        """Connect to the primaries of all partitions, the home included.
+
+        Args:
+            timeout: seconds that a request may take.
+
+        Raises:
+            ValueError: the service was made without requests that have a state.
+        """
+        if not self._requests:
+            raise ValueError("no state: name modules of requests (requests=)")
+        self.endpoints()
+        updates = self.endpoint_registry.updates
+        endpoints = {
+            part: _newest(updates.get(primary_key(part)), e) for part, e in self._primaries.items()
+        }
+        client = PartitionClient(endpoints, self.credentials, timeout)
+        self.endpoint_registry.follow(client, primary_key)
+        return client
+
     def client(self, timeout: float) -> PartitionClient | None:
         """Connect to the other partitions; None if there are none.
 
@@ -126,10 +163,11 @@ class PartitionService:
 
     def _needed_by(self, part: int, server: int) -> tuple[bool, bool]:
         """Return whether trainers on this host, and on others, get a partition from `server`."""
+        is_primary = bool(self._requests) and server == self.primary(part)
         users = [
             claim
             for rank, claim in enumerate(self._claims)
-            if claim.home != part and self._server_of(part, rank) == server
+            if is_primary or (claim.home != part and self._server_of(part, rank) == server)
         ]
         host = self._claims[server].host
         return any(c.host == host for c in users), any(c.host != host for c in users)
@@ -151,7 +189,7 @@ class PartitionService:
             near, far = self._needed_by(part, rank)
             if near or far:
                 announced[str(part)] = self._start_server(part, near, far)
-        self._context.rendezvous.publish(f"{self._name}/servers", announced)
+        self._context.members.publish(f"{self._name}/servers", announced)
         if announced:
             self._context.keep_for_others(self.close)
 
@@ -162,21 +200,23 @@ class PartitionService:
                 "init_worker_group on a closed network"
             )
         if self._context.rank == 0:
-            self._context.rendezvous.publish(f"{self._name}/key", asdict(KeyPair.new()))
-        gathered = self._context.rendezvous.wait_for(f"{self._name}/key", [0], "make the job's key")
+            self._context.members.publish(f"{self._name}/key", asdict(KeyPair.new()))
+        gathered = self._context.members.wait_for(f"{self._name}/key", [0], "make the job's key")
         return KeyPair(**gathered[0])
 
     def _start_server(self, part: int, near: bool, far: bool) -> dict[str, str | None]:
+        requests = self._requests if self.primary(part) == self._context.rank else []
         server = PartitionServerProcess(
             self._context,
             "khop.distributed.rpc.partition_server",
-            {"root": str(self._folder.root), "part": part},
+            {"root": str(self._folder.root), "part": part, "requests": requests},
             f"partition {part}",
             near,
             far,
             self.credentials,
         )
-        self.endpoint_registry.keep(part, server)
+        keys = [part] if not requests else [part, primary_key(part)]
+        self.endpoint_registry.keep(part, server, keys)
         return server.announcement
 
     def _find_endpoints(self) -> dict[int, Endpoint]:
@@ -186,21 +226,33 @@ class PartitionService:
             for part in range(self._folder.num_parts)
             if part != self.home
         }
-        gathered = self._context.rendezvous.wait_for(
-            f"{self._name}/servers", set(wanted.values()), "start a partition server"
+        primaries = {}
+        if self._requests:
+            primaries = {part: self.primary(part) for part in range(self._folder.num_parts)}
+        gathered = self._context.members.wait_for(
+            f"{self._name}/servers",
+            {*wanted.values(), *primaries.values()},
+            "start a partition server",
         )
-        found = {}
-        for part, server in wanted.items():
+
+        def find(part: int, server: int, key: int) -> Endpoint:
             is_near = self._claims[server].host == self._context.host
-            self.endpoint_registry.assign(part, server, is_near)
-            found[part] = announced_endpoint(gathered[server][str(part)], is_near)
-        return found
+            self.endpoint_registry.assign(key, server, is_near)
+            return announced_endpoint(gathered[server][str(part)], is_near)
+
+        self._primaries = {p: find(p, server, primary_key(p)) for p, server in primaries.items()}
+        return {part: find(part, server, part) for part, server in wanted.items()}
 
     def close(self) -> None:
         """End this trainer's servers."""
         self.endpoint_registry.close(
             f"has ended: trainer {self._context.rank} has finished or failed"
         )
+
+
+def primary_key(part: int) -> int:
+    """Return the key of a partition's primary in the registry; others read at another server."""
+    return -1 - part
 
 
 def _newest(update: Endpoint | str | None, at_first: Endpoint) -> Endpoint:

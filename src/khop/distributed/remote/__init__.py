@@ -29,7 +29,7 @@ an integer of the asker's choice; the reply has the same `id`, and `error` ({'ty
 it was refused. Requests are only ever named; those names are all there are. They may be repeated:
 each says all that its answer depends on.
 
-Who may ask what follows from the connection (`remote.server.identity`): its key, or its user here.
+Who may ask what follows from the connection (`rpc.identity`): its key, or its user here.
 A request for a session that the server does not have, or that another connection has opened, is
 refused with `error` of type 'LookupError' and `session`: open it again.
 

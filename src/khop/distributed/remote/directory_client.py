@@ -144,6 +144,18 @@ class DirectoryClient(ServerClient):
         self._published[name] = text_array(value)
         self.request(None, self._publication(name), [self._published[name]])
 
+    def forget(self, name: str) -> None:
+        """Forget a value of this client: a directory that was restarted does not get it again."""
+        self._published.pop(name, None)
+
+    def look_up(self) -> Table:
+        """Request the directory's table, with all clients.
+
+        Raises:
+            ProtocolError: the reply is malformed.
+        """
+        return read_table(self.request(None, Lookup()).arrays, self.name_of(None))
+
     def _publication(self, name: str) -> Publish:
         own = self._identity()
         assert own is not None, "only what has registered publishes"

@@ -109,6 +109,20 @@ class Table:
     finished: bool = False
     contending: bool = False
 
+    def primary(self, part: int) -> int | None:
+        """Return the rank of the server that has the state of a partition.
+
+        It is the lowest of those that serve the partition, so it is the same after restarts.
+
+        Args:
+            part: the partition.
+
+        Returns:
+            The rank. None before all servers have registered, or if no server has the partition.
+        """
+        serving = [rank for rank, entry in self.servers.items() if part in entry.parts]
+        return min(serving, default=None) if len(self.servers) >= self.num_servers else None
+
 
 @dataclass(frozen=True)
 class Done:

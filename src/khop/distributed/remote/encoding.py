@@ -15,6 +15,9 @@ from khop.distributed.rpc.protocol import Request
 from khop.errors import ProtocolError
 from khop.typing import Array
 
+# Fields of a reply that all have.
+_ENVELOPE = ("id", "incarnation", "served")
+
 
 def read_table(arrays: Sequence[Array], where: str) -> Table:
     """Read the directory's table from the arrays of its reply.
@@ -31,7 +34,7 @@ def read_reply(request: Request, header: Mapping[str, Any], where: str) -> Any:
     Raises:
         ProtocolError: malformed; names the server.
     """
-    fields = {name: value for name, value in header.items() if name not in ("id", "served")}
+    fields = {name: value for name, value in header.items() if name not in _ENVELOPE}
     return codec.from_json(request.reply, fields, f"{where} answered '{request.op}' with nonsense")
 
 

@@ -15,6 +15,7 @@ from khop.channel.control import Op
 from khop.channel.shared import share
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.job.context import DistContext, DistRole, enter, get_context, leave
+from khop.distributed.membership.leases import lease_seconds
 from khop.distributed.processes.child import ChildProcess, wait_for_message
 from khop.distributed.processes.socket_files import remove_socket
 from khop.distributed.remote.addresses import address_of, check_place
@@ -114,6 +115,7 @@ def init_server(
     insecure: bool = False,
     host: str | None = None,
     methods: Sequence[str] = (),
+    lease: float | None = None,
 ) -> ServerContext:
     """Start a graph server for a dataset, in a child process that ends with this one.
 
@@ -140,6 +142,8 @@ def init_server(
         methods: modules of sampling methods of your own that clients may use: 'my_package.methods';
             or names that installed packages give to theirs (group `khop.methods`).
             The server imports these, and nothing that a client names.
+        lease: seconds of silence after which a client counts as lost, 5 to 86,400. If None,
+            $KHOP_LEASE; without it 30.
 
     Returns:
         The context, also returned by `get_context`.
@@ -170,6 +174,7 @@ def init_server(
             insecure=insecure,
             host=host,
             methods=methods,
+            lease=None if lease is None else lease_seconds(lease),
         ),
         DistRole.SERVER,
     )
@@ -183,7 +188,7 @@ def start_server(
     num_clients: int = 0,
     *,
     timeout: float = 180.0,
-    lost_after: float = 30.0,
+    lease: float | None = None,
     group_name: str | None = None,
     key_file: str | Path | None = None,
     insecure: bool = False,
@@ -199,7 +204,7 @@ def start_server(
         master: 'HOST:PORT' of server 0.
         num_clients: number of clients; 0: any number.
         timeout: seconds that a server may wait for another's rows.
-        lost_after: seconds of silence after which a client counts as lost.
+        lease: seconds of silence after which a client counts as lost. If None, as of `init_server`.
         group_name: name of the servers' group.
         key_file: the job's `server.key`.
         insecure: listen at other addresses than loopback without keys.
@@ -225,7 +230,7 @@ def start_server(
         "key_file": key_file_path(key_file),
         "insecure": insecure,
         "timeout": timeout,
-        "lost_after": lost_after,
+        "lease": lease,
         "graph_mode": dataset.graph_mode,
         "feature_mode": dataset.feature_mode,
         "has_labels": bool(dataset.node_labels),

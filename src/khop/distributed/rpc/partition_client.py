@@ -2,7 +2,8 @@
 
 Requests are asynchronous: each returns a ticket, and the caller waits for the tickets that it
 needs. An unreachable server may return at its address, or `relocate` sets a new one. Requests in
-flight are then sent again: they are idempotent. The callback `on_lost` reports unreachable servers.
+flight are then sent again: those that read the folder may be answered twice, and a write is applied
+once (`state_requests`). The callback `on_lost` reports unreachable servers.
 A request without a reply in time, and requests to a server that has ended, fail with an exception
 that names partition, address and time.
 """
@@ -31,6 +32,7 @@ from khop.distributed.rpc.protocol import (
     rebuild_error,
     request_header,
 )
+from khop.distributed.rpc.state_requests import StateRequest, StateRequests
 from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.forks import check_process
 from khop.log import printable
@@ -79,6 +81,7 @@ class PartitionClient:
         self.on_lost = on_lost
         self._connections: dict[int, Connection] = {}
         self._pending: PendingRequests[Request] = PendingRequests()
+        self._states: dict[int, StateRequests] = {}
         self.bytes_received = 0
         self.log: RequestLog | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -181,6 +184,53 @@ class PartitionClient:
         """Request attributes of a part's nodes or edges."""
         return self._send(part, Fetch(kind, index, list(names)), [ids])  # type: ignore[arg-type]
 
+    def write(self, part: int, message: Any, arrays: Sequence[Array] = ()) -> Request:
+        """Request a change of a part's state; it is applied once, after this client's earlier ones.
+
+        The ticket raises StateLostError if the server has lost its state. It raises
+        PartitionUnavailableError if there is no reply in time: then it is not known whether the
+        write was applied.
+
+        Args:
+            part: the part; this client must have the endpoint of its primary.
+            message: a request of class `write`, see `RequestType`.
+            arrays: its arrays, not changed before the ticket is done.
+        """
+        return self._send_to_state(part, message, arrays, is_write=True)
+
+    def read_state(self, part: int, message: Any, arrays: Sequence[Array] = ()) -> Request:
+        """Request something that depends on a part's state; errors and arguments as of `write`."""
+        return self._send_to_state(part, message, arrays, is_write=False)
+
+    def accept_state_loss(self, part: int) -> None:
+        """Go on, after StateLostError, with the state that the part's server has now."""
+        self._state(part).accept_loss()
+
+    def _state(self, part: int) -> StateRequests:
+        if part not in self._states:
+            connection = self._connections[part]
+            self._states[part] = StateRequests(
+                part,
+                self._pending,
+                connection,
+                lambda: f"{self.what} {part} at {connection.address}",
+                self._timeout,
+            )
+        return self._states[part]
+
+    def _send_to_state(
+        self, part: int, message: Any, arrays: Sequence[Array], is_write: bool
+    ) -> Request:
+        check_process(self._owner, "connection to other partitions", "make a loader there")
+        number = self._pending.next_number()
+        request = StateRequest(part, number, message, list(arrays), self._timeout, is_write)
+        final = self._connections[part].final
+        if final is not None:
+            request.fail(self._unavailable(part, final))
+        else:
+            self._state(part).add(request)
+        return request
+
     def _send(self, part: int, message: Any, arrays: list[Array]) -> Request:
         check_process(self._owner, "connection to other partitions", "make a loader there")
         number = self._pending.next_number()
@@ -211,6 +261,8 @@ class PartitionClient:
             if connection.final is not None:
                 self._fail_all(part, connection.final)
             self._register(part)
+            if part in self._states:
+                self._states[part].advance()
             lost = connection.lost_since
             if lost is None or self.on_lost is None or not self._pending.has(part):
                 continue
@@ -225,8 +277,11 @@ class PartitionClient:
             if connection.has_returned and before is not None:
                 lost = time.monotonic() - before
                 self._say(part, "partition-returned", f"connected again after {lost:.1f} s")
+            if part in self._states:
+                self._states[part].send_again()
             for request in self._pending.of(part):
-                connection.send(request.frames)
+                if not isinstance(request, StateRequest):
+                    connection.send(request.frames)
         elif before is None and not connection.is_up:
             self._say(part, "partition-lost", "connection lost")
 
@@ -249,6 +304,8 @@ class PartitionClient:
             self.give_up(part, f"has ended: {printable(str(header['goodbye'])[:1000])}")
             return
         request = self._pending.answered(part, header.get("id"))
+        if part in self._states and not self._states[part].take(request, header):
+            return
         if request is None:  # answered twice, after a reconnection
             return
         self.bytes_received += nbytes
@@ -276,6 +333,8 @@ class PartitionClient:
                 f"has been unreachable for {lost:.1f} s, and a request has waited {waited:.1f} s, "
                 f"more than the {limit}: {trouble}"
             )
+        if isinstance(request, StateRequest) and request.is_write:
+            why += ". Whether the write was applied is not known"
         return self._unavailable(request.server, why)
 
     def start_again(self) -> None:
@@ -287,6 +346,8 @@ class PartitionClient:
         if os.getpid() != self._owner:
             return
         self._pending = PendingRequests()
+        for state in self._states.values():
+            state.begin(self._pending)
         for part, connection in self._connections.items():
             connection.refuse("a call was interrupted")
             self._register(part)

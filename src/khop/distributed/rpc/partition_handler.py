@@ -1,28 +1,24 @@
-"""Request handlers of partition servers and graph servers. Imports no torch.
+"""Handler of the requests to a part, in partition servers and graph servers. Imports no torch.
 
-Stateless: a request has all that its reply depends on, so it may be sent twice, and any server of
-the part gives the same reply. Each request is checked in full before memory is read; the size of
-its reply (`limits`) and its cost (`work`) are computed before memory is allocated. Requests are
-processed in slices, between which a thread may turn to others (`request_threads`).
+Requests that read the folder are stateless: each has all that its reply depends on, so it may be
+sent twice, and any server of the part gives the same reply. `state_handler` has the others. Each
+request is checked in full before memory is read; the size of its reply (`limits`) and its cost
+(`work`) are computed before memory is allocated. Requests are processed in slices, between which a
+thread may turn to others (`request_threads`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from time import monotonic_ns
-from typing import Any
 
 import numpy as np
 
 from khop import _native
-from khop.channel.message import pack, unpack
 from khop.channel.pool import BufferPool
-from khop.codec import INT64
 from khop.data.arrays import storage_dtype
 from khop.distributed.rpc import work
+from khop.distributed.rpc.frame_handler import FrameHandler, RequestType, Steps
 from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
 from khop.distributed.rpc.protocol import (
     Degrees,
@@ -32,113 +28,17 @@ from khop.distributed.rpc.protocol import (
     Sample,
     check_empty,
     check_index,
-    describe_error,
     ids_of,
-    read_request,
     unpack_rows,
 )
+from khop.distributed.rpc.state_handler import StateHandler
 from khop.errors import ProtocolError
 from khop.sampler.requests import Drawn, HopRequest, RowSet
 from khop.storage.folder import AttrMeta
 from khop.storage.part import Part
-from khop.trace.requests import served_since
 from khop.typing import Array, Int32Array, Int64Array
 
 _MAX_IDLE = 64 << 20
-# A refusal does not parse headers longer than this.
-_MAX_REFUSED = 16 << 10
-
-Steps = Generator[None, None, list[Array]]
-"""Work on a reply, in slices of some 20 ms; returns the reply's arrays."""
-
-Answer = Callable[[Any, list[Array]], "list[Array] | Steps"]
-"""Function of a request and its arrays: the reply's arrays, or the steps to them."""
-
-
-def finish(reply: list[Array] | Steps) -> list[Array]:
-    """Return a reply's arrays, after all steps to them."""
-    if isinstance(reply, list):
-        return reply
-    while True:
-        try:
-            next(reply)
-        except StopIteration as end:
-            arrays: list[Array] = end.value
-            return arrays
-
-
-class FrameHandler:
-    """Base of all request handlers: calls the function for the request's name.
-
-    Args:
-        what: name of the data that is served: 'partition'.
-        number: its number; requests for another are refused. If None, requests have no number.
-        answers: {class of a request: what answers it}.
-
-    Attributes:
-        stop: ends the kernels that work on requests, once it is set.
-    """
-
-    def __init__(self, what: str, number: int | None, answers: Mapping[Any, Answer]) -> None:
-        self._what = what
-        self._number = number
-        self._answers = {kind.op: (kind, answer) for kind, answer in answers.items()}
-        self.stop = _native.StopFlag()
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the requests that are answered."""
-        return list(self._answers)
-
-    def __call__(self, frames: list[Any]) -> list[Any]:
-        """Return the frames of the reply to a request's frames; never raises."""
-        return finish(self.steps(frames))
-
-    def steps(self, frames: list[Any]) -> Generator[None, None, list[Any]]:
-        """Process a request in slices, and return the frames of the reply; never raises."""
-        number, began = None, monotonic_ns()
-        try:
-            header, arrays = unpack(frames)
-            number = header.get("id")
-            if type(number) is not int or not 0 <= number <= INT64:
-                number = None
-                raise ProtocolError(
-                    "a request has no 'id', by which the sender recognises the reply"
-                )
-            kind, answer = self._answers.get(str(header.get("op")), (None, None))
-            if kind is None or answer is None:
-                raise ProtocolError(f"no such request '{str(header.get('op'))[:100]}'")
-            request = read_request(kind, header)
-            if header.get("part") != self._number:
-                mine = "" if self._number is None else f" {self._number}"
-                raise ProtocolError(f"this is {self._what}{mine}")
-            reply = answer(request, arrays)
-            if not isinstance(reply, list):
-                reply = yield from reply
-            timed = {"served": served_since(began)} if header.get("timed") is True else {}
-            return pack({"id": number, **timed}, reply)
-        except Exception as error:
-            return pack({"id": number, "error": describe_error(error)}, [])
-
-
-def refusal(frames: list[Any], why: Exception) -> list[Any]:
-    """Return the frames of an error reply to an unread request; never raises, costs little."""
-    number = None
-    if frames and len(frames[0]) <= _MAX_REFUSED:
-        with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
-            request_id = json.loads(bytes(frames[0]))["id"]
-            number = request_id if type(request_id) is int else None
-    return pack({"id": number, "error": describe_error(why)}, [])
-
-
-def pack_or_refuse(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
-    """Return the frames of a reply or event, or of an error if it cannot be sent; never raises."""
-    try:
-        return pack(header, arrays)
-    except (ProtocolError, ValueError, RecursionError) as error:
-        number = header.get("id")
-        number = number if type(number) is int and 0 <= number < 1 << 63 else None
-        return pack({"id": number, "error": describe_error(error)}, [])
 
 
 class RequestHandler(FrameHandler):
@@ -147,17 +47,30 @@ class RequestHandler(FrameHandler):
     Args:
         part: the part.
         reply_bytes: see `Limits`.
+        types: further requests, see `users_requests`.
+
+    Attributes:
+        state: handler of further requests that write or read state. None if there are none.
     """
 
-    def __init__(self, part: Part, reply_bytes: int = DEFAULT.reply_bytes) -> None:
-        answers: dict[Any, Answer] = {
-            Sample: self._sample,
-            Induce: self._induce,
-            HasEdges: self._has_edges,
-            Degrees: self._answer_degrees,
-            Fetch: self._fetch,
-        }
-        super().__init__("partition", part.part, answers)
+    def __init__(
+        self,
+        part: Part,
+        reply_bytes: int = DEFAULT.reply_bytes,
+        types: Sequence[RequestType] = (),
+    ) -> None:
+        # Each work on a reply is bounded by its cost, too (`work`), and the reply by its bytes.
+        own = [
+            RequestType(Sample, "read", self._sample),
+            RequestType(Induce, "read", self._induce),
+            RequestType(HasEdges, "read", self._has_edges),
+            RequestType(Degrees, "read", self._answer_degrees),
+            RequestType(Fetch, "read", self._fetch),
+        ]
+        reads = [*own, *(kind for kind in types if kind.access == "read")]
+        super().__init__("partition", part.part, reads)
+        stateful = [kind for kind in types if kind.access != "read"]
+        self.state = StateHandler(part.part, stateful, self.incarnation) if stateful else None
         self._part = part
         self._reply_bytes = reply_bytes
         # Memory of replies is reused when they have been sent: to touch fresh memory costs more
@@ -312,7 +225,7 @@ class RequestHandler(FrameHandler):
         types = self._part.meta.types(kind)
         place = check_index(request.index, len(types), "index")
         original_ids = "id" if kind == "node" else "edge_id"
-        known = {**types[place].attrs, original_ids: AttrMeta("int64")}
+        known = {**types[place].attrs, original_ids: AttrMeta.of("int64")}
         for name in names:
             if name not in known:
                 raise KeyError(f"no attribute '{name[:100]}': there are {sorted(known)}")

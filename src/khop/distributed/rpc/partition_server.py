@@ -23,12 +23,15 @@ from khop.channel.control import ControlLine, Op
 from khop.channel.message import pack
 from khop.distributed.processes.child import parent_has_gone, start_up
 from khop.distributed.processes.socket_files import remove_socket
+from khop.distributed.rpc.frame_handler import FrameHandler, refusal
+from khop.distributed.rpc.identity import source_of
 from khop.distributed.rpc.limits import DEFAULT, Limits
 from khop.distributed.rpc.listener import raise_descriptor_limit
-from khop.distributed.rpc.partition_handler import FrameHandler, RequestHandler, refusal
-from khop.distributed.rpc.protocol import describe_error
+from khop.distributed.rpc.partition_handler import RequestHandler
+from khop.distributed.rpc.protocol import describe_error, peek_op
 from khop.distributed.rpc.request_threads import RequestThreads
 from khop.distributed.rpc.server_sockets import ServerSockets
+from khop.distributed.rpc.state_handler import WriterThread, users_requests
 from khop.distributed.rpc.transport import Transport, own_transport
 from khop.errors import ProtocolError
 from khop.storage.folder import PartitionFolder
@@ -77,6 +80,10 @@ class PartitionServer:
         self.addresses = self.sockets.addresses
         in_threads = num_threads if num_threads > 1 else 0
         self._threads = RequestThreads(handler, in_threads, limits, self.sockets.backlog.of)
+        # Requests that write or read state have a thread of their own.
+        self._writer = None
+        if isinstance(handler, RequestHandler) and handler.state is not None:
+            self._writer = WriterThread(handler.state, self.sockets)
         # Peers that have sent requests, as (front, name), the most recent last.
         self._peers: dict[tuple[int, bytes], None] = {}
         self._linger_ms = 0
@@ -89,7 +96,8 @@ class PartitionServer:
             front if isinstance(front, zmq.Socket) else front.fileno(): index
             for index, front in enumerate(self.sockets.fronts)
         }
-        for source in (threads.descriptor, line.fileno(), *fronts):
+        ready_threads = [t.descriptor for t in (threads, self._writer) if t is not None]
+        for source in (*ready_threads, line.fileno(), *fronts):
             poller.register(source, zmq.POLLIN)
         while True:
             for ready, _ in poller.poll(0 if threads.has_work else _IDLE_MS):
@@ -99,7 +107,7 @@ class PartitionServer:
                             pass
                         continue
                     return
-                if ready != threads.descriptor:
+                if ready not in ready_threads:
                     self._receive(fronts[ready])
             end = time.monotonic() + _WORK_SECONDS
             while threads.has_work and time.monotonic() < end and not self._is_ending:
@@ -119,8 +127,9 @@ class PartitionServer:
         self._threads.wake()
 
     def _send_replies(self) -> None:
-        for reply in self._threads.replies():
-            self.sockets.send(*reply)
+        for threads in (self._threads, self._writer):
+            for reply in [] if threads is None else threads.replies():
+                self.sockets.send(*reply)
 
     def _receive(self, front: int) -> None:
         """Queue messages that have arrived at a socket, a few at a time."""
@@ -129,16 +138,25 @@ class PartitionServer:
             if message is None:
                 return
             name, *frames = message
-            self._take(front, name.bytes, frames)
+            self._take(front, name, frames)
 
-    def _take(self, front: int, peer: bytes, frames: list[zmq.Frame]) -> None:
+    def _take(self, front: int, name: zmq.Frame, frames: list[zmq.Frame]) -> None:
+        peer = name.bytes
         self._note_peer(front, peer)
         why = self.sockets.why_not(peer)
-        if why is None and not self._threads.put(f"{front} {peer.hex()}", front, peer, frames):
+        if why is None and not self._put(front, name, frames):
             why = "too many requests of a peer wait: it must wait for answers before it asks again"
         if why is not None:
             request = [frame.buffer for frame in frames]
             self.sockets.send(front, peer, refusal(request, ProtocolError(why)))
+
+    def _put(self, front: int, name: zmq.Frame, frames: list[zmq.Frame]) -> bool:
+        """Queue a request; return whether there was room."""
+        peer, writer = name.bytes, self._writer
+        if writer is not None and frames and writer.handles(peek_op(frames[0].buffer)):
+            source = source_of(front, name, frames[0], self.sockets.curve)
+            return writer.put(source.user, front, peer, frames, source=source)
+        return self._threads.put(f"{front} {peer.hex()}", front, peer, frames)
 
     def _note_peer(self, front: int, name: bytes) -> None:
         self._peers.pop((front, name), None)
@@ -158,6 +176,8 @@ class PartitionServer:
 
     def close(self) -> None:
         """Close the sockets; harmless if called again."""
+        if self._writer is not None:
+            self._writer.close()
         self._threads.close()
         self.sockets.close(self._linger_ms)
 
@@ -204,4 +224,9 @@ def _make_server(handler: FrameHandler, config: Mapping[str, Any]) -> PartitionS
 
 def main() -> None:
     """Serve a partition."""
-    run_server(lambda c: RequestHandler(Part(PartitionFolder(c["root"]), c["part"])))
+    run_server(_make_handler)
+
+
+def _make_handler(config: Mapping[str, Any]) -> RequestHandler:
+    part = Part(PartitionFolder(config["root"]), config["part"])
+    return RequestHandler(part, types=users_requests(config.get("requests", ()), part))

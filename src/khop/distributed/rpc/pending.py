@@ -1,7 +1,7 @@
 """Requests in flight on connections to several servers, with deadlines. Imports no torch.
 
 A request is a ticket that its caller waits for. It stays in the table while connections come and
-go: requests are idempotent, and their sender sends them again over each new connection.
+go, and its sender sends it again over each new connection: it is idempotent, or numbered.
 """
 
 from __future__ import annotations

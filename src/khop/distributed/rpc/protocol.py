@@ -8,6 +8,7 @@ the same `id`, and `error` if it was refused. Both sides read with `khop.codec`.
 from __future__ import annotations
 
 import builtins
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -16,21 +17,25 @@ import numpy as np
 
 from khop import codec, errors
 from khop.channel.control import Message, Op
-from khop.channel.message import MAX_ARRAYS
-from khop.codec import AtMost, Distinct, Id
+from khop.channel.message import FRAME_BYTES, MAX_ARRAYS
+from khop.codec import AtMost, Between, Distinct, Id
 from khop.distributed.processes.child import ChildProcess, wait_for_message
 from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.log import printable, printable_lines
 from khop.sampler.requests import HopRequest, RowSet
 from khop.typing import Array, Int64Array
 
-PROTOCOL = 5
+PROTOCOL = 6
 
 Request = Any
 """A dataclass with an `op`, the name of the request."""
 
 _T = TypeVar("_T")
-_ENVELOPE = ("op", "protocol", "id", "part", "timed")
+_ENVELOPE = ("op", "protocol", "id", "part", "timed", "state")
+# Find name and part of a request in its header, which is then read in full.
+_OP = re.compile(rb'"op": "(\w{1,32})"')
+_PART = re.compile(rb'"part": (\d{1,9})[,}]')
+_PEEKED = 4096
 
 # Exceptions whose constructors take more than a text, and those that end iterators.
 _NOT_TEXT = ("UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup")
@@ -112,13 +117,85 @@ class OutputRows:
     file: str
 
 
+ClientId = Annotated[str, AtMost(32)]
+"""128 random bits of a client object, hexadecimal: known to it and its servers alone."""
+
+Incarnation = Annotated[str, AtMost(16)]
+"""64 random bits of a server's memory, hexadecimal; others after each start."""
+
+WriteNumber = Annotated[int, Between(0, 2**53)]
+"""Number of a write among its client's to a part, from 1."""
+
+
+@dataclass(frozen=True)
+class Enroll:
+    """Request that a part's primary keeps a window of writes for a client. Arrays: none.
+
+    The header of the reply has the server's incarnation.
+    """
+
+    op: ClassVar[str] = "enroll"
+
+    client: ClientId
+
+
+@dataclass(frozen=True)
+class StateEnvelope:
+    """Field `state` in the header of a request to a server's state.
+
+    Attributes:
+        incarnation: incarnation of the server whose state is meant.
+        client: id of the client. Of a write only, like the fields below.
+        sequence: number of the write.
+        settled: writes below this number have a reply, or have failed at the client.
+        previous: number of the client's last write before it that is not settled; 0 if none.
+    """
+
+    incarnation: Incarnation
+    client: ClientId = ""
+    sequence: WriteNumber = 0
+    settled: WriteNumber = 0
+    previous: WriteNumber = 0
+
+
+def peek_op(header: Any) -> str:
+    """Return the name of a request, from the begin of its header; '' if there is none."""
+    found = _OP.search(bytes(header[:_PEEKED]))
+    return "" if found is None else found[1].decode()
+
+
+def peek_part(header: Any) -> int | None:
+    """Return the part of a request, from the begin of its header; None if it names none."""
+    found = _PART.search(bytes(header[:_PEEKED]))
+    return None if found is None else int(found[1])
+
+
+def check_carried(frames: Sequence[Any], op: str, most: int, most_arrays: int) -> None:
+    """Raise ProtocolError if a request carries more than those of its name may.
+
+    To be called before arrays are joined and their descriptions are read.
+
+    Args:
+        frames: the request.
+        op: name of the request; '' if it is unknown.
+        most: most bytes of its arrays.
+        most_arrays: most arrays.
+    """
+    nbytes = sum(map(len, frames[1:]))
+    if nbytes > most or len(frames) > 1 + most_arrays + most // FRAME_BYTES:
+        raise ProtocolError(
+            f"a request{op and f' {op!r}'} carries {nbytes} bytes in {len(frames) - 1} frames, "
+            f"more than the {most} bytes in at most {most_arrays} arrays that are allowed"
+        )
+
+
 def request_header(request: Request, number: int, **envelope: Any) -> dict[str, Any]:
     """Return the header of a request.
 
     Args:
         request: see `Request`.
         number: its id, which the reply repeats.
-        **envelope: further fields: `part`, `timed`.
+        **envelope: further fields: `part`, `timed`, `state`.
     """
     # The name comes first: a reader of a message sees it at once.
     fields: dict[str, Any] = codec.to_json(request)

@@ -23,8 +23,9 @@ import zmq
 
 from khop import _native, log
 from khop.distributed.rpc.fair_queue import FairQueue
+from khop.distributed.rpc.frame_handler import refusal
+from khop.distributed.rpc.identity import NOBODY, Source
 from khop.distributed.rpc.limits import DEFAULT, Limits, check_unread
-from khop.distributed.rpc.partition_handler import refusal
 from khop.errors import ProtocolError
 
 # Seconds that `close` waits for slices at work.
@@ -40,16 +41,19 @@ class Handler(Protocol):
 
     stop: _native.StopFlag
 
-    def steps(self, frames: list[Any]) -> Generator[None, None, list[Any]]:
+    def steps(self, frames: list[Any], source: Source = ...) -> Generator[None, None, list[Any]]:
         """Process a request in slices, and return the frames of the reply."""
 
 
 class _Job:
     """A request, and the work on it."""
 
-    __slots__ = ("_inode", "frames", "front", "peer", "steps")
+    __slots__ = ("_inode", "frames", "front", "peer", "source", "steps")
 
-    def __init__(self, front: int, peer: bytes, frames: Sequence[zmq.Frame]) -> None:
+    def __init__(
+        self, front: int, peer: bytes, frames: Sequence[zmq.Frame], source: Source
+    ) -> None:
+        self.source = source
         self.front = front
         self.peer = peer
         self.frames = frames
@@ -82,6 +86,8 @@ class RequestThreads:
             peer with `unread_bytes` that it has not read.
         unread: returns how many bytes a peer has not read. Called in the threads.
         clock: processor time of the calling thread, in seconds.
+        completes: whether a request that was begun is finished even if its sender has
+            disconnected.
 
     Attributes:
         descriptor: readable when there are `replies`.
@@ -94,7 +100,9 @@ class RequestThreads:
         limits: Limits = DEFAULT,
         unread: Callable[[bytes], int] = lambda peer: 0,
         clock: Callable[[], float] = time.thread_time,
+        completes: bool = False,
     ) -> None:
+        self._completes = completes
         self._handler = handler
         self._most_unread = limits.unread_bytes
         self._unread = unread
@@ -123,6 +131,7 @@ class RequestThreads:
         peer: bytes,
         frames: Sequence[zmq.Frame],
         is_bounded: bool = True,
+        source: Source = NOBODY,
     ) -> bool:
         """Queue a request; return whether there was room.
 
@@ -132,9 +141,10 @@ class RequestThreads:
             peer: ZeroMQ's name of the sender there.
             frames: its frames, as received.
             is_bounded: whether the bounds of a user apply.
+            source: its sender, for handlers that need to know.
         """
         nbytes = sum(map(len, frames))
-        job = _Job(front, peer, frames)
+        job = _Job(front, peer, frames, source)
         with self._changed:
             if not self._queue.put(user, job, nbytes, (front, peer), is_bounded):
                 return False
@@ -163,7 +173,8 @@ class RequestThreads:
 
     def _advance(self, job: _Job) -> list[Any] | None:
         """Process a slice; return the reply's frames, none if nobody waits, or None if not done."""
-        if job.is_abandoned():
+        is_kept = self._completes and job.steps is not None
+        if not is_kept and job.is_abandoned():
             if job.steps is not None:
                 job.steps.close()
             return []
@@ -171,11 +182,12 @@ class RequestThreads:
             if job.steps is None:
                 # Requests that wait were admitted when their sender had read more.
                 check_unread(self._unread(job.peer), self._most_unread)
-                job.steps = self._handler.steps([frame.buffer for frame in job.frames])
+                frames = [frame.buffer for frame in job.frames]
+                job.steps = self._handler.steps(frames, job.source)
             next(job.steps)
         except StopIteration as end:
-            frames: list[Any] = end.value
-            return frames
+            reply: list[Any] = end.value
+            return reply
         except ProtocolError as error:
             return refusal([frame.buffer for frame in job.frames], error)
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
+from khop.codec import from_json, to_json
 from khop.glt.partition.part_writer import EdgePart, Files, GraphPart, NodePart
 from khop.glt.partition.parts import EDGE_FEATURES, FEATURES
 from khop.glt.typing import EdgeType, NodeType
@@ -243,15 +245,13 @@ class _Peers:
 
     def join(self, files: Files) -> Files:
         """Return the lists of files of all processes, joined."""
-        import json
-
-        own = torch.frombuffer(bytearray(json.dumps(files).encode()), dtype=torch.uint8)
+        own = torch.frombuffer(bytearray(json.dumps(to_json(files)).encode()), dtype=torch.uint8)
         everyone = torch.arange(self._size).repeat_interleave(len(own))
         text = bytes(self.send(everyone, own.repeat(self._size)).numpy())
         decoder, joined, place = json.JSONDecoder(), {}, 0
         while place < len(text):
             found, place = decoder.raw_decode(text.decode(), place)
-            joined.update(found)
+            joined.update(from_json(Files, found, "another process's list of files"))
         return joined
 
     def wait(self) -> None:

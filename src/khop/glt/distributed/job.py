@@ -172,8 +172,8 @@ def all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
             "is_dynamic=True, too"
         )
     name = f"glt-all-gather-{context.number('glt-all-gather')}"
-    context.rendezvous.publish(name, obj)
-    found = context.rendezvous.wait_for(name, range(count), "call all_gather")
+    context.members.publish(name, obj)
+    found = context.members.wait_for(name, range(count), "call all_gather")
     return {f"{context.group_name}_{rank}": found[rank] for rank in range(count)}
 
 

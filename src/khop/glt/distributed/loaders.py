@@ -16,7 +16,7 @@ from khop.data.files import load_torch
 from khop.distributed.job.context import get_context
 from khop.distributed.loaders import link_neighbor_loader, neighbor_loader
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
-from khop.distributed.remote.client.membership import ClientContext
+from khop.distributed.remote.client.client_context import ClientContext
 from khop.glt.distributed import job
 from khop.glt.distributed.dataset import SPLITS
 from khop.glt.distributed.dist_server import DistServer

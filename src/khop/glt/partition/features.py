@@ -6,7 +6,6 @@ parts with their checksums: so each reads all rows once, and keeps its own.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ import torch
 
 from khop.data import Feature
 from khop.data.arrays import bytes_of
-from khop.glt.partition.part_writer import Files, npy_header
+from khop.glt.partition.part_writer import describe
 from khop.glt.partition.parts import EDGE_FEATURES, FEATURES
 from khop.storage.folder import (
     AttrMeta,
@@ -31,8 +30,9 @@ from khop.storage.folder import (
     edge_array,
     edge_attr_path,
     node_attr_path,
+    npy_header,
 )
-from khop.storage.folder.meta import META_FILE, content_of, sealed
+from khop.storage.folder.checksums import RangeHash
 from khop.typing import EDGE, NODE, Array, Int64Array, IntArray
 
 
@@ -63,7 +63,8 @@ def build_partition_feature(
     Raises:
         FolderError, IndexError: no such folder or part.
         KeyError: features of a type that the graph does not have.
-        ValueError: features of another length, or others than those that the folder has.
+        ValueError: features of another length, or others than those that the folder has; features
+            of edges whose original ids the folder does not keep.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be positive (got {chunk_size})")
@@ -106,7 +107,7 @@ class _Rows:
 class _Builder:
     def __init__(self, folder: PartitionFolder, part: int, chunk_size: int) -> None:
         self._folder, self._part, self._chunk = folder, part, chunk_size
-        self._files: Files = {path: dict(known) for path, known in folder.files.items()}
+        self._files = folder.written()
 
     def add_nodes(self, kind: NodeTypeMeta, values: Any, dtype: torch.dtype) -> NodeTypeMeta:
         """Add rows of a node type, and copies of other parts' rows where the part has such."""
@@ -122,6 +123,12 @@ class _Builder:
 
     def add_edges(self, kind: EdgeTypeMeta, values: Any, dtype: torch.dtype) -> EdgeTypeMeta:
         """Add rows of an edge type."""
+        if not kind.edge_ids:
+            raise ValueError(
+                f"'{self._folder.root}' keeps no original ids of edges {kind.name}, by which "
+                "edge_feat has its rows: partition again with edge_ids=True, or give edge features "
+                "to the partitioner"
+            )
         rows = self._checked(kind, values, dtype)
         for part in range(self._folder.num_parts):
             ids = edge_array(self._folder, part, kind.name, "edge_id")
@@ -129,11 +136,8 @@ class _Builder:
         return replace(kind, attrs={**kind.attrs, EDGE_FEATURES: self._described(rows)})
 
     def finish(self, meta: FolderMeta) -> None:
-        """Replace meta.json."""
-        root = self._folder.root
-        written = root / f".{META_FILE}.{self._part}.tmp"
-        written.write_bytes(sealed(content_of(meta, self._files)))
-        written.replace(root / META_FILE)
+        """Replace the files that describe the folder."""
+        describe(self._folder.root, meta, self._files, self._part)
 
     def _checked(self, kind: NodeTypeMeta | EdgeTypeMeta, values: Any, dtype: torch.dtype) -> _Rows:
         if len(values) != kind.count:
@@ -142,19 +146,18 @@ class _Builder:
 
     def _described(self, rows: _Rows) -> AttrMeta:
         feature = rows.stored(np.empty(0, np.int64))
-        return AttrMeta(feature.dtype, tuple(feature.row_shape))
+        return AttrMeta.of(feature.dtype, feature.row_shape)
 
     def _put(self, part: int, path: str, rows: _Rows, ids: IntArray) -> None:
         """List a file of a part, and write it if the part is this one."""
-        digest, size, file = hashlib.sha256(), 0, self._folder.root / path
+        checksums, file = RangeHash(), self._folder.root / path
         own = part == self._part
         written = file.with_suffix(".tmp")
         with (written if own else Path(os.devnull)).open("wb") as opened:
             for piece in self._pieces(rows, ids):
-                digest.update(piece)
-                size += len(piece)
+                checksums.update(memoryview(piece))
                 opened.write(piece)
-        known = {"bytes": size, "sha256": digest.hexdigest()}
+        known = checksums.written()
         if self._files.setdefault(path, known) != known:
             written.unlink(missing_ok=True)
             raise ValueError(f"'{self._folder.root}' has other features: '{path}' differs")

@@ -7,16 +7,17 @@ of nodes and edges. So every process writes the same meta.json; only its own par
 from __future__ import annotations
 
 import hashlib
-import io
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
 
 from khop import _native
+from khop.codec import AtMost
 from khop.data import Feature
 from khop.data.arrays import narrowest_int, storage_dtype
 from khop.data.weights import weight_values
@@ -27,18 +28,20 @@ from khop.storage.folder import (
     FolderMeta,
     NodeTypeMeta,
     PartitionFolder,
+    Written,
     attr_metas,
+    description_of,
     edge_attr_path,
     edge_path,
     map_path,
     node_attr_path,
     node_path,
-    sha256_of,
+    npy_header,
 )
-from khop.storage.folder.meta import META_FILE, content_of, sealed
+from khop.storage.folder.checksums import hash_ranges, num_ranges
 from khop.typing import Array, EdgeDir, EdgeType, Int64Array, NodeType
 
-Files = dict[str, dict[str, Any]]
+Files = Annotated[dict[str, Written], AtMost(1 << 24)]
 Exchange = Callable[[Files], Files]
 
 WEIGHTS = "edge_weight"
@@ -111,25 +114,29 @@ class GraphPart:
         files = writer.files
         if exchange is not None:
             files = {**files, **exchange(writer.checksums())}
-        files = dict(sorted(files.items()))  # the same in all processes
-        (Path(root) / META_FILE).write_bytes(sealed(content_of(meta, files)))
+        describe(Path(root), meta, files, self.part)
         return meta
 
 
-def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return what NumPy writes before an array's rows."""
-    header = io.BytesIO()
-    described = np.lib.format.dtype_to_descr(dtype)
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": described, "fortran_order": False, "shape": shape}
-    )
-    return header.getvalue()
-
-
-def _listed(dtype: np.dtype[Any], shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the entry of an array's file in meta.json, with the checksum of no bytes."""
+def _listed(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Written:
+    """Return the entry of an array's file, with checksums of no bytes."""
     size = len(npy_header(dtype, shape)) + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    return {"bytes": size, "sha256": hashlib.sha256(b"").hexdigest()}
+    return Written(size, [hashlib.sha256(b"").hexdigest()] * num_ranges(size))
+
+
+def describe(folder: Path, meta: FolderMeta, files: Files, writer: int) -> None:
+    """Write or replace the files that describe a folder.
+
+    Args:
+        folder: the folder.
+        meta: its description.
+        files: path -> what is known of each file; in any order.
+        writer: number of the process among those that may do the same.
+    """
+    for name, content in description_of(meta, dict(sorted(files.items()))).items():
+        written = folder / f".{name}.{writer}.tmp"
+        written.write_bytes(content)
+        written.replace(folder / name)
 
 
 def add_masks(root: str | Path, part: int, masks: Mapping[NodeType, Mapping[str, Tensor]]) -> None:
@@ -141,10 +148,10 @@ def add_masks(root: str | Path, part: int, masks: Mapping[NodeType, Mapping[str,
         masks: {node type: {name: [number of the part's nodes] mask}}; the same names for all parts.
     """
     folder = PartitionFolder(root)
-    files, types = dict(folder.files), {t.name: t for t in folder.meta.node_types}
+    files, types = folder.written(), {t.name: t for t in folder.meta.node_types}
     for node_type, named in masks.items():
         described = types[node_type]
-        attrs = {**described.attrs, **dict.fromkeys(named, AttrMeta("bool"))}
+        attrs = {**described.attrs, **dict.fromkeys(named, AttrMeta.of("bool"))}
         types[node_type] = replace(described, attrs=attrs)
         for name, mask in named.items():
             np.save(folder.root / node_attr_path(part, node_type, name), mask.numpy())
@@ -152,7 +159,7 @@ def add_masks(root: str | Path, part: int, masks: Mapping[NodeType, Mapping[str,
                 path = node_attr_path(each, node_type, name)
                 files[path] = _listed(np.dtype(bool), (described.book.size(each),))
     meta = replace(folder.meta, node_types=list(types.values()))
-    (folder.root / META_FILE).write_bytes(sealed(content_of(meta, dict(sorted(files.items())))))
+    describe(folder.root, meta, files, part)
 
 
 class _Writer:
@@ -181,8 +188,8 @@ class _Writer:
     def checksums(self) -> Files:
         """Return bytes and checksum of the files that were written."""
         return {
-            path: {"bytes": known["bytes"], "sha256": sha256_of(self._root / path)}
-            for path, known in self.files.items()
+            path: _checksums_of(self._root / path)
+            for path in self.files
             if (self._root / path).exists()
         }
 
@@ -283,6 +290,12 @@ class _Writer:
             for name, feature in features.items():
                 path = edge_attr_path(part, edge_type, name)
                 self._list(path, storage_dtype(feature.dtype), (count, *feature.row_shape))
+
+
+def _checksums_of(file: Path) -> Written:
+    with file.open("rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        return Written(size, hash_ranges(opened.fileno(), size))
 
 
 def _check_rows(feature: Feature, count: int, what: str) -> None:

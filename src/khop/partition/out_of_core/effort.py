@@ -152,6 +152,7 @@ def identity_of(partitioner: Planned) -> dict[str, Any]:
         "time": None if draws.time is None else draws.time.name,
         "weight": draws.weight_attr,
         "neighbor_ids": partitioner.neighbor_ids,
+        "edge_ids": partitioner.edge_ids,
         "memory": effort.memory,
         "jobs": Resources(None, effort.jobs).jobs,
         "nodes": [[t, n.count, _attrs(n.attrs)] for t, n in source.nodes.items()],

@@ -1,7 +1,7 @@
-"""Journal of a run in a work folder: how far the run is, so that another one goes on.
+"""Journals in work folders: how far a run is, so that another one goes on.
 
-It is replaced atomically, and what it says is checked when it is read: names lead out of no folder,
-and numbers are in range. Imports no torch.
+They are replaced atomically, and what they say is checked when it is read: names lead out of no
+folder, and numbers are in range. Imports no torch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from khop.codec import Word, from_json, to_json
 from khop.errors import ProtocolError
@@ -20,6 +20,7 @@ from khop.storage.folder import Written
 
 _NAME = "journal.json"
 _NEW = "journal.new"
+AnyJournal = TypeVar("AnyJournal")
 _ARRAY = re.compile(r"\d{1,19}-\d{1,19}\.npy")
 
 
@@ -57,7 +58,7 @@ class Journal:
         begun: path -> what is known of one that is not.
     """
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     number: Word = 0
     arrays: Annotated[dict[str, KeptArray], ENTRIES] = field(default_factory=dict)
     done: Annotated[list[str], ENTRIES] = field(default_factory=list)
@@ -65,24 +66,29 @@ class Journal:
     complete: Annotated[dict[str, Written], ENTRIES] = field(default_factory=dict)
     begun: Annotated[dict[str, Written], ENTRIES] = field(default_factory=dict)
 
-    def write(self, folder: PrivateFolder) -> None:
-        """Replace the journal of a folder, once the new one is on the disk."""
-        with folder.create(_NEW) as opened:
-            opened.write(json.dumps(to_json(self)).encode())
-            opened.flush()
-            os.fsync(opened.fileno())
-        folder.rename(_NEW, _NAME)
-        os.fsync(folder.descriptor)
+
+def write_journal(folder: PrivateFolder, journal: Any) -> None:
+    """Replace the journal of a folder, a dataclass, once the new one is on the disk."""
+    with folder.create(_NEW) as opened:
+        opened.write(json.dumps(to_json(journal)).encode())
+        opened.flush()
+        os.fsync(opened.fileno())
+    folder.rename(_NEW, _NAME)
+    os.fsync(folder.descriptor)
 
 
-def read_journal(folder: PrivateFolder) -> Journal | None:
+def read_journal(folder: PrivateFolder, cls: type[AnyJournal]) -> AnyJournal | None:
     """Read the journal of a folder; None if there is none, or none that this khop writes.
+
+    Args:
+        folder: the work folder.
+        cls: the journal's class.
 
     Raises:
         SecurityError: it is a link, or another user's.
     """
     try:
         with folder.read(_NAME) as opened:
-            return from_json(Journal, json.loads(opened.read()), "the journal")
+            return from_json(cls, json.loads(opened.read()), "the journal")
     except (FileNotFoundError, ProtocolError, ValueError, RecursionError):
         return None

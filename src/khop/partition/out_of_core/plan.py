@@ -36,6 +36,7 @@ class Planned(Protocol):
     overwrite: bool
     draws: DrawAttrs
     neighbor_ids: bool
+    edge_ids: bool
     effort: Any
 
     def identity(self) -> dict[str, Any]:
@@ -155,7 +156,8 @@ class Plan:
             extra += column if partitioner.neighbor_ids else 0
             in_stage = attrs if effort.memory is not None else 0
             staged.append(edge.num_edges * (2 * column + number + in_stage))
-            written += edge.num_edges * (column + number + attrs + extra)
+            extra += number if partitioner.edge_ids else 0
+            written += edge.num_edges * (column + attrs + extra)
             written += 8 * sum(counts[t] for t in edge_type[::2])
             read += edge.num_edges * (2 * 16 + attrs)
             rows.append(8 * attrs)

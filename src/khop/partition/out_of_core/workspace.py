@@ -22,7 +22,13 @@ import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import checksum as crc_of
-from khop.partition.out_of_core.journal import FilledStage, Journal, KeptArray, read_journal
+from khop.partition.out_of_core.journal import (
+    FilledStage,
+    Journal,
+    KeptArray,
+    read_journal,
+    write_journal,
+)
 from khop.partition.out_of_core.resources import Resources
 from khop.partition.out_of_core.stage import (
     ANEW,
@@ -218,7 +224,7 @@ class DiskWorkspace(Workspace):
         )
 
     def _read(self, output: Path) -> Journal:
-        journal = read_journal(self.folder)
+        journal = read_journal(self.folder, Journal)
         if journal is not None and _is_there(temporary_of(output, self._name), journal):
             return journal
         for left in self.folder.names():
@@ -311,7 +317,7 @@ class DiskWorkspace(Workspace):
             journal.stage = FilledStage(key, stage.filled)
         with explained(self.folder.path, "the journal and arrays"):
             replaced = self._save_arrays()
-            journal.write(self.folder)
+            write_journal(self.folder, journal)
         for old in replaced:
             self.folder.unlink(old, missing_ok=True)
 

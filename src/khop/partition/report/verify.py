@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 
 from khop.data.arrays import storage_dtype
 from khop.errors import FolderError
+from khop.partition.out_of_core.folder_checksums import FileChecksums, FolderChecksums
 from khop.partition.report.verify_draws import check_edge_draws, check_node_times
 from khop.storage.folder import (
+    META_FILE,
     ORDERS,
+    RANGES_FILE,
+    VERSION_RANGES,
     AttrMeta,
     EdgeTypeMeta,
     NodeTypeMeta,
     PartitionFolder,
+    Written,
     cache_attr_path,
     cache_path,
+    draft_of,
     edge_attr_path,
     edge_path,
     map_path,
     node_attr_path,
     node_path,
-    sha256_of,
 )
+from khop.storage.folder.checksums import RANGE_BYTES
 from khop.typing import Array, IntArray, Progress
 
+# Damaged ranges of a file that are named.
+_MOST_SPANS = 3
 
-def verify_folder(root: str | os.PathLike[str], progress: Progress | None = None) -> list[str]:
+
+def verify_folder(
+    root: str | os.PathLike[str],
+    progress: Progress | None = None,
+    *,
+    jobs: int | None = None,
+    tmp: str | os.PathLike[str] | None = None,
+) -> list[str]:
     """Check every checksum, count and range, and that the parts together are the graph.
 
     Parts that are not on this machine cannot be checked; their files count as missing.
@@ -36,9 +52,17 @@ def verify_folder(root: str | os.PathLike[str], progress: Progress | None = None
     Args:
         root: a partition folder.
         progress: called as progress(what, done, total). If None, progress is not reported.
+        jobs: threads that compute checksums. If None, one for each core, at most 8.
+        tmp: folder in which progress is kept: if the check is ended, the next one with the same
+            `tmp` goes on. If None, it begins anew. Files that have changed since then are read
+            again.
 
     Returns:
         The problems, a sentence each; empty if there are none.
+
+    Raises:
+        NotADirectoryError: `tmp` is no folder.
+        BlockingIOError: another process verifies the same folder with the same `tmp`.
 
     Example:
         >>> verify_folder(folder)
@@ -49,7 +73,8 @@ def verify_folder(root: str | os.PathLike[str], progress: Progress | None = None
     except FolderError as error:
         return [str(error)]
     progress = progress or (lambda what, done, total: None)
-    problems = [*_check_files(folder, progress), *_check_listing(folder)]
+    with FolderChecksums(folder, jobs, None if tmp is None else Path(tmp), progress) as checksums:
+        problems = [*_check_files(folder, checksums), *_check_listing(folder)]
     if problems:  # then the content of the files means nothing
         return problems
     try:
@@ -66,23 +91,37 @@ def verify_folder(root: str | os.PathLike[str], progress: Progress | None = None
     return problems
 
 
-def _check_files(folder: PartitionFolder, progress: Progress) -> Iterator[str]:
-    done, total = 0, sum(known["bytes"] for known in folder.files.values())
-    for path, known in folder.files.items():
-        progress("checksums", done, total)
-        done += known["bytes"]
-        file = folder.root / path
-        if not file.is_file():
-            yield f"{path}: missing"
-        elif file.stat().st_size != known["bytes"]:
-            yield f"{path}: {file.stat().st_size} bytes instead of {known['bytes']}"
-        elif sha256_of(file) != known["sha256"]:
-            yield f"{path}: its bytes have changed (checksum differs)"
-    found = {
-        str(file.relative_to(folder.root)) for file in folder.root.rglob("*") if file.is_file()
-    }
-    for path in sorted(found - set(folder.files) - {"meta.json"}):
+def _check_files(folder: PartitionFolder, checksums: FolderChecksums) -> Iterator[str]:
+    described: Mapping[str, Written] = {}
+    if folder.version >= VERSION_RANGES:
+        try:
+            described = folder.written()
+        except FolderError as error:
+            yield str(error)
+    for found in checksums.compute():
+        if found.problem is not None:
+            yield found.problem
+        elif found.sha256 != folder.files[found.path].sha256:
+            where = _where(found, described)
+            yield f"{found.path}: its bytes have changed (checksum differs{where})"
+    here = {str(file.relative_to(folder.root)) for file in folder.root.rglob("*") if file.is_file()}
+    about = {META_FILE, RANGES_FILE}  # and what an upgrade that was ended will write anew
+    for path in sorted(here - set(folder.files) - about - {draft_of(name) for name in about}):
         yield f"{path}: not part of the folder"
+
+
+def _where(found: FileChecksums, described: Mapping[str, Written]) -> str:
+    """Return which bytes of a file have changed, if it has several ranges."""
+    known = described.get(found.path)
+    if found.written is None or known is None or len(known.ranges) < 2:
+        return ""
+    pairs = enumerate(zip(found.written.ranges, known.ranges, strict=True))
+    changed = [i for i, (digest, expected) in pairs if digest != expected]
+    spans = [
+        f"{i * RANGE_BYTES:,} to {min((i + 1) * RANGE_BYTES, known.bytes) - 1:,}" for i in changed
+    ]
+    more = f" and {len(spans) - _MOST_SPANS:,} more ranges" if len(spans) > _MOST_SPANS else ""
+    return f" in bytes {', '.join(spans[:_MOST_SPANS])}{more}"
 
 
 def _check_listing(folder: PartitionFolder) -> Iterator[str]:
@@ -107,11 +146,9 @@ def _edges_between_parts(folder: PartitionFolder) -> list[list[int]]:
 
 def _check_attr(folder: PartitionFolder, path: str, attr: AttrMeta, rows: int) -> Iterator[str]:
     array = folder.open(path)
-    if array.shape != (rows, *attr.shape) or array.dtype != storage_dtype(attr.dtype):
-        yield (
-            f"{path}: holds {array.dtype} {array.shape} instead of {attr.dtype} "
-            f"{(rows, *attr.shape)}"
-        )
+    dtype, shape = attr.stored.dtype, (rows, *attr.stored.shape)
+    if array.shape != shape or array.dtype != storage_dtype(dtype):
+        yield f"{path}: holds {array.dtype} {array.shape} instead of {dtype} {shape}"
     elif array.dtype == bool and not _in_range(array.view(np.uint8), 0, 2):
         yield f"{path}: holds booleans that are neither 0 nor 1"
 
@@ -192,7 +229,6 @@ def _check_edges(folder: PartitionFolder, edge_type: EdgeTypeMeta) -> Iterator[s
     for part in range(folder.num_parts):
         indptr = folder.open(edge_path(part, edge_type.name, "indptr"))
         indices = folder.open(edge_path(part, edge_type.name, "indices"))
-        edge_ids = folder.open(edge_path(part, edge_type.name, "edge_id"))
         count = edge_type.bounds[part + 1] - edge_type.bounds[part]
         where = f"part-{part}, edge type {edge_type.name}"
         if len(indptr) != rows.book.size(part) + 1 or np.any(np.diff(indptr) < 0):
@@ -201,11 +237,13 @@ def _check_edges(folder: PartitionFolder, edge_type: EdgeTypeMeta) -> Iterator[s
             yield f"{where}: indptr, indices and meta.json disagree on the number of edges"
         if not _in_range(indices, 0, neighbors.count):
             yield f"{where}: a neighbour's id is out of range"
-        if len(edge_ids) != count:
-            yield f"{where}: edge_id has {len(edge_ids)} entries for {count} edges"
+        if edge_type.edge_ids:
+            edge_ids = folder.open(edge_path(part, edge_type.name, "edge_id"))
+            if len(edge_ids) != count:
+                yield f"{where}: edge_id has {len(edge_ids)} entries for {count} edges"
+            all_ids.append(edge_ids)
         for name, attr in edge_type.attrs.items():
             yield from _check_attr(folder, edge_attr_path(part, edge_type.name, name), attr, count)
         yield from check_edge_draws(folder, edge_type, part)
-        all_ids.append(edge_ids)
-    if not _is_permutation(np.concatenate(all_ids), edge_type.count):
+    if edge_type.edge_ids and not _is_permutation(np.concatenate(all_ids), edge_type.count):
         yield f"edge type {edge_type.name}: the parts' edge ids are not 0 .. {edge_type.count - 1}"

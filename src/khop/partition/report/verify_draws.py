@@ -40,24 +40,25 @@ def check_node_times(folder: PartitionFolder, node_type: NodeTypeMeta) -> Iterat
 
 def check_edge_draws(folder: PartitionFolder, edge_type: EdgeTypeMeta, part: int) -> Iterator[str]:
     """Check that rows are in the order of meta.json, and times and weights those of attributes."""
-    indptr, indices, edge_ids = (
-        folder.open(edge_path(part, edge_type.name, name))
-        for name in ("indptr", "indices", "edge_id")
+    indptr, indices = (
+        folder.open(edge_path(part, edge_type.name, name)) for name in ("indptr", "indices")
     )
     where = f"part-{part}, edge type {edge_type.name}"
     times = None
     if edge_type.timed:
         path = edge_path(part, edge_type.name, "time")
         times = folder.open(path)
-        if not _is_vector(times, np.int64, len(edge_ids)):
-            yield f"{path}: holds {times.dtype} {times.shape} instead of int64 ({len(edge_ids)},)"
+        if not _is_vector(times, np.int64, len(indices)):
+            yield f"{path}: holds {times.dtype} {times.shape} instead of int64 ({len(indices)},)"
             return
         if not np.array_equal(times, _expected_times(folder, edge_type, part, indices)):
             yield f"{path}: does not agree with the attribute of times"
         if _native.first_row_out_of_order(indptr, times) >= 0:
             yield f"{path}: the times of a row are not in ascending order"
-    if not _keeps_order(indptr, edge_ids, times):
-        yield f"{where}: edges of a row are not in the order of their ids"
+    if edge_type.edge_ids:
+        edge_ids = folder.open(edge_path(part, edge_type.name, "edge_id"))
+        if not _keeps_order(indptr, edge_ids, times):
+            yield f"{where}: edges of a row are not in the order of their ids"
     if edge_type.neighbor_ids:
         yield from _check_neighbor_ids(folder, edge_type, part, indices)
     if edge_type.weighted:
@@ -116,7 +117,7 @@ def _check_weights(
 
 def _attribute(folder: PartitionFolder, edge_type: EdgeTypeMeta, part: int, name: str) -> Feature:
     path = edge_attr_path(part, edge_type.name, name)
-    return Feature(folder.open(path), edge_type.attrs[name].dtype)
+    return Feature(folder.open(path), edge_type.attrs[name].stored.dtype)
 
 
 def _is_vector(array: Array, dtype: type, length: int) -> bool:

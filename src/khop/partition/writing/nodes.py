@@ -11,14 +11,13 @@ from functools import partial
 
 import numpy as np
 
-from khop.data import Feature
+from khop.data import Feature, RowFormat
 from khop.data.arrays import narrowest_int, storage_dtype
 from khop.partition.out_of_core.workspace import Workspace
 from khop.partition.source import NodeSource
 from khop.partition.writing.numbering import Numbering
 from khop.storage.folder import (
     ArrayWriter,
-    AttrMeta,
     FolderWriter,
     NodeTypeMeta,
     attr_metas,
@@ -157,7 +156,7 @@ def save_rows(
         return feature.gather(np.ascontiguousarray(rows[first : first + step]))
 
     resources = workspace.resources
-    row_bytes = max(1, AttrMeta(feature.dtype, feature.row_shape).row_bytes)
+    row_bytes = max(1, RowFormat(feature.dtype, feature.row_shape).nbytes)
     step = max(1, min(_CHUNK_BYTES, resources.share()) // row_bytes)
     shape = (len(rows), *feature.row_shape)
     with writer.array(path, storage_dtype(feature.dtype), shape) as file:

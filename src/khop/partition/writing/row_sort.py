@@ -37,6 +37,7 @@ class RowTable:
         indptr: [num_rows + 1] pointers of all rows.
         draws: times, by which rows are sorted, and weights.
         neighbor_ids: original ids of neighbours are wanted, too.
+        edge_ids: original ids of edges are wanted.
         stages_attrs: attributes are in the stage; if False, in the source alone.
     """
 
@@ -48,6 +49,7 @@ class RowTable:
     indptr: IntArray
     draws: DrawAttrs
     neighbor_ids: bool
+    edge_ids: bool
     stages_attrs: bool
 
     @property
@@ -114,7 +116,7 @@ class RowTable:
             **({"time": (np.int64, count)} if self.is_timed else {}),
             "indptr": (narrowest_int(count), last - first + 1),
             "indices": (self.column_dtype, count),
-            "edge_id": (self.id_dtype, count),
+            **({"edge_id": (self.id_dtype, count)} if self.edge_ids else {}),
             **({"neighbor_id": (self.column_dtype, count)} if self.neighbor_ids else {}),
         }
         if self.is_weighted:
@@ -181,7 +183,7 @@ class RowSorter:
             **({} if times is None else {"time": times}),
             "indptr": pointers.astype(narrowest_int(end - base)),
             "indices": columns,
-            "edge_id": ids,
+            **({"edge_id": ids} if table.edge_ids else {}),
         }
         if table.neighbor_ids:
             found["neighbor_id"] = taken(table.neighbors.old_of_new, columns)

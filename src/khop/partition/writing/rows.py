@@ -38,6 +38,7 @@ class RowWriter:
         num_parts: number of parts.
         draws: times, by which rows are sorted, and weights.
         neighbor_ids: write original ids of neighbours, too.
+        edge_ids: write original ids of edges.
         workspace: keeps what is between the steps.
         progress: called as progress(what, done, total).
 
@@ -54,6 +55,7 @@ class RowWriter:
         num_parts: int,
         draws: DrawAttrs,
         neighbor_ids: bool,
+        edge_ids: bool,
         workspace: Workspace,
         progress: Callable[[str, int, int], None],
     ) -> None:
@@ -63,6 +65,7 @@ class RowWriter:
         self._num_parts = num_parts
         self._draws = draws
         self._neighbor_ids = neighbor_ids
+        self._edge_ids = edge_ids
         self._workspace = workspace
         self._resources = workspace.resources
         self._progress = progress
@@ -95,6 +98,7 @@ class RowWriter:
             indptr,
             self._draws,
             self._neighbor_ids,
+            self._edge_ids,
             self._workspace.stages_attrs,
         )
         if self._workspace.is_done(key):
@@ -113,6 +117,7 @@ class RowWriter:
             attr_metas(edge.attrs),
             table.is_weighted,
             self._neighbor_ids,
+            self._edge_ids,
         )
 
     # The first step: edges of each row.

@@ -89,7 +89,11 @@ class DeviceCollector(Collector):
         self._device = device
         self._positions = Scratch(device)
         edges = [table for table in self._tables if table.kind == "edge"]
-        edge_ids = {t.type_index: part.edge_feature(t.type_index, "edge_id").array for t in edges}
+        edge_ids = {
+            t.type_index: part.edge_feature(t.type_index, "edge_id").array
+            for t in edges
+            if part.meta.edge_types[t.type_index].edge_ids
+        }
         self._edge_names = EdgeNames(device, edge_ids, len(part.meta.edge_types), graph_mode)
         # Attributes of edges are in the order of the graph's edges.
         self._by_position = [t.type_index for t in edges if len(t.attributes) > 1]

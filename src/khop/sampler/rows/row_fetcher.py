@@ -22,7 +22,7 @@ from khop.data import Feature
 from khop.data.arrays import storage_dtype
 from khop.sampler.replies import check_rows
 from khop.sampler.requests import RemoteParts, Ticket
-from khop.storage.folder import AttrMeta
+from khop.storage.folder import AttrMeta, EdgeTypeMeta
 from khop.storage.part import CachedRows, Part
 from khop.typing import Array, Int64Array
 
@@ -30,7 +30,7 @@ from khop.typing import Array, Int64Array
 # copied. While one is put in its place, the owner gathers the next, in memory that it has used
 # before and that has not left its cache.
 _REPLY_BYTES = FRAME_BYTES
-_IDS = {"id": AttrMeta("int64"), "edge_id": AttrMeta("int64")}
+_IDS = {"id": AttrMeta.of("int64"), "edge_id": AttrMeta.of("int64")}
 
 
 class LocalRows(NamedTuple):
@@ -215,6 +215,18 @@ class PartRows(RowFetcher):
         self._parts = {**(others or {}), home.part: home}
         self._remote = remote
         self._tables: dict[int, list[Feature | None]] = {}
+        # Edges without ids of their own are called by their positions: there is nothing to fetch.
+        self._are_ids = (
+            isinstance(meta, EdgeTypeMeta) and not meta.edge_ids and self._names == ["edge_id"]
+        )
+
+    def fetch(self, ids: Int64Array) -> RowFetch:
+        """Locate rows, and send requests for those that are not at hand."""
+        return (
+            RowFetch(ids, [LocalRows([None], ids, None)], [])
+            if self._are_ids
+            else super().fetch(ids)
+        )
 
     def at_hand(self, index: int) -> Sequence[Feature | None] | None:
         """Return a part's attributes if its files are on this machine, else None."""

@@ -5,31 +5,21 @@ Imports no torch.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import math
 import os
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from khop.codec import Id
 from khop.data.arrays import bytes_of
 from khop.private_folders import PrivateFolder
+from khop.storage.folder.checksums import RangeHash, Written
+from khop.storage.folder.npy import npy_header
 from khop.typing import Array
 
 _PIECE = 1 << 24
-
-
-@dataclass(frozen=True)
-class Written:
-    """Number and SHA-256, in hexadecimal, of a file's first bytes."""
-
-    bytes: Id
-    sha256: str
 
 
 class Explain(Protocol):
@@ -39,7 +29,7 @@ class Explain(Protocol):
 
 
 class ArrayFile:
-    """Writer of one array, row after row; the SHA-256 of the file is computed on the way.
+    """Writer of one array, row after row; checksums are computed on the way.
 
     The file has its final size from the start, so that a full disk shows at once.
 
@@ -73,8 +63,8 @@ class ArrayFile:
         self.path = folder.path / name
         self.dtype, self._shape, self._explain = dtype, shape, explain
         self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
-        self._hash = hashlib.sha256()
-        header = _header(dtype, shape)
+        self._hash = RangeHash()
+        header = npy_header(dtype, shape)
         nbytes = len(header) + shape[0] * self._row_bytes
         with explain(self.path, nbytes):
             opened = folder.create if written is None else folder.update
@@ -83,24 +73,18 @@ class ArrayFile:
                 # Allocate all of it now: a disk that is full is known before the work is done.
                 os.posix_fallocate(self._file.fileno(), 0, nbytes)
                 self._file.write(header)
-                self._hash.update(header)
-                self._size = len(header)
+                self._hash.update(memoryview(header))
             else:
                 self._go_on(written)
-        self.rows = (self._size - len(header)) // max(1, self._row_bytes)
+        self.rows = (self._hash.bytes - len(header)) // max(1, self._row_bytes)
 
     def _go_on(self, written: Written) -> None:
-        digest, left = hashlib.sha256(), written.bytes
-        self._file.seek(0)
-        while left and (piece := self._file.read(min(left, _PIECE))):
-            digest.update(piece)
-            left -= len(piece)
-        if left or digest.hexdigest() != written.sha256:
+        if not self._hash.resume(self._file.fileno(), written):
             raise ValueError(
                 f"'{self.path}' has changed since it was written: nothing of the "
                 "folder is kept; run the same again to begin anew"
             )
-        self._hash, self._size = digest, written.bytes
+        self._file.seek(written.bytes)
 
     def append(self, rows: Array) -> None:
         """Write further rows.
@@ -126,19 +110,18 @@ class ArrayFile:
                 self._hash.update(piece)
                 while piece:
                     piece = piece[self._file.write(piece) :]
-        self._size += len(content)
 
     def written(self) -> Written:
         """Return what is known of the file so far."""
-        return Written(self._size, self._hash.hexdigest())
+        return self._hash.written()
 
     def sync(self) -> None:
         """Wait until the disk has all that was written."""
-        with self._explain(self.path, self._size):
+        with self._explain(self.path, self._hash.bytes):
             os.fsync(self._file.fileno())
 
     def close(self) -> Written:
-        """Close the complete file and return its size and SHA-256."""
+        """Close the complete file and return its size and checksums."""
         if self._row_bytes and self.rows != self._shape[0]:
             raise ValueError(f"'{self.path.name}' has {self.rows} of {self._shape[0]} rows")
         self._file.close()
@@ -147,15 +130,3 @@ class ArrayFile:
     def abandon(self) -> None:
         """Close a file that is not complete."""
         self._file.close()
-
-
-def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return what comes before the rows in an .npy file."""
-    described = {
-        "descr": np.lib.format.dtype_to_descr(dtype),
-        "fortran_order": False,
-        "shape": shape,
-    }
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, described)
-    return header.getvalue()

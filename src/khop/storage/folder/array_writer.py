@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from khop.private_folders import PrivateFolder
-from khop.storage.folder.array_file import ArrayFile, Written
+from khop.storage.folder.array_file import ArrayFile
+from khop.storage.folder.checksums import Written
 from khop.typing import Array
 
 ATTEMPTS = ".attempts"

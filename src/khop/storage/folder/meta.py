@@ -1,20 +1,19 @@
-"""Content of a partition folder's `meta.json`, checked when it is read.
+"""Description of a partition folder: types, attributes, and which arrays there are.
 
-Used by any process. Imports no torch.
+The annotations of `FolderMeta` and of the classes in it are the schema (`khop.codec`), in meta.json
+and in replies of graph servers. Used by any process. Imports no torch.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from khop._version import __version__
-from khop.data import Feature
+from khop.codec import Between, Distinct, Id
+from khop.data import Feature, RowFormat
 from khop.data.arrays import MAX_COUNT, storage_dtype
 from khop.log import shown
 from khop.storage.book import RangeBook
@@ -32,41 +31,72 @@ from khop.storage.folder.paths import (
 )
 from khop.typing import EdgeDir, EdgeType, NodeType
 
-FORMAT = "khop-partition"
-VERSIONS = (1, 2)
-"""Versions that are read; 2 is that of folders whose rows are not in the order of original ids."""
 ORDERS = ("original", "hotness", "cluster", "degree")
 """Orders of rows within a part: original ids, or where rows lie that are read together."""
-META_FILE = "meta.json"
-
-# Paths made of what `safe_name` returns: no dots, so none leads out of the folder.
-_PATH = re.compile(r"(?:[A-Za-z0-9_~%-]+/)*[A-Za-z0-9_~%-]+\.npy")
-# Limit of counts and bytes, so that int64 also holds them multiplied by a row's size.
-_MOST = MAX_COUNT + 1
 _MAX_AXES = 15
 
 
 @dataclass(frozen=True)
 class AttrMeta:
-    """Node or edge attribute: name of its dtype and shape of one row.
+    """Node or edge attribute: how its rows are stored, and how batches have them.
+
+    Attributes:
+        stored: dtype and shape of a row in files, and between processes.
+        delivered: dtype and shape of a row in batches; today as it is stored.
+        encoding: name of what makes the one of the other. If None, they are the same. Reserved:
+            this khop reads no encoding.
+        parameters: of the encoding.
 
     Example:
-        >>> PartitionFolder(folder).meta.node_type("node").attrs["x"]
-        AttrMeta(dtype='float32', shape=(4,))
+        >>> PartitionFolder(folder).meta.node_type("node").attrs["x"].stored
+        RowFormat(dtype='float32', shape=(4,))
     """
 
-    dtype: str
-    shape: tuple[int, ...] = ()
+    stored: RowFormat
+    delivered: RowFormat
+    encoding: str | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, dtype: str, shape: Sequence[int] = ()) -> AttrMeta:
+        """Return the description of an attribute that is delivered as it is stored."""
+        row = RowFormat(dtype, tuple(shape))
+        return cls(row, row)
+
+    def __post_init__(self) -> None:
+        if self.encoding is not None or self.parameters or self.delivered != self.stored:
+            raise ValueError(
+                f"has encoding {shown(self.encoding)}, and this khop reads no encodings"
+            )
+        dtype, shape = self.stored
+        try:
+            itemsize = storage_dtype(dtype).itemsize
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+        is_row = len(shape) <= _MAX_AXES and min(shape, default=0) >= 0
+        # Below 2^56, so that int64 also holds bytes multiplied by counts that fit in a file.
+        if not is_row or itemsize * math.prod(max(n, 1) for n in shape) > MAX_COUNT:
+            raise ValueError(f"has rows of {dtype} of an impossible shape")
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype that batches have."""
+        return self.delivered.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a row in batches."""
+        return self.delivered.shape
 
     @property
     def row_bytes(self) -> int:
-        """Size of a row in bytes."""
-        return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
+        """Size of a stored row in bytes."""
+        return self.stored.nbytes
 
 
 def attr_metas(attrs: Mapping[str, Feature]) -> dict[str, AttrMeta]:
     """Return the descriptions of attributes for meta.json."""
-    return {name: AttrMeta(f.dtype, tuple(f.row_shape)) for name, f in attrs.items()}
+    return {name: AttrMeta.of(f.dtype, f.row_shape) for name, f in attrs.items()}
 
 
 @dataclass(frozen=True)
@@ -98,11 +128,14 @@ class NodeTypeMeta:
     """
 
     name: NodeType
-    bounds: list[int]
+    bounds: list[Id]
     attrs: dict[str, AttrMeta] = field(default_factory=dict)
-    splits: list[str] = field(default_factory=list)
-    cached: list[int] = field(default_factory=list)
+    splits: Annotated[list[str], Distinct()] = field(default_factory=list)
+    cached: list[Id] = field(default_factory=list)
     timed: bool = False
+
+    def __post_init__(self) -> None:
+        _check_type(self.bounds, self.attrs, [self.name, *self.splits])
 
     @property
     def count(self) -> int:
@@ -119,8 +152,9 @@ class NodeTypeMeta:
 class EdgeTypeMeta:
     """Edge type: bounds of the parts' edge ranges, order within a row, attributes, if weighted.
 
-    Rows are sorted by 'edge_id', or by 'time': then each edge has a time. With `neighbor_ids` the
-    neighbours' original ids are there, too.
+    Rows are sorted by 'edge_id' (in the order of the edge list), or by 'time': then each edge has a
+    time. With `neighbor_ids` the neighbours' original ids are there, too. Without `edge_ids` those
+    of edges are not: an edge's id is its position in the folder then.
 
     Example:
         >>> meta = PartitionFolder(folder).meta
@@ -129,11 +163,15 @@ class EdgeTypeMeta:
     """
 
     name: EdgeType
-    bounds: list[int]
-    sorted_by: str = "edge_id"
+    bounds: list[Id]
+    sorted_by: Literal["edge_id", "time"] = "edge_id"
     attrs: dict[str, AttrMeta] = field(default_factory=dict)
     weighted: bool = False
     neighbor_ids: bool = False
+    edge_ids: bool = True
+
+    def __post_init__(self) -> None:
+        _check_type(self.bounds, self.attrs, self.name)
 
     @property
     def count(self) -> int:
@@ -148,7 +186,10 @@ class EdgeTypeMeta:
 
 @dataclass(frozen=True)
 class FolderMeta:
-    """Content of `meta.json` without the list of files.
+    """Description of a folder: `meta.json` without what concerns its files.
+
+    Raises:
+        ValueError: fields do not fit one another; the message names them.
 
     Example:
         >>> meta = PartitionFolder(folder).meta
@@ -156,7 +197,7 @@ class FolderMeta:
         (1, 'in')
     """
 
-    num_parts: int
+    num_parts: Annotated[int, Between(1, MAX_COUNT)]
     edge_dir: EdgeDir
     heterogeneous: bool
     node_types: list[NodeTypeMeta]
@@ -167,6 +208,9 @@ class FolderMeta:
     time_attr: TimeMeta | None = None
     weight_attr: str | None = None
     order: str = "original"
+
+    def __post_init__(self) -> None:
+        _check_meta(self)
 
     @property
     def renumbered(self) -> bool:
@@ -229,7 +273,7 @@ def _node_files(node_type: NodeTypeMeta, num_parts: int) -> set[str]:
 
 
 def _edge_files(edge_type: EdgeTypeMeta, num_parts: int) -> set[str]:
-    arrays = ["indptr", "indices", "edge_id"]
+    arrays = ["indptr", "indices", *(["edge_id"] if edge_type.edge_ids else [])]
     arrays += ["time"] if edge_type.timed else []
     arrays += ["weight_sum", "weight_guide"] if edge_type.weighted else []
     arrays += ["neighbor_id"] if edge_type.neighbor_ids else []
@@ -240,92 +284,17 @@ def _edge_files(edge_type: EdgeTypeMeta, num_parts: int) -> set[str]:
     return paths
 
 
-def content_of(meta: FolderMeta, files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the content of meta.json without its checksum."""
-    version = VERSIONS[meta.order != ORDERS[0]]
-    return {"format": FORMAT, "version": version, **asdict(meta), "files": files}
-
-
-def sealed(content: Mapping[str, Any]) -> bytes:
-    """Return the bytes of meta.json: the content, and a checksum of it."""
-    seal = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    return json.dumps({**content, "seal": seal}, indent=1).encode()
-
-
-def lists_files(files: object) -> bool:
-    """Return True if `files` is a well-formed list of files, all of them in the folder."""
-    return isinstance(files, dict) and all(
-        isinstance(known, dict)
-        and type(known.get("bytes")) is int
-        and 0 <= known["bytes"] < _MOST
-        and isinstance(known.get("sha256"), str)
-        and _PATH.fullmatch(path) is not None
-        for path, known in files.items()
-    )
-
-
-def meta_of(content: Mapping[str, Any]) -> FolderMeta:
-    """Parse the content of meta.json, the inverse of `content_of`.
-
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError: the content is malformed.
-    """
-    meta = FolderMeta(
-        num_parts=int(content["num_parts"]),
-        edge_dir=content["edge_dir"],
-        heterogeneous=bool(content["heterogeneous"]),
-        node_types=[_node_type_from_json(t) for t in content["node_types"]],
-        edge_types=[_edge_type_from_json(t) for t in content["edge_types"]],
-        method=dict(content["method"]),
-        summary=dict(content["summary"]),
-        khop_version=str(content["khop_version"]),
-        # Missing in folders written by versions without times and weights.
-        time_attr=_time_from_json(content.get("time_attr")),
-        weight_attr=content.get("weight_attr"),
-        order=content.get("order", ORDERS[0]),
-    )
-    _check_meta(meta)
-    return meta
-
-
-def _time_from_json(content: Mapping[str, Any] | None) -> TimeMeta | None:
-    if content is None:
-        return None
-    return TimeMeta(str(content["name"]), content["level"], bool(content["floating"]))
-
-
-def _attrs_from_json(content: Mapping[str, Any]) -> dict[str, AttrMeta]:
-    return {
-        name: AttrMeta(a["dtype"], tuple(int(n) for n in a["shape"])) for name, a in content.items()
-    }
-
-
-def _node_type_from_json(content: Mapping[str, Any]) -> NodeTypeMeta:
-    return NodeTypeMeta(
-        name=content["name"],
-        bounds=[int(b) for b in content["bounds"]],
-        attrs=_attrs_from_json(content["attrs"]),
-        splits=list(content["splits"]),
-        cached=[int(n) for n in content["cached"]],
-        timed=bool(content.get("timed", False)),
-    )
-
-
-def _edge_type_from_json(content: Mapping[str, Any]) -> EdgeTypeMeta:
-    source, relation, destination = content["name"]
-    return EdgeTypeMeta(
-        name=(source, relation, destination),
-        bounds=[int(b) for b in content["bounds"]],
-        sorted_by=content["sorted_by"],
-        attrs=_attrs_from_json(content["attrs"]),
-        weighted=bool(content.get("weighted", False)),
-        neighbor_ids=bool(content.get("neighbor_ids", False)),
-    )
+def _check_type(bounds: list[int], attrs: Mapping[str, AttrMeta], names: Sequence[str]) -> None:
+    if len(RangeBook(bounds).bounds) > 1 and bounds[-1] > MAX_COUNT:
+        raise ValueError(f"has {bounds[-1]} rows, more than {MAX_COUNT}")
+    for name in (*names, *attrs):
+        name.encode()  # ValueError if a path cannot hold it
+    for name in RESERVED_NAMES:
+        if name in attrs:
+            raise ValueError(f"has an attribute with the reserved name '{name}'")
 
 
 def _check_meta(meta: FolderMeta) -> None:
-    if meta.num_parts < 1 or meta.edge_dir not in ("in", "out"):
-        raise ValueError("num_parts or edge_dir is out of range")
     if meta.order not in ORDERS:
         raise ValueError(f"rows are in an unknown order, {shown(meta.order)}")
     names = {t.name for t in meta.node_types}
@@ -334,47 +303,18 @@ def _check_meta(meta: FolderMeta) -> None:
         raise ValueError("a type is described twice")
     if not meta.heterogeneous and (len(names), len(edge_names)) != (1, 1):
         raise ValueError("a homogeneous graph has one node type and one edge type")
+    for described in (*meta.types("node"), *meta.types("edge")):
+        if len(described.bounds) != meta.num_parts + 1:
+            raise ValueError(f"bounds of {described.name} do not match {meta.num_parts} parts")
     for node_type in meta.node_types:
-        _check_name(node_type.name)
-        _check_kind(meta, node_type)
-        _check_node_type(meta, node_type)
+        if len(node_type.cached) not in (0, meta.num_parts):
+            raise ValueError(f"the copies of {node_type.name} are not those of each part")
+        if node_type.timed != _has_times(meta.time_attr, "node", node_type.attrs):
+            raise ValueError(f"times of node type {node_type.name} are not those of time_attr")
     for edge_type in meta.edge_types:
-        for name in edge_type.name:
-            _check_name(name)
-        _check_kind(meta, edge_type)
         if edge_type.name[0] not in names or edge_type.name[2] not in names:
             raise ValueError(f"edge type {edge_type.name} joins node types that do not exist")
         _check_draws(meta, edge_type)
-
-
-def _check_kind(meta: FolderMeta, kind: NodeTypeMeta | EdgeTypeMeta) -> None:
-    if len(RangeBook(kind.bounds).bounds) != meta.num_parts + 1 or kind.count >= _MOST:
-        raise ValueError(f"the bounds of {kind.name} do not match {meta.num_parts} parts")
-    for name, attr in kind.attrs.items():
-        _check_name(name)
-        if name in RESERVED_NAMES:
-            raise ValueError(f"an attribute of {kind.name} has the reserved name '{name}'")
-        itemsize = storage_dtype(attr.dtype).itemsize
-        width = itemsize * math.prod(max(n, 1) for n in attr.shape)
-        if any(n < 0 for n in attr.shape) or len(attr.shape) > _MAX_AXES or width >= _MOST:
-            raise ValueError(f"an attribute of {kind.name} is malformed")
-
-
-def _check_node_type(meta: FolderMeta, node_type: NodeTypeMeta) -> None:
-    for split in node_type.splits:
-        _check_name(split)
-    if len(set(node_type.splits)) < len(node_type.splits):
-        raise ValueError(f"a split of {node_type.name} is listed twice")
-    if len(node_type.cached) not in (0, meta.num_parts) or any(n < 0 for n in node_type.cached):
-        raise ValueError(f"the copies of {node_type.name} are not those of each part")
-    if node_type.timed != _has_times(meta.time_attr, "node", node_type.attrs):
-        raise ValueError(f"the times of node type {node_type.name} are not those of time_attr")
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"a name is no text but {type(name).__name__}")
-    name.encode()  # ValueError if a path cannot hold it
 
 
 def _check_draws(meta: FolderMeta, edge_type: EdgeTypeMeta) -> None:
@@ -389,6 +329,4 @@ def _check_draws(meta: FolderMeta, edge_type: EdgeTypeMeta) -> None:
 
 
 def _has_times(time: TimeMeta | None, level: str, attrs: Mapping[str, AttrMeta]) -> bool:
-    if time is not None and time.level not in ("node", "edge"):
-        raise ValueError(f"times are of level {time.level}")
     return time is not None and time.level == level and time.name in attrs

@@ -1,4 +1,4 @@
-"""Access to the .npy files of a folder, treated as untrusted. Used by any process.
+"""Headers of .npy files, and access to those of a folder, treated as untrusted. Any process.
 
 A file must be in the folder, be a regular file of the length given in meta.json, and begin with the
 header that NumPy writes for an array of plain numbers in C order, of exactly the bytes that follow.
@@ -7,11 +7,13 @@ The header is matched, not evaluated, and nothing is ever unpickled. Imports no 
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import re
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +29,16 @@ _HEADER = re.compile(
     rb"'shape': \(((?:\d{1,18},(?: \d{1,18})?|\d{1,18}(?:, \d{1,18})+)?)\), \} *\n"
 )
 _KINDS = {b"b": "bool", b"i": "int", b"u": "uint", b"f": "float"}
+
+
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return what NumPy writes before the rows of an array."""
+    header = io.BytesIO()
+    described = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": described, "fortran_order": False, "shape": shape}
+    )
+    return header.getvalue()
 
 
 def open_npy(root: Path, path: str, nbytes: int) -> Array:

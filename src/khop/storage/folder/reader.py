@@ -11,26 +11,25 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from khop._version import __version__
 from khop.data import Feature
-from khop.data.arrays import storage_dtype
-from khop.errors import FolderError
-from khop.storage.folder.meta import (
+from khop.data.arrays import narrowest_int, storage_dtype
+from khop.errors import FolderError, ProtocolError
+from khop.storage.folder.checksums import RANGES_FILE, Written, num_ranges
+from khop.storage.folder.content import (
     FORMAT,
     META_FILE,
-    VERSIONS,
-    AttrMeta,
-    FolderMeta,
-    NodeTypeMeta,
-    lists_files,
-    meta_of,
+    VERSION_RANGES,
+    FileMeta,
+    FolderContent,
+    UnreadableError,
+    parse_content,
     sealed,
 )
-from khop.storage.folder.npy import open_inside, open_npy
+from khop.storage.folder.meta import AttrMeta, FolderMeta, NodeTypeMeta
+from khop.storage.folder.npy import npy_header, open_inside, open_npy
 from khop.storage.folder.paths import (
     edge_path,
     map_path,
@@ -84,15 +83,16 @@ class PartitionFolder:
         self.root = Path(root).absolute()
         self._place = self.root.resolve()
         text = self._read_meta()
-        self.fingerprint = hashlib.sha256(text).hexdigest()[:16]
-        """Identifier of a partitioning: all trainers of a job must have the same."""
         content = self._parse(text)
-        self._files: Mapping[str, Mapping[str, Any]] = content["files"]
+        self.version = content.version
+        """Format version."""
+        self.meta = content.meta
+        """Description of the folder."""
+        self.files: Mapping[str, FileMeta] = content.listing.files
+        """Path -> length and checksum of every file but meta.json and the digests of ranges."""
+        self.fingerprint = content.listing.identity or hashlib.sha256(text).hexdigest()[:16]
+        """Identifier of a partitioning: all trainers of a job must have the same."""
         self._original: dict[NodeType, IntArray] = {}
-        try:
-            self.meta = meta_of(content)
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise FolderError(f"'{self.root / META_FILE}' is damaged: {error!r}") from None
 
     def _read_meta(self) -> bytes:
         check_is_folder(self.root)
@@ -101,40 +101,32 @@ class PartitionFolder:
                 raise FolderError(f"'{self.root / META_FILE}' has more than {_MAX_META} bytes")
             return file.read(_MAX_META)
 
-    def _parse(self, text: bytes) -> dict[str, Any]:
+    def _parse(self, text: bytes) -> FolderContent:
         file = self.root / META_FILE
         try:
             content = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            seal = content.pop("seal", None) if isinstance(content, dict) else None
+            if not isinstance(content, dict) or content.get("format") != FORMAT:
+                raise FolderError(f"'{file}' does not describe a khop partition folder")
+            # A later version may seal its content otherwise: it is refused for its version.
+            is_whole = seal is not None and text == sealed(content)
+            parsed = parse_content(content)
+        except UnreadableError as error:
+            raise FolderError(f"'{self.root}' {error}") from None
+        except (ProtocolError, ValueError, RecursionError) as error:
             raise FolderError(f"'{file}' is damaged: {error}") from None
-        seal = content.pop("seal", None) if isinstance(content, dict) else None
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise FolderError(f"'{file}' does not describe a khop partition folder")
-        if content.get("version") not in VERSIONS:
-            raise FolderError(
-                f"'{self.root}' has format version {content.get('version')}, but this khop "
-                f"({__version__}) reads versions {VERSIONS[0]} to {VERSIONS[-1]}: "
-                "partition the graph again, or install the khop that wrote it"
-            )
-        if seal is None or not _is_sealed(text, content):
+        if not is_whole:
             raise FolderError(f"'{file}' is damaged: its checksum differs")
-        if not lists_files(content.get("files")):
-            raise FolderError(f"'{file}' is damaged: its list of files is malformed")
-        return content
+        return parsed
 
     @property
     def num_parts(self) -> int:
         """Number of parts."""
         return self.meta.num_parts
 
-    @property
-    def files(self) -> Mapping[str, Mapping[str, Any]]:
-        """{path: {'bytes', 'sha256'}} of every file but meta.json."""
-        return self._files
-
     def has(self, path: str) -> bool:
         """Return True if the folder has this file, on this machine or another."""
-        return path in self._files
+        return path in self.files
 
     def has_part(self, part: int) -> bool:
         """Return True if the part's files are on this machine."""
@@ -146,10 +138,51 @@ class PartitionFolder:
         Raises:
             FolderError: the file is missing, or its length differs from meta.json.
         """
-        known = self._files.get(path)
+        known = self.files.get(path)
         if known is None:
             raise FolderError(f"'{self.root}' has no array '{path}'")
-        return open_npy(self._place, path, known["bytes"])
+        return open_npy(self._place, path, known.bytes)
+
+    def open_file(self, path: str) -> int:
+        """Open a file of the folder for reading and return its descriptor, which is the caller's.
+
+        Raises:
+            FolderError: it is missing, no regular file, or outside the folder.
+        """
+        return open_inside(self._place, path)
+
+    def written(self) -> dict[str, Written]:
+        """Return what meta.json and the digests of ranges say of every file, as a writer does.
+
+        Raises:
+            FolderError: the folder is of an earlier version, without digests, or they are damaged.
+
+        :meta private:
+        """
+        if self.version < VERSION_RANGES:
+            raise FolderError(
+                f"'{self.root}' has format version {self.version}, without checksums of ranges: "
+                f"convert it first, with khop convert {self.root} --in-place"
+            )
+        counts = {path: num_ranges(known.bytes) for path, known in self.files.items()}
+        total = sum(count for count in counts.values() if count != 1)
+        digests = np.empty((0, 32), np.uint8)
+        if total:
+            nbytes = len(npy_header(digests.dtype, (total, 32))) + 32 * total
+            digests = open_npy(self._place, RANGES_FILE, nbytes)
+        found, first = {}, 0
+        for path, known in self.files.items():
+            ranges = [known.sha256]
+            if counts[path] != 1:
+                ranges = [d.tobytes().hex() for d in digests[first : first + counts[path]]]
+                first += counts[path]
+            found[path] = Written(known.bytes, ranges)
+            if found[path].sha256 != known.sha256:
+                raise FolderError(
+                    f"'{self.root / RANGES_FILE}' is damaged: its digests of '{path}' are not "
+                    "those of meta.json"
+                )
+        return found
 
     def open_as(self, path: str, shape: tuple[int, ...], *dtypes: str) -> Array:
         """Map an array with known shape and dtype.
@@ -236,8 +269,9 @@ class PartitionFolder:
 
     def open_attr(self, path: str, attr: AttrMeta, num_rows: int) -> Feature:
         """Map an attribute's rows. Raise FolderError if they differ from meta.json."""
-        shape, dtype = (num_rows, *attr.shape), storage_dtype(attr.dtype).name
-        return Feature(self.open_as(path, shape, dtype), attr.dtype)
+        dtype, shape = attr.stored
+        rows = self.open_as(path, (num_rows, *shape), storage_dtype(dtype).name)
+        return Feature(rows, dtype)
 
     def node_times(self, node_type: NodeType) -> Int64Array | None:
         """Return [num_nodes] time keys of nodes, by new id, or None if the type has no times."""
@@ -285,13 +319,6 @@ def _no_split(meta: FolderMeta, node_type: NodeTypeMeta, name: str) -> str:
     return f"{message}add one, True for the nodes of the split, and partition again"
 
 
-def _is_sealed(text: bytes, content: Mapping[str, Any]) -> bool:
-    try:
-        return text == sealed(content)
-    except (ValueError, RecursionError):  # a writer never writes such content
-        return False
-
-
 # Dtypes of the arrays of edges that are not ids or positions.
 _EDGE_DTYPES = {"time": "int64", "weight_sum": "uint64", "weight_guide": "uint32"}
 
@@ -299,10 +326,14 @@ _EDGE_DTYPES = {"time": "int64", "weight_sum": "uint64", "weight_guide": "uint32
 def edge_array(folder: PartitionFolder, part: int, edge_type: EdgeType, name: str) -> Array:
     """Return an array of a part's edges: 'indptr', 'indices', 'edge_id', 'time', 'weight_sum'...
 
+    Where the folder keeps no original ids of edges, 'edge_id' is made: their positions.
+
     Raises:
         FolderError: it does not have one entry for each edge (`indptr`: for each row, plus one).
     """
     meta = next(t for t in folder.meta.edge_types if t.name == edge_type)
+    if name == "edge_id" and not meta.edge_ids:
+        return np.arange(*meta.bounds[part : part + 2], dtype=narrowest_int(meta.count))
     if name == "indptr":
         count = folder.meta.row_type(meta).book.size(part) + 1
     else:

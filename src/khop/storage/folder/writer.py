@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from types import TracebackType
@@ -24,9 +23,12 @@ from typing import Any
 import numpy as np
 
 from khop.private_folders import PrivateFolder, open_folder
-from khop.storage.folder.array_file import ArrayFile, Written
+from khop.storage.folder.array_file import ArrayFile
 from khop.storage.folder.array_writer import ATTEMPTS, ArrayWriter, explained_write
-from khop.storage.folder.meta import FORMAT, META_FILE, FolderMeta, content_of, sealed
+from khop.storage.folder.checksums import RANGES_FILE, Written
+from khop.storage.folder.content import FORMAT, META_FILE, content_of, sealed
+from khop.storage.folder.meta import FolderMeta
+from khop.storage.folder.npy import npy_header
 
 RESUMABLE = (OSError, MemoryError, KeyboardInterrupt, SystemExit)
 """Errors after which the same work can go on where it was."""
@@ -165,6 +167,10 @@ class FolderWriter(ArrayWriter):
             self._note(path)
             self._complete[path] = known
 
+    def written(self, path: str) -> Written:
+        """Return what is known of a file that is complete."""
+        return self._complete[path]
+
     def _writing(self, file: Path, nbytes: int) -> AbstractContextManager[None]:
         """Add file name, size, free space and advice to the error of a failed write."""
         kept = "Nothing of the folder is kept; make room, or choose another place"
@@ -197,15 +203,21 @@ class FolderWriter(ArrayWriter):
             self._unfinished.complete = dict(self._complete)
             self._unfinished.begun = {path: file.written() for path, file in self._open.items()}
 
-    def finish(self, meta: FolderMeta) -> None:
-        """Write meta.json, sync all files to disk, and rename the folder to its final path."""
+    def finish(self, meta: FolderMeta, identity: str | None = None) -> None:
+        """Write meta.json, sync all files to disk, and rename the folder to its final path.
+
+        Args:
+            meta: the description.
+            identity: see `khop.storage.folder.content.Listing`.
+        """
         self.sync()
         shutil.rmtree(self._temporary.path / ATTEMPTS, ignore_errors=True)
-        files = {path: asdict(self._complete[path]) for path in self._paths}
-        with self._temporary.create(META_FILE) as opened_meta:
-            opened_meta.write(sealed(content_of(meta, files)))
-            opened_meta.flush()
-            os.fsync(opened_meta.fileno())
+        files = {path: self._complete[path] for path in self._paths}
+        for name, content in description_of(meta, files, identity).items():
+            with self._temporary.create(name) as opened:
+                opened.write(content)
+                opened.flush()
+                os.fsync(opened.fileno())
         self._temporary.sync()
         self._temporary.publish()
         self._replace()
@@ -221,6 +233,27 @@ class FolderWriter(ArrayWriter):
         _sync_folder(self.root.parent)
 
 
+def description_of(
+    meta: FolderMeta, files: Mapping[str, Written], identity: str | None = None
+) -> dict[str, bytes]:
+    """Return {name: content} of the files that describe a folder; meta.json is the last.
+
+    Args:
+        meta: the description.
+        files: path -> what is known of each file.
+        identity: see `khop.storage.folder.content.Listing`.
+    """
+    digests = [d for known in files.values() if len(known.ranges) > 1 for d in known.ranges]
+    rows = npy_header(np.dtype(np.uint8), (len(digests), 32)) + bytes.fromhex("".join(digests))
+    described = {META_FILE: sealed(content_of(meta, files, identity))}
+    return {RANGES_FILE: rows, **described} if digests else described
+
+
+def draft_of(name: str) -> str:
+    """Return the name of a file that will replace one that describes a folder."""
+    return f".{name}.new"
+
+
 def lock(folder: PrivateFolder) -> None:
     """Lock a folder that is being written, until it is closed.
 
@@ -231,8 +264,7 @@ def lock(folder: PrivateFolder) -> None:
         folder.close()
         raise BlockingIOError(
             errno.EAGAIN,
-            f"another process partitions the same graph, in '{folder.path}': wait for it, or end "
-            "it",
+            f"another process does the same work, in '{folder.path}': wait for it, or end it",
         )
 
 
@@ -294,12 +326,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def sha256_of(file: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while chunk := opened.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()

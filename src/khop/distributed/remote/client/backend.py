@@ -17,8 +17,8 @@ from khop.channel.arena import ArenaReader
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
 from khop.distributed.processes.child import ChildProcess
 from khop.distributed.remote.client.batch_checks import BatchSchema
+from khop.distributed.remote.client.client_context import require_client
 from khop.distributed.remote.client.local_sampler import LocalSamplerFactory
-from khop.distributed.remote.client.membership import require_client
 from khop.distributed.remote.client.served_graph import ServedGraph
 from khop.distributed.remote.message_fields import new_secret
 from khop.distributed.sampling.buffer_plan import ArenaPlan, plan_memory

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from khop import codec
-from khop.distributed.remote.client.membership import require_client
+from khop.distributed.remote.client.client_context import require_client
 from khop.distributed.remote.encoding import read_text
 from khop.distributed.remote.graph_messages import DescribeGraph, DeviceCount, Ping, Statistics
 from khop.distributed.remote.server_client import Reply

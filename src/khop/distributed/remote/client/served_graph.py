@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from khop.codec import from_json
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import TrainerContext
 from khop.distributed.remote.directory_client import DirectoryClient
@@ -24,7 +25,6 @@ from khop.distributed.remote.graph_messages import (
 from khop.distributed.remote.message_fields import MAX_ROWS
 from khop.errors import ProtocolError
 from khop.storage.folder import FolderMeta
-from khop.storage.folder.meta import meta_of
 from khop.typing import EDGE, NODE, Array, EdgeType, Int64Array, IntArray, NodeType
 
 # Seconds of silence after which another server is preferred, if there is one.
@@ -65,7 +65,7 @@ class ServedGraph(PartitionedGraph):
         where = servers.name_of(server)
         content = read_text(reply.arrays, where)
         try:
-            self._meta = meta_of(content["meta"])
+            self._meta = from_json(FolderMeta, content["meta"], "its description")
             table = servers.table
             if table is not None and self._meta.num_parts != table.num_parts:
                 raise ValueError(f"{self._meta.num_parts} parts of {table.num_parts}")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from khop import codec, log
-from khop.channel.message import FRAME_BYTES, unpack
+from khop.channel.message import unpack
 from khop.distributed.remote.directory_messages import (
     Done,
     Goodbye,
@@ -29,13 +29,20 @@ from khop.distributed.remote.encoding import text_array, text_bytes
 from khop.distributed.remote.graph_messages import Ping, Pong, Statistics
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
-from khop.distributed.remote.server.graph_handler import peek_op
-from khop.distributed.remote.server.identity import Requester, Source
+from khop.distributed.remote.server.requester import Requester
 from khop.distributed.remote.server.session_table import Answer, SessionTable
 from khop.distributed.remote.session_messages import Acknowledge, Batch, Cancel
 from khop.distributed.rpc.fair_queue import FairQueue
+from khop.distributed.rpc.frame_handler import id_of
+from khop.distributed.rpc.identity import Source
 from khop.distributed.rpc.limits import DEFAULT, ErrorLog, Limits, check_unread
-from khop.distributed.rpc.protocol import check_empty, describe_error, read_request
+from khop.distributed.rpc.protocol import (
+    check_carried,
+    check_empty,
+    describe_error,
+    peek_op,
+    read_request,
+)
 from khop.errors import ProtocolError
 from khop.typing import Array
 
@@ -154,7 +161,10 @@ class ControlHandler:
         try:
             # Requests that wait were admitted when their sender had read more.
             check_unread(self._unread(source.connection[1]), self._limits.unread_bytes)
-            self._check_size(frames)
+            op = peek_op(frames[0]) if frames else ""
+            kind, _ = self._answers.get(op, (None, None))
+            most = 0 if kind is None else kind.carries
+            check_carried(frames, "" if kind is None else op, most, _MAX_ARRAYS)
             header, arrays = unpack(frames)
             request_id = header.get("id")
             requester.request_id = request_id if type(request_id) is int else None
@@ -168,6 +178,8 @@ class ControlHandler:
                 requester.send({"id": requester.request_id, **codec.to_json(fields)}, further)
         except Exception as error:
             is_refused = True
+            if requester.request_id is None:  # it was refused unread
+                requester.request_id = id_of(frames)
             _log.debug("request-refused", f"{source.user}: {header.get('op')}: {error}")
             session = str(header.get("session"))[:256]
             described = describe_error(error)
@@ -175,21 +187,6 @@ class ControlHandler:
         if request_class is not None:
             seconds, nbytes = time.monotonic() - began, sum(map(len, frames))
             self._counters.count_request(request_class.op, seconds, nbytes, 0, is_refused)
-
-    def _check_size(self, frames: list[Any]) -> None:
-        """Raise ProtocolError if a request carries more than those of its name may.
-
-        Arrays are not joined, and their descriptions not read, before that.
-        """
-        kind, _ = self._answers.get(peek_op(frames[0]) if frames else "", (None, None))
-        most = 0 if kind is None else kind.carries
-        nbytes = sum(map(len, frames[1:]))
-        if nbytes > most or len(frames) > 1 + _MAX_ARRAYS + most // FRAME_BYTES:
-            name = "" if kind is None else f" '{kind.op}'"
-            raise ProtocolError(
-                f"a request{name} carries {nbytes} bytes in {len(frames) - 1} frames, more than "
-                f"the {most} bytes in at most {_MAX_ARRAYS} arrays that are allowed"
-            )
 
     # This server --------------------------------------------------------------------------------
 

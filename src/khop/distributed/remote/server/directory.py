@@ -1,8 +1,8 @@
 """The directory on server 0: servers and clients; `published_values` has what clients publish.
 
-Its state is soft. All processes register again every second; silent ones count as lost after a
-while, and a restarted directory is complete two seconds later. A process with another folder,
-another number of servers, or the rank of a living process is refused.
+Its state is soft. All processes register again every second, which renews their leases. A client
+whose lease ends counts as lost, and a restarted directory is complete two seconds later. A process
+with another folder, another number of servers, or the rank of a living process is refused.
 
 A process authenticates with a secret that it made itself. Others get only its hash, the
 incarnation. Without a client's secret no process can publish, register or unregister in its name.
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from khop import log
+from khop.distributed.membership.leases import DEFAULT_LEASE, LeaseTable
 from khop.distributed.processes.hosts import host_identity
 from khop.distributed.remote.directory_messages import (
     ClientEntry,
@@ -32,12 +33,12 @@ from khop.distributed.remote.directory_messages import (
 )
 from khop.distributed.remote.message_fields import MAX_CLIENTS, incarnation_of
 from khop.distributed.remote.server.change_log import ChangeLog
-from khop.distributed.remote.server.identity import Source
 from khop.distributed.remote.server.published_values import (
     PublishedValues,
     RegisteredProcess,
     Send,
 )
+from khop.distributed.rpc.identity import Source
 from khop.errors import RendezvousError, SecurityError
 
 _log = log.get(__name__)
@@ -45,7 +46,7 @@ _log = log.get(__name__)
 _MAX_CLIENTS_EACH = 256
 # Seconds of silence after which another process may take a rank.
 _REPLACED_AFTER = 1.5
-# If the number of clients is not fixed, one that is gone is removed after this many `lost_after`.
+# If the number of clients is not fixed, one that is gone is removed after this many leases.
 _FORGOTTEN_AFTER = 4
 
 
@@ -57,8 +58,9 @@ class Directory:
         num_clients: number of clients; 0: any number, that come and go.
         num_parts: number of partitions of the folder.
         fingerprint: fingerprint of the folder.
-        lost_after: seconds of silence after which a client counts as lost.
+        lease: seconds of silence after which a client counts as lost.
         clock: returns the time in seconds.
+        leases: table of the leases, by the same clock. If None, a new one.
 
     Attributes:
         incarnation: incarnation of this directory.
@@ -70,14 +72,16 @@ class Directory:
         num_clients: int,
         num_parts: int,
         fingerprint: str,
-        lost_after: float = 30.0,
+        lease: float = DEFAULT_LEASE,
         clock: Callable[[], float] = time.monotonic,
+        leases: LeaseTable | None = None,
     ) -> None:
         self._num_servers = num_servers
         self._num_clients = num_clients
         self._num_parts = num_parts
         self._fingerprint = fingerprint
-        self._lost_after = lost_after
+        self._lease = lease
+        self._leases = leases or LeaseTable(clock)
         self._clock = clock
         self.incarnation = uuid.uuid4().hex
         self._servers: dict[int, RegisteredProcess] = {}
@@ -94,18 +98,16 @@ class Directory:
 
     def lookup(self) -> Table:
         """Return the table."""
-        now = self._clock()
         clients: dict[int, Any] = {
-            rank: replace(peer.entry, silent=_seconds(now - peer.last_message_at), gone=peer.gone)  # type: ignore[arg-type]
+            rank: replace(peer.entry, silent=_seconds(peer.lease.silence()), gone=peer.gone)  # type: ignore[arg-type]
             for rank, peer in sorted(self._clients.items())
         }
         return replace(self._table(), clients=clients)
 
     def _table(self) -> Table:
         """Return the table without the clients, which may be thousands."""
-        now = self._clock()
         servers: dict[int, Any] = {
-            rank: replace(peer.entry, silent=_seconds(now - peer.last_message_at))
+            rank: replace(peer.entry, silent=_seconds(peer.lease.silence()))
             for rank, peer in sorted(self._servers.items())
         }
         return Table(
@@ -199,15 +201,16 @@ class Directory:
         source: Source,
     ) -> bool:
         """Enter a peer; return False if another process may still have its rank."""
-        now, known = self._clock(), peers.get(rank)
+        known = peers.get(rank)
         if known is not None and known.entry.incarnation == entry.incarnation:
-            known.entry, known.source, known.last_message_at, known.gone = entry, source, now, False
+            known.entry, known.source, known.gone = entry, source, False
+            known.lease.renew()
             return True
         if known is not None and not known.gone and not self._may_replace(known, entry, source):
             return self._contend(role, rank, known, entry.incarnation)
         if known is not None:
-            self._values.forget(rank, known)  # the new process publishes other values
-        peers[rank] = RegisteredProcess(entry, source, now, now)
+            self._values.forget(known)  # the new process publishes other values
+        peers[rank] = RegisteredProcess(entry, source, self._clock(), self._leases.grant())
         what = f"{role} {rank} has registered"
         self._changes.info(source.user, f"{role}-registered", what, pid=entry.pid)
         return True
@@ -216,7 +219,7 @@ class Directory:
         self, known: RegisteredProcess, entry: ServerEntry | ClientEntry, source: Source
     ) -> bool:
         """Return whether another process may take the rank of one that is not gone."""
-        silent = self._clock() - known.last_message_at
+        silent = known.lease.silence()
         if isinstance(known.entry, ServerEntry) and isinstance(entry, ServerEntry):
             # Two processes cannot listen at one address, so the earlier one has ended. Without keys
             # any process can claim this, but for one of this machine it can be checked.
@@ -225,13 +228,13 @@ class Directory:
             return silent > _REPLACED_AFTER
         # If each client has its own key, another key gets a rank only once its client is lost.
         is_same = source.user == known.source.user or not source.has_own_key
-        return silent > (_REPLACED_AFTER if is_same else self._lost_after)
+        return silent > (_REPLACED_AFTER if is_same else self._lease)
 
     def _contend(self, role: str, rank: int, known: RegisteredProcess, incarnation: str) -> bool:
         """Return False while a rank may be in use; RendezvousError if its process is alive."""
         if known.contender is None or known.contender[0] != incarnation:
             known.contender = incarnation, self._clock()
-        elif known.last_message_at > known.contender[1]:
+        elif known.lease.heard_at > known.contender[1]:
             raise RendezvousError(
                 f"there is a {role} {rank} already, which is alive (pid {known.entry.pid}): each "
                 "must have a rank of its own"
@@ -244,7 +247,8 @@ class Directory:
         for rank, incarnation in gone.items():
             if rank < self._num_clients and rank not in self._clients:
                 entry = ClientEntry(incarnation, f"client {rank}", 0)
-                self._clients[rank] = RegisteredProcess(entry, source, now, now, gone=True)
+                lease = self._leases.grant()
+                self._clients[rank] = RegisteredProcess(entry, source, now, lease, gone=True)
 
     def goodbye(self, request: Goodbye, source: Source) -> None:
         """Unregister a server or client, if it is the process that has registered."""
@@ -292,16 +296,16 @@ class Directory:
         now = self._clock()
         self._values.tick()
         for rank, client in list(self._clients.items()):
-            silent = now - client.last_message_at
-            if not client.gone and silent > self._lost_after:
-                silent = heard_until(client.source.user, now) - client.last_message_at
-            if not client.gone and silent > self._lost_after:
+            silent = client.lease.silence(now)
+            if not client.gone and silent > self._lease:
+                silent = client.lease.silence(heard_until(client.source.user, now))
+            if not client.gone and silent > self._lease:
                 client.gone = True
                 what = f"client {rank} is lost: silent for {silent:.0f} s"
                 self._changes.warning(client.source.user, "client-lost", what)
-            is_old = client.gone and silent > _FORGOTTEN_AFTER * self._lost_after
+            is_old = client.gone and silent > _FORGOTTEN_AFTER * self._lease
             if is_old and self._num_clients == 0:
-                self._values.forget(rank, client)
+                self._values.forget(client)
                 del self._clients[rank]
 
 

@@ -7,14 +7,14 @@ read in slices, between which other requests have their turns.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from khop.codec import to_json
 from khop.distributed.remote.encoding import text_array
 from khop.distributed.remote.graph_messages import (
     DescribeGraph,
@@ -28,29 +28,14 @@ from khop.distributed.remote.graph_messages import (
 from khop.distributed.remote.message_fields import MAX_ROWS
 from khop.distributed.remote.server.counters import OTHER, ServerCounters
 from khop.distributed.rpc import work
-from khop.distributed.rpc.partition_handler import (
-    Answer,
-    FrameHandler,
-    RequestHandler,
-    Steps,
-    finish,
-)
-from khop.distributed.rpc.protocol import check_empty, check_index, ids_of
+from khop.distributed.rpc.frame_handler import FrameHandler, RequestType, Steps, finish
+from khop.distributed.rpc.identity import NOBODY, Source
+from khop.distributed.rpc.partition_handler import RequestHandler
+from khop.distributed.rpc.protocol import check_empty, check_index, ids_of, peek_op, peek_part
 from khop.errors import ProtocolError
 from khop.storage.folder import AttrMeta, FolderMeta, PartitionFolder
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array
-
-# These only select the handler of a request, which then reads it in full.
-_OP = re.compile(rb'"op": "(\w{1,32})"')
-_PART = re.compile(rb'"part": (\d{1,9})[,}]')
-_PEEKED = 4096
-
-
-def peek_op(header: Any) -> str:
-    """Return the name of a request, from the begin of its header; '' if there is none."""
-    found = _OP.search(bytes(header[:_PEEKED]))
-    return "" if found is None else found[1].decode()
 
 
 def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
@@ -62,7 +47,7 @@ def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
     """
     types = list(meta.node_types)
     for i, rows in labels.items():
-        attrs = {**types[i].attrs, "y": AttrMeta(rows.dtype.name, tuple(rows.shape[1:]))}
+        attrs = {**types[i].attrs, "y": AttrMeta.of(rows.dtype.name, rows.shape[1:])}
         types[i] = replace(types[i], attrs=attrs)
     return replace(meta, node_types=types)
 
@@ -83,16 +68,17 @@ class GraphRequestHandler(FrameHandler):
         self._opened: dict[int, Part] = {}
         self._described: Array | None = None
         self._devices: int | None = None
-        answers: dict[Any, Answer] = {
-            DescribeGraph: self._graph,
-            ToNewIds: self._to_new_ids,
-            ToOriginalIds: self._to_original_ids,
-            NodeTimes: self._node_times,
-            Split: self._split,
-            HomeEdges: self._home_edges,
-            DeviceCount: self._device_count,
-        }
-        super().__init__(f"graph server {rank}, of partitions {list(parts)}", None, answers)
+        ids = 8 * MAX_ROWS
+        types = [
+            RequestType(DescribeGraph, "read", self._graph, carries=0),
+            RequestType(ToNewIds, "read", self._to_new_ids, carries=ids, arrays=1),
+            RequestType(ToOriginalIds, "read", self._to_original_ids, carries=ids, arrays=1),
+            RequestType(NodeTimes, "read", self._node_times, carries=ids, arrays=1),
+            RequestType(Split, "read", self._split, carries=0),
+            RequestType(HomeEdges, "read", self._home_edges, carries=0),
+            RequestType(DeviceCount, "read", self._device_count, carries=0),
+        ]
+        super().__init__(f"graph server {rank}, of partitions {list(parts)}", None, types)
         self._folder = folder
         self._meta = meta
         self._rank = rank
@@ -102,7 +88,7 @@ class GraphRequestHandler(FrameHandler):
         check_empty(arrays)
         if self._described is None:  # it does not change, and may have megabytes
             content = {
-                "meta": asdict(self._meta),
+                "meta": to_json(self._meta),
                 "fingerprint": self._folder.fingerprint,
                 "root": str(self._folder.root),
                 "rank": self._rank,
@@ -226,11 +212,11 @@ class ServerHandler:
         """Return the frames of the reply to a request's frames; never raises."""
         return finish(self.steps(frames))
 
-    def steps(self, frames: list[Any]) -> Generator[None, None, list[Any]]:
+    def steps(self, frames: list[Any], source: Source = NOBODY) -> Generator[None, None, list[Any]]:
         """Process a request in slices, and return the frames of the reply; never raises."""
         began = time.monotonic()
         op = peek_op(frames[0]) if frames else ""
-        reply: list[Any] = yield from self._handler(frames).steps(frames)
+        reply: list[Any] = yield from self._handler(frames).steps(frames, source)
         self._counters.count_request(
             op if op in self._known else OTHER,
             time.monotonic() - began,
@@ -241,7 +227,5 @@ class ServerHandler:
         return reply
 
     def _handler(self, frames: list[Any]) -> Any:
-        found = _PART.search(bytes(frames[0][:_PEEKED])) if frames else None
-        if found is None:
-            return self._graph
-        return self._parts.get(int(found[1]), self._graph)
+        part = peek_part(frames[0]) if frames else None
+        return self._graph if part is None else self._parts.get(part, self._graph)

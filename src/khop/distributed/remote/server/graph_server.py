@@ -18,28 +18,30 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import zmq
 
 from khop import log
 from khop.channel.control import ControlLine
+from khop.distributed.membership.leases import LeaseTable
 from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.directory_messages import Table
 from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
-from khop.distributed.remote.server.graph_handler import peek_op
-from khop.distributed.remote.server.identity import source_of
 from khop.distributed.remote.server.local_clients import LocalSamplerService
 from khop.distributed.remote.server.session import Session
 from khop.distributed.remote.server.session_table import SessionTable
 from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.frame_handler import refusal
+from khop.distributed.rpc.identity import source_of
 from khop.distributed.rpc.limits import ErrorLog
-from khop.distributed.rpc.partition_handler import refusal
+from khop.distributed.rpc.protocol import peek_op, peek_part
 from khop.distributed.rpc.request_threads import RequestThreads
 from khop.distributed.rpc.server_sockets import ServerSockets
+from khop.distributed.rpc.state_handler import WriterThread
 from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.errors import ProtocolError
 
@@ -67,6 +69,9 @@ class GraphServer:
         endpoints: {partition: endpoint of its server}, updated here.
         counters: counters of the server.
         directory: the directory, on server 0. None on others.
+        leases: leases of clients and sessions.
+        rank: rank of this server.
+        writers: {partition: thread that applies its writes}, where it has requests that write.
 
     Attributes:
         addresses: addresses of its sockets, by 'tcp' and 'ipc'.
@@ -84,7 +89,13 @@ class GraphServer:
         endpoints: dict[int, Endpoint],
         counters: ServerCounters,
         directory: Directory | None,
+        leases: LeaseTable,
+        rank: int,
+        writers: Mapping[int, WriterThread],
     ) -> None:
+        self._rank = rank
+        self._writers = writers
+        self._all_threads = {t.descriptor: t for t in (threads, *writers.values())}
         self.addresses = sockets.addresses
         self._sockets = sockets
         self._threads = threads
@@ -96,6 +107,7 @@ class GraphServer:
         self._counters = counters
         self._errors = ErrorLog(lambda: counters.refused("unexpected"))
         self._directory = directory
+        self._leases = leases
         self._tables: deque[Table] = deque()
         # Time up to which all that had arrived has been read.
         self._read_until = time.monotonic()
@@ -131,7 +143,7 @@ class GraphServer:
             RendezvousError: the directory refuses this server.
         """
         poller, polled = zmq.Poller(), dict[Any, int]()
-        own = self._threads.descriptor, line.fileno(), self._wake, *self._sockets.fronts
+        own = *self._all_threads, line.fileno(), self._wake, *self._sockets.fronts
         for source in own:
             poller.register(source, zmq.POLLIN)
         tick_at = 0.0
@@ -164,8 +176,8 @@ class GraphServer:
         if ready == self._wake:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
-        elif ready == self._threads.descriptor:
-            for reply in self._threads.replies():
+        elif ready in self._all_threads:
+            for reply in self._all_threads[ready].replies():
                 with self._errors.guarded("a reply"):
                     self._sockets.send(*reply)
         elif isinstance(ready, int):
@@ -213,18 +225,27 @@ class GraphServer:
         is_bounded = not (source.is_server and source.is_proven)
         why = self._sockets.why_not(peer.bytes, source.user.encode(), is_bounded)
         if why is None:
-            nbytes = sum(map(len, request))
-            if self._control.handles(peek_op(request[0]) if request else ""):
+            nbytes, op = sum(map(len, request)), peek_op(request[0]) if request else ""
+            if self._control.handles(op):
                 has_room = self._control.put(source, request, nbytes, is_bounded)
             else:
-                has_room = self._threads.put(source.user, front, peer.bytes, frames, is_bounded)
+                threads = self._threads_of(op, request)
+                name = peer.bytes
+                has_room = threads.put(source.user, front, name, frames, is_bounded, source)
             why = None if has_room else _TOO_MANY
         if why is not None:
             self._counters.refused("too much at a time")
             _log.debug("request-refused", f"{source.user}: {why}")
             self._sockets.send(front, peer.bytes, refusal(request, ProtocolError(why)))
 
+    def _threads_of(self, op: str, request: list[Any]) -> RequestThreads:
+        """Return the threads that process a request: the writer of its part, or the others."""
+        part = peek_part(request[0]) if self._writers and request else None
+        writer = None if part is None else self._writers.get(part)
+        return writer if writer is not None and writer.handles(op) else self._threads
+
     def _tick(self) -> None:
+        self._leases.look()
         with self._errors.guarded("samplers of this machine"):
             self._local_samplers.flush()
         if self._directory is not None:
@@ -253,6 +274,11 @@ class GraphServer:
             for part in entry.parts:
                 if part not in self._parts:
                     self._note_endpoint(part, endpoint_of(entry, self._sockets.server_key))
+        for part, writer in self._writers.items():
+            primary = table.primary(part)
+            if primary is not None:
+                where = f"graph server {primary} is the primary of partition {part}"
+                writer.state.moved = None if primary == self._rank else f"{where}, not {self._rank}"
         self._sessions.start()
         self._local_samplers.start_pending()
 
@@ -276,7 +302,8 @@ class GraphServer:
         """End the sessions and close the sockets."""
         self._local_samplers.close()
         self._sessions.close()
-        self._threads.close()
+        for threads in self._all_threads.values():
+            threads.close()
         self._sockets.close()
         os.close(self._wake)
 

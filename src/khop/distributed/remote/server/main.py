@@ -14,13 +14,14 @@
     buffer_limit    bytes that the sessions of all clients may hold
     sampler_limit   sampler processes that the sessions of all clients may have
     connection_limit   connections over TCP
-    lost_after      seconds of silence after which a client counts as lost
-    lease           seconds of silence after which a session ends
+    lease           seconds of silence after which a client counts as lost; null: $KHOP_LEASE, or
+                    30. A session ends after 10 s, or after this time if that is less
     timeout         seconds that samplers wait for other servers
     graph_mode, feature_mode   placement of graph and attributes for samplers on devices
     metrics_port    where to serve counters as Prometheus text; null: nowhere
     methods         modules of users' sampling methods, or names of installed ones, which it and its
                     samplers import
+    requests        modules of users' requests, which it imports; see `rpc.state_handler`
     has_labels      a `share()`d block is passed along: {index of a node type: labels by original
                     id}
 """
@@ -32,7 +33,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -43,6 +44,7 @@ from khop import log
 from khop.channel.control import ControlLine, Op
 from khop.channel.shared import read_shared, share
 from khop.cores import half_of_cores
+from khop.distributed.membership.leases import LeaseTable, lease_seconds
 from khop.distributed.processes.child import start_up
 from khop.distributed.processes.hosts import host_address, host_identity
 from khop.distributed.processes.socket_files import lines_path, remove_socket, socket_folder
@@ -60,7 +62,7 @@ from khop.distributed.remote.server.graph_handler import (
 from khop.distributed.remote.server.graph_server import GraphServer
 from khop.distributed.remote.server.key_watch import KeyFileWatch
 from khop.distributed.remote.server.local_clients import LocalSamplerService
-from khop.distributed.remote.server.session import LEASE_SECONDS, SessionEnvironment
+from khop.distributed.remote.server.session import SESSION_LEASE, SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
 from khop.distributed.rpc.endpoint import Endpoint
@@ -71,6 +73,7 @@ from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.rpc.request_threads import RequestThreads
 from khop.distributed.rpc.server_sockets import ServerSockets
+from khop.distributed.rpc.state_handler import WriterThread, users_requests
 from khop.errors import RendezvousError
 from khop.sampler.methods.modules import import_methods, modules_named
 from khop.storage.folder import PartitionFolder
@@ -89,13 +92,13 @@ DEFAULTS: dict[str, Any] = {
     "buffer_limit": 8 << 30,
     "sampler_limit": 1024,
     "connection_limit": DEFAULT.connections,
-    "lost_after": 30.0,
-    "lease": LEASE_SECONDS,
+    "lease": None,
     "timeout": 180.0,
     "graph_mode": "ZERO_COPY",
     "feature_mode": "ZERO_COPY",
     "metrics_port": None,
     "methods": (),
+    "requests": (),
     "has_labels": False,
 }
 """Defaults of a configuration."""
@@ -205,17 +208,19 @@ def _make_server(
         rank, parts, "", lambda: joined(sessions.state(), local_samplers.states())
     )
     host = _host(config, folder, parts, endpoints, labels, keys, counters, stack)
+    lease = lease_seconds() if config["lease"] is None else config["lease"]
+    leases = LeaseTable()
     allowed = SessionLimits(
-        config["buffer_limit"], samplers=config["sampler_limit"], lease=config["lease"]
+        config["buffer_limit"], samplers=config["sampler_limit"], lease=min(lease, SESSION_LEASE)
     )
     checks = SessionValidator(meta)
-    sessions = SessionTable(checks, host, counters, allowed)
+    sessions = SessionTable(checks, host, counters, allowed, leases)
     ipc_path = str(socket_folder() / "server")
     atexit.register(remove_socket, ipc_path)
     stack.callback(remove_socket, ipc_path)
     local_samplers = LocalSamplerService(lines_path(ipc_path), host, checks, allowed.samplers)
     graph = GraphRequestHandler(folder, meta, rank, parts)
-    handlers = {part: RequestHandler(Part(folder, part)) for part in parts}
+    handlers = {part: _handler_of(Part(folder, part), config["requests"]) for part in parts}
     directory = None
     if rank == 0:
         directory = Directory(
@@ -223,7 +228,8 @@ def _make_server(
             config["num_clients"],
             folder.num_parts,
             folder.fingerprint,
-            config["lost_after"],
+            lease,
+            leases=leases,
         )
     try:
         sockets = ServerSockets(
@@ -257,6 +263,9 @@ def _make_server(
         endpoints,
         counters,
         directory,
+        leases,
+        rank,
+        {p: WriterThread(h.state, sockets) for p, h in handlers.items() if h.state is not None},
     )
     registration = RegisterServer(
         rank,
@@ -270,6 +279,10 @@ def _make_server(
         folder.fingerprint,
     )
     return server, counters, registration
+
+
+def _handler_of(part: Part, requests: Sequence[str]) -> RequestHandler:
+    return RequestHandler(part, types=users_requests(requests, part))
 
 
 def _host(

@@ -22,6 +22,7 @@ from khop import log
 from khop.channel.control import ONE, Message, Op
 from khop.channel.layout import layout_of
 from khop.channel.shared import share
+from khop.distributed.membership.leases import Lease
 from khop.distributed.remote.server.counters import SessionState
 from khop.distributed.remote.server.send_queue import BatchRequest, EncodedBatch, Send, SendQueue
 from khop.distributed.remote.session_messages import SessionSpec
@@ -39,7 +40,9 @@ from khop.typing import Array
 
 _log = log.get(__name__)
 
-LEASE_SECONDS = 10.0
+# Lease of a session, if that of processes is not shorter: a session holds samplers and memory, and
+# its client can open it again without a loss.
+SESSION_LEASE = 10.0
 # Minimum bound of the bytes of a session's queued requests.
 _LEAST_WAITING = 16 << 20
 # Errors if no descriptor, memory or process is left; they may go away.
@@ -106,7 +109,7 @@ class Session:
         clock: current time in seconds.
 
     Attributes:
-        last_message_at: time of the client's last message (`time.monotonic`).
+        lease: lease of the client, renewed by each of its messages.
         made: batches that its samplers have made so far.
         opened_by: connection that opened it last, and its name.
         user: user of this connection.
@@ -128,7 +131,7 @@ class Session:
         self._shared = share(arrays) if arrays else None
         self.promised_bytes = spec.buffer_bytes + sum(a.nbytes for a in arrays.values())
         self._clock = clock
-        self.last_message_at = clock()
+        self.lease = Lease(clock)
         self.made = 0
         self._made_bytes = 0
         self._num_requests = 0

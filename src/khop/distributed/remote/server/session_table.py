@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from khop import log
+from khop.distributed.membership.leases import LeaseTable
 from khop.distributed.remote.directory_messages import Done
 from khop.distributed.remote.server.counters import ServerCounters, ServerState
-from khop.distributed.remote.server.identity import Requester
+from khop.distributed.remote.server.requester import Requester
 from khop.distributed.remote.server.send_queue import BatchRequest
 from khop.distributed.remote.server.session import Session, SessionEnvironment
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator, columns_of
@@ -61,6 +62,7 @@ class SessionTable:
         host: environment of sessions on this server.
         counters: counters of the server.
         allowed: limits of sessions.
+        leases: table of the leases. If None, a new one.
 
     Attributes:
         answers: {class of a request: function that answers it}.
@@ -72,11 +74,13 @@ class SessionTable:
         host: SessionEnvironment,
         counters: ServerCounters,
         allowed: SessionLimits,
+        leases: LeaseTable | None = None,
     ) -> None:
         self._checks = checks
         self._host = host
         self._counters = counters
         self._allowed = allowed
+        self._leases = leases or LeaseTable()
         self._sessions: dict[tuple[str, str], Session] = {}
         # Sessions by the connection that may send requests for them, and their name.
         self._opened: dict[tuple[tuple[int, bytes], str], Session] = {}
@@ -156,9 +160,9 @@ class SessionTable:
         now = time.monotonic()
         for session in list(self._sessions.values()):
             with self._guarded(session):
-                silent = now - session.last_message_at
+                silent = session.lease.silence(now)
                 if silent > self._allowed.lease:
-                    silent = heard_until(session.user, now) - session.last_message_at
+                    silent = session.lease.silence(heard_until(session.user, now))
                 if silent > self._allowed.lease:
                     name = session.spec.session
                     text = f"session {name} of {session.spec.client}: silent for {silent:.0f} s"
@@ -194,7 +198,7 @@ class SessionTable:
         session = self._opened.get((requester.source.connection, name))
         if session is None:
             raise LookupError(f"no session '{name}': open it")
-        session.last_message_at = time.monotonic()
+        session.lease.renew()
         return session
 
     def _open(
@@ -203,7 +207,7 @@ class SessionTable:
         spec = request.spec
         known = self._sessions.get((spec.session, spec.secret))
         if known is not None and known.spec == spec:
-            known.last_message_at = time.monotonic()
+            known.lease.renew()
             held = known.reattach(request.outstanding, requester.send)
             self._belongs_to(known, requester)
             self._give_turn(known)
@@ -220,6 +224,7 @@ class SessionTable:
                 "time: this graph server starts no more for a minute"
             )
         session = Session(spec, named, self._host, requester.send)
+        self._leases.follow(session.lease)
         self._sessions[spec.session, spec.secret] = session
         self._belongs_to(session, requester)
         self._counters.session_opened(spec.session)

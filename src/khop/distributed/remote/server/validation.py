@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from khop.distributed.remote.message_fields import MAX_SEEDS
-from khop.distributed.remote.server.session import LEASE_SECONDS
+from khop.distributed.remote.server.session import SESSION_LEASE
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
 from khop.storage.folder import FolderMeta
@@ -34,7 +34,7 @@ class SessionLimits:
     buffer_bytes: int = 8 << 30
     sessions: int = 1024
     samplers: int = 1024
-    lease: float = LEASE_SECONDS
+    lease: float = SESSION_LEASE
 
 
 class SessionValidator:

@@ -1,20 +1,18 @@
 """Senders of messages, as far as the transport authenticates them.
 
-Run by graph servers. Work is counted and queued by user, not by connection, so more connections
-give a user no more of it.
+Run by graph servers, and by partition servers for requests that write. Work is counted and queued
+by user, not by connection, so more connections give a user no more of it. Imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import zmq
 
-from khop.distributed.rpc.partition_handler import pack_or_refuse
 from khop.loopback import is_loopback
-from khop.typing import Array
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,7 @@ class Source:
             of this user on this machine; without keys, any process.
         is_proven: whether a key or the operating system proves this.
         has_own_key: whether `user` is a key that no other client has.
+        key: public key of the connection. If None, it has none.
     """
 
     connection: tuple[int, bytes]
@@ -37,35 +36,11 @@ class Source:
     is_server: bool = False
     is_proven: bool = False
     has_own_key: bool = False
+    key: str | None = None
 
 
-class Requester:
-    """Sender of a request, which gets the replies.
-
-    Args:
-        source: connection and user of the sender.
-        request_id: id of the request, chosen by the sender. If None, there was none.
-        send_frames: sends frames; called with the two parts of `Source.connection`, and them.
-    """
-
-    __slots__ = ("_send_frames", "request_id", "source")
-
-    def __init__(
-        self,
-        source: Source,
-        request_id: int | None,
-        send_frames: Callable[[int, bytes, Sequence[Any]], None],
-    ) -> None:
-        self.source = source
-        self.request_id = request_id
-        self._send_frames = send_frames
-
-    def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
-        """Send a message; dropped if the sender of the request has disconnected.
-
-        A message larger than clients accept becomes an error.
-        """
-        self._send_frames(*self.source.connection, pack_or_refuse(header, arrays))
+NOBODY = Source((-1, b""), "")
+"""Sender of a request whose sender does not matter."""
 
 
 def source_of(
@@ -89,10 +64,10 @@ def source_of(
         is_local = address.startswith("localhost:")
         return Source(connection, address, is_server=True, is_proven=is_local)
     if key == curve["public"]:
-        return Source(connection, f"server {address}", is_server=True, is_proven=True)
+        return Source(connection, f"server {address}", is_server=True, is_proven=True, key=key)
     if len(curve["clients"]) > 1:
-        return Source(connection, key, has_own_key=True)
-    return Source(connection, f"{key} {address}")
+        return Source(connection, key, has_own_key=True, key=key)
+    return Source(connection, f"{key} {address}", key=key)
 
 
 def _property(frame: zmq.Frame, name: str) -> str | None:

@@ -1,6 +1,6 @@
-"""Membership of a trainer as a client of graph servers: `init_client`. Runs in trainers.
+"""Place of a trainer as a client of graph servers: `init_client`. Runs in trainers.
 
-A client is registered in the directory by its rank for as long as it sends heartbeats. It reads no
+A client is registered in the directory by its rank for as long as it renews its lease. It reads no
 folder: its loaders take `data=None` and request the graph's description from the servers
 (`served_graph`), which make their batches (`backend`).
 """
@@ -13,8 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from khop.distributed.job.context import DistRole, TrainerContext, enter, get_context, leave
+from khop.distributed.membership.members import Membership
 from khop.distributed.remote.addresses import Servers, address_of, check_place
-from khop.distributed.remote.client.directory_rendezvous import DirectoryRendezvous
+from khop.distributed.remote.client.directory_store import DirectoryStore
 from khop.distributed.remote.client.served_graph import ServedGraph
 from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.directory_messages import RegisterClient
@@ -36,7 +37,7 @@ class ClientContext(TrainerContext):
     Attributes:
         servers: address of the graph servers, and keys.
         remote: connections to them.
-        rendezvous: values that the clients share.
+        members: membership in the group of clients: values that they share, leases, failures.
 
     Example:
         >>> context = init_client(1, 0, 0, "127.0.0.1", port)
@@ -56,10 +57,9 @@ class ClientContext(TrainerContext):
             return RegisterClient(rank, secret, num_servers, num_clients, name, os.getpid())
 
         self.remote = DirectoryClient(servers, registration)
-        agreement = DirectoryRendezvous(
-            self.remote, group_name, rank, num_clients, self.remote.timeout
-        )
-        super().__init__(DistRole.CLIENT, agreement, group_name)
+        store = DirectoryStore(self.remote, group_name)
+        members = Membership(store, rank, num_clients, self.remote.timeout)
+        super().__init__(DistRole.CLIENT, members, group_name)
         self._groups: weakref.WeakSet[SamplerPool] = weakref.WeakSet()
 
     @property
@@ -102,6 +102,7 @@ class ClientContext(TrainerContext):
         del wait  # no other process needs a client
         for group in list(self._groups):
             group.close()
+        self.members.close()
         self.remote.close()
 
 

@@ -1,0 +1,156 @@
+"""The job's torch.distributed store, which has the values and leases of trainers.
+
+Runs in trainers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
+from torch.distributed.constants import default_pg_timeout
+
+from khop.distributed.job.launch_environment import Place
+from khop.distributed.job.store_sockets import StoreSockets
+from khop.distributed.membership.member_store import MemberStore, Sighting
+from khop.errors import RendezvousError
+
+
+class TorchStore(MemberStore):
+    """Values and leases of trainers in the job's store, over a connection of its own.
+
+    A connection serves one call at a time, and the process group's calls may wait for a minute.
+    Stores of torch before 2.8 cannot connect again: these are shared.
+
+    Args:
+        store: the job's store.
+        prefix: prefix of all keys, so that groups do not collide.
+        rank: rank of this trainer.
+    """
+
+    role = "trainer"
+
+    def __init__(self, store: Store, prefix: str, rank: int) -> None:
+        cloned: Any = store
+        self._sockets = StoreSockets(store)
+        with contextlib.suppress(AttributeError, RuntimeError), self._sockets:
+            cloned = cloned.clone()
+        self._store: Store = cloned
+        self._prefix = prefix
+        self._rank = rank
+        self._where = f"process {os.getpid()} on {socket.gethostname()}"
+        self.is_bounded = self._sockets.has_none
+
+    def _key(self, name: str, rank: int) -> str:
+        return f"{self._prefix}/{name}/{rank}"
+
+    def put(self, name: str, value: Any) -> None:
+        """Publish this trainer's value; see `MemberStore`."""
+        with self._reached():
+            self._store.set(self._key(name, self._rank), json.dumps(value))
+
+    def announce(self, name: str, value: Any) -> None:
+        """Publish this trainer's value, and that there is one; see `MemberStore`."""
+        self.put(name, value)
+        with self._reached():
+            self._store.set(f"{self._prefix}/{name}", "")
+
+    def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
+        """Return announced values; one look at the store while there is none."""
+        with self._reached():
+            is_any = self._store.check([f"{self._prefix}/{name}"])
+        return self.get(name, ranks) if is_any else {}
+
+    def get(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
+        """Return the values that are in the store; see `MemberStore`."""
+        keys = {rank: self._key(name, rank) for rank in ranks}
+        with self._reached():
+            known = {rank: key for rank, key in keys.items() if self._store.check([key])}
+            return {rank: json.loads(self._store.get(key)) for rank, key in known.items()}
+
+    def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
+        """Return the values of all of these trainers, or none; never wait."""
+        del seconds  # a wait in the store would keep other calls waiting
+        with self._reached():
+            is_there = not ranks or self._store.check([self._key(name, rank) for rank in ranks])
+        return self.get(name, ranks) if is_there else {}
+
+    def delete(self, name: str) -> None:
+        """Delete this trainer's value."""
+        with self._reached():
+            self._store.delete_key(self._key(name, self._rank))
+
+    def renew(self, renewals: int, has_left: bool = False) -> None:
+        """Renew this trainer's lease; see `MemberStore`."""
+        self.put("lease", [renewals, has_left, self._where])
+
+    def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
+        """Return what trainers have published of their leases; see `MemberStore`."""
+        return {
+            rank: Sighting(renewals, None, has_left, where)
+            for rank, (renewals, has_left, where) in self.get("lease", ranks).items()
+        }
+
+    def disconnect(self) -> None:
+        """End the connection, if it is this object's alone."""
+        self._sockets.shut_down()
+
+    @contextlib.contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise RendezvousError(
+                f"trainer {self._rank} cannot reach the job's store: {error}"
+            ) from None
+
+
+def job_store(place: Place, timeout: float) -> Store:
+    """Return the job's store: torch.distributed's if initialised, else one at trainer 0's address.
+
+    Args:
+        place: place of this trainer.
+        timeout: seconds to wait for trainer 0.
+
+    Raises:
+        RendezvousError: several trainers without an address of the store, or it is unreachable.
+    """
+    if dist.is_available() and dist.is_initialized():
+        return dist.distributed_c10d._get_default_store()
+    rank, world_size, address, port = place.rank, place.world_size, place.master, place.port
+    if world_size == 1:
+        return HashStore()
+    if address is None or port is None:
+        raise RendezvousError(
+            f"trainers of a group of {world_size} cannot find each other: start them with "
+            "torchrun or srun, or call torch.distributed.init_process_group first, or set "
+            "MASTER_ADDR (the machine of trainer 0) and MASTER_PORT (a free port there) for all of "
+            "them, with mpirun: -x MASTER_ADDR=... -x MASTER_PORT=29500"
+        )
+    agent_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        store = TCPStore(
+            address,
+            port,
+            world_size,
+            is_master=rank == 0 and not agent_has_store,
+            timeout=timedelta(seconds=timeout),
+            wait_for_workers=False,
+            # init_process_group may be called later with the same address.
+            multi_tenant=True,
+        )
+        # From here on only a process group on this store uses the default; khop passes timeouts.
+        store.set_timeout(default_pg_timeout)
+        return store if place.job is None else PrefixStore(place.job, store)
+    except RuntimeError as error:
+        advice = "" if place.job is None else "; set MASTER_PORT if another program has this port"
+        raise RendezvousError(
+            f"trainer {rank} cannot reach the job's store at {address}:{port}: {error}{advice}"
+        ) from None

@@ -1,0 +1,133 @@
+"""Leases: how long other processes may be silent before they count as ended. Imports no torch.
+
+A process renews its lease by a message, or by a counter that others read. The reader measures the
+time since then by its own monotonic clock: clocks of two machines are never compared. Time counts
+only while the reader looks. A reader that was stopped (a debugger, Ctrl-Z, a paused virtual
+machine) has seen nothing in that time, and others may have been stopped with it.
+
+A lease is the last resort. A closed connection, the end of a child process and an error that was
+published are noticed sooner, by those that hold the connection, the child or the value.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import weakref
+from collections.abc import Callable
+
+DEFAULT_LEASE = 30.0
+LEASE_VARIABLE = "KHOP_LEASE"
+# A shorter lease would end when a machine is busy: renewals come every second.
+_SHORTEST, _LONGEST = 5.0, 86_400.0
+# Most seconds between two looks that count: looks come at least every second.
+_MOST_BETWEEN_LOOKS = 2.0
+
+
+def lease_seconds(given: float | None = None) -> float:
+    """Return the length of a lease in seconds.
+
+    Args:
+        given: the length that the user passed. If None, $KHOP_LEASE; without it, 30.
+
+    Raises:
+        ValueError: not a number from 5 to 86,400.
+
+    Example:
+        >>> lease_seconds(), lease_seconds(60)
+        (30.0, 60.0)
+    """
+    text = os.environ.get(LEASE_VARIABLE)
+    source = "lease" if given is not None else LEASE_VARIABLE
+    if given is None and not text:
+        return DEFAULT_LEASE
+    try:
+        seconds = float(text if given is None else given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not _SHORTEST <= seconds <= _LONGEST:
+        shown = repr(text if given is None else given)[:100]
+        raise ValueError(
+            f"{source} must be a number of seconds from {_SHORTEST:g} to {_LONGEST:g} (got {shown})"
+        )
+    return seconds
+
+
+class Lease:
+    """Lease of another process.
+
+    Args:
+        clock: returns the time in seconds.
+
+    Attributes:
+        heard_at: time of the last renewal.
+        excused: seconds since then that do not count: this process was stopped.
+    """
+
+    __slots__ = ("__weakref__", "_clock", "excused", "heard_at")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.renew()
+
+    def renew(self, silent: float = 0.0) -> None:
+        """Renew the lease.
+
+        Args:
+            silent: seconds for which the process had been silent already.
+        """
+        self.heard_at = self._clock() - silent
+        self.excused = 0.0
+
+    def silence(self, until: float | None = None) -> float:
+        """Return the seconds since the last renewal that count, at least 0.
+
+        Args:
+            until: time up to which messages have been read. If None, now.
+        """
+        now = self._clock() if until is None else until
+        return max(0.0, now - self.heard_at - self.excused)
+
+
+class LeaseTable:
+    """The leases that a process has granted.
+
+    Args:
+        clock: returns the time in seconds.
+
+    Attributes:
+        looked_at: time of the last look; leases are judged by it where another thread looks.
+
+    Example:
+        >>> table = LeaseTable(clock=lambda: 7.0)
+        >>> lease = table.grant()
+        >>> lease.silence(until=9.0)
+        2.0
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+        self.looked_at = clock()
+
+    def grant(self) -> Lease:
+        """Return a new lease, renewed now."""
+        return self.follow(Lease(self._clock))
+
+    def follow(self, lease: Lease) -> Lease:
+        """Judge a lease of this table's clock from now on, as long as something refers to it."""
+        self._leases.add(lease)
+        return lease
+
+    def look(self) -> None:
+        """Note that this process looks at leases; to be called at least every second.
+
+        Time beyond two seconds since the last look counts for no lease.
+        """
+        now = self._clock()
+        stopped = now - self.looked_at - _MOST_BETWEEN_LOOKS
+        self.looked_at = now
+        if stopped > 0:
+            for lease in list(self._leases):
+                lease.excused += stopped

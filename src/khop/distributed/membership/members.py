@@ -1,0 +1,401 @@
+"""A process as member of a group: shared values, leases, notices of failures. Imports no torch.
+
+Trainers and clients of graph servers have one `Membership` each, over a `MemberStore`: torch's
+store or the graph servers' directory. One thread of a member renews its lease, for everything that
+others need it for, and reads what this process watches: values and leases of others. Where a call
+of the store may wait for the network without an end, that thread makes all calls, and others wait
+for their results at most for the length of a lease. So a store whose machine has gone is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import Any, TypeVar
+
+from khop import log
+from khop.distributed.membership.leases import Lease, LeaseTable, lease_seconds
+from khop.distributed.membership.member_store import MemberStore, Sighting
+from khop.distributed.membership.polling import pauses
+from khop.distributed.membership.watch import Failure, OnLook, Watch
+from khop.errors import RendezvousError
+from khop.interrupts import raise_dropped
+
+_BEAT_SECONDS = 1.0
+# Most seconds of silence once the store is unreachable: no notice can come any more.
+_SILENCE_WITHOUT_STORE = 3.0
+# Seconds for what is still to be published; then a call of the store that still waits is ended.
+_CLOSING_SECONDS = 3.0
+_Result = TypeVar("_Result")
+_log = log.get(__name__)
+
+
+class Membership:
+    """Membership of this process in a group.
+
+    Args:
+        store: place of values and leases.
+        rank: rank of this member.
+        world_size: number of members.
+        timeout: seconds to wait for a member that is to come.
+        lease: seconds of silence after which a member counts as ended. If None, $KHOP_LEASE, or
+            30 s.
+
+    Attributes:
+        rank, world_size, timeout, lease: see above.
+        role: role of the members in errors.
+        others: ranks of the other members.
+    """
+
+    def __init__(
+        self,
+        store: MemberStore,
+        rank: int,
+        world_size: int,
+        timeout: float,
+        lease: float | None = None,
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.timeout = timeout
+        self.lease = lease_seconds() if lease is None else lease
+        self.role = store.role
+        self.others = [r for r in range(world_size) if r != rank]
+        self._store = store
+        self._table = LeaseTable()
+        self._leases: dict[int, Lease] = {}
+        self._sightings: dict[int, Sighting] = {}
+        self._watches: list[Watch] = []
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._holds = False
+        self._renewals = 0
+        self._next_renewal = 0.0
+        self._unreachable: str | None = None
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._owner = os.getpid()
+        self._thread: threading.Thread | None = None
+
+    # Values -------------------------------------------------------------------------------------
+
+    def publish(self, name: str, value: Any) -> None:
+        """Publish this member's value, anything that JSON can hold.
+
+        Raises:
+            RendezvousError: the store is unreachable.
+        """
+        self._call(self._store.put, name, value)
+
+    def post(self, name: str, value: Any) -> None:
+        """Publish a value as `publish` does, soon, without waiting; not if the store has gone."""
+        with contextlib.suppress(RendezvousError):
+            self._submit(partial(self._store.put, name, value))
+
+    def announce(self, name: str, value: Any, wait: bool = True) -> None:
+        """Publish a value that few members have, for those that `watch` it.
+
+        Args:
+            name: name of the value.
+            value: anything that JSON can hold.
+            wait: wait until it is in the store. Else it is soon, unless the store has gone.
+
+        Raises:
+            RendezvousError: the store is unreachable, and `wait`.
+        """
+        if wait:
+            self._call(self._store.announce, name, value)
+            return
+        with contextlib.suppress(RendezvousError):
+            self._submit(partial(self._store.announce, name, value))
+
+    def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
+        """Return the values that some of these members have announced; errors as of `poll`."""
+        return self._call(self._store.announced, name, ranks)
+
+    def delete(self, name: str) -> None:
+        """Delete this member's value soon, without waiting."""
+        with contextlib.suppress(RendezvousError):
+            self._submit(partial(self._store.delete, name))
+
+    def poll(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
+        """Return the values that members have already published, by rank, without waiting.
+
+        Raises:
+            RendezvousError: the store is unreachable.
+        """
+        return self._call(self._store.get, name, list(ranks))
+
+    def get_all(self, name: str, ranks: Sequence[int], seconds: float = 0.0) -> dict[int, Any]:
+        """Return the values of all of some ranks, or fewer; see `MemberStore.get_all`."""
+        return self._call(self._store.get_all, name, ranks, seconds)
+
+    def wait_for(self, name: str, ranks: Iterable[int], what: str) -> dict[int, Any]:
+        """Wait for the values of other members, and return them by rank.
+
+        Args:
+            name: name of the value.
+            ranks: ranks of the members.
+            what: action that publishes it, for the error message.
+
+        Raises:
+            RendezvousError: a member did not publish its value in time; names the members.
+        """
+        ranks, values = list(ranks), dict[int, Any]()
+        end = time.monotonic() + self.timeout
+        for _ in pauses(self.timeout):
+            missing = [rank for rank in ranks if rank not in values]
+            values |= self.get_all(name, missing, max(0.0, end - time.monotonic()))
+            if len(values) == len(ranks):
+                return values
+        arrived = self.poll(name, ranks)
+        missing = [rank for rank in ranks if rank not in arrived]
+        if not missing:
+            return arrived
+        raise RendezvousError(
+            f"{self.role} {self.rank} waited {self.timeout:.0f} s for {self.role}(s) {missing} to "
+            f"{what}; they have ended, are late, or do not do so"
+        )
+
+    def all_gather(self, name: str, what: str) -> list[Any]:
+        """Wait for the values of all members, by rank; arguments as those of `wait_for`."""
+        values = self.wait_for(name, range(self.world_size), what)
+        return [values[rank] for rank in range(self.world_size)]
+
+    # Leases and failures ------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Renew this member's lease every second from now on: others need this process."""
+        if self.others and not self._holds:
+            self._holds = True
+            self._wake()
+
+    def leave(self) -> None:
+        """Publish that this member leaves in order."""
+        self._holds = False
+        self._call(partial(self._store.renew, has_left=True), self._renewals)
+
+    def have_left(self, ranks: Sequence[int]) -> bool:
+        """Return whether all of some members have left in order."""
+        sightings = self._call(self._store.sightings, ranks)
+        return all(rank in sightings and sightings[rank].has_left for rank in ranks)
+
+    def watch(
+        self,
+        name: str,
+        ranks: Sequence[int],
+        on_look: OnLook,
+        every: float,
+        seconds: float | None = None,
+    ) -> Watch:
+        """Read what members announce again and again, in this object's thread.
+
+        Args:
+            name: name of the value.
+            ranks: ranks of the members.
+            on_look: called after each look, in the thread, with what was read.
+            every: seconds between looks.
+            seconds: time after which the watch ends. If None, at `unwatch`.
+        """
+        until = None if seconds is None else time.monotonic() + seconds
+        watch = Watch(name, ranks, every, on_look, until)
+        if os.getpid() != self._owner:
+            return watch  # a fork has no threads
+        with self._changed:
+            self._watches.append(watch)
+        self._wake()
+        return watch
+
+    def unwatch(self, watch: Watch) -> None:
+        """End a watch; harmless if it has ended."""
+        with self._changed, contextlib.suppress(ValueError):
+            self._watches.remove(watch)
+
+    def look(self, ranks: Sequence[int]) -> dict[int, Failure]:
+        """Read the leases of members, and return those that have failed.
+
+        To be called every second where it matters; time without looks counts for no lease.
+        """
+        sightings: Mapping[int, Sighting] = {}
+        try:
+            sightings = self._call(self._store.sightings, ranks)
+        except Exception:
+            if self.has_store:  # a directory that may come back
+                return {}
+        self._table.look()
+        for rank in ranks:
+            before, seen = self._sightings.get(rank), sightings.get(rank)
+            if rank not in self._leases:
+                self._leases[rank] = self._table.grant()
+            if seen is None:
+                continue
+            if seen.silent is not None:
+                self._leases[rank].renew(seen.silent)
+            elif before is None or seen.renewals != before.renewals:
+                self._leases[rank].renew()
+            self._sightings[rank] = seen
+        failures = [self._failure_of(rank) for rank in ranks]
+        return {failure.rank: failure for failure in failures if failure is not None}
+
+    def renewed_at(self, rank: int) -> float:
+        """Return when a member's lease was last renewed, as `look` saw it.
+
+        Returns:
+            `time.monotonic`, at first that of the first look. Minus infinity if it never was.
+        """
+        return self._leases[rank].heard_at if rank in self._sightings else float("-inf")
+
+    def _failure_of(self, rank: int) -> Failure | None:
+        """Return the failure of a member whose lease has ended; None if it counts as alive."""
+        seconds, seen = self._leases[rank].silence(), self._sightings.get(rank)
+        limit = self.timeout if seen is None else self.lease  # if None, it is still to come
+        if not self.has_store:
+            limit = min(limit, _SILENCE_WITHOUT_STORE)
+        has_left = seen is not None and seen.has_left
+        if seconds <= limit and not has_left:
+            return None
+        where = f" ({seen.where})" if seen is not None and seen.where else ""
+        # A directory notes silent clients as gone, too.
+        return Failure(rank, seconds, where, has_left and seconds <= limit)
+
+    @property
+    def has_store(self) -> bool:
+        """True if the store is reachable, as far as is known."""
+        return self._unreachable is None
+
+    def check(self) -> None:
+        """Raise RendezvousError if the store is unreachable."""
+        if self._unreachable is not None:
+            raise RendezvousError(self._unreachable)
+
+    def close(self) -> None:
+        """Publish what is left to publish, for some seconds, and end the thread."""
+        if os.getpid() != self._owner:
+            return
+        with self._changed:
+            self._is_closing = True
+            thread = self._thread
+            self._changed.notify_all()
+        if thread is not None:
+            thread.join(_CLOSING_SECONDS)
+        self._store.disconnect()  # the store may be unreachable without an error
+        if thread is not None:
+            thread.join(_CLOSING_SECONDS)
+
+    # Calls of the store -------------------------------------------------------------------------
+
+    def _call(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Call the store and return its result.
+
+        Raises:
+            RendezvousError: it is unreachable.
+        """
+        if self._store.is_bounded or threading.current_thread() is self._thread:
+            return function(*arguments)
+        future = self._submit(partial(function, *arguments))
+        # Counted, not measured: a process that was stopped meanwhile has not waited.
+        seconds, num_waits = min(1.0, self.lease), 0
+        while not wait([future], seconds).done:
+            raise_dropped()
+            num_waits += 1
+            if num_waits * seconds >= self.lease:
+                self._unreachable = (
+                    f"{self.role} {self.rank} cannot reach the job's store: it has not answered "
+                    f"for {self.lease:.0f} s"
+                )
+                self._store.disconnect()
+                self.check()
+        return future.result()  # type: ignore[no-any-return]
+
+    def _submit(self, call: Callable[[], Any]) -> Future[Any]:
+        """Let the thread call the store."""
+        future: Future[Any] = Future()
+        with self._changed:
+            self.check()
+            if self._is_closing:
+                raise RendezvousError(f"{self.role} {self.rank} has left the job")
+            self._calls.append((call, future))
+        self._wake()
+        return future
+
+    # The thread ---------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if os.getpid() != self._owner:
+            return  # a fork has no threads
+        with self._changed:
+            if self._thread is None and not self._is_closing:
+                self._thread = threading.Thread(
+                    target=self._run, name="khop-membership", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        """Make calls, renew the lease and look for others, until the member is closed."""
+        while True:
+            with self._changed:
+                if not self._calls and not self._is_closing:
+                    self._changed.wait(self._pause())
+                calls, self._calls = self._calls, deque()
+                is_closing = self._is_closing
+            for call, future in calls:
+                self._run_call(call, future)
+            if is_closing:
+                return
+            if self._holds and time.monotonic() >= self._next_renewal:
+                self._next_renewal = time.monotonic() + _BEAT_SECONDS
+                self._renewals += 1
+                self._attempt(partial(self._store.renew, self._renewals))
+            self._look()
+
+    def _pause(self) -> float | None:
+        """Return the seconds until something is due; None if nothing is."""
+        now = time.monotonic()
+        self._watches = [w for w in self._watches if w.until is None or w.until > now]
+        due = [watch.next_look for watch in self._watches]
+        if self._holds and self.has_store:
+            due.append(self._next_renewal)
+        return max(0.0, min(due) - now) if due else None
+
+    def _run_call(self, call: Callable[[], Any], future: Future[Any]) -> None:
+        try:
+            self.check()
+            future.set_result(call())
+        except Exception as error:
+            self._note_error(error)
+            future.set_exception(error)
+
+    def _attempt(self, call: Callable[[], _Result]) -> _Result | None:
+        """Call the store if it is reachable; return None if it is not."""
+        if not self.has_store:
+            return None
+        try:
+            return call()
+        except Exception as error:
+            self._note_error(error)
+            return None
+
+    def _note_error(self, error: Exception) -> None:
+        """Note that the store is unreachable: a lost connection does not come back."""
+        is_lost = isinstance(error, RendezvousError) and not self._store.is_bounded
+        if is_lost and self.has_store:
+            self._unreachable = str(error)
+
+    def _look(self) -> None:
+        """Read what is watched and due, and call the watches' functions."""
+        now = time.monotonic()
+        with self._changed:
+            due = [watch for watch in self._watches if watch.next_look <= now]
+        for watch in due:
+            watch.next_look = now + watch.every
+            values = self._attempt(partial(self._store.announced, watch.name, watch.ranks))
+            try:
+                watch.on_look(values or {})
+            except Exception as error:
+                _log.error("watch-failed", f"{watch.name}: {error!r}", exc_info=error)

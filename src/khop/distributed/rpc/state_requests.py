@@ -1,0 +1,236 @@
+"""Requests of one client to the state of one part: their order, and loss of the state.
+
+`PartitionClient` has one such object for each part whose state it uses. Imports no torch.
+
+A client enrols first: the reply has the incarnation of the server's state, and every later request
+names it. At most `MOST_IN_FLIGHT` requests are in flight, the others wait here. Writes are numbered
+when they are sent first. After a reconnection all are sent again in order, with what has been
+settled meanwhile. Where a server has another incarnation than the one that this object knows, all
+requests fail with StateLostError, later ones too, until `accept_loss`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from khop import codec
+from khop.channel.message import pack
+from khop.distributed.rpc.connection import Connection
+from khop.distributed.rpc.pending import PendingRequests, Request
+from khop.distributed.rpc.protocol import Enroll, StateEnvelope, rebuild_error, request_header
+from khop.distributed.rpc.write_windows import MOST_IN_FLIGHT
+from khop.errors import StateLostError
+from khop.log import printable
+from khop.typing import Array
+
+_MAX_INCARNATION = 16
+
+
+class StateRequest(Request):
+    """A request to the state of a part: the ticket that its sender waits for.
+
+    Args:
+        part: the part.
+        number: id of the request among those in flight.
+        message: its fields.
+        arrays: its arrays.
+        timeout: seconds that it may take.
+        is_write: whether it is of class `write`.
+
+    Attributes:
+        sequence: number of the write; 0 before it is sent first.
+        is_sent: whether it has been sent over the connection that there is now.
+        earlier: a write that must be settled before this one is sent again. None if there is none.
+    """
+
+    __slots__ = ("_arrays", "_message", "earlier", "is_sent", "is_write", "number", "sequence")
+
+    def __init__(
+        self,
+        part: int,
+        number: int,
+        message: Any,
+        arrays: list[Array],
+        timeout: float,
+        is_write: bool,
+    ) -> None:
+        super().__init__(part, [], timeout)
+        self.number = number
+        self.is_write = is_write
+        self.sequence = 0
+        self.is_sent = False
+        self.earlier: StateRequest | None = None
+        self._message = message
+        self._arrays = arrays
+        self.pack(StateEnvelope(""))  # what cannot be packed fails here
+
+    def pack(self, envelope: StateEnvelope) -> None:
+        """Make its message with an envelope."""
+        state = codec.to_json(envelope)
+        header = request_header(self._message, self.number, part=self.server, state=state)
+        self.frames = pack(header, self._arrays)
+
+
+class StateRequests:
+    """Requests of a client to the state of a part. For one thread.
+
+    Args:
+        part: the part.
+        pending: the client's requests in flight, to which these are added.
+        connection: the client's connection to the server.
+        name: returns the name of the part and its address, for messages.
+        timeout: seconds that a request may take.
+    """
+
+    def __init__(
+        self,
+        part: int,
+        pending: PendingRequests[Request],
+        connection: Connection,
+        name: Callable[[], str],
+        timeout: float,
+    ) -> None:
+        self._part = part
+        self._connection = connection
+        self._name = name
+        self._timeout = timeout
+        self._incarnation: str | None = None
+        self._lost: str | None = None
+        self.begin(pending)
+
+    def begin(self, pending: PendingRequests[Request]) -> None:
+        """Begin with a new id, which the server does not know, and without requests."""
+        self._pending = pending
+        self._client = os.urandom(16).hex()
+        self._is_enrolled = False
+        self._enrolling: Request | None = None
+        self._last = 0
+        self._waiting: deque[StateRequest] = deque()
+        self._in_flight: list[StateRequest] = []  # in order
+
+    def add(self, request: StateRequest) -> None:
+        """Add a request; it is sent as soon as it may be."""
+        if self._lost is not None:
+            request.fail(StateLostError(self._lost))
+            return
+        self._pending.add(request.number, request)
+        self._waiting.append(request)
+        self.advance()
+
+    def advance(self) -> None:
+        """Send what waits and may be sent; enrol before."""
+        while self._waiting and self._waiting[0].done:
+            self._waiting.popleft()
+        self._in_flight = [request for request in self._in_flight if not request.done]
+        if not self._is_enrolled:
+            if self._waiting and (self._enrolling is None or self._enrolling.done):
+                self._enroll()
+            return
+        for request in self._in_flight:
+            if not request.is_sent:
+                if request.earlier is not None and not request.earlier.done:
+                    return
+                self._send(request)
+        while self._waiting and len(self._in_flight) < MOST_IN_FLIGHT:
+            request = self._waiting.popleft()
+            if request.done:
+                continue
+            if request.is_write:
+                self._last += 1
+                request.sequence = self._last
+            self._in_flight.append(request)
+            self._send(request)
+
+    def send_again(self) -> None:
+        """Send all again in order: the connection is a new one."""
+        for request in self._in_flight:
+            request.is_sent, request.earlier = False, None
+        self.advance()
+
+    def take(self, request: Request | None, header: dict[str, Any]) -> bool:
+        """Look at a reply; return whether the request of it is to be completed with it.
+
+        Args:
+            request: the request. If None, it has had a reply before.
+            header: header of the reply.
+        """
+        incarnation, error = header.get("incarnation"), header.get("error")
+        is_own = isinstance(request, StateRequest) or (
+            request is not None and request is self._enrolling
+        )
+        is_known = isinstance(incarnation, str) and 0 < len(incarnation) <= _MAX_INCARNATION
+        if self._incarnation is not None and is_known and incarnation != self._incarnation:
+            self._lose("its server has been started again, without what was written")
+        elif is_own and isinstance(error, dict) and error.get("type") == "StateLostError":
+            self._lose(printable(str(error.get("message"))[:1000]))
+        elif is_own and error is None and not is_known:
+            self._lose("its server does not say which incarnation it has")
+        if request is self._enrolling is not None:
+            self._enrolling = None
+            if error is not None:
+                self._fail_all(rebuild_error(error, f"the server of {self._name()}"))
+            elif self._lost is None:
+                self._incarnation, self._is_enrolled = incarnation, True
+                self.advance()
+            return False
+        if not isinstance(request, StateRequest):
+            return True
+        if request.done:  # by `_lose`
+            return False
+        if header.get("again") is True:
+            self._postpone(request)
+            return False
+        return True
+
+    def accept_loss(self) -> None:
+        """Go on with the state that the server has now; does nothing if none is lost."""
+        if self._lost is not None:
+            self._lost = self._incarnation = None
+            self.begin(self._pending)
+
+    def _enroll(self) -> None:
+        number = self._pending.next_number()
+        header = request_header(Enroll(self._client), number, part=self._part)
+        self._enrolling = Request(self._part, pack(header, []), self._timeout)
+        self._pending.add(number, self._enrolling)
+        self._connection.send(self._enrolling.frames)
+
+    def _send(self, request: StateRequest) -> None:
+        assert self._incarnation is not None
+        envelope = StateEnvelope(self._incarnation)
+        if request.is_write:
+            unsettled = [r.sequence for r in self._in_flight if r.is_write and not r.done]
+            previous = max((n for n in unsettled if n < request.sequence), default=0)
+            envelope = StateEnvelope(
+                self._incarnation, self._client, request.sequence, min(unsettled), previous
+            )
+        request.pack(envelope)
+        request.is_sent = True
+        self._connection.send(request.frames)
+
+    def _postpone(self, request: StateRequest) -> None:
+        """Keep a write that the server has not applied, since it lacks an earlier one."""
+        self._pending.add(request.number, request)
+        request.is_sent = False
+        earlier = [r for r in self._in_flight if r.is_write and r.sequence < request.sequence]
+        request.earlier = earlier[-1] if earlier else None
+        self.advance()
+
+    def _lose(self, why: str) -> None:
+        if self._lost is None:
+            self._lost = (
+                f"the state of {self._name()} is lost: {why}. Whether writes in flight were "
+                "applied before is not known. Restore the state, or begin anew, after "
+                f"accept_state_loss({self._part})"
+            )
+            self._fail_all(StateLostError(self._lost))
+
+    def _fail_all(self, error: Exception) -> None:
+        requests = [*self._in_flight, *self._waiting]
+        self._in_flight, self._waiting = [], deque()
+        for request in requests:
+            if not request.done:
+                request.fail(error)

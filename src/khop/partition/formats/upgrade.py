@@ -1,0 +1,226 @@
+"""Upgrade of a folder to the format version that this khop writes, in place or as a copy.
+
+The arrays stay as they are, bit for bit. What is new is how meta.json describes them, and checksums
+by ranges, for which every file is read once. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from khop.data.files import release_pages
+from khop.errors import FolderError
+from khop.partition.out_of_core.folder_checksums import FolderChecksums
+from khop.partition.out_of_core.resources import Resources
+from khop.partition.out_of_core.workspace import DiskWorkspace, run_name
+from khop.partition.summary import FolderSummary
+from khop.storage.folder import (
+    VERSION_RANGES,
+    FolderWriter,
+    PartitionFolder,
+    Written,
+    check_output,
+    description_of,
+    draft_of,
+    temporary_of,
+)
+from khop.tables import human_bytes
+from khop.typing import Progress
+
+# Bytes copied at a time.
+_CHUNK_BYTES = 16 << 20
+# Most bytes that meta.json and the journal take for a file, beside its path.
+_ENTRY_BYTES = 512
+
+
+@dataclass(frozen=True)
+class UpgradePlan:
+    """Plan of an upgrade: bytes that are read and written.
+
+    Attributes:
+        folder: the folder that is upgraded.
+        output: the folder that is written; the same if it is upgraded in place.
+        version: its format version.
+        read_bytes: bytes that are read.
+        disk_bytes: most bytes of disk that are taken, in the folder that `output` is in.
+        free_bytes: bytes that are free there.
+
+    Example:
+        >>> UpgradePlan(path / "parts", path / "new", 2, 20, 10, 5).check_disk()
+        Traceback (most recent call last):
+        ...
+        ValueError: no room for ...
+    """
+
+    folder: Path
+    output: Path
+    version: int
+    read_bytes: int
+    disk_bytes: int
+    free_bytes: int
+
+    def __str__(self) -> str:
+        """Return a line of text."""
+        return (
+            f"'{self.folder}', format version {self.version} to {VERSION_RANGES}: reads "
+            f"{human_bytes(self.read_bytes)}, needs {human_bytes(self.disk_bytes)} of disk at "
+            f"'{self.output.parent}' ({human_bytes(self.free_bytes)} are free)"
+        )
+
+    def check_disk(self) -> None:
+        """Raise ValueError if the disk has no room."""
+        if self.disk_bytes > self.free_bytes:
+            raise ValueError(
+                f"no room for {self}: make room, choose another place, or upgrade in place, which "
+                "takes almost none"
+            )
+
+
+def upgrade_folder(
+    folder: str | os.PathLike[str],
+    output_dir: str | os.PathLike[str] | None = None,
+    *,
+    overwrite: bool = False,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    on_plan: Callable[[UpgradePlan], None] | None = None,
+) -> FolderSummary:
+    """Upgrade a folder of format version 1 or 2 to the version that this khop writes.
+
+    All files are read, and checked against their old checksums. The new folder has the same arrays,
+    and the same fingerprint: jobs whose other machines still have the old folder go on. The old
+    folder stays as it is; in place it is the old one until its meta.json is replaced. A run that
+    was ended goes on if it is started again with the same arguments.
+
+    Args:
+        folder: the folder; all its parts must be on this machine.
+        output_dir: the folder to write, a copy. If None, `folder` is upgraded in place, which takes
+            almost no disk.
+        overwrite: replace `output_dir` if it exists.
+        jobs: threads that compute checksums. If None, one for each core, at most 8.
+        progress: called as progress(what, done, total).
+        on_plan: called with the `UpgradePlan`, before anything is written.
+
+    Returns:
+        The summary of the folder.
+
+    Raises:
+        FolderError: no folder, a damaged one, or one with parts on other machines.
+        FileExistsError: `output_dir` exists and `overwrite` is False.
+        ValueError: the folder needs no upgrade, or the disk has no room.
+        BlockingIOError: another process upgrades the same folder.
+
+    Example:
+        >>> upgrade_folder(folder)
+        Traceback (most recent call last):
+        ...
+        ValueError: ... has format version 3 already: nothing is to be done
+    """
+    opened = PartitionFolder(folder)
+    if opened.version >= VERSION_RANGES:
+        raise ValueError(
+            f"'{opened.root}' has format version {opened.version} already: nothing is to be done"
+        )
+    output = opened.root if output_dir is None else Path(output_dir).absolute()
+    if output_dir is not None:
+        if output.is_relative_to(opened.root) or opened.root.is_relative_to(output):
+            raise ValueError(f"'{output}' and '{opened.root}' lie within each other: {_IN_PLACE}")
+        check_output(output, overwrite)
+        output.parent.mkdir(parents=True, exist_ok=True)
+    name = run_name([str(opened.root), opened.fingerprint, str(output)])
+    plan = _plan(opened, output, name)
+    plan.check_disk()
+    if on_plan is not None:
+        on_plan(plan)
+    report = progress or (lambda what, done, total: None)
+    with FolderChecksums(opened, jobs, output.parent, report) as checksums:
+        files = _checked(opened, checksums)
+        if output_dir is None:
+            _describe(opened, files)
+        else:
+            _copy(opened, output, overwrite, name, files, report)
+    return FolderSummary.of(PartitionFolder(output))
+
+
+_IN_PLACE = "choose another place, or leave it out to upgrade in place"
+
+
+def _plan(folder: PartitionFolder, output: Path, name: str) -> UpgradePlan:
+    size = sum(known.bytes for known in folder.files.values())
+    described = sum(2 * len(path) + _ENTRY_BYTES for path in folder.files) + size // 2**17
+    is_copy = output != folder.root
+    begun = temporary_of(output, name)
+    there = sum(f.stat().st_size for f in begun.rglob("*") if f.is_file()) if is_copy else 0
+    needed = described + max(0, size - there if is_copy else 0)
+    free = shutil.disk_usage(output.parent).free
+    return UpgradePlan(folder.root, output, folder.version, size * (1 + is_copy), needed, free)
+
+
+def _checked(folder: PartitionFolder, checksums: FolderChecksums) -> dict[str, Written]:
+    """Return what is to be known of each file, once it is as the old checksums have it."""
+    files = {}
+    for found in checksums.compute():
+        if found.written is None or found.sha256 != folder.files[found.path].sha256:
+            problem = found.problem or f"{found.path}: its bytes have changed (checksum differs)"
+            raise FolderError(
+                f"'{folder.root}' cannot be converted: {problem}. All parts must be on this "
+                "machine and sound: khop verify says what else is wrong"
+            )
+        files[found.path] = found.written
+    return files
+
+
+def _describe(folder: PartitionFolder, files: dict[str, Written]) -> None:
+    """Replace the description of a folder; meta.json, which makes it the new one, last."""
+    described = description_of(folder.meta, files, folder.fingerprint)
+    for name, content in described.items():
+        draft = folder.root / draft_of(name)  # the same in each run: none is left by a killed one
+        draft.unlink(missing_ok=True)
+        with draft.open("xb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(opened.fileno())
+        draft.replace(folder.root / name)
+        descriptor = os.open(folder.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _copy(
+    folder: PartitionFolder,
+    output: Path,
+    overwrite: bool,
+    name: str,
+    files: dict[str, Written],
+    progress: Progress,
+) -> None:
+    """Copy the arrays of a folder into a new one; a run that was ended goes on."""
+    total, done = sum(known.bytes for known in files.values()), 0
+    stage = output.parent / f".khop-{output.name}-{name}.stage"
+    with (
+        DiskWorkspace(Resources(), stage, name, output) as workspace,
+        FolderWriter(output, overwrite, workspace.unfinished) as writer,
+    ):
+        workspace.attach(writer)
+        for path, known in files.items():
+            if not writer.has(path):
+                array = folder.open(path)
+                width = max(1, array[:1].nbytes)
+                step = max(1, _CHUNK_BYTES // width)
+                with writer.array(path, array.dtype, array.shape) as file:
+                    for first in range(file.rows, len(array), step):
+                        file.append(array[first : first + step])
+                        release_pages(array)
+                        progress("copying", done + first * width, total)
+                        workspace.checkpoint(step * width)
+            if writer.written(path) != known:
+                raise FolderError(f"'{folder.root / path}' has changed while it was copied")
+            done += known.bytes
+        progress("copying", total, total)
+        writer.finish(folder.meta, folder.fingerprint)

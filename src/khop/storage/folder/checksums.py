@@ -1,0 +1,137 @@
+"""Checksums of files by ranges of 64 MiB, so that threads share the work and damage has a place.
+
+The checksum of a file of one range is the SHA-256 of its bytes. That of a longer one is the SHA-256
+of its ranges' digests, which lie in a file of their own (`RANGES_FILE`). Any process that writes or
+verifies folders; imports no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+from khop.codec import AtMost, Id
+from khop.cores import available_cores
+
+RANGE_BYTES = 64 << 20
+"""Bytes of a range; the last one of a file may be shorter."""
+
+RANGES_FILE = "ranges.npy"
+"""Digests of the ranges of all files that have several, [n, 32] uint8, in the order of meta.json.
+
+It needs no checksum: those of the files are made of its rows."""
+
+Sha256 = Annotated[str, AtMost(64)]
+
+_PIECE = 1 << 20
+# Beyond some cores, memory and disks are what takes time.
+_MOST_THREADS = 8
+
+
+@dataclass(frozen=True)
+class Written:
+    """Length of a file, or of its first bytes, and SHA-256 of each range, in hexadecimal."""
+
+    bytes: Id
+    ranges: Annotated[list[Sha256], AtMost(1 << 24)]
+
+    def __post_init__(self) -> None:
+        digests = [bytes.fromhex(digest) for digest in self.ranges]  # ValueError if they are none
+        if len(digests) != num_ranges(self.bytes) or any(len(digest) != 32 for digest in digests):
+            raise ValueError(f"has no digest for each range of {self.bytes} bytes")
+
+    @property
+    def sha256(self) -> str:
+        """Checksum of the file, in hexadecimal."""
+        return checksum_of(self.ranges)
+
+
+def checksum_of(ranges: Sequence[str]) -> str:
+    """Return the checksum of a file whose ranges have these digests."""
+    if len(ranges) == 1:
+        return ranges[0]
+    return hashlib.sha256(b"".join(map(bytes.fromhex, ranges))).hexdigest()
+
+
+def num_ranges(nbytes: int) -> int:
+    """Return the number of ranges of a file."""
+    return -(-nbytes // RANGE_BYTES)
+
+
+class RangeHash:
+    """Checksums of a file that is written from its first byte to its last.
+
+    Attributes:
+        bytes: how many have been added.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._complete: list[str] = []
+        self._last = hashlib.sha256()
+
+    def update(self, content: memoryview) -> None:
+        """Add further bytes."""
+        while content:
+            piece = content[: RANGE_BYTES - self.bytes % RANGE_BYTES]
+            self._last.update(piece)
+            self.bytes += len(piece)
+            content = content[len(piece) :]
+            if self.bytes % RANGE_BYTES == 0:
+                self._complete.append(self._last.hexdigest())
+                self._last = hashlib.sha256()
+
+    def resume(self, descriptor: int, written: Written) -> bool:
+        """Read the bytes that an earlier run wrote; return False if they are not the same."""
+        rest = written.bytes % RANGE_BYTES
+        first = written.bytes - rest
+        complete = hash_ranges(descriptor, first)
+        self._last = _hash(descriptor, first, rest)
+        self._complete, self.bytes = complete, written.bytes
+        return self.written() == written
+
+    def written(self) -> Written:
+        """Return what is known of the bytes so far."""
+        last = [self._last.hexdigest()] if self.bytes % RANGE_BYTES else []
+        return Written(self.bytes, [*self._complete, *last])
+
+
+def hash_ranges(descriptor: int, nbytes: int, threads: int | None = None) -> list[str]:
+    """Return the digest of each range of a file's first bytes.
+
+    Args:
+        descriptor: of the open file.
+        nbytes: how many bytes count.
+        threads: threads that share the work. If None, one for each core, at most 8.
+    """
+    firsts = range(0, nbytes, RANGE_BYTES)
+    digest = partial(hash_range, descriptor, nbytes)
+    if len(firsts) < 2 or threads == 1:
+        return list(map(digest, firsts))
+    with ThreadPoolExecutor(threads or default_threads(), "khop-checksum") as pool:
+        return list(pool.map(digest, firsts))
+
+
+def hash_range(descriptor: int, nbytes: int, first: int) -> str:
+    """Return the digest of the range that begins at `first`, of a file of `nbytes`."""
+    digest: str = _hash(descriptor, first, min(RANGE_BYTES, nbytes - first)).hexdigest()
+    return digest
+
+
+def default_threads() -> int:
+    """Return how many threads compute checksums: one for each core, at most 8."""
+    return min(_MOST_THREADS, available_cores())
+
+
+def _hash(descriptor: int, first: int, count: int) -> Any:
+    """Hash some bytes of a file; where it ends before, fewer."""
+    digest, room = hashlib.sha256(), memoryview(bytearray(min(_PIECE, max(1, count))))
+    while count and (done := os.preadv(descriptor, [room[:count]], first)):
+        digest.update(room[:done])
+        first, count = first + done, count - done
+    return digest
