@@ -116,7 +116,7 @@ def train(case: str, rank: int, root: Path, port: int, begun: Any, noticed: Any)
 
     try:
         if case == "loader":
-            options = MpDistSamplingWorkerOptions(num_workers=1, rpc_timeout=100.0)
+            options = MpDistSamplingWorkerOptions(num_workers=1, timeout=100.0)
             seeds = torch.arange(400)
             loader = DistNeighborLoader(
                 dataset, [5, 5], seeds, batch_size=4, worker_options=options

@@ -25,6 +25,23 @@ CASES = {
     "import khop as k\nk.partition(data, 'parts', num_parts=2)": (
         "import khop as k\nk.partition_graph(data, 'parts', num_parts=2)"
     ),
+    # Partitioners: values have new names; what a variable holds is not known.
+    "from khop.partition import RandomPartitioner as R\n"
+    "R('f', 2, 9, edges, x, edge_assign_strategy='by_src')": (
+        "from khop.partition import RandomPartitioner as R\n"
+        "R('f', 2, 9, edges, node_feat=x, edge_dir=\"out\")"
+    ),
+    "from khop.partition import RandomPartitioner as R\n"
+    "R.from_data(d, 'f', 2, 'by_dst')\nR.from_data(d, 'f', 2, way)": (
+        "from khop.partition import RandomPartitioner as R\n"
+        "R.from_data(d, 'f', 2, edge_dir=\"in\")\n"
+        "R.from_data(d, 'f', 2, edge_assign_strategy=way)"
+    ),
+    # Characters that end lines of texts, but none of Python's.
+    "from khop.distributed import DistNeighborLoader as D\ns = 'a\u2028b'\n\f\n"
+    "D(d, random_seed=3)": (
+        "from khop.distributed import DistNeighborLoader as D\ns = 'a\u2028b'\n\f\nD(d, seed=3)"
+    ),
     # Values, several lines, and text that is not ASCII before them.
     "from khop.distributed import DistNeighborLoader as D\nD(\n    d, 'é', with_weight=False,\n"
     "    to_device=None)": (
@@ -40,6 +57,8 @@ SAME = (
     "from other import DistNeighborLoader\nDistNeighborLoader(d, [2], s, 8, random_seed=3)",
     "from khop.distributed import DistNeighborLoader\nDistNeighborLoader(*a, **{'random_seed': 3})",
     "def f(random_seed):\n    return 'random_seed='",
+    "from khop.distributed import DistNeighborLoader as D\nf'''é\n{D(d, random_seed=3)}'''",
+    "from khop.partition import RandomPartitioner as R\nR('f', 2, 9, e, edge_assign_strategy=way)",
 )
 """Code that stays as it is: of others, of GLT's names, and in texts."""
 
@@ -67,3 +86,14 @@ def test_command(tmp_path, capsys):
     assert main(["--write", str(tmp_path)]) == 1
     assert "broken.py" in capsys.readouterr().err
     assert (tmp_path / "job.py").read_text() == CASES[before]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
+def test_bytes_of_files(tmp_path, encoding):
+    """Line ends, marks of byte order and declared encodings stay as they are."""
+    cookie = "" if "utf" in encoding else "# coding: latin-1\r\n"
+    code = f"{cookie}import khop as k\r\nk.partition('é', 'parts', num_parts=2)\r\n"
+    file = tmp_path / "job.py"
+    file.write_bytes(code.encode(encoding))
+    assert main(["--write", str(file)]) == 0
+    assert file.read_bytes() == code.replace("partition(", "partition_graph(").encode(encoding)

@@ -2,9 +2,9 @@
 
 It reads files as Python's syntax trees. It changes keyword arguments in calls of classes and
 functions that a file imports from khop, also through `functools.partial`, and gives names to
-positional arguments that have to be named now. Names in dictionaries and other texts stay as they
-are. By default it prints the changes; `--write` makes them. `khop.renames` has the table. Imports
-no torch.
+positional arguments that have to be named now. Names in dictionaries, f-strings and other texts
+stay as they are. By default it prints the changes; `--write` makes them. `khop.renames` has the
+table. Imports no torch.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import io
 import sys
+import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from khop.renames import POSITIONAL, RENAMED
+from khop.renames import POSITIONAL, RENAMED, Renamed
 
 _PARTIAL = "functools.partial"
 
@@ -47,8 +49,13 @@ def renamed(source: str) -> str:
     """
     tree = ast.parse(source)
     names = dict(_imported(tree))
-    edits = [edit for node in ast.walk(tree) for edit in _edits(node, names)]
-    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    # Before Python 3.12 nodes in f-strings have positions of their own: they stay as they are.
+    texts = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    in_texts = {id(node) for text in texts for node in ast.walk(text)}
+    outside = [node for node in ast.walk(tree) if id(node) not in in_texts]
+    edits = [edit for node in outside for edit in _edits(node, names)]
+    # Lines of Python's: `str.splitlines` divides at form feeds and U+2028, too.
+    lines = [line.encode() for line in io.StringIO(source, newline="")]
     for edit in sorted(set(edits), reverse=True):
         line = lines[edit.line - 1]
         lines[edit.line - 1] = line[: edit.begin] + edit.text.encode() + line[edit.end :]
@@ -95,20 +102,33 @@ def _edits(node: ast.AST, names: dict[str, str]) -> Iterator[_Edit]:
         if keyword.arg in changed:
             assert keyword.arg is not None
             new, begin = changed[keyword.arg], keyword.col_offset
+            if new.every_value and not _has_new(keyword.value, new):
+                continue
             yield _Edit(keyword.lineno, begin, begin + len(keyword.arg.encode()), new.name)
-            value = keyword.value
-            if isinstance(value, ast.Constant) and value.value in list(new.values):
-                end = value.end_col_offset or 0
-                text = repr(new.values[value.value])
-                yield _Edit(value.lineno, value.col_offset, end, text)
+            yield from _value_edits(keyword.value, new)
     kept, order = POSITIONAL.get(owner, (0, ()))
     if owner == "DistLinkNeighborLoader" and len(given) == 3:  # of today, if it is no number
         order = order if isinstance(given[2], ast.Constant) else ()
-    if order and not any(isinstance(argument, ast.Starred) for argument in given):
+    starred = any(isinstance(argument, ast.Starred) for argument in given)
+    if len(given) <= len(order) and not starred:
         for name, argument in zip(order[kept:], given[kept:], strict=False):
-            new_name = changed[name].name if name in changed else name
-            begin = argument.col_offset
-            yield _Edit(argument.lineno, begin, begin, f"{new_name}=")
+            new, begin = changed.get(name, Renamed(name)), argument.col_offset
+            if new.every_value and not _has_new(argument, new):
+                new = Renamed(name)
+            yield _Edit(argument.lineno, begin, begin, f"{new.name}=")
+            yield from _value_edits(argument, new)
+
+
+def _has_new(value: ast.expr, new: Renamed) -> bool:
+    return isinstance(value, ast.Constant) and value.value in list(new.values)
+
+
+def _value_edits(value: ast.expr, new: Renamed) -> Iterator[_Edit]:
+    """Yield the change of a value that is called otherwise now."""
+    if isinstance(value, ast.Constant) and _has_new(value, new):
+        end, quoted = value.end_col_offset or 0, repr(new.values[value.value])
+        if value.end_lineno == value.lineno:
+            yield _Edit(value.lineno, value.col_offset, end, quoted.replace("'", '"'))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,7 +141,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for path in options.paths:
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             try:
-                before = file.read_text("utf-8")
+                content = file.read_bytes()
+                encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+                before = content.decode(encoding)
                 after = renamed(before)
             except (OSError, UnicodeDecodeError, SyntaxError) as error:
                 print(f"{file}: {error}", file=sys.stderr)
@@ -130,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if after == before:
                 continue
             if options.write:
-                file.write_text(after, "utf-8")
+                file.write_bytes(after.encode(encoding))
                 print(file)
             else:
                 both = before.splitlines(True), after.splitlines(True)

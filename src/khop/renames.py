@@ -24,10 +24,13 @@ class Renamed(NamedTuple):
     Attributes:
         name: its new name.
         values: {old value: new value}; values that are not listed stay as they are.
+        every_value: True if an old value never means the same under the new name: a program leaves
+            values alone that it cannot read.
     """
 
     name: str
     values: Mapping[Any, Any] = {}
+    every_value: bool = False
 
 
 _LOADERS = {
@@ -37,6 +40,10 @@ _LOADERS = {
 }
 
 _TIMEOUT = {"rpc_timeout": Renamed("timeout")}
+
+_PARTITIONERS = {
+    "edge_assign_strategy": Renamed("edge_dir", {"by_dst": "in", "by_src": "out"}, every_value=True)
+}
 
 RENAMED: Mapping[str, Mapping[str, Renamed]] = {
     **dict.fromkeys(
@@ -58,6 +65,14 @@ RENAMED: Mapping[str, Mapping[str, Renamed]] = {
         _TIMEOUT,
     ),
     "MpDistSamplingWorkerOptions": {**_TIMEOUT, "channel_size": Renamed("buffer_size")},
+    **dict.fromkeys(
+        (
+            *("PartitionerBase", "RandomPartitioner", "AssignedPartitioner", "StreamPartitioner"),
+            *("MetisPartitioner", "ClusterMetisPartitioner", "FrequencyPartitioner"),
+            *("from_data", "frequency_partition"),
+        ),
+        _PARTITIONERS,
+    ),
 }
 """{class or function of khop: {old name of an option: its new spelling}}."""
 
@@ -66,6 +81,13 @@ _REST = (
     *("batch_size", "shuffle", "drop_last", "with_edge", "with_weight", "edge_dir"),
     *("collect_features", "to_device", "random_seed", "worker_options"),
 )
+
+_GRAPH = ("output_dir", "num_parts", "num_nodes", "edge_index")
+_FEATURES = (
+    *("node_feat", "node_feat_dtype", "edge_feat", "edge_feat_dtype", "edge_weights"),
+    "edge_assign_strategy",
+)
+_IGNORED = ("chunk_size", "device")  # of GLT's alone, now: errors say so by name
 
 POSITIONAL: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "DistNeighborLoader": (3, ("data", "num_neighbors", "input_nodes", *_REST)),
@@ -78,6 +100,18 @@ POSITIONAL: Mapping[str, tuple[int, tuple[str, ...]]] = {
         ),
     ),
     "DistClusterLoader": (2, ("data", "clusters", "batch_size")),
+    **dict.fromkeys(
+        (
+            *("RandomPartitioner", "AssignedPartitioner", "StreamPartitioner"),
+            *("MetisPartitioner", "ClusterMetisPartitioner"),
+        ),
+        (4, (*_GRAPH, *_FEATURES, *_IGNORED)),
+    ),
+    "FrequencyPartitioner": (
+        5,
+        (*_GRAPH, "probs", *_FEATURES, "cache_memory_budget", "cache_ratio", *_IGNORED),
+    ),
+    "from_data": (3, ("data", "output_dir", "num_parts", "edge_assign_strategy")),
 }
 """{class: (number of arguments that may be positional, names of all that could be)}."""
 
@@ -96,11 +130,11 @@ def with_new_names(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for old, renamed in RENAMED.get(owner, {}).items():
         if old not in named:
             continue
-        value = named.pop(old)
+        before = value = named.pop(old)
         value = renamed.values.get(value, value) if type(value) in (bool, str) else value
         new = named.setdefault(renamed.name, value)
         if new is not value and new != value and value not in (None, True):
-            raise TypeError(f"{owner}: {renamed.name}={new!r} contradicts {old}={value!r}")
+            raise TypeError(f"{owner}: {renamed.name}={new!r} contradicts {old}={before!r}")
         warn_of_old_name(f"{owner}: {old}= is called {renamed.name}= now")
     return named
 

@@ -28,13 +28,15 @@ def folder_of(graph, tmp_path_factory):
         if key not in made:
             root = tmp_path_factory.mktemp("parts") / "-".join(map(str, key))
             if method == "random":
-                partitioner = RandomPartitioner.from_data(graph, root, num_parts, strategy)
+                partitioner = RandomPartitioner.from_data(
+                    graph, root, num_parts, edge_dir="in" if strategy == "by_dst" else "out"
+                )
             else:
                 partitioner = FrequencyPartitioner.from_data(
                     graph,
                     root,
                     num_parts,
-                    strategy,
+                    edge_dir="in" if strategy == "by_dst" else "out",
                     probs=jobs.make_probs(graph.num_nodes, num_parts),
                     cache_ratio=0.1,
                 )

@@ -81,7 +81,7 @@ def test_an_error_comes_in_its_turn(tmp_path, to_device):
     """
     graph = jobs.make_graph()
     del graph.y
-    RandomPartitioner.from_data(graph, tmp_path / "parts", 1, "by_dst").partition()
+    RandomPartitioner.from_data(graph, tmp_path / "parts", 1, edge_dir="in").partition()
     dataset = DistDataset().load(tmp_path / "parts", 0)
     dataset.node_labels = {NODE: torch.arange(graph.num_nodes - 1)}
     seeds = torch.tensor([490, 491, graph.num_nodes - 1])  # isolated ones

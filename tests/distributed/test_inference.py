@@ -243,7 +243,7 @@ def test_local_rows_are_mapped(tmp_path):
 def test_along_edges(tmp_path):
     """A homogeneous folder of out-neighbours gives what the reversed graph gives."""
     graph = inference_jobs.make_graph()
-    RandomPartitioner.from_data(graph, tmp_path / "parts", 2, "by_src").partition()
+    RandomPartitioner.from_data(graph, tmp_path / "parts", 2, edge_dir="out").partition()
     model = GraphSAGE(6, 8, num_layers=2, out_channels=3).eval()
     outputs = layerwise_inference(load(tmp_path / "parts", 2), model, tmp_path / "out")
     with torch.no_grad():
@@ -340,9 +340,9 @@ def test_heterogeneous_arguments(tmp_path):
     ):
         with pytest.raises(error, match=match):
             layerwise_inference(data, [layer], tmp_path / "out", overwrite=True)
-    RandomPartitioner.from_data(graph, tmp_path / "out-parts", 1, "by_src").partition()
+    RandomPartitioner.from_data(graph, tmp_path / "out-parts", 1, edge_dir="out").partition()
     data = DistDataset().load(tmp_path / "out-parts")
-    with pytest.raises(ValueError, match="edge_assign_strategy='by_dst'"):
+    with pytest.raises(ValueError, match="edge_dir='in'"):
         layerwise_inference(data, [lambda x, e: x], tmp_path / "out")
 
 

@@ -15,7 +15,7 @@ from khop.distributed import (
     InducedOptions,
     LoaderOptions,
 )
-from khop.distributed.loaders.loader_options import Option, options_of, resolved, takes_options
+from khop.options import Option, options_of, resolved, takes_options
 from support.cluster import twins
 
 POSITIONAL = {

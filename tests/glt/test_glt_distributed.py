@@ -73,7 +73,7 @@ def test_a_part_of_arrays_is_the_part_that_a_partitioner_writes(tmp_path):
         node_attrs={"y": torch.arange(NUM)},
         edge_feat=torch.arange(200).float().view(-1, 1),
         edge_weights=torch.arange(200).float() + 1,
-        edge_assign_strategy="by_src",
+        edge_dir="out",
         owners={"node": owners.numpy()},
     ).partition()
     whole = PartitionFolder(tmp_path / "whole")

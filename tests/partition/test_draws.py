@@ -19,8 +19,6 @@ from khop.storage.part import Part
 from khop.typing import EDGE, NODE
 from support.formats.forging import forge, set_in
 
-STRATEGIES = {"in": "by_dst", "out": "by_src"}
-
 
 def graph(time=None, weight=None, seed=0):
     """Papers cite papers, authors write papers, nobody 'reads'; times tie, weights are 0 at times.
@@ -89,7 +87,7 @@ def test_times_of_nodes(tmp_path, union, edge_dir, num_parts):
     data = graph("node", weight=True)
     options = {"time_attr": "time", "weight_attr": "w"}
     RandomPartitioner.from_data(
-        data, tmp_path / "f", num_parts, STRATEGIES[edge_dir], **options
+        data, tmp_path / "f", num_parts, edge_dir=edge_dir, **options
     ).partition()
     assert verify_folder(tmp_path / "f") == []
     folder = PartitionFolder(tmp_path / "f")
@@ -117,7 +115,7 @@ def test_times_of_edges(tmp_path, union, edge_dir):
     """Floats, on citations only: the others have no constraint."""
     data = graph("edge")
     RandomPartitioner.from_data(
-        data, tmp_path / "f", 3, STRATEGIES[edge_dir], time_attr="time"
+        data, tmp_path / "f", 3, edge_dir=edge_dir, time_attr="time"
     ).partition()
     assert verify_folder(tmp_path / "f") == []
     folder = PartitionFolder(tmp_path / "f")

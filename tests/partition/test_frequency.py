@@ -204,7 +204,7 @@ def test_bounds_of_each_type(tmp_path):
         two_types(root, cache_memory_budget={"a": "lots"})
 
 
-def test_glt_keywords(tmp_path):
+def test_arrays_and_features(tmp_path):
     probs = [torch.tensor([1.0, 1, 0, 0]), torch.tensor([0.0, 0, 1, 1])]
     FrequencyPartitioner(
         output_dir=tmp_path / "f",
@@ -216,10 +216,9 @@ def test_glt_keywords(tmp_path):
         node_feat_dtype=torch.float32,
         edge_feat=None,
         edge_weights=None,
-        edge_assign_strategy="by_src",
+        edge_dir="out",
         cache_memory_budget=10**9,
         cache_ratio=0.5,
-        chunk_size=2,
     ).partition()
     method = json.loads((tmp_path / "f" / "meta.json").read_text())["method"]
     assert method == {

@@ -39,7 +39,9 @@ def test_they_stand_beside_the_new_ids(tmp_path, num_parts, strategy, time_attr)
     """Whatever the order of rows: each edge's is that of its neighbour."""
     root, data = tmp_path / "f", graph()
     options = {"time_attr": time_attr, "neighbor_ids": True}
-    RandomPartitioner.from_data(data, root, num_parts, strategy, **options).partition()
+    RandomPartitioner.from_data(
+        data, root, num_parts, edge_dir="in" if strategy == "by_dst" else "out", **options
+    ).partition()
     assert verify_folder(root) == []
     folder = PartitionFolder(root)
     assert folder.meta.knows_neighbors

@@ -46,7 +46,7 @@ def test_the_same_cut_writes_the_same_bytes(tmp_path, make_data):
     ("options", "message"),
     [
         ({"num_parts": 0}, "num_parts must be at least 1"),
-        ({"edge_assign_strategy": "by_edge"}, "'by_dst' or 'by_src'"),
+        ({"edge_dir": "by_edge"}, "edge_dir must be 'in' or 'out'"),
     ],
 )
 def test_bad_options(make_data, options, message):
@@ -136,8 +136,7 @@ def test_glt_keywords_of_the_random_partitioner(tmp_path, union):
         edge_feat=torch.arange(4),
         edge_feat_dtype=torch.int32,
         edge_weights=torch.rand(4),
-        edge_assign_strategy="by_src",
-        chunk_size=1,
+        edge_dir="out",
     ).partition()
     folder = PartitionFolder(tmp_path / "f")
     assert folder.meta.edge_dir == "out"
@@ -156,13 +155,12 @@ def test_glt_positional_arguments_and_dictionaries(tmp_path, union):
         2,
         nodes,
         {edge_type: torch.tensor([[0, 1, 2], [0, 1, 0]])},
-        {"u": torch.eye(3), "v": torch.eye(2)},
-        torch.float64,
-        {edge_type: torch.arange(3.0)},
-        torch.float32,
-        None,
-        "by_dst",
-        10000,
+        node_feat={"u": torch.eye(3), "v": torch.eye(2)},
+        node_feat_dtype=torch.float64,
+        edge_feat={edge_type: torch.arange(3.0)},
+        edge_feat_dtype=torch.float32,
+        edge_weights=None,
+        edge_dir="in",
     ).partition()
     read = union(tmp_path / "f")
     assert read.node_attrs["v", "x"].tolist() == [[1, 0], [0, 1]]

@@ -29,7 +29,9 @@ DTYPES = [
 
 
 def write(data, root, num_parts, strategy="by_dst", **options):
-    RandomPartitioner.from_data(data, root, num_parts, strategy, **options).partition()
+    RandomPartitioner.from_data(
+        data, root, num_parts, edge_dir="in" if strategy == "by_dst" else "out", **options
+    ).partition()
     assert verify_folder(root) == []
     return PartitionFolder(root)
 

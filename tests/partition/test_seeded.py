@@ -62,15 +62,15 @@ def test_seeds_follow_their_cluster_as_far_as_shares_are_even():
     assert np.mean(parts == group[seeds]) >= 0.6
 
 
-@pytest.mark.parametrize("strategy", ["by_dst", "by_src"])
-def test_parts_hold_even_shares_of_nodes_and_seeds(tmp_path, strategy, union):
+@pytest.mark.parametrize("edge_dir", ["in", "out"])
+def test_parts_hold_even_shares_of_nodes_and_seeds(tmp_path, edge_dir, union):
     data, _ = communities_graph()
-    frequency_partition(data, tmp_path / "f", 4, [5, 5], edge_assign_strategy=strategy)
+    frequency_partition(data, tmp_path / "f", 4, [5, 5], edge_dir=edge_dir)
     assert verify_folder(tmp_path / "f") == []
     summary = FolderSummary.of(PartitionFolder(tmp_path / "f"))
     assert max(summary.nodes) - min(summary.nodes) <= 1
     assert max(summary.train_seeds) - min(summary.train_seeds) <= 1
-    assert summary.edge_dir == ("in" if strategy == "by_dst" else "out")
+    assert summary.edge_dir == edge_dir
     edges = union(tmp_path / "f").edges[("node", "to", "node")]
     assert np.array_equal(edges, data.edge_index)
 
@@ -90,18 +90,18 @@ def test_hotness_follows_the_direction_of_the_folder(tmp_path):
     edges = torch.stack([torch.arange(1, 21), torch.zeros(20, dtype=torch.long)])
     data = Data(edge_index=edges, num_nodes=21)
     expected = {}
-    for strategy in ("by_dst", "by_src"):
+    for edge_dir in ("in", "out"):
         meta = frequency_partition(
             data,
-            tmp_path / strategy,
+            tmp_path / edge_dir,
             1,
             [-1],
             seeds=[0],
-            edge_assign_strategy=strategy,
+            edge_dir=edge_dir,
             cache_ratio=1,
         )
-        expected[strategy] = meta.method
-    assert expected["by_dst"]["num_seeds"] == 1
+        expected[edge_dir] = meta.method
+    assert expected["in"]["num_seeds"] == 1
     two = {
         s: frequency_partition(
             data,
@@ -109,15 +109,15 @@ def test_hotness_follows_the_direction_of_the_folder(tmp_path):
             2,
             [-1],
             seeds=[0],
-            edge_assign_strategy=s,
+            edge_dir=s,
             cache_ratio=1,
             overwrite=True,
         )
-        for s in ("by_dst", "by_src")
+        for s in ("in", "out")
     }
     cached = {s: max(m.node_types[0].cached) for s, m in two.items()}
-    assert cached["by_dst"] >= 10  # what the other part owns of the star
-    assert cached["by_src"] == 0
+    assert cached["in"] >= 10  # what the other part owns of the star
+    assert cached["out"] == 0
 
 
 def test_seeds_default_to_the_training_nodes_or_all(tmp_path):

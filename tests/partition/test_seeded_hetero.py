@@ -39,12 +39,10 @@ def research_groups(num_groups=4, seed=0):
     return data, group
 
 
-@pytest.mark.parametrize("strategy", ["by_dst", "by_src"])
-def test_every_type_is_balanced_and_close_to_its_seeds(tmp_path, union, strategy):
+@pytest.mark.parametrize("edge_dir", ["in", "out"])
+def test_every_type_is_balanced_and_close_to_its_seeds(tmp_path, union, edge_dir):
     data, _ = research_groups()
-    meta = frequency_partition(
-        data, tmp_path / "f", 4, [4, 4], batch_size=8, edge_assign_strategy=strategy
-    )
+    meta = frequency_partition(data, tmp_path / "f", 4, [4, 4], batch_size=8, edge_dir=edge_dir)
     assert verify_folder(tmp_path / "f") == []
     folder = PartitionFolder(tmp_path / "f")
     for node_type in meta.node_types:

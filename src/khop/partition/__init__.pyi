@@ -17,9 +17,13 @@ from khop.partition.methods.metis import (
     MetisPartitioner as MetisPartitioner,
 )
 from khop.partition.methods.random import RandomPartitioner as RandomPartitioner
-from khop.partition.methods.seeded import frequency_partition as frequency_partition
+from khop.partition.methods.seeded import (
+    FrequencyOptions as FrequencyOptions,
+    frequency_partition as frequency_partition,
+)
 from khop.partition.methods.stream import StreamPartitioner as StreamPartitioner
 from khop.partition.methods.structure import StructuralPartitioner as StructuralPartitioner
+from khop.partition.options import PartitionOptions as PartitionOptions
 from khop.partition.out_of_core.plan import Plan as Plan, PlannedType as PlannedType
 from khop.partition.recut import (
     make_repartitioner as make_repartitioner,

@@ -7,15 +7,18 @@ other parts a part keeps copies of (`cached_nodes`). Everything else is done her
 from __future__ import annotations
 
 import abc
+import inspect
 import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 
 from khop.data.arrays import checksum, storage_dtype, to_array
+from khop.options import refuse_unknown, split_options, takes_options
 from khop.partition.draws import DrawAttrs
+from khop.partition.options import PartitionOptions
 from khop.partition.out_of_core.effort import Effort, open_workspace
 from khop.partition.out_of_core.plan import Plan
 from khop.partition.out_of_core.resources import Resources
@@ -38,11 +41,10 @@ from khop.typing import (
     Progress,
 )
 
-_DIRECTIONS: dict[str, EdgeDir] = {"by_dst": "in", "by_src": "out"}
-
 Self = TypeVar("Self", bound="PartitionerBase")
 
 
+@takes_options(PartitionOptions, further=True)
 class PartitionerBase(abc.ABC):
     """Base of all partitioners; subclasses implement `assign_nodes`.
 
@@ -64,41 +66,9 @@ class PartitionerBase(abc.ABC):
         edge_feat_dtype: dtype to store them in. If None, their own.
         edge_weights: [num_edges] weights, stored as 'edge_weight', or {edge type: weights}; they
             are the `weight_attr` unless another one is named.
-        edge_assign_strategy: 'by_dst' (default; neighbours are drawn against the edges' direction,
-            as PyG does) or 'by_src' (along it).
-        chunk_size: ignored; GraphLearn-for-PyTorch has it. Memory is bounded without it.
-        device: ignored.
         node_attrs: further node attributes, name -> array or {node type: array}: labels, masks.
         edge_attrs: further edge attributes.
-        time_attr: name of the attribute of nodes, or of edges, that holds times, integers or
-            floats, for temporal sampling: rows are sorted by it. If nodes have times, the
-            neighbour's counts. Types that lack the attribute have no constraint.
-        weight_attr: name of the edge attribute that holds the weights of weighted draws.
-        neighbor_ids: also write original ids of neighbours, 4 or 8 bytes an edge, which methods
-            need that key draws by neighbours (`khop.sampler.Labor`).
-        edge_ids: write original ids of edges, 4 or 8 bytes an edge. If False, batches number edges
-            as the folder does (`e_id`), and positions in the edge list are not kept.
-        order: order of rows within a part: 'original' (of ids), 'degree', 'hotness' or 'cluster';
-            see `khop.partition.writing.order`. Batches do not depend on it.
-        cluster_ids: keep a cluster of each node as attribute 'cluster': about how many clusters, or
-            True for those that `ClusterMetisPartitioner` makes. If 0, none.
-        seed: of random choices.
-        overwrite: replace a folder that exists.
-        progress: called as progress(what, done, total) while writing.
-        memory: bytes, or '8GB', that may be used: edges go through files, and a run that was
-            ended goes on if it is started again. If None, edges are kept in memory. The folder
-            does not depend on it.
-        tmp: folder of these files. If None, that of `output_dir`.
-        jobs: threads. If None, one for each core, at most 8. The folder does not depend on it.
-        clean: first remove what ended runs for the same `output_dir` left.
-        on_plan: called with the `Plan` of what it will take, before anything is written, if
-            `memory` is given.
-        on: 'ray:HOST:PORT', or 'ray' for the address in RAY_ADDRESS or a session of the user's own:
-            the machines of a Ray cluster cut and write, once this one has assigned nodes.
-            `memory` is then what a task takes for edges (default: 1 GB), `jobs` how many run at a
-            time (default: one for each CPU); input and `output_dir` lie on storage that all share.
-            The folder does not depend on it. If None, this machine alone.
-        **options: options of the subclass; see its `_configure`.
+        **options: `PartitionOptions`, and those of the subclass; see its `_configure`.
 
     Raises:
         ValueError, TypeError: the arguments do not fit one another; the message names them.
@@ -121,35 +91,16 @@ class PartitionerBase(abc.ABC):
         num_parts: int,
         num_nodes: int | Mapping[NodeType, int],
         edge_index: ArrayLike | Mapping[EdgeType, ArrayLike],
+        *,
         node_feat: Any = None,
         node_feat_dtype: Any = None,
         edge_feat: Any = None,
         edge_feat_dtype: Any = None,
         edge_weights: Any = None,
-        edge_assign_strategy: str = "by_dst",
-        chunk_size: int = 10000,
-        device: Any = None,
-        *,
         node_attrs: Mapping[str, Any] | None = None,
         edge_attrs: Mapping[str, Any] | None = None,
-        time_attr: str | None = None,
-        weight_attr: str | None = None,
-        neighbor_ids: bool = False,
-        edge_ids: bool = True,
-        order: str = "original",
-        cluster_ids: int | bool = 0,
-        seed: int = 0,
-        overwrite: bool = False,
-        progress: Progress | None = None,
-        memory: int | str | None = None,
-        tmp: str | os.PathLike[str] | None = None,
-        jobs: int | None = None,
-        clean: bool = False,
-        on_plan: Callable[[Plan], None] | None = None,
-        on: str | None = None,
         **options: Any,
     ) -> None:
-        del chunk_size, device
         nodes = dict(node_attrs or {})
         edges = dict(edge_attrs or {})
         if node_feat is not None:
@@ -158,37 +109,17 @@ class PartitionerBase(abc.ABC):
             edges["edge_attr"] = _cast(edge_feat, edge_feat_dtype)
         if edge_weights is not None:
             edges["edge_weight"] = edge_weights
-            weight_attr = weight_attr or "edge_weight"
+            options["weight_attr"] = options.get("weight_attr") or "edge_weight"
         source = GraphSource.from_arrays(num_nodes, edge_index, nodes, edges)
-        self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
-        self.effort = Effort.of(memory, tmp, jobs, clean, on_plan, on)
-        self.draws = DrawAttrs.of(source, time_attr, weight_attr)
-        self._set_up(neighbor_ids, edge_ids, order, cluster_ids)
-        self._configure(**options)
+        self._set_up(source, output_dir, num_parts, options)
 
     @classmethod
+    @takes_options(PartitionOptions, further=True)
     def from_data(
         cls: type[Self],
         data: Any,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        edge_assign_strategy: str = "by_dst",
-        *,
-        time_attr: str | None = None,
-        weight_attr: str | None = None,
-        neighbor_ids: bool = False,
-        edge_ids: bool = True,
-        order: str = "original",
-        cluster_ids: int | bool = 0,
-        seed: int = 0,
-        overwrite: bool = False,
-        progress: Progress | None = None,
-        memory: int | str | None = None,
-        tmp: str | os.PathLike[str] | None = None,
-        jobs: int | None = None,
-        clean: bool = False,
-        on_plan: Callable[[Plan], None] | None = None,
-        on: str | None = None,
         **options: Any,
     ) -> Self:
         """Create a partitioner of a PyG `Data` or `HeteroData`, or a `GraphSource`.
@@ -198,68 +129,50 @@ class PartitionerBase(abc.ABC):
                 `GraphSource.left_out` for others.
             output_dir: the partition folder to write.
             num_parts: number of parts.
-            edge_assign_strategy: 'by_dst' or 'by_src'.
-            time_attr: name of the attribute that holds times; see the class.
-            weight_attr: name of the edge attribute that holds weights.
-            neighbor_ids: also write original ids of neighbours; see the class.
-            edge_ids: write original ids of edges; see the class.
-            order: order of rows within a part; see the class.
-            cluster_ids: keep clusters as a node attribute; see the class.
-            seed: of random choices.
-            overwrite: replace a folder that exists.
-            progress: called as progress(what, done, total).
-            memory: bytes that may be used; this and the next four: see the class.
-            tmp: folder of stage files.
-            jobs: threads.
-            clean: remove what ended runs left.
-            on_plan: called with the plan.
-            on: engine whose machines do the work; see the class.
-            **options: options of the subclass, such as `probs`; see its `_configure`.
+            **options: those of the subclass, such as `probs`; see its `_configure`.
         """
         self = cls.__new__(cls)
         source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
-        self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
-        self.effort = Effort.of(memory, tmp, jobs, clean, on_plan, on)
-        self.draws = DrawAttrs.of(source, time_attr, weight_attr)
-        self._set_up(neighbor_ids, edge_ids, order, cluster_ids)
-        self._configure(**options)
+        self._set_up(source, output_dir, num_parts, options)
         return self
 
-    def _init(
+    def _set_up(
         self,
         source: GraphSource,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        edge_assign_strategy: str,
-        seed: int,
-        overwrite: bool,
-        progress: Progress | None,
+        options: Mapping[str, Any],
     ) -> None:
+        """Check and keep all arguments; both constructors call it once the graph is known."""
+        chosen, own = split_options(PartitionOptions, self, options)
+        further = inspect.signature(self._configure).parameters
+        if not any(p.kind is p.VAR_KEYWORD for p in further.values()):
+            refuse_unknown(type(self).__name__, own, [*further, *chosen])
         if num_parts < 1:
             raise ValueError(f"num_parts must be at least 1 (got {num_parts})")
-        if edge_assign_strategy not in _DIRECTIONS:
-            raise ValueError(
-                f"edge_assign_strategy must be 'by_dst' or 'by_src' (got '{edge_assign_strategy}')"
-            )
-        if not 0 <= operator.index(seed) < 2**64:
-            raise ValueError(f"seed must lie in [0, 2^64) (got {seed})")
+        if chosen["edge_dir"] not in ("in", "out"):
+            raise ValueError(f"edge_dir must be 'in' or 'out' (got {chosen['edge_dir']!r})")
+        if not 0 <= operator.index(chosen["seed"]) < 2**64:
+            raise ValueError(f"seed must lie in [0, 2^64) (got {chosen['seed']})")
         self.source = source
         self.output_dir = output_dir
         self.num_parts = num_parts
-        self.edge_dir: EdgeDir = _DIRECTIONS[edge_assign_strategy]
-        self.seed = seed
-        self.overwrite = overwrite
-        self.progress = progress or (lambda what, done, total: None)
+        self.edge_dir: EdgeDir = chosen["edge_dir"]
+        self.seed: int = chosen["seed"]
+        self.overwrite: bool = chosen["overwrite"]
+        self.progress: Progress = chosen["progress"] or (lambda what, done, total: None)
         self.numbering: dict[NodeType, Numbering] = {}
         self._workspace: Workspace | None = None
-
-    def _set_up(
-        self, neighbor_ids: bool, edge_ids: bool, order: str, cluster_ids: int | bool
-    ) -> None:
-        check_order(order)
-        check_cluster_ids(cluster_ids, self.source, type(self).__name__, self.makes_clusters)
-        self.neighbor_ids, self.edge_ids = neighbor_ids, edge_ids
-        self.order, self.cluster_ids = order, cluster_ids
+        names = ("memory", "tmp", "jobs", "clean", "on_plan", "on")
+        self.effort = Effort.of(**{name: chosen[name] for name in names})
+        self.draws = DrawAttrs.of(source, chosen["time_attr"], chosen["weight_attr"])
+        self.neighbor_ids: bool = chosen["neighbor_ids"]
+        self.edge_ids: bool = chosen["edge_ids"]
+        self.order: str = chosen["order"]
+        self.cluster_ids: int | bool = chosen["cluster_ids"]
+        check_order(self.order)
+        check_cluster_ids(self.cluster_ids, source, type(self).__name__, self.makes_clusters)
+        self._configure(**own)
 
     def _configure(self) -> None:  # noqa: B027
         """Take the options of a subclass; both constructors call it once the graph is known."""

@@ -8,12 +8,13 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from khop.options import options_of as declared_options
 from khop.partition.base import PartitionerBase
 from khop.partition.methods.assigned import AssignedPartitioner
 from khop.partition.methods.frequency import FrequencyPartitioner
 from khop.partition.methods.metis import ClusterMetisPartitioner, MetisPartitioner
 from khop.partition.methods.random import RandomPartitioner
-from khop.partition.methods.seeded import frequency_partitioner
+from khop.partition.methods.seeded import FrequencyGroup, frequency_partitioner
 from khop.partition.methods.stream import StreamPartitioner
 from khop.partition.methods.structure import StructuralPartitioner
 from khop.partition.source import GraphSource, check_masks
@@ -43,11 +44,7 @@ PARTITIONERS: Registry[type[PartitionerBase]] = Registry(
 # Options that have a meaning with method 'frequency' alone, and its defaults.
 FREQUENCY_OPTIONS: dict[str, Any] = {
     "num_neighbors": (15, 10, 5),
-    "batch_size": 1024,
-    "seeds": None,
-    "cache_ratio": None,
-    "cache_memory_budget": None,
-    "base": None,
+    **{name: option.default for name, option in declared_options(FrequencyGroup).items()},
 }
 
 
@@ -78,8 +75,7 @@ def partition_graph(
             class, by 'package:Class', or by the name that an installed package gives it (group
             `khop.partitioners`).
         edge_dir: neighbours are drawn against the edges ('in', as PyG does) or along them ('out').
-        **options: `time_attr`, `weight_attr`, `neighbor_ids`, `edge_ids`, `seed`, `overwrite`,
-            `progress`: see `PartitionerBase`; and those of the method.
+        **options: `PartitionOptions`, and those of the method.
 
     Returns:
         The summary of the folder; notebooks show it as a table. Its `left_out` names attributes
@@ -132,7 +128,7 @@ def make_partitioner(
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
     check_masks(source)
     check_num_parts(num_parts, sum(node.count for node in source.nodes.values()))
-    options["edge_assign_strategy"] = "by_dst" if edge_dir == "in" else "by_src"
+    options["edge_dir"] = edge_dir
     return of_method(source, output_dir, num_parts, method, options)
 
 
@@ -195,7 +191,7 @@ def _check_options(method: Any, options: dict[str, Any]) -> None:
 def _keywords(function: Callable[..., Any]) -> set[str]:
     """Return the options of `from_data`, or of a `_configure`, that a caller may name."""
     parameters = inspect.signature(function).parameters.values()
-    given = {"self", "data", "output_dir", "num_parts", "edge_assign_strategy"}
+    given = {"self", "data", "output_dir", "num_parts", "edge_dir"}
     return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - given
 
 

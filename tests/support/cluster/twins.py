@@ -195,7 +195,9 @@ ATTRS = {
 def partitioned(data, root, num_parts, kind="plain", strategy="by_dst", order="original"):
     """Partitions a graph; returns the folder."""
     options = {**ATTRS[kind], "order": order}
-    RandomPartitioner.from_data(data, root, num_parts, strategy, **options).partition()
+    RandomPartitioner.from_data(
+        data, root, num_parts, edge_dir="in" if strategy == "by_dst" else "out", **options
+    ).partition()
     return root
 
 

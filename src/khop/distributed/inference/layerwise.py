@@ -158,7 +158,7 @@ def _check_arguments(data: Any, batch_size: Any, max_edges: Any) -> None:
         raise ValueError(
             f"'{data.opened.root}' was partitioned for out-neighbours, but messages of a "
             "heterogeneous graph flow along its edges: partition again with "
-            "edge_assign_strategy='by_dst' (--edge-dir in)"
+            "edge_dir='in' (--edge-dir in)"
         )
 
 

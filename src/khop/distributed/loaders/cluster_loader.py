@@ -11,12 +11,13 @@ from khop.data.arrays import check_range, to_int64
 from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.loaders.collate import Tensors
-from khop.distributed.loaders.loader_options import InducedOptions, resolved, takes_options
+from khop.distributed.loaders.loader_options import InducedOptions
 from khop.distributed.loaders.neighbor_loader import DistNeighborLoader
 from khop.distributed.loaders.sampling_options import check_data
 from khop.distributed.loaders.split import distribute
 from khop.loader.inputs import as_tensor
 from khop.loader.iteration.resume import EpochProgress
+from khop.options import resolved, takes_options
 from khop.partition.writing.cluster_ids import CLUSTER
 from khop.sampler.plan import EpochPlan
 from khop.storage.book import RangeBook

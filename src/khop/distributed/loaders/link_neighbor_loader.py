@@ -11,7 +11,7 @@ import torch
 from khop.distributed.dataset import DistDataset
 from khop.distributed.loaders.base import DistLoader
 from khop.distributed.loaders.collate import Tensors
-from khop.distributed.loaders.loader_options import LoaderOptions, resolved, takes_options
+from khop.distributed.loaders.loader_options import LoaderOptions
 from khop.distributed.loaders.sampling_options import (
     check_data,
     collect_spec,
@@ -24,6 +24,7 @@ from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.loader.arguments import checked_negatives
 from khop.loader.batches.collate import annotate_links
 from khop.loader.inputs import checked_labels, checked_times
+from khop.options import resolved, takes_options
 from khop.sampler.drawing.link import link_of_tree
 from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.pyg.links import LinkOptions, binary_labels, link_spec, repeat_rows

@@ -1,29 +1,16 @@
 """Options of the distributed loaders: the one table of names, types, defaults and descriptions.
 
-An option is declared here and nowhere else. `takes_options` puts it into a loader's signature and
-documentation, `resolved` checks names and fills in defaults. Runs in trainers.
+An option is declared here and nowhere else; `khop.options` makes signatures, documentation and
+checks of it. Runs in trainers.
 """
 
 from __future__ import annotations
 
-import difflib
-import inspect
-import textwrap
-from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar, get_args, get_type_hints
+from collections.abc import Callable
+from typing import Annotated, Any, TypedDict
 
 from khop.distributed.options import WorkerOptions
-from khop.renames import RENAMED, with_new_names
-
-_C = TypeVar("_C", bound=type)
-
-
-class Option(NamedTuple):
-    """An option's default and its description, for signatures and documentation."""
-
-    default: Any
-    doc: str
+from khop.options import Option
 
 
 class SamplingGroup(TypedDict, total=False):
@@ -185,73 +172,3 @@ class LoaderOptions(SamplingGroup, DeliveryGroup, ResourceGroup, total=False):
         >>> len(DistNeighborLoader(dataset, [2], **options))
         2
     """
-
-
-class Declared(NamedTuple):
-    """A declared option: its type, default and description."""
-
-    annotation: Any
-    default: Any
-    doc: str
-
-
-@cache
-def options_of(kind: Any) -> dict[str, Declared]:
-    """Return the options of a class of keyword arguments, by name, in the order declared."""
-    found = {}
-    for name, annotated in get_type_hints(kind, include_extras=True).items():
-        annotation, option = get_args(annotated)
-        found[name] = Declared(annotation, option.default, option.doc)
-    return found
-
-
-def resolved(kind: Any, loader: Any, given: Mapping[str, Any]) -> Any:
-    """Return all options of a loader: those given, and defaults of the others.
-
-    Args:
-        kind: the loader's class of keyword arguments.
-        loader: the loader.
-        given: the keyword arguments.
-
-    Raises:
-        TypeError: an option that is not known; the message suggests one.
-    """
-    # A user's subclass has the options of khop's class.
-    owner = next(c.__name__ for c in type(loader).__mro__ if c.__name__ in RENAMED)
-    known, named = options_of(kind), with_new_names(owner, given)
-    for name in named:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f": did you mean '{close[0]}'?" if close else f"; it has {', '.join(known)}"
-            raise TypeError(f"{owner} has no option '{name}'{hint}")
-    return {name: named.get(name, option.default) for name, option in known.items()}
-
-
-def takes_options(kind: Any) -> Callable[[_C], _C]:
-    """Return a decorator for a loader's class whose `__init__` has `**options` of this kind.
-
-    Its signature and its documentation get an entry for each option, so that `help` has them all.
-    """
-
-    def decorate(cls: _C) -> _C:
-        init: Any = cls.__init__  # type: ignore[misc]
-        signature, options = inspect.signature(init), options_of(kind)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        of_options = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=o.default,
-                              annotation=o.annotation)
-            for name, o in options.items() if name not in signature.parameters
-        ]  # fmt: skip
-        init.__signature__ = signature.replace(parameters=[*own, *of_options])
-        entries = [
-            textwrap.fill(
-                f"{name}: {option.doc}", 100, initial_indent=" " * 8, subsequent_indent=" " * 12
-            )
-            for name, option in options.items()
-        ]
-        head, marker, tail = (cls.__doc__ or "").partition("        **options: ")
-        if marker:
-            cls.__doc__ = head + "\n".join(entries) + "\n" + tail.partition("\n")[2]
-        return cls
-
-    return decorate

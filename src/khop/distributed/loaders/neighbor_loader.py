@@ -14,7 +14,7 @@ import torch
 from khop.distributed.dataset import DistDataset
 from khop.distributed.loaders.base import DistLoader
 from khop.distributed.loaders.collate import Tensors, add_to
-from khop.distributed.loaders.loader_options import LoaderOptions, resolved, takes_options
+from khop.distributed.loaders.loader_options import LoaderOptions
 from khop.distributed.loaders.sampling_options import (
     check_data,
     collect_spec,
@@ -25,6 +25,7 @@ from khop.distributed.loaders.split import shares_of_nodes
 from khop.distributed.loaders.trainer_inputs import node_input
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.loader.inputs import checked_times
+from khop.options import resolved, takes_options
 from khop.sampler.seed_times import check_times, seed_times
 from khop.typing import Int64Array
 

@@ -110,11 +110,10 @@ def check_data(data: Any, edge_dir: str | None, options: WorkerOptions | None) -
         raise ValueError(f"edge_dir must be 'in' or 'out' (got '{edge_dir}')")
     meta = graph.meta
     if edge_dir is not None and edge_dir != meta.edge_dir:
-        strategy = "by_dst" if edge_dir == "in" else "by_src"
         raise ValueError(
             f"edge_dir='{edge_dir}', but {graph.where} was partitioned for "
             f"'{meta.edge_dir}': a loader would silently miss neighbours. Partition again with "
-            f"edge_assign_strategy='{strategy}' (--edge-dir {edge_dir}), or leave edge_dir out"
+            f"edge_dir='{edge_dir}' (--edge-dir {edge_dir}), or leave it out here"
         )
     return graph
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +12,47 @@ from khop.partition import base
 from khop.partition.methods import frequency, random
 from khop.storage.folder import FolderMeta
 
+_GRAPH = ("output_dir", "num_parts", "num_nodes", "edge_index")
+_FEATURES = (
+    *("node_feat", "node_feat_dtype", "edge_feat", "edge_feat_dtype", "edge_weights"),
+    "edge_assign_strategy",
+)
 _GLT = {
     "edge_assign_strategy": "by_src",
     "node_feat_dtype": torch.float32,
     "edge_feat_dtype": torch.float32,
 }
+_DIRECTIONS = {"by_src": "out", "by_dst": "in"}
 
 
 class _Defaults:
-    """GLT's defaults: neighbours along the edges, and features in float32.
+    """GLT's order and defaults: neighbours along the edges, and features in float32.
 
-    An empty folder at `output_dir` is taken; scripts for GLT make it beforehand.
+    An empty folder at `output_dir` is taken; scripts for GLT make it beforehand. `chunk_size` and
+    `device` are accepted, not needed.
     """
 
+    _order: tuple[str, ...] = (*_GRAPH, *_FEATURES, "chunk_size", "device")
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        given = inspect.signature(super().__init__).bind(*args, **kwargs)
-        for name, value in _GLT.items():
-            if name not in given.arguments:
-                kwargs[name] = value
-        with contextlib.suppress(OSError):  # it is not there, or not empty
-            Path(given.arguments["output_dir"]).rmdir()
-        super().__init__(*args, **kwargs)
+        name = type(self).__name__
+        if len(args) > len(self._order):
+            raise TypeError(f"{name} takes {len(self._order)} arguments (got {len(args)})")
+        positional = dict(zip(self._order, args, strict=False))
+        for repeated in positional.keys() & kwargs:
+            raise TypeError(f"{name} got '{repeated}' twice")
+        given = {**_GLT, **positional, **kwargs}
+        for ignored in ("chunk_size", "device"):
+            given.pop(ignored, None)
+        strategy = given.pop("edge_assign_strategy")
+        if strategy not in _DIRECTIONS:
+            raise ValueError(
+                f"edge_assign_strategy must be 'by_src' or 'by_dst' (got {strategy!r})"
+            )
+        given.setdefault("edge_dir", _DIRECTIONS[strategy])
+        with contextlib.suppress(KeyError, OSError):  # it is not there, or not empty
+            Path(given["output_dir"]).rmdir()
+        super().__init__(**given)
 
     def partition(self, with_feature: bool = True, graph_caching: bool = False) -> FolderMeta:
         """Cut the graph and write the folder.
@@ -63,3 +82,8 @@ class RandomPartitioner(_Defaults, random.RandomPartitioner):
 
 class FrequencyPartitioner(_Defaults, frequency.FrequencyPartitioner):
     """Partitioner by how likely each part's batches touch a node; see `khop.partition`."""
+
+    _order = (
+        *(*_GRAPH, "probs", *_FEATURES),
+        *("cache_memory_budget", "cache_ratio", "chunk_size", "device"),
+    )

@@ -43,7 +43,7 @@ class FrequencyPartitioner(PartitionerBase):
         cache_ratio: share of the nodes of each type that a part may keep copies of, or {node type:
             share}. If None, no copies unless `cache_memory_budget` is given. Nodes that are never
             touched are not copied, nor are those of a type that such a dictionary lacks.
-        *args, **kwargs: see `PartitionerBase`.
+        **options: see `PartitionerBase`.
 
     Raises:
         TypeError, ValueError: probabilities that are negative, not finite, or not one for each part
@@ -63,36 +63,9 @@ class FrequencyPartitioner(PartitionerBase):
         num_nodes: int | Mapping[NodeType, int],
         edge_index: Any,
         probs: Sequence[ArrayLike | Mapping[NodeType, ArrayLike]],
-        node_feat: Any = None,
-        node_feat_dtype: Any = None,
-        edge_feat: Any = None,
-        edge_feat_dtype: Any = None,
-        edge_weights: Any = None,
-        edge_assign_strategy: str = "by_dst",
-        cache_memory_budget: int | str | Mapping[NodeType, int | str] | None = None,
-        cache_ratio: float | Mapping[NodeType, float] | None = None,
-        chunk_size: int = 10000,
-        device: Any = None,
-        **kwargs: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            output_dir,
-            num_parts,
-            num_nodes,
-            edge_index,
-            node_feat,
-            node_feat_dtype,
-            edge_feat,
-            edge_feat_dtype,
-            edge_weights,
-            edge_assign_strategy,
-            chunk_size,
-            device,
-            probs=probs,
-            cache_memory_budget=cache_memory_budget,
-            cache_ratio=cache_ratio,
-            **kwargs,
-        )
+        super().__init__(output_dir, num_parts, num_nodes, edge_index, probs=probs, **options)
 
     def _configure(
         self,

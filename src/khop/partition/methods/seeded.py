@@ -8,18 +8,19 @@ For the split, the nodes of all types count as nodes of one graph; all else is d
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import numpy as np
 
 from khop import codec
+from khop.options import Option, resolved, takes_options
 from khop.partition.batches import seeds_of, typed_rows
 from khop.partition.methods.balance import Scores, assign_balanced, even_sizes
 from khop.partition.methods.frequency import FrequencyPartitioner
 from khop.partition.methods.seeds import communities, split_seeds
 from khop.partition.methods.structure import StructuralPartitioner
-from khop.partition.out_of_core.plan import Plan
+from khop.partition.options import PartitionOptions
 from khop.partition.out_of_core.resources import Resources
 from khop.partition.out_of_core.workspace import Workspace
 from khop.partition.source import GraphSource, check_masks
@@ -30,7 +31,10 @@ from khop.sampler.drawing.hotness import Seeds, sample_prob
 from khop.sampler.methods import NEIGHBOR, SamplingMethod, as_method
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta, check_output
-from khop.typing import Int64Array, IntArray, NodeType, NumNeighbors, Progress
+from khop.typing import Int64Array, IntArray, NodeType, NumNeighbors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # Above any probability: a part's own seeds come first.
 _SEED_BONUS = 2.0
@@ -40,33 +44,58 @@ _CLUSTER_BONUS = 1e-9
 _EDGE_BYTES = 40
 
 
+class FrequencyGroup(TypedDict, total=False):
+    """Options of `frequency_partition` alone."""
+
+    batch_size: Annotated[int, Option(1024, "seeds in a batch of one trainer.")]
+    seeds: Annotated[
+        Any,
+        Option(
+            None,
+            "[num_seeds] ids of the nodes to train on. If None, those of `train_mask` if the graph "
+            "has it, else all nodes. Of a heterogeneous graph (node type, ids), or (node type, "
+            "None) for that default; may be None if a single node type has a `train_mask`.",
+        ),
+    ]
+    cache_ratio: Annotated[
+        float | Mapping[NodeType, float] | None,
+        Option(
+            None,
+            "share of the nodes that a part may keep copies of; see `FrequencyPartitioner`.",
+        ),
+    ]
+    cache_memory_budget: Annotated[
+        int | str | Mapping[NodeType, int | str] | None,
+        Option(None, "bytes (or '512MB') of copies a part may keep."),
+    ]
+    base: Annotated[
+        type[StructuralPartitioner] | None,
+        Option(
+            None,
+            "a partitioner that places all nodes but seeds that must move to make even shares: "
+            "`MetisPartitioner`, `StreamPartitioner`, `ClusterMetisPartitioner`. Hotness then "
+            "decides on copies alone. If None, hotness places nodes.",
+        ),
+    ]
+
+
+class FrequencyOptions(FrequencyGroup, PartitionOptions, total=False):
+    """Keyword arguments of `frequency_partition`.
+
+    Example:
+        >>> options: FrequencyOptions = {"batch_size": 2, "cache_ratio": 0.5}
+        >>> frequency_partition(data, path / "parts", 2, [2], **options).num_parts
+        2
+    """
+
+
+@takes_options(FrequencyOptions)
 def frequency_partition(
     data: Any,
     output_dir: str | os.PathLike[str],
     num_parts: int,
     num_neighbors: NumNeighbors | SamplingMethod,
-    *,
-    batch_size: int = 1024,
-    seeds: Any = None,
-    edge_assign_strategy: str = "by_dst",
-    time_attr: str | None = None,
-    weight_attr: str | None = None,
-    neighbor_ids: bool = False,
-    edge_ids: bool = True,
-    order: str = "original",
-    cluster_ids: int | bool = 0,
-    cache_ratio: float | Mapping[NodeType, float] | None = None,
-    cache_memory_budget: int | str | Mapping[NodeType, int | str] | None = None,
-    base: type[StructuralPartitioner] | None = None,
-    seed: int = 0,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-    memory: int | str | None = None,
-    tmp: str | os.PathLike[str] | None = None,
-    jobs: int | None = None,
-    clean: bool = False,
-    on_plan: Callable[[Plan], None] | None = None,
-    on: str | None = None,
+    **options: Unpack[FrequencyOptions],
 ) -> FolderMeta:
     """Partition a graph by hotness, with parts that hold equal shares of the seeds.
 
@@ -80,32 +109,7 @@ def frequency_partition(
         num_parts: number of parts.
         num_neighbors: fan-out of each hop in training, or {edge type: fan-outs}. Or the sampling
             method of training, `khop.sampler.Labor([15, 10])`: its batches are drawn then.
-        batch_size: seeds in a batch of one trainer; default: 1024.
-        seeds: [num_seeds] ids of the nodes to train on. If None, those of `train_mask` if the graph
-            has it, else all nodes. Of a heterogeneous graph (node type, ids), or (node type, None)
-            for that default; may be None if a single node type has a `train_mask`.
-        edge_assign_strategy: 'by_dst' or 'by_src'.
-        time_attr: the attribute of nodes or edges that holds times; see `PartitionerBase`.
-        weight_attr: the edge attribute that holds weights.
-        neighbor_ids: also write original ids of neighbours; see `PartitionerBase`.
-        edge_ids: write original ids of edges; see `PartitionerBase`.
-        order: order of rows within a part; see `PartitionerBase`.
-        cluster_ids: keep clusters as a node attribute; see `PartitionerBase`.
-        cache_ratio: share of the nodes that a part may keep copies of; see
-            `FrequencyPartitioner`.
-        cache_memory_budget: bytes (or '512MB') of copies a part may keep.
-        base: a partitioner that places all nodes but seeds that must move to make even shares:
-            `MetisPartitioner`, `StreamPartitioner`, `ClusterMetisPartitioner`. Hotness then decides
-            on copies alone. If None, hotness places nodes.
-        seed: of random choices.
-        overwrite: replace a folder that exists.
-        progress: called as progress(what, done, total).
-        memory: bytes that may be used; this and the next four: see `PartitionerBase`.
-        tmp: folder of stage files.
-        jobs: threads.
-        clean: remove what ended runs left.
-        on_plan: called with the plan.
-        on: engine whose machines do the work; see `PartitionerBase`.
+        **options: `FrequencyOptions`.
 
     Returns:
         The content of the folder's meta.json.
@@ -119,36 +123,11 @@ def frequency_partition(
         >>> meta.num_parts
         2
     """
-    check_output(output_dir, overwrite)
+    chosen = resolved(FrequencyOptions, "frequency_partition", options)
+    check_output(output_dir, chosen["overwrite"])
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
     check_masks(source)
-    return frequency_partitioner(
-        source,
-        output_dir,
-        num_parts,
-        num_neighbors,
-        batch_size=batch_size,
-        seeds=seeds,
-        edge_assign_strategy=edge_assign_strategy,
-        overwrite=overwrite,
-        time_attr=time_attr,
-        weight_attr=weight_attr,
-        neighbor_ids=neighbor_ids,
-        edge_ids=edge_ids,
-        order=order,
-        cluster_ids=cluster_ids,
-        seed=seed,
-        progress=progress,
-        cache_ratio=cache_ratio,
-        cache_memory_budget=cache_memory_budget,
-        base=base,
-        memory=memory,
-        tmp=tmp,
-        jobs=jobs,
-        clean=clean,
-        on_plan=on_plan,
-        on=on,
-    ).partition()
+    return frequency_partitioner(source, output_dir, num_parts, num_neighbors, **chosen).partition()
 
 
 def frequency_partitioner(
@@ -159,7 +138,6 @@ def frequency_partitioner(
     *,
     batch_size: int,
     seeds: Any = None,
-    edge_assign_strategy: str = "by_dst",
     **options: Any,
 ) -> FrequencyPartitioner:
     """Return the partitioner that `frequency_partition` runs; takes the same arguments."""
@@ -170,7 +148,6 @@ def frequency_partitioner(
         source,
         output_dir,
         num_parts,
-        edge_assign_strategy,
         seeds=seeds_of(source, seeds),
         spec=_checked_spec(num_neighbors, source),
         batch_size=batch_size,
@@ -234,12 +211,11 @@ class _SeededPartitioner(FrequencyPartitioner):
                 self.seed,
                 lambda done, total: self.progress("clusters", done, total),
             )
-        by_dst = "by_dst" if self.edge_dir == "in" else "by_src"
         partitioner = self.base.from_data(
             self.source,
             self.output_dir,
             self.num_parts,
-            by_dst,
+            edge_dir=self.edge_dir,
             seed=self.seed,
             overwrite=self.overwrite,
             progress=self.progress,

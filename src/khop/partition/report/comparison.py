@@ -141,7 +141,7 @@ def compare_methods(
             progress(name, i, len(methods))
         own = {key: value for key, value in options.items() if key in options_of(method)}
         own |= {} if base is None else {"base": base}
-        own |= {"edge_assign_strategy": "by_dst" if edge_dir == "in" else "by_src", "seed": seed}
+        own |= {"edge_dir": edge_dir, "seed": seed}
         found.append(_compared(source, num_parts, name, method, own, options, batches))
     nodes = sum(node.count for node in source.nodes.values())
     return Comparison(nodes, sum(len(edge.src) for edge in source.edges.values()), found)

@@ -1,0 +1,136 @@
+"""Options that are declared once: signatures, documentation and checks of names follow.
+
+A class of keyword arguments is a `TypedDict` whose entries are `Annotated[type, Option(...)]`.
+`takes_options` puts them into the signature and the documentation of a class or function,
+`resolved` checks names and fills in defaults. Any process; imports no torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+from khop.renames import RENAMED, with_new_names
+
+_T = TypeVar("_T", bound=Callable[..., Any])
+
+
+class Option(NamedTuple):
+    """An option's default and its description, for signatures and documentation."""
+
+    default: Any
+    doc: str
+
+
+class Declared(NamedTuple):
+    """A declared option: its type, default and description."""
+
+    annotation: Any
+    default: Any
+    doc: str
+
+
+@cache
+def options_of(kind: Any) -> dict[str, Declared]:
+    """Return the options of a class of keyword arguments, by name, in the order declared."""
+    found = {}
+    for name, annotated in get_type_hints(kind, include_extras=True).items():
+        annotation, option = get_args(annotated)
+        found[name] = Declared(annotation, option.default, option.doc)
+    return found
+
+
+def resolved(kind: Any, owner: Any, given: Mapping[str, Any]) -> Any:
+    """Return all options of a class or function: those given, and defaults of the others.
+
+    Args:
+        kind: the class of keyword arguments.
+        owner: an instance of the class that takes them, or the name of a function.
+        given: the keyword arguments.
+
+    Raises:
+        TypeError: an option that is not known; the message suggests one.
+    """
+    chosen, further = split_options(kind, owner, given)
+    refuse_unknown(_name_of(owner), further, chosen)
+    return chosen
+
+
+def split_options(
+    kind: Any, owner: Any, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return all options of a kind, with defaults, and the keyword arguments that are none.
+
+    Old names are taken, with a warning. Arguments: see `resolved`.
+    """
+    named = with_new_names(_name_of(owner), given)
+    chosen = {name: named.pop(name, option.default) for name, option in options_of(kind).items()}
+    return chosen, named
+
+
+def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse keyword arguments that a class or function does not have.
+
+    Raises:
+        TypeError: there is one; the message suggests another, or has all.
+    """
+    known = list(known)
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f": did you mean '{close[0]}'?" if close else f"; it has {', '.join(known)}"
+            raise TypeError(f"{owner} has no option '{name}'{hint}")
+
+
+def takes_options(kind: Any, further: bool = False) -> Callable[[_T], _T]:
+    """Return a decorator for a class, or a function, that takes `**options` of a kind.
+
+    The signature and the documentation get an entry for each option, so that `help` has them all.
+
+    Args:
+        kind: the class of keyword arguments.
+        further: True if `**options` may hold others, of subclasses; their line stays, too.
+    """
+
+    def decorate(taker: _T) -> _T:
+        function: Any = vars(taker)["__init__"] if isinstance(taker, type) else taker
+        signature, options = inspect.signature(function), options_of(kind)
+        own = list(signature.parameters.values())
+        rest = [p for p in own if p.kind is p.VAR_KEYWORD]
+        of_options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=o.default,
+                              annotation=o.annotation)
+            for name, o in options.items() if name not in signature.parameters
+        ]  # fmt: skip
+        parameters = [*own[: len(own) - len(rest)], *of_options, *(rest if further else ())]
+        function.__signature__ = signature.replace(parameters=parameters)
+        line = re.search(r"^( +)\*\*options: .*\n", taker.__doc__ or "", re.MULTILINE)
+        if line is not None:
+            entries = _entries(options, line[1]) + (line[0] if further else "")
+            taker.__doc__ = line.string[: line.start()] + entries + line.string[line.end() :]
+        return taker
+
+    return decorate
+
+
+def _entries(options: Mapping[str, Declared], indent: str) -> str:
+    """Return the entries of options in the documentation of arguments."""
+    return "".join(
+        textwrap.fill(
+            f"{name}: {option.doc}", 100, initial_indent=indent, subsequent_indent=f"{indent}    "
+        )
+        + "\n"
+        for name, option in options.items()
+    )
+
+
+def _name_of(owner: Any) -> str:
+    """Return the name under which `khop.renames` has old names; of subclasses, their base's."""
+    if isinstance(owner, str):
+        return owner
+    return next((c.__name__ for c in type(owner).__mro__ if c.__name__ in RENAMED), "")

@@ -1,0 +1,135 @@
+"""Options of partitioners: the one table of names, types, defaults and descriptions.
+
+Runs where a graph is cut. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Annotated, TypedDict
+
+from khop.options import Option
+from khop.partition.out_of_core.plan import Plan
+from khop.typing import Progress
+
+
+class FolderGroup(TypedDict, total=False):
+    """Options of what a folder holds."""
+
+    edge_dir: Annotated[
+        str,
+        Option(
+            "in",
+            "'in' (neighbours are drawn against the edges' direction, as PyG does) or 'out' (along "
+            "it).",
+        ),
+    ]
+    time_attr: Annotated[
+        str | None,
+        Option(
+            None,
+            "name of the attribute of nodes, or of edges, that holds times, integers or floats, "
+            "for temporal sampling: rows are sorted by it. If nodes have times, the neighbour's "
+            "counts. Types that lack the attribute have no constraint.",
+        ),
+    ]
+    weight_attr: Annotated[
+        str | None,
+        Option(None, "name of the edge attribute that holds the weights of weighted draws."),
+    ]
+    neighbor_ids: Annotated[
+        bool,
+        Option(
+            False,
+            "also write original ids of neighbours, 4 or 8 bytes an edge, which methods need that "
+            "key draws by neighbours (`khop.sampler.Labor`).",
+        ),
+    ]
+    edge_ids: Annotated[
+        bool,
+        Option(
+            True,
+            "write original ids of edges, 4 or 8 bytes an edge. If False, batches number edges as "
+            "the folder does (`e_id`), and positions in the edge list are not kept.",
+        ),
+    ]
+    order: Annotated[
+        str,
+        Option(
+            "original",
+            "order of rows within a part: 'original' (of ids), 'degree', 'hotness' or 'cluster'; "
+            "see `khop.partition.writing.order`. Batches do not depend on it.",
+        ),
+    ]
+    cluster_ids: Annotated[
+        int | bool,
+        Option(
+            0,
+            "keep a cluster of each node as attribute 'cluster': about how many clusters, or True "
+            "for those that `ClusterMetisPartitioner` makes. If 0, none.",
+        ),
+    ]
+    seed: Annotated[int, Option(0, "of random choices.")]
+    overwrite: Annotated[bool, Option(False, "replace a folder that exists.")]
+
+
+class EffortGroup(TypedDict, total=False):
+    """Options of the work: memory, threads, machines and reports."""
+
+    progress: Annotated[
+        Progress | None, Option(None, "called as progress(what, done, total) while writing.")
+    ]
+    memory: Annotated[
+        int | str | None,
+        Option(
+            None,
+            "bytes, or '8GB', that may be used: edges go through files, and a run that was ended "
+            "goes on if it is started again. If None, edges are kept in memory. The folder does "
+            "not depend on it.",
+        ),
+    ]
+    tmp: Annotated[
+        str | os.PathLike[str] | None,
+        Option(None, "folder of these files. If None, that of `output_dir`."),
+    ]
+    jobs: Annotated[
+        int | None,
+        Option(
+            None,
+            "threads. If None, one for each core, at most 8. The folder does not depend on it.",
+        ),
+    ]
+    clean: Annotated[
+        bool, Option(False, "first remove what ended runs for the same `output_dir` left.")
+    ]
+    on_plan: Annotated[
+        Callable[[Plan], None] | None,
+        Option(
+            None,
+            "called with the `Plan` of what it will take, before anything is written, if `memory` "
+            "is given.",
+        ),
+    ]
+    on: Annotated[
+        str | None,
+        Option(
+            None,
+            "'ray:HOST:PORT', or 'ray' for the address in RAY_ADDRESS or a session of the user's "
+            "own: the machines of a Ray cluster cut and write, once this one has assigned nodes. "
+            "`memory` is then what a task takes for edges (default: 1 GB), `jobs` how many run at "
+            "a time (default: one for each CPU); input and `output_dir` lie on storage that all "
+            "share. The folder does not depend on it. If None, this machine alone.",
+        ),
+    ]
+
+
+class PartitionOptions(FolderGroup, EffortGroup, total=False):
+    """Keyword arguments that all partitioners share.
+
+    Example:
+        >>> options: PartitionOptions = {"seed": 3, "edge_dir": "out"}
+        >>> partitioner = RandomPartitioner.from_data(data, path / "parts", 2, **options)
+        >>> partitioner.edge_dir
+        'out'
+    """
