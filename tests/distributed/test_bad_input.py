@@ -86,7 +86,7 @@ def test_no_folder(tmp_path):
 
 def test_edge_direction_that_the_folder_does_not_serve(dataset):
     """Never a silent loss of neighbours."""
-    with pytest.raises(ValueError, match="by_src"):
+    with pytest.raises(ValueError, match="Partition again with edge_dir='out'"):
         DistNeighborLoader(dataset, [2], edge_dir="out")
     DistNeighborLoader(dataset, [2], edge_dir="in").shutdown()
 

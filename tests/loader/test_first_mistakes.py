@@ -147,7 +147,7 @@ PARTITIONED = {
     ),
     "nowhere to write to": (
         lambda f, d: khop.partition_graph(Data(), None, 2),
-        r"call khop\.partition\(data, 'parts', num_parts=2\)",
+        r"call khop\.partition_graph\(data, 'parts', num_parts=2\)",
     ),
     "folder and graph swapped": (
         lambda f, d: khop.partition_graph(f / "x", Data(), 2),
@@ -155,7 +155,7 @@ PARTITIONED = {
     ),
     "a method that is not there": (
         lambda f, d: khop.partition_graph(Data(), f / "x", 2, method="metys"),
-        r"method must be one of 'assigned', .*'stream', or a subclass of .* \(got 'metys'\)",
+        r"no method 'metys': did you mean 'metis'\? there are assigned, .*stream",
     ),
     "an option that is not there": (
         lambda f, d: khop.partition_graph(Data(), f / "x", 2, time_atr="t"),

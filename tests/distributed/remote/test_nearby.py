@@ -237,7 +237,7 @@ def test_a_killed_client_whose_fork_lives(servers):
         "from support.cluster import jobs\n"
         "from khop.distributed import *\n"
         f"init_client(2, 0, 7, '127.0.0.1', {servers.port})\n"
-        "loader = DistNeighborLoader(None, [3], None, 8)\n"
+        "loader = DistNeighborLoader(None, [3], batch_size=8)\n"
         "next(iter(loader)); pids = [worker.pid for worker in loader.workers]\n"
         "fork = os.fork()\n"
         "if fork: print(fork, *pids, flush=True)\n"
