@@ -90,11 +90,11 @@ def test_a_lost_connection_is_made_again_after_its_pause(context, tmp_path):
     connection.send([b"hello"])
     assert server.poll(20_000)
     server.send_multipart([server.recv_multipart()[0], *pack({"goodbye": "the end"}, [])])
-    assert connection.sockets()[0].poll(20_000)
+    assert connection.sockets[0].poll(20_000)
     server.close(0)
     pump(connection, lambda: not connection.is_up)
     assert [header for header, _, _ in connection.receive()] == [{"goodbye": "the end"}]
-    assert connection.sockets() == []
+    assert connection.sockets == []
     clock.now += 3.0
     assert connection.state() == "has been unreachable for 3.0 s"
     connection.give_up("has ended")

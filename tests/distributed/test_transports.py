@@ -129,7 +129,7 @@ def test_messages_both_ways(transport, tmp_path):
         header, arrays = unpack([frame.buffer for frame in frames])
         assert header["id"] == 1 and np.array_equal(arrays[0], values) and len(arrays[1]) == 0
         sockets.send(1, name.bytes, frames)
-        wait(*connection.sockets())
+        wait(*connection.sockets)
         ((header, arrays, nbytes),) = connection.receive()
         assert np.array_equal(arrays[0], values) and nbytes > values.nbytes
         connection.close()
@@ -141,10 +141,10 @@ def test_messages_both_ways(transport, tmp_path):
         assert next_message(front)[0] != name.bytes
     finally:
         sockets.close()
-    wait(*connection.sockets())
+    wait(*connection.sockets)
     assert list(connection.receive()) == [] and not connection.is_up
     connection.close()
-    assert connection.sockets() == []
+    assert connection.sockets == []
 
 
 def test_a_server_that_is_gone_and_back(transport, tmp_path):
@@ -164,7 +164,7 @@ def test_a_server_that_is_gone_and_back(transport, tmp_path):
     assert front.receive() is None
     front.close()
     connection.send(pack({"id": 3}, []))  # fails; `pump` ends the connection, not `send`
-    assert connection.sockets()
+    assert connection.sockets
     assert not connection.pump() and not connection.is_up
     connection.close()
 

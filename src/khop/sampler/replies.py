@@ -41,16 +41,14 @@ def check_drawn(
         raise ProtocolError(f"{sender} sent {len(arrays)} arrays of neighbours")
     counts, neighbors = arrays[0], arrays[1]
     _check_vector(counts, sender, ("int32",), num_rows, "counts")
-    _check_vector(neighbors, sender, ("int32", "int64"), None, "neighbours")
+    _check_vector(neighbors, sender, ("int32", "int64"), None, "neighbours", (0, below))
     if num_rows and int(counts.min()) < 0:
         raise ProtocolError(f"{sender} sent a count below 0")
     if int(counts.sum(dtype=np.int64)) != len(neighbors):
         raise ProtocolError(f"{sender} sent counts that do not match its neighbours")
-    _check_range(neighbors, sender, 0, below, "neighbour")
     if not with_edge:
         return counts, neighbors, None
-    _check_vector(arrays[2], sender, ("int64",), len(neighbors), "edges")
-    _check_range(arrays[2], sender, edges[0], edges[1], "edge")
+    _check_vector(arrays[2], sender, ("int64",), len(neighbors), "edges", edges)
     return counts, neighbors, arrays[2]
 
 
@@ -68,8 +66,7 @@ def check_degrees(arrays: list[Array], part: int, count: int, most: int) -> Int6
     sender = f"partition {part}"
     if len(arrays) != 1:
         raise ProtocolError(f"{sender} sent {len(arrays)} arrays for one")
-    _check_vector(arrays[0], sender, ("int64",), count, "degrees")
-    _check_range(arrays[0], sender, 0, most + 1, "degree")
+    _check_vector(arrays[0], sender, ("int64",), count, "degrees", (0, most + 1))
     return arrays[0]
 
 
@@ -123,22 +120,27 @@ def check_rows(
                 f"{shape}"
             )
         if name in ("id", "edge_id"):
-            _check_range(array, sender, 0, below, "original id")
+            _check_vector(array, sender, ("int64",), count, "original ids", (0, below))
     return arrays
 
 
 def _check_vector(
-    array: Array, sender: str, dtypes: tuple[str, ...], count: int | None, what: str
+    array: Array,
+    sender: str,
+    dtypes: tuple[str, ...],
+    count: int | None,
+    what: str,
+    bounds: Sequence[int] | None = None,
 ) -> None:
     if array.ndim != 1 or array.dtype.name not in dtypes or count not in (None, len(array)):
         raise ProtocolError(
             f"{sender} sent {array.dtype} {array.shape} for {what} of {count or 'its'} rows"
         )
-
-
-def _check_range(ids: Array, sender: str, low: int, high: int, what: str) -> None:
-    if len(ids) and not (low <= int(ids.min()) and int(ids.max()) < high):
+    if bounds is None or not len(array):
+        return
+    low, high = int(array.min()), int(array.max())
+    if not (bounds[0] <= low and high < bounds[1]):
         raise ProtocolError(
-            f"{sender} sent {what} {int(ids.min())} or {int(ids.max())}, but they run from "
-            f"{low} to {high - 1}"
+            f"{sender} sent {what} {low} or {high}, but they run from {bounds[0]} to "
+            f"{bounds[1] - 1}"
         )

@@ -188,7 +188,7 @@ class RawSession:
         """Sleeps until something has arrived."""
         assert time.monotonic() < end, self.link.state()
         poller = zmq.Poller()
-        for socket in self.link.sockets():
+        for socket in self.link.sockets:
             poller.register(socket, zmq.POLLIN)
         poller.poll(100)
 

@@ -233,7 +233,7 @@ class ServerClient(abc.ABC):
         poller = zmq.Poller()
         poller.register(self._wake, zmq.POLLIN)
         for link in self._connections.values():
-            for socket in link.sockets():
+            for socket in link.sockets:
                 poller.register(socket, zmq.POLLIN)
         poller.poll(_TICK_MS)
         with contextlib.suppress(BlockingIOError):

@@ -54,6 +54,7 @@ class Connection:
         refused: reason for which the server, or `refuse`, rejected the connection, if known.
         final: reason for which requests cannot succeed until the connection is up again, in words
             that follow the server's name: it refused the key, or see `give_up`. None if none.
+        sockets: what to poll before `pump` and `receive`; another list for each connection.
         has_returned: True once a connection is up that is not the first at this endpoint.
     """
 
@@ -68,7 +69,7 @@ class Connection:
         self._context = context
         self._credentials = credentials
         self._channel: Channel | None = None
-        self._sockets: list[Any] = []
+        self.sockets: list[Any] = []
         self.endpoint: Endpoint | None = None
         self.lost_since: float | None = clock()
         self.last_message_at = 0.0
@@ -114,10 +115,6 @@ class Connection:
         self._pause = _MIN_PAUSE
         # Not pump(): its caller must get the report that the connection is up.
         self._connect(endpoint)
-
-    def sockets(self) -> list[Any]:
-        """Return what to poll before `pump` and `receive`. It changes with connections."""
-        return self._sockets
 
     def pump(self) -> bool:
         """Process connection events, and reconnect; return whether the connection just came up."""
@@ -173,7 +170,7 @@ class Connection:
                 self._channel = ZmqChannel(self._context, self._credentials, endpoint)
             else:
                 self._channel = transport.connect(endpoint.address)
-            self._sockets = self._channel.sockets()
+            self.sockets = self._channel.sockets()
         except OSError as error:  # of a transport: ZeroMQ connects later
             self.refused = f"it cannot be reached ({error})"
             self._pause = min(self._pause, _RETRY_PAUSE)
@@ -191,7 +188,7 @@ class Connection:
             self.lost_since = now
         if self._channel is not None:
             self._channel.close()
-        self._channel, self._sockets, self._is_broken = None, [], False
+        self._channel, self.sockets, self._is_broken = None, [], False
 
     def send(self, frames: Sequence[Any]) -> None:
         """Send a message; dropped while the connection is down."""

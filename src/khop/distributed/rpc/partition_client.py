@@ -95,11 +95,9 @@ class PartitionClient:
             self._register(part)
 
     def _register(self, part: int) -> None:
-        """Register the sockets of a connection with the poller, if they are others than before."""
-        old, new = self._registered.get(part, []), self._connections[part].sockets()
-        if old == new:
-            return
-        for socket in old:
+        """Register the sockets of a connection with the poller in place of those before."""
+        new = self._connections[part].sockets
+        for socket in self._registered.get(part, ()):
             self.poller.unregister(socket)
         for socket in new:
             self.poller.register(socket, zmq.POLLIN)
@@ -258,7 +256,8 @@ class PartitionClient:
             self._receive(part, connection)
             if connection.final is not None:
                 self._fail_all(part, connection.final)
-            self._register(part)
+            if connection.sockets is not self._registered[part]:
+                self._register(part)
             if part in self._states:
                 self._states[part].advance()
             lost = connection.lost_since

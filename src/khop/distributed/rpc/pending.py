@@ -72,12 +72,9 @@ class PendingRequests(Generic[R]):
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
-        self._numbers = itertools.count(1)
-        self._requests: dict[int, R] = {}
-
-    def next_number(self) -> int:
+        self.next_number: Callable[[], int] = itertools.count(1).__next__
         """Return a number that no other request has."""
-        return next(self._numbers)
+        self._requests: dict[int, R] = {}
 
     def add(self, number: int, request: R) -> None:
         """Add a request under its number."""

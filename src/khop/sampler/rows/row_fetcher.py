@@ -155,6 +155,9 @@ class RowFetcher(ABC):
         attributes: the attributes to fetch, by name; 'id' and 'edge_id' are original ids.
     """
 
+    # Edges without ids of their own are called by their positions: there is nothing to fetch.
+    _are_ids = False
+
     def __init__(self, bounds: list[int], attributes: Mapping[str, AttrMeta]) -> None:
         self.bounds = bounds
         self.attributes = attributes
@@ -193,6 +196,8 @@ class RowFetcher(ABC):
         Args:
             ids: [n] int64 new ids of nodes or positions of edges.
         """
+        if self._are_ids:
+            return RowFetch(ids, [LocalRows([None], ids, None)], [])
         # A slice without rows may have no file.
         tables = self.at_hand(0) if len(self.bounds) == 2 and len(ids) else None
         if tables is not None:
@@ -253,17 +258,8 @@ class PartRows(RowFetcher):
         self._parts = {**(others or {}), home.part: home}
         self._remote = remote
         self._tables: dict[int, list[RowStore | None]] = {}
-        # Edges without ids of their own are called by their positions: there is nothing to fetch.
         self._are_ids = (
             isinstance(meta, EdgeTypeMeta) and not meta.edge_ids and self._names == ["edge_id"]
-        )
-
-    def fetch(self, ids: Int64Array) -> RowFetch:
-        """Locate rows, and send requests for those that are not at hand."""
-        return (
-            RowFetch(ids, [LocalRows([None], ids, None)], [])
-            if self._are_ids
-            else super().fetch(ids)
         )
 
     def at_hand(self, index: int) -> Sequence[RowStore | None] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from khop._version import __version__
@@ -78,12 +79,12 @@ class AttrMeta:
         if not is_row or itemsize * math.prod(max(n, 1) for n in shape) > MAX_COUNT:
             raise ValueError(f"has rows of {dtype} of an impossible shape")
 
-    @property
+    @cached_property
     def dtype(self) -> str:
         """Name of the dtype that batches have."""
         return self.delivered.dtype
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Shape of a row in batches."""
         return self.delivered.shape

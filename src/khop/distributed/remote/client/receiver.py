@@ -135,7 +135,7 @@ class Receiver:
     def _sleep(self) -> None:
         poller = zmq.Poller()
         poller.register(self._line.fileno(), zmq.POLLIN)
-        sockets = [socket for remote in self._remotes for socket in remote.link.sockets()]
+        sockets = [socket for remote in self._remotes for socket in remote.link.sockets]
         for socket in (*self._locator.sockets(), *sockets):
             poller.register(socket, zmq.POLLIN)
         poller.poll(_TICK_MS)

@@ -64,7 +64,7 @@ class ServerLocator:
 
     def sockets(self) -> list[zmq.Socket[bytes]]:
         """Return the sockets to poll."""
-        return self._directory.sockets()
+        return self._directory.sockets
 
     def close(self) -> None:
         """Close the connection."""
