@@ -262,7 +262,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_writable(arguments.output)
     _name_left_overs(arguments)
     from khop.partition import make_partitioner
-    from khop.partition.out_of_core.effort import Effort
+    from khop.partition.out_of_core.plan import Effort
     from khop.sources import Scratch, read_source
 
     Effort.of(arguments.memory, arguments.tmp, arguments.jobs, False)  # before much is read

@@ -1,5 +1,7 @@
 from khop.partition.base import PartitionerBase as PartitionerBase
 from khop.partition.cut import (
+    CutOptions as CutOptions,
+    MethodOptions as MethodOptions,
     make_partitioner as make_partitioner,
     partition_graph as partition_graph,
 )

@@ -14,8 +14,8 @@ import numpy as np
 from khop import _native
 from khop.data.arrays import narrowest_int
 from khop.data.joined import TakenFeature
-from khop.partition.out_of_core.blocks import block_bounds
 from khop.partition.out_of_core.effort import content_identity
+from khop.partition.out_of_core.resources import block_bounds
 from khop.partition.out_of_core.stage import (
     COLUMN,
     EDGE_ID,

@@ -12,8 +12,8 @@ from torch import Tensor
 from khop.data.arrays import check_range, to_int64
 from khop.loader.inputs import as_tensor
 from khop.partition.methods.metis import has_metis, run_metis
-from khop.partition.writing.both_directions import undirected_of_edges
 from khop.partition.writing.cluster_ids import CLUSTER
+from khop.partition.writing.undirected import undirected_of_edges
 from khop.storage.folder import PartitionFolder
 from khop.typing import NODE, Int64Array
 

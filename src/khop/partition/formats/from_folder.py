@@ -1,10 +1,12 @@
 """A partition folder as the input of a partitioner: the graph by original ids, read back.
 
-Edge lists are read into memory (8 bytes an edge, 16 beyond 2^31 nodes), and places of nodes and
-edges. Attributes stay in the folder's files, mapped, and are read row by row as they are copied.
+Edge lists and positions of nodes and edges are read into memory: 8 bytes per edge, 16 beyond 2^31
+nodes. Attributes stay in the folder's files, mapped, and are copied row by row.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 
@@ -25,7 +27,7 @@ def folder_source(folder: PartitionFolder, without: tuple[str, ...] = ()) -> Gra
         without: names of node attributes to leave out.
 
     Returns:
-        The graph that the folder was made of: ids and the order of edges are the original ones.
+        The graph that the folder was made of, with original ids and the original order of edges.
 
     Raises:
         FolderError: a part is missing, or the folder is damaged.
@@ -47,11 +49,15 @@ def folder_source(folder: PartitionFolder, without: tuple[str, ...] = ()) -> Gra
 
 
 def _attrs(
-    parts: list[Part], kind: str, index: int, places: IntArray, without: tuple[str, ...] = ()
+    parts: list[Part],
+    level: Literal["node", "edge"],
+    index: int,
+    positions: IntArray,
+    without: tuple[str, ...] = (),
 ) -> dict[str, RowStore]:
-    meta: NodeTypeMeta | EdgeTypeMeta = parts[0].meta.types(kind)[index]
+    meta: NodeTypeMeta | EdgeTypeMeta = parts[0].meta.types(level)[index]
     return {
-        name: TakenFeature(JoinedFeature([p.feature(kind, index, name) for p in parts]), places)
+        name: TakenFeature(JoinedFeature([p.feature(level, index, name) for p in parts]), positions)
         for name in meta.attrs
         if name not in without
     }
@@ -60,22 +66,21 @@ def _attrs(
 def _edges(parts: list[Part], index: int) -> EdgeSource:
     folder, meta = parts[0].folder, parts[0].meta
     edge_type = meta.edge_types[index]
-    row_ids, neighbor_ids = (
-        folder.original_ids(t.name)
-        for t in (meta.row_type(edge_type), meta.neighbor_type(edge_type))
-    )
-    places = np.full(edge_type.count, -1, narrowest_int(edge_type.count))
+    row_type, neighbor_type = meta.row_type(edge_type), meta.neighbor_type(edge_type)
+    row_ids, neighbor_ids = (folder.original_ids(t.name) for t in (row_type, neighbor_type))
+    positions = np.full(edge_type.count, -1, narrowest_int(edge_type.count))
     rows = np.empty(edge_type.count, row_ids.dtype)
     neighbors = np.empty(edge_type.count, neighbor_ids.dtype)
-    what = f"list of original ids of edge type {edge_type.name}"
-    with folder.complete(places, what):
+    with folder.complete(positions, f"list of original ids of edge type {edge_type.name}"):
         for part in parts:
             ids = edge_array(folder, part.part, edge_type.name, "edge_id")
-            first = meta.row_type(edge_type).bounds[part.part]
+            first = row_type.bounds[part.part]
             indptr, columns = part.rows(index)
             check_pointers(indptr, len(columns), f"part-{part.part}, edge type {edge_type.name}")
-            places[ids] = np.arange(len(ids), dtype=places.dtype) + edge_type.bounds[part.part]
+            positions[ids] = (
+                np.arange(len(ids), dtype=positions.dtype) + edge_type.bounds[part.part]
+            )
             rows[ids] = np.repeat(row_ids[first : first + len(indptr) - 1], np.diff(indptr))
             neighbors[ids] = neighbor_ids[columns]
     ends = (neighbors, rows) if meta.edge_dir == "in" else (rows, neighbors)
-    return EdgeSource(*ends, _attrs(parts, "edge", index, places))
+    return EdgeSource(*ends, _attrs(parts, "edge", index, positions))

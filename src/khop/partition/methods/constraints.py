@@ -1,18 +1,17 @@
-"""Constraints of a cut: what parts get equal shares of. Used by partitioners that read edges."""
+"""Constraints of a cut: quantities of which parts get equal shares."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from khop.partition.source import GraphSource, feature_bytes
 from khop.typing import Array, EdgeDir, Int32Array, Int64Array, NodeType
 
 BALANCE = ("nodes", "edges", "train", "bytes")
-"""Names of constraints; any other name is that of a node attribute."""
+"""Names of constraints. Any other name is a node attribute."""
 
 _MOST = 2**31 - 1
 
@@ -21,7 +20,7 @@ class Constraints(NamedTuple):
     """Weights of a graph's nodes, all types one after the other, in each constraint.
 
     Attributes:
-        names: what each constraint balances: 'nodes of type paper'.
+        names: description of each constraint: 'nodes of type paper'.
         weights: [num_constraints, num_nodes] int32, none below 0.
     """
 
@@ -30,39 +29,28 @@ class Constraints(NamedTuple):
 
     @classmethod
     def of(cls, source: GraphSource, balance: Sequence[str], edge_dir: EdgeDir) -> Constraints:
-        """Return the constraints that a user named.
+        """Return the constraints that a user named in `balance`.
 
-        Args:
-            source: the graph.
-            balance: 'nodes' (of each type), 'edges' (that a part holds), 'train' (nodes of
-                `train_mask`), 'bytes' (of attributes), or names of node attributes: integers, or
-                booleans.
-            edge_dir: parts hold their nodes' edges in this direction.
+        They are 'nodes' (of each type), 'edges' (in the direction `edge_dir`), 'train' (nodes of
+        `train_mask`), 'bytes' (of attributes), or node attributes of integers or booleans.
 
         Raises:
-            ValueError: no constraint, one that occurs twice, an unknown attribute, or values that
-                are no weights.
+            ValueError: there is no constraint, one occurs twice, an attribute is unknown, or its
+                values are no weights.
         """
         if isinstance(balance, str) or not balance or len(set(balance)) < len(list(balance)):
             raise ValueError(
                 f"balance must list distinct names of {', '.join(BALANCE)} or of node attributes "
                 f"(got {balance!r})"
             )
-        found: list[tuple[str, npt.NDArray[Any]]] = []
-        for name in balance:
-            found += _weights(source, name, edge_dir)
-        used = [(name, weights) for name, weights in found if weights.any()]
-        if not used:
-            used = _nodes(source)
-        scaled = [_scaled(weights) for _, weights in used]
-        return cls([name for name, _ in used], np.stack(scaled))
+        named = [constraint for name in balance for constraint in _weights(source, name, edge_dir)]
+        used = [(name, weights) for name, weights in named if weights.any()] or _nodes(source)
+        return cls([name for name, _ in used], np.stack([_scaled(weights) for _, weights in used]))
 
     def capacities(self, num_parts: int, slack: float) -> Int64Array:
-        """Return [num_constraints, num_parts] how much each part may hold of each constraint.
+        """Return [num_constraints, num_parts] most load of each part.
 
-        Args:
-            num_parts: number of parts.
-            slack: how much more than the mean; a node that is larger than that still fits.
+        Loads exceed the mean by `slack` at most, but each node fits.
         """
         totals = self.weights.sum(axis=1, dtype=np.int64)
         largest = self.weights.max(axis=1, initial=0)
@@ -70,24 +58,22 @@ class Constraints(NamedTuple):
         return np.repeat(np.maximum(even, largest)[:, None], num_parts, axis=1)
 
     def loads(self, labels: Int32Array, num_parts: int) -> Int64Array:
-        """Return [num_constraints, num_parts] what parts hold; label `num_parts` is no part."""
+        """Return [num_constraints, num_parts] loads of parts. Label `num_parts` is no part."""
         rows = [np.bincount(labels, of_each, num_parts + 1)[:num_parts] for of_each in self.weights]
         return np.stack(rows).astype(np.int64)
 
     def most_uneven(self) -> Int64Array:
-        """Return [num_nodes] weights above 0: those of the constraint that is hardest to balance.
+        """Return [num_nodes] weights of the constraint that is hardest to balance, at least 1.
 
-        For tools that know one constraint alone. Hardest is where weights vary most about their
-        mean: what varies little comes out nearly even with it.
+        Tools with a single constraint take it. In the hardest constraint, weights vary most about
+        their mean. Constraints that vary less come out nearly even.
         """
         deviations = self.weights.std(axis=1) / np.maximum(self.weights.mean(axis=1), 1e-9)
         weights: Int64Array = self.weights[int(np.argmax(deviations))].astype(np.int64)
         return np.maximum(weights, 1)
 
 
-def _weights(
-    source: GraphSource, name: str, edge_dir: EdgeDir
-) -> list[tuple[str, npt.NDArray[Any]]]:
+def _weights(source: GraphSource, name: str, edge_dir: EdgeDir) -> list[tuple[str, Int64Array]]:
     if name == "nodes":
         return _nodes(source)
     if name == "edges":
@@ -109,8 +95,8 @@ def _weights(
         if feature.row_shape != () or feature.array.dtype.kind not in "biu":
             raise ValueError(
                 f"balance names '{name}', but '{attribute}' of node type '{node_type}' is "
-                f"{feature.dtype} of shape {list(feature.array.shape)}: one boolean or integer a "
-                "node can be balanced"
+                f"{feature.dtype} of shape {list(feature.array.shape)}: one boolean or integer "
+                "per node can be balanced"
             )
         if len(feature.array) and int(feature.array.min()) < 0:
             raise ValueError(f"balance names '{name}', which holds values below 0")
@@ -118,7 +104,7 @@ def _weights(
     return [(name, _joined(source, rows))]
 
 
-def _nodes(source: GraphSource) -> list[tuple[str, npt.NDArray[Any]]]:
+def _nodes(source: GraphSource) -> list[tuple[str, Int64Array]]:
     named = source.heterogeneous
     return [
         (f"nodes of type '{t}'" if named else "nodes", _joined(source, {t: np.ones(n.count, int)}))
@@ -139,15 +125,15 @@ def _degrees(
     return degrees
 
 
-def _joined(source: GraphSource, values: dict[NodeType, Array]) -> npt.NDArray[Any]:
-    """Return values of all nodes, type after type; 0 for types without."""
+def _joined(source: GraphSource, values: dict[NodeType, Array]) -> Int64Array:
+    """Return values of all nodes, type after type, with 0 for types without."""
     return np.concatenate(
         [values.get(t, np.zeros(node.count, np.int64)) for t, node in source.nodes.items()]
     )
 
 
-def _scaled(weights: npt.NDArray[Any]) -> Int32Array:
-    """Return weights as int32; large ones are divided, all by the same number, and rounded up."""
+def _scaled(weights: Int64Array) -> Int32Array:
+    """Return weights as int32. Large ones are divided, all by the same number, and rounded up."""
     largest = int(weights.max(initial=0))
     divisor = -(-largest // _MOST) if largest > _MOST else 1
     scaled: Int32Array = (-(-weights // divisor)).astype(np.int32)

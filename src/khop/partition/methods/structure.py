@@ -17,14 +17,18 @@ from khop.data.arrays import narrowest_int
 from khop.partition.base import PartitionerBase
 from khop.partition.methods.constraints import Constraints
 from khop.partition.out_of_core.resources import Resources
-from khop.partition.writing.both_directions import undirected
-from khop.partition.writing.undirected import Numbers, Undirected, split_by_type
+from khop.partition.writing.undirected import (
+    NodeNumbering,
+    Undirected,
+    split_by_type,
+    undirected,
+)
 from khop.typing import Int32Array, IntArray, NodeType
 
 SCORES = ("ldg", "fennel")
 """Scores of a node in a part: linear deterministic greedy, and Fennel."""
 
-# An edge in memory: neighbour and weight in both directions, and pieces while they are split.
+# Memory of an edge: neighbour and weight in both directions, and pieces while they are split.
 _EDGE_BYTES = 24
 
 
@@ -32,8 +36,8 @@ class StructuralPartitioner(PartitionerBase):
     """Base of partitioners that assign all nodes at once, by the graph's structure.
 
     Attributes:
-        balance: names of what parts get even shares of.
-        slack: how much more than the mean of each a part may hold.
+        balance: names of the constraints, of which parts get even shares.
+        slack: how much more than the mean of each constraint a part may hold.
 
     Example:
         >>> issubclass(StreamPartitioner, StructuralPartitioner)
@@ -43,18 +47,10 @@ class StructuralPartitioner(PartitionerBase):
     balance: tuple[str, ...]
     slack: float
     node_bytes = 32
-    """Bytes of a node while it is cut: row pointers twice, its number, a weight, labels twice."""
+    """Memory of a node during the cut: two row pointers, its number, a weight, two labels."""
 
     def _configure(self, balance: Sequence[str] = ("nodes",), slack: float = 0.03) -> None:
-        """Take the options that all such partitioners have.
-
-        Args:
-            balance: what parts get even shares of; see `Constraints.of`.
-            slack: how much more than the mean a part may hold, 0 to 1.
-
-        Raises:
-            ValueError: unknown names, or a slack out of range.
-        """
+        """Take the options of all such partitioners, with constraints as in `Constraints.of`."""
         if not 0 <= slack <= 1:
             raise ValueError(f"slack must be between 0 and 1 (got {slack})")
         self.balance, self.slack = tuple(balance), float(slack)
@@ -77,10 +73,10 @@ class StructuralPartitioner(PartitionerBase):
             graph: the joined graph.
             labels: [num_nodes] int32 part of each node, or `num_parts` for none yet.
             scores: for each pass one of `SCORES`, or 'cut': neighbours alone.
-            start: number of the order in which nodes are visited.
+            start: index of the order in which nodes are visited.
 
         Returns:
-            Of the part that is furthest over its share, how much it holds, in shares; 1.0 if none.
+            Load of the most overloaded part over its capacity, at least 1.0.
 
         :meta private:
         """
@@ -90,8 +86,7 @@ class StructuralPartitioner(PartitionerBase):
         for i, score in enumerate(scores):
             turn = _native.AssignPass(weights, capacities, loads, labels, score, num_edges)
             moved = sum(
-                turn.visit(_native.UndirectedRows(*rows), order)
-                for rows, order in graph.visits(self.seed, start, 0)
+                turn.visit(rows, order) for rows, order in graph.visits(self.seed, start, 0)
             )
             self.progress(f"cut, order {start + 1}", i + 1, len(scores))
             if moved == 0 and len(set(scores[i:])) == 1:
@@ -99,7 +94,7 @@ class StructuralPartitioner(PartitionerBase):
         return float(np.maximum(loads / np.maximum(capacities, 1), 1).max())
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the part of each node of a type; the first call cuts the graph."""
+        """Return the part of each node of a type, after the first call has cut the graph."""
         if self._labels is None:
             if self.num_parts == 1:
                 labels: IntArray = np.zeros(self.constraints.weights.shape[1], np.int32)
@@ -110,8 +105,8 @@ class StructuralPartitioner(PartitionerBase):
         return self._labels[node_type]
 
     @contextlib.contextmanager
-    def undirected(self, clusters: Numbers | None = None) -> Iterator[Undirected]:
-        """Make the joined graph, or that of clusters; in files, if memory does not hold it.
+    def undirected(self, clusters: NodeNumbering | None = None) -> Iterator[Undirected]:
+        """Make the joined graph, or the graph of clusters, in files if memory is too small.
 
         :meta private:
         """
@@ -127,15 +122,14 @@ class StructuralPartitioner(PartitionerBase):
             graph.discard()
 
     def identity(self) -> dict[str, Any]:
-        """Return all that the assignment depends on, beside the graph."""
         return self.describe()
 
     def assignment_bytes(self) -> int:
-        """Return about how much memory the cut takes: that of edges, unless they lie in files."""
+        """Estimate the memory of the cut, with edges unless they are in files."""
         return self._node_count() * self.node_bytes + (0 if self._is_large() else self._in_memory())
 
     def scratch_bytes(self) -> int:
-        """Return the bytes of files that the cut takes: both directions of all edges."""
+        """Return the bytes of files that the cut writes: both directions of all edges."""
         if not self._is_large():
             return 0
         column = narrowest_int(self._node_count()).itemsize
@@ -157,5 +151,4 @@ class StructuralPartitioner(PartitionerBase):
         return sum(edge.num_edges for edge in self.source.edges.values())
 
     def describe(self) -> dict[str, Any]:
-        """Return method and arguments, as recorded in meta.json."""
         return {**super().describe(), "balance": list(self.balance), "slack": self.slack}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from khop import _native
 from khop.data.arrays import check_pointers, check_range, narrowest_int
 from khop.partition.base import PartitionerBase
+from khop.partition.writing.numbering import Numbering
 from khop.sampler.drawing.hotness import TypedRows
 from khop.storage.folder import AttrMeta, PartitionFolder, attr_metas, edge_array
 from khop.storage.part import Part
@@ -20,11 +21,11 @@ Rows = tuple[IntArray, IntArray]
 
 
 class CutGraph(NamedTuple):
-    """A graph in the numbering of its parts; node types are named by their index.
+    """A graph in new ids.
 
     Attributes:
         bounds: {node type: [num_parts + 1] bounds of the parts' ranges of new ids}.
-        relations: (node type of neighbours, node type of rows) of each edge type.
+        relations: for each edge type, indices of the types of neighbours and of rows.
         edges: {edge type: rows of all parts, in new ids}.
         originals: for each node type [num_nodes] original id of each new id.
         copies: for each part and node type, new ids of the rows that the part keeps copies of.
@@ -46,7 +47,7 @@ class CutGraph(NamedTuple):
         return len(self.copies)
 
     def rows(self) -> TypedRows:
-        """Return the rows as samplers draw from them: by original ids, whatever the parts."""
+        """Return the rows with original ids, by which draws are keyed."""
         csrs = [
             _native.Csr(*of_type, np.ascontiguousarray(self.originals[rows]))
             for (_, rows), of_type in zip(self.relations, self.edges.values(), strict=True)
@@ -75,7 +76,7 @@ class CutGraph(NamedTuple):
 
     @classmethod
     def of_folder(cls, folder: PartitionFolder) -> CutGraph:
-        """Read a folder, all of whose parts are on this machine; 4 bytes an edge, or 8.
+        """Read a folder, all of whose parts are on this machine: 4 or 8 bytes per edge.
 
         Raises:
             FolderError, IndexError, ValueError: a part is missing or damaged.
@@ -98,41 +99,44 @@ class CutGraph(NamedTuple):
 
     @classmethod
     def of_partitioner(cls, partitioner: PartitionerBase) -> CutGraph:
-        """Assign a partitioner's nodes and cut its graph in memory; nothing is written.
+        """Assign a partitioner's nodes and cut its graph in memory. Nothing is written.
 
         Raises:
             IndexError: an edge names a node that does not exist.
         """
-        numbering, source = partitioner.numbering or partitioner.number(), partitioner.source
-        place = {node_type: i for i, node_type in enumerate(numbering)}
+        numbering, source = partitioner.numbering or partitioner.number_nodes(), partitioner.source
+        index = {node_type: i for i, node_type in enumerate(numbering)}
+        parts = range(partitioner.num_parts)
         relations, edges = [], {}
         for edge_type, edge in source.edges.items():
-            ends = (edge_type[0], edge_type[2]), edge.endpoints()
+            types, ends = (edge_type[0], edge_type[2]), edge.endpoints()
             if partitioner.edge_dir == "out":
-                ends = ends[0][::-1], ends[1][::-1]
-            (neighbors, rows), (others, keys) = (numbering[t] for t in ends[0]), ends[1]
-            counts = rows.book.num_ids, neighbors.book.num_ids
+                types, ends = types[::-1], ends[::-1]
+            (neighbors, rows), (others, keys) = (numbering[t] for t in types), ends
             key_map, neighbor_map = (
                 known.new_of_old.astype(np.int64, copy=False) for known in (rows, neighbors)
             )
             edges[edge_type] = _native.coo_to_csr(
-                keys, others, *counts, key_map, neighbor_map, with_edge_ids=False
+                keys,
+                others,
+                rows.book.num_ids,
+                neighbors.book.num_ids,
+                key_map,
+                neighbor_map,
+                with_edge_ids=False,
             )[:2]
-            relations.append((place[ends[0][0]], place[ends[0][1]]))
+            relations.append((index[types[0]], index[types[1]]))
+
+        def copies(part: int, node_type: NodeType, known: Numbering) -> Int64Array:
+            ids = partitioner.cached_nodes(node_type, part, known.owners)
+            return known.new_of_old[ids].astype(np.int64, copy=False)
+
         return cls(
             {t: known.book.bounds for t, known in numbering.items()},
             relations,
             edges,
             [known.old_of_new for known in numbering.values()],
-            [
-                [
-                    known.new_of_old[partitioner.cached_nodes(t, part, known.owners)].astype(
-                        np.int64, copy=False
-                    )
-                    for t, known in numbering.items()
-                ]
-                for part in range(partitioner.num_parts)
-            ],
+            [[copies(p, *of_type) for of_type in numbering.items()] for p in parts],
             [_row_bytes(attr_metas(node.attrs)) for node in source.nodes.values()],
             [_row_bytes(attr_metas(edge.attrs)) for edge in source.edges.values()],
         )
@@ -144,9 +148,7 @@ def _row_bytes(attrs: Mapping[str, AttrMeta]) -> int:
 
 def _checked_rows(part: Part, edge_type: EdgeType) -> Rows:
     folder = part.folder
-    indptr, indices = (
-        edge_array(folder, part.part, edge_type, name) for name in ("indptr", "indices")
-    )
+    indptr, indices = (edge_array(folder, part.part, edge_type, n) for n in ("indptr", "indices"))
     meta = next(t for t in folder.meta.edge_types if t.name == edge_type)
     where = f"part-{part.part} of '{folder.root}', edge type {edge_type}"
     check_pointers(indptr, len(indices), where)
@@ -163,7 +165,7 @@ def _joined(pieces: Sequence[Rows]) -> Rows:
 
 
 def _copies_of(part: Part, index: int) -> Int64Array:
-    cached: Any = part.cached(index)
+    cached = part.cached(index)
     if cached is None:
         return np.empty(0, np.int64)
     ids = np.asarray(cached.features["id"].array)
