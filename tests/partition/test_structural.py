@@ -19,8 +19,8 @@ from khop.partition import (
     StreamPartitioner,
     verify_folder,
 )
-from khop.partition.methods.constraints import Constraints
 from khop.partition.methods.metis import run_metis
+from khop.partition.methods.structure import Constraints
 from khop.partition.source import GraphSource
 from khop.partition.writing.undirected import undirected
 

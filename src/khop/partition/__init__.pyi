@@ -7,7 +7,6 @@ from khop.partition.cut import (
 )
 from khop.partition.formats.distdgl.exporter import to_distdgl as to_distdgl
 from khop.partition.formats.distdgl.importer import from_distdgl as from_distdgl
-from khop.partition.formats.from_folder import folder_source as folder_source
 from khop.partition.formats.upgrade import (
     UpgradePlan as UpgradePlan,
     upgrade_folder as upgrade_folder,
@@ -28,6 +27,7 @@ from khop.partition.methods.structure import StructuralPartitioner as Structural
 from khop.partition.options import PartitionOptions as PartitionOptions
 from khop.partition.out_of_core.plan import Plan as Plan, PlannedType as PlannedType
 from khop.partition.recut import (
+    folder_source as folder_source,
     make_repartitioner as make_repartitioner,
     repartition as repartition,
 )

@@ -12,7 +12,7 @@ import operator
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from khop.partition.writing.cluster_ids import check_cluster_ids, clusters_by_ty
 from khop.partition.writing.nodes import write_node_type
 from khop.partition.writing.numbering import FolderJob, Numbering
 from khop.partition.writing.order import check_order, row_keys
-from khop.partition.writing.rows import RowWriter
+from khop.partition.writing.rows import write_edge_type
 from khop.storage.folder import ORDERS, FolderMeta, FolderWriter
 from khop.typing import (
     ArrayLike,
@@ -41,6 +41,9 @@ from khop.typing import (
     NodeType,
     Progress,
 )
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
 
 Self = TypeVar("Self", bound="PartitionerBase")
 
@@ -117,7 +120,7 @@ class PartitionerBase(abc.ABC):
     @takes_options(PartitionOptions, further=True)
     def from_data(
         cls: type[Self],
-        data: Any,
+        data: Data | HeteroData | GraphSource,
         output_dir: str | os.PathLike[str],
         num_parts: int,
         **options: Any,
@@ -274,8 +277,11 @@ class PartitionerBase(abc.ABC):
                 write_node_type(job, t, node, self.cached_nodes)
                 for t, node in self.source.nodes.items()
             ]
-            rows = RowWriter(job)
-            edge_metas = [rows.write(t, edge) for t, edge in self.source.edges.items()]
+            shape = (self.num_parts, self.num_parts)
+            between = workspace.array("cut", lambda: np.zeros(shape, np.int64), changes=True)
+            edge_metas = [
+                write_edge_type(job, t, edge, between) for t, edge in self.source.edges.items()
+            ]
             meta = FolderMeta(
                 num_parts=self.num_parts,
                 edge_dir=self.edge_dir,
@@ -284,7 +290,7 @@ class PartitionerBase(abc.ABC):
                 edge_types=edge_metas,
                 method=self.describe(),
                 summary={
-                    "edges_between_parts": rows.edges_between_parts.tolist(),
+                    "edges_between_parts": between.tolist(),
                     **({"left_out": self.source.left_out} if self.source.left_out else {}),
                     **self.summarize(numbering),
                 },

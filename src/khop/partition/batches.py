@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from khop import _native
@@ -11,7 +9,7 @@ from khop.data.arrays import check_range, to_int64
 from khop.partition.source import GraphSource, NodeSource
 from khop.partition.summary import TRAIN_MASK
 from khop.sampler.drawing.hotness import TypedRows
-from khop.typing import NODE, Array, EdgeDir, Int64Array, NodeType
+from khop.typing import NODE, Array, ArrayLike, EdgeDir, Int64Array, NodeType
 
 
 def typed_rows(source: GraphSource, edge_dir: EdgeDir) -> TypedRows:
@@ -31,7 +29,9 @@ def typed_rows(source: GraphSource, edge_dir: EdgeDir) -> TypedRows:
     return TypedRows(list(counts.values()), relations, csrs, list(counts))
 
 
-def seeds_of(source: GraphSource, seeds: Any) -> tuple[NodeType, Int64Array]:
+def seeds_of(
+    source: GraphSource, seeds: ArrayLike | tuple[NodeType, ArrayLike | None] | None
+) -> tuple[NodeType, Int64Array]:
     """Return the seeds' node type and distinct ids. If None: nodes of `train_mask`, else all."""
     node_type, values = None if source.heterogeneous else NODE, seeds
     if isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):

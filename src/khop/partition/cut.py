@@ -157,7 +157,7 @@ def make_partitioner(
     check_output(output_dir, bool(options.get("overwrite")))
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
     check_masks(source)
-    check_num_parts(num_parts, sum(node.count for node in source.nodes.values()))
+    check_num_parts(num_parts, source.num_nodes)
     return of_method(source, output_dir, num_parts, method, options)
 
 

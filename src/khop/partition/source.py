@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from khop.data.files import release_pages
 from khop.storage.folder import attr_metas
 from khop.storage.folder.paths import RESERVED_NAMES
 from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeType, IntArray, NodeType
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -163,8 +166,8 @@ class GraphSource:
         cls,
         num_nodes: int | Mapping[NodeType, int],
         edge_index: ArrayLike | Mapping[EdgeType, ArrayLike],
-        node_attrs: Mapping[str, Any] | None = None,
-        edge_attrs: Mapping[str, Any] | None = None,
+        node_attrs: Mapping[str, ArrayLike | Mapping[NodeType, ArrayLike]] | None = None,
+        edge_attrs: Mapping[str, ArrayLike | Mapping[EdgeType, ArrayLike]] | None = None,
     ) -> GraphSource:
         """Create from arrays.
 
@@ -195,7 +198,7 @@ class GraphSource:
         return cls(nodes, edges, heterogeneous)
 
     @classmethod
-    def from_data(cls, data: Any) -> GraphSource:
+    def from_data(cls, data: Data | HeteroData) -> GraphSource:
         """Create from a PyG `Data` or `HeteroData`, with every node- and edge-level tensor.
 
         A tensor is node-level if it has one row for each node. `left_out` lists all others.
@@ -225,6 +228,16 @@ class GraphSource:
             f"expected a PyG Data or HeteroData object (got '{type(data)}'): of a data set pass "
             "its graph, dataset[0]; files are read by the command `khop partition`"
         )
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of all types."""
+        return sum(node.count for node in self.nodes.values())
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges of all types."""
+        return sum(edge.num_edges for edge in self.edges.values())
 
     @property
     def left_out(self) -> dict[str, str]:

@@ -16,10 +16,9 @@ import numpy as np
 from khop.data.arrays import checksum, to_array
 from khop.data.hot_rows import parse_bytes
 from khop.partition.base import PartitionerBase
-from khop.partition.methods.balance import Scores, assign_balanced, even_sizes
 from khop.partition.source import feature_bytes
 from khop.partition.writing.numbering import Numbering
-from khop.typing import NODE, ArrayLike, EdgeType, Int64Array, IntArray, NodeType
+from khop.typing import NODE, ArrayLike, EdgeType, Float64Array, Int64Array, IntArray, NodeType
 
 _Bound = TypeVar("_Bound", int, float)
 
@@ -96,7 +95,7 @@ class FrequencyPartitioner(PartitionerBase):
 
     def _probs_of(
         self, node_type: NodeType, probs: Sequence[ArrayLike | Mapping[NodeType, ArrayLike]]
-    ) -> Scores:
+    ) -> Float64Array:
         count = self.source.nodes[node_type].count
         rows = np.zeros((self.num_parts, count))
         for part, of_part in enumerate(probs):
@@ -141,7 +140,7 @@ class FrequencyPartitioner(PartitionerBase):
         rows = self._within(self.cache_bytes, heat)
         return {node_type: ids[: rows[node_type]] for node_type, ids in chosen.items()}
 
-    def _within(self, budget: int, heat: Mapping[NodeType, Scores]) -> dict[NodeType, int]:
+    def _within(self, budget: int, heat: Mapping[NodeType, Float64Array]) -> dict[NodeType, int]:
         """Return how many rows of each type fit a budget, by probability per byte."""
         sizes = np.array([self._row_bytes(node_type) for node_type in heat])
         types = np.repeat(np.arange(len(heat)), [len(of_type) for of_type in heat.values()])
@@ -171,8 +170,7 @@ class FrequencyPartitioner(PartitionerBase):
 
     def assignment_bytes(self) -> int:
         """Estimate the memory of the probabilities and of sorting by them."""
-        nodes = sum(node.count for node in self.source.nodes.values())
-        return nodes * self.num_parts * 8 * 3
+        return self.source.num_nodes * self.num_parts * 8 * 3
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -221,3 +219,65 @@ def _checked_ratio(ratio: float) -> float:
 
 def _of_type(bound: _Bound | Mapping[NodeType, _Bound], node_type: NodeType) -> _Bound | int:
     return bound.get(node_type, 0) if isinstance(bound, Mapping) else bound
+
+
+def even_sizes(count: int, num_parts: int) -> Int64Array:
+    """Return [num_parts] int64 sizes that differ by at most one and sum up to `count`."""
+    sizes = np.full(num_parts, count // num_parts, np.int64)
+    sizes[: count % num_parts] += 1
+    return sizes
+
+
+def assign_balanced(scores: Float64Array, free: Int64Array) -> IntArray:
+    """Assign items to parts by score, starting with the items that have most to lose.
+
+    Every item prefers the part of the highest score among the parts that are not full. Items are
+    assigned in descending order of the loss that their second-best part would be, until a part is
+    full. Then the others choose again. Ties go in the order of columns, and to the first part.
+
+    Args:
+        scores: [num_parts, num_items] gain of each item in each part.
+        free: [num_parts] most items of each part, together at least `num_items`.
+
+    Returns:
+        [num_items] int32, the part of each item.
+
+    Raises:
+        ValueError: the parts cannot hold all items.
+    """
+    count = scores.shape[1]
+    if int(free.sum()) < count:
+        raise ValueError(f"there is free for {int(free.sum())} of {count} items")
+    owners = np.full(count, -1, np.int32)
+    left = np.arange(count)
+    open_parts = np.flatnonzero(free)
+    while len(left):
+        gains = scores[open_parts][:, left]
+        best = open_parts[np.argmax(gains, axis=0)]
+        order = np.argsort(-_loss_of_second(gains), kind="stable")
+        taken, free = _admit(best[order], free)
+        owners[left[order[:taken]]] = best[order[:taken]]
+        keep = np.sort(order[taken:])
+        indifferent = len(keep) and not np.any(gains[:, keep] != gains[:1, keep])
+        left, open_parts = left[keep], np.flatnonzero(free)
+        if indifferent:  # spares a round for every part that fills up
+            owners[left] = np.repeat(np.arange(len(free)), free)[: len(left)]
+            break
+    return owners
+
+
+def _loss_of_second(gains: Float64Array) -> Float64Array:
+    second = max(0, len(gains) - 2)
+    top = np.partition(gains, second, axis=0)
+    loss: Float64Array = top[-1] - (top[second] if len(gains) > 1 else 0.0)
+    return loss
+
+
+def _admit(wishes: IntArray, free: Int64Array) -> tuple[int, Int64Array]:
+    """Return how many wishes, in order, fit before a part overflows, and what is left free."""
+    first_refused = len(wishes)
+    for part in np.flatnonzero(np.bincount(wishes, minlength=len(free)) > free):
+        positions = np.flatnonzero(wishes == part)
+        first_refused = min(first_refused, int(positions[free[part]]))
+    admitted = np.bincount(wishes[:first_refused], minlength=len(free))
+    return first_refused, free - admitted

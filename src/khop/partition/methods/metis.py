@@ -80,7 +80,7 @@ class MetisPartitioner(StructuralPartitioner):
 
     def _in_memory(self) -> int:
         """Return the bytes of the edges in memory, METIS's process included."""
-        return super()._in_memory() + self._edge_count() * 2 * _METIS_ENTRY_BYTES
+        return super()._in_memory() + self.source.num_edges * 2 * _METIS_ENTRY_BYTES
 
     def _is_large(self) -> bool:
         return False  # METIS has all edges in memory
@@ -158,7 +158,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
         clusters: int | None = None,
     ) -> None:
         super()._configure(balance, slack)
-        count = sum(node.count for node in self.source.nodes.values())
+        count = self.source.num_nodes
         if clusters is None:
             clusters = _CLUSTERS
             if self.cluster_ids is True:
@@ -177,12 +177,12 @@ class ClusterMetisPartitioner(MetisPartitioner):
         self._of_node: NodeNumbering | None = None
 
     def _in_memory(self) -> int:
-        if self._node_count() <= self.clusters:
+        if self.source.num_nodes <= self.clusters:
             return super()._in_memory()
         return StructuralPartitioner._in_memory(self) * 2
 
     def _is_large(self) -> bool:
-        return self._node_count() > self.clusters and StructuralPartitioner._is_large(self)
+        return self.source.num_nodes > self.clusters and StructuralPartitioner._is_large(self)
 
     def cut(self, graph: Undirected) -> IntArray:
         """Return the part of each node: METIS's cut of clusters, improved by passes.

@@ -20,8 +20,7 @@ import numpy as np
 from khop import _native, codec
 from khop.options import Option, resolved, takes_options
 from khop.partition.batches import seeds_of, typed_rows
-from khop.partition.methods.balance import Scores, assign_balanced, even_sizes
-from khop.partition.methods.frequency import FrequencyPartitioner
+from khop.partition.methods.frequency import FrequencyPartitioner, assign_balanced, even_sizes
 from khop.partition.methods.structure import StructuralPartitioner
 from khop.partition.options import PartitionOptions
 from khop.partition.out_of_core.resources import Resources
@@ -33,7 +32,15 @@ from khop.sampler.drawing.hotness import Seeds, sample_prob
 from khop.sampler.methods import NEIGHBOR, SamplingMethod, as_method
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta, check_output
-from khop.typing import ArrayLike, Int32Array, Int64Array, IntArray, NodeType, NumNeighbors
+from khop.typing import (
+    ArrayLike,
+    Float64Array,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    NodeType,
+    NumNeighbors,
+)
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -217,11 +224,11 @@ class SeededPartitioner(FrequencyPartitioner):
         )
         return partitioner.cut(graph)
 
-    def _hotness(self) -> list[dict[NodeType, Scores]]:
+    def _hotness(self) -> list[dict[NodeType, Float64Array]]:
         rows = typed_rows(self.source, self.edge_dir)
         node_types = list(self.source.nodes)
 
-        def of_part(part: int) -> dict[NodeType, Scores]:
+        def of_part(part: int) -> dict[NodeType, Float64Array]:
             ids = self.seeds[self.part_of_seed == part]
             seeds = Seeds(node_types.index(self.seed_type), ids, self.batch_size)
             probs = sample_prob(rows, self.fanouts, seeds, method=self.spec.method)
@@ -248,8 +255,7 @@ class SeededPartitioner(FrequencyPartitioner):
 
     def assignment_bytes(self) -> int:
         """Estimate the memory that splitting seeds and computing hotness take."""
-        edges = sum(edge.num_edges for edge in self.source.edges.values())
-        return super().assignment_bytes() + edges * _EDGE_BYTES
+        return super().assignment_bytes() + self.source.num_edges * _EDGE_BYTES
 
     def describe(self) -> dict[str, Any]:
         hops = {
@@ -325,7 +331,7 @@ def split_seeds(graph: Undirected, seeds: Int64Array, labels: IntArray, num_part
     return assign_balanced(scores, even_sizes(len(seeds), num_parts))
 
 
-def _count(rows: RowBlock, nodes: Int64Array, labels: IntArray, num_parts: int) -> Scores:
+def _count(rows: RowBlock, nodes: Int64Array, labels: IntArray, num_parts: int) -> Float64Array:
     """Return [num_parts, num_nodes] float64 numbers of each node's edges to each cluster."""
     index = nodes - rows.first_node
     begins, sizes = rows.indptr[index], np.diff(rows.indptr)[index]
@@ -334,5 +340,5 @@ def _count(rows: RowBlock, nodes: Int64Array, labels: IntArray, num_parts: int) 
     cells = owner * num_parts + labels[rows.indices[entries]]
     weights = rows.weights[entries].astype(np.float64)
     counts = np.bincount(cells, weights, len(nodes) * num_parts)
-    table: Scores = counts.reshape(len(nodes), num_parts).T.astype(np.float64)
+    table: Float64Array = counts.reshape(len(nodes), num_parts).T.astype(np.float64)
     return table

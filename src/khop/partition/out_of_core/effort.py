@@ -95,9 +95,9 @@ def _attrs(attrs: dict[str, RowStore]) -> dict[str, Any]:
     }
 
 
-def content_identity(array: Array) -> list[Any]:
+def content_identity(array: Array) -> list[object]:
     """Return values that identify an array: its checksum, or path, size and time of its file."""
-    about = [str(array.dtype), list(array.shape)]
+    about: list[object] = [str(array.dtype), list(array.shape)]
     mapped = place_of(array)
     if mapped is None:
         return [*about, checksum(array)]

@@ -224,21 +224,20 @@ def _fits(known: ReadFile, nbytes: int) -> bool:
     return known.whole is None or begun == nbytes
 
 
+@dataclass
 class _Reading:
     """File that threads read."""
 
-    def __init__(
-        self, result: FileChecksums, descriptor: int = -1, known: ReadFile | None = None
-    ) -> None:
-        self.result, self.known = result, known
-        self.ranges: list[Future[str]] = []
-        self.whole: Future[tuple[list[str], str]] | None = None
-        self._descriptor = descriptor
+    result: FileChecksums
+    descriptor: int = -1
+    known: ReadFile | None = None
+    ranges: list[Future[str]] = field(default_factory=list)
+    whole: Future[tuple[list[str], str]] | None = None
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 def _hash_both_ways(descriptor: int, nbytes: int) -> tuple[list[str], str]:

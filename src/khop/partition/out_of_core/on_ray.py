@@ -175,8 +175,7 @@ class RayWorkspace(Workspace):
         num_returns: int = 1,
         **options: Any,
     ) -> Iterator[Iterator[tuple[Item, Any]]]:
-        """Iterate over items and references to the results of their tasks. At the end, cancel all
-        others.
+        """Iterate over items and references to results of their tasks, then cancel the rest.
 
         Args:
             body: calls `function` in a task.
@@ -226,13 +225,6 @@ class RayWorkspace(Workspace):
             ) from error
 
 
-class _TaskWorkspace(Workspace):
-    """Workspace of a task: one thread."""
-
-    stages_attrs = True
-    releases_pages = True
-
-
 def _task(
     version: str, body: Callable[..., Any], function: list[Any], memory: int, item: object
 ) -> Any:
@@ -242,7 +234,9 @@ def _task(
             f"machine {socket.gethostname()} has khop {__version__}, but partitioning was started "
             f"by {version}: install one version on all machines"
         )
-    return body(_fetched(*function), _TaskWorkspace(Resources(memory, 1)), item)
+    workspace = Workspace(Resources(memory, 1))
+    workspace.stages_attrs = workspace.releases_pages = True
+    return body(_fetched(*function), workspace, item)
 
 
 _latest: tuple[Any, Any] = (None, None)

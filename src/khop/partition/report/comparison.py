@@ -13,7 +13,6 @@ from khop.data import Feature, RowStore
 from khop.partition.base import PartitionerBase
 from khop.partition.batches import seeds_of, trained_type
 from khop.partition.cut import (
-    PARTITIONERS,
     MethodOptions,
     base_of,
     check_num_parts,
@@ -142,8 +141,7 @@ def compare_methods(
     """
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
     chosen: dict[str, Any] = {**options}
-    resolved = [_method(name) for name in methods]
-    _check(resolved, chosen)
+    resolved = _resolved(methods, chosen)
     seeds = options.get("seeds")
     if sample is not None:
         if seeds is not None and not (
@@ -151,8 +149,7 @@ def compare_methods(
         ):
             raise ValueError("a sample has other seeds: leave seeds out, or name their node type")
         source = sampled(source, sample, seed)
-    num_nodes = sum(node.count for node in source.nodes.values())
-    check_num_parts(num_parts, num_nodes)
+    check_num_parts(num_parts, source.num_nodes)
     compared = []
     for i, (name, (method, base)) in enumerate(zip(methods, resolved, strict=True)):
         progress(name, i, len(methods))
@@ -174,32 +171,29 @@ def compare_methods(
             batches,
         )
         compared.append(Compared(name, seconds, report))
-    return Comparison(num_nodes, sum(len(edge.src) for edge in source.edges.values()), compared)
+    return Comparison(source.num_nodes, source.num_edges, compared)
 
 
-def _method(name: str) -> tuple[str, str | None]:
-    """Return method and base of 'frequency+metis'. The base is None for other methods."""
-    method, _, base = name.partition("+")
-    if method == "assigned" or (base and method != "frequency"):
-        raise ValueError(
-            f"no method '{name}' to compare: frequency alone has a base, frequency+BASE, and an "
-            "assignment is not compared"
-        )
-    PARTITIONERS.resolve(method)
-    if base:
-        base_of(base)
-    return method, base or None
-
-
-def _check(resolved: Sequence[tuple[str, str | None]], options: dict[str, Any]) -> None:
-    if not resolved:
+def _resolved(methods: Sequence[str], options: dict[str, Any]) -> list[tuple[str, str | None]]:
+    """Return method and base of each name, as 'frequency+metis', after a check of all options."""
+    if not methods:
         raise ValueError("methods must name at least one method (got none)")
-    known = {"num_neighbors", "batch_size", "seeds"}
-    for method, _ in resolved:
+    resolved, known = [], {"num_neighbors", "batch_size", "seeds"}
+    for name in methods:
+        method, _, base = name.partition("+")
+        if method == "assigned" or (base and method != "frequency"):
+            raise ValueError(
+                f"no method '{name}' to compare: frequency alone has a base, frequency+BASE, and "
+                "an assignment is not compared"
+            )
         known |= options_of(method)
+        if base:
+            base_of(base)
+        resolved.append((method, base or None))
     unknown = sorted(options.keys() - known)
     if unknown:
         raise TypeError(f"none of the methods has options {unknown}: there are {sorted(known)}")
+    return resolved
 
 
 def _new_seeds(partitioner: PartitionerBase, seeds: ArrayLike) -> tuple[int, Int64Array] | None:

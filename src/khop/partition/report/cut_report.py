@@ -14,6 +14,7 @@ import numpy as np
 
 from khop.partition.report.cut_graph import CutGraph
 from khop.partition.summary import TRAIN_MASK, balance
+from khop.partition.writing.row_sort import neighbors_by_part
 from khop.sampler.drawing.hotness import Seeds, random_batches
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import PartitionFolder
@@ -124,27 +125,31 @@ class CutReport:
         batch_size: int = 1024,
         batches: int = 8,
     ) -> CutReport:
-        """Report on a cut graph, with index and new ids of the seeds' type, or None to draw no
-        batches.
+        """Report on a cut graph.
+
+        Seeds are the index of their type, and new ids. If None, no batches are drawn.
 
         :meta private:
         """
         for name, value in (("batch_size", batch_size), ("batches", batches)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1 (got {value})")
-        edge_types = list(graph.edges)
+        edge_types = [edges.edge_type for edges in graph.edges]
         if isinstance(num_neighbors, tuple):
             num_neighbors = list(num_neighbors)
         fanouts = SamplingSpec.create(num_neighbors, edge_types).fanouts[: len(edge_types)]
         parts = range(graph.num_parts)
-        between = np.array([_edges_between(graph, i) for i in range(len(edge_types))])
-        between = between.reshape(-1, len(parts), len(parts))
-        of_part = None if seeds is None else _by_part(graph, seeds)
+        between = np.zeros((len(edge_types), len(parts), len(parts)), np.int64)
+        for i, edges in enumerate(graph.edges):
+            for part in parts:
+                bounds = graph.nodes[edges.neighbors].bounds
+                between[i, part] = neighbors_by_part(graph.neighbors(edges, part), bounds)
+        of_part = None if seeds is None else _by_part(graph, *seeds)
         rows = None
         if seeds is not None and of_part is not None:
             rows = _batch_rows(graph, seeds[0], of_part, fanouts, batch_size, batches)
         return cls(
-            nodes=[sum(b[p + 1] - b[p] for b in graph.bounds.values()) for p in parts],
+            nodes=[sum(n.bounds[p + 1] - n.bounds[p] for n in graph.nodes) for p in parts],
             edges=between.sum(axis=(0, 2)).tolist(),
             seeds=None if of_part is None else [len(ids) for ids in of_part],
             bytes=[graph.bytes_of(p) for p in parts],
@@ -245,38 +250,24 @@ def _cut(between: Int64Array) -> float:
     return float(1 - np.trace(between) / total) if total else 0.0
 
 
-def _edges_between(graph: CutGraph, index: int) -> list[list[int]]:
-    """Return [part][part of the neighbour] number of edges of a type."""
-    neighbors = list(graph.bounds.values())[graph.relations[index][0]]
-    _, indices = list(graph.edges.values())[index]
-    counts = []
-    for part in range(graph.num_parts):
-        low, high = graph.edge_range(index, part)
-        below = [int(np.count_nonzero(indices[low:high] < bound)) for bound in neighbors]
-        counts.append(np.diff(below).tolist())
-    return counts
-
-
 def _halo(graph: CutGraph, part: int) -> int:
     """Return how many nodes of other parts are neighbours of a part's nodes."""
     total = 0
-    for node_type, bounds in enumerate(graph.bounds.values()):
-        touched = np.zeros(bounds[-1], bool)
-        for i, (neighbors, _) in enumerate(graph.relations):
-            if neighbors == node_type:
-                low, high = graph.edge_range(i, part)
-                touched[list(graph.edges.values())[i][1][low:high]] = True
-        touched[bounds[part] : bounds[part + 1]] = False
+    for i, nodes in enumerate(graph.nodes):
+        touched = np.zeros(nodes.bounds[-1], bool)
+        for edges in graph.edges:
+            if edges.neighbors == i:
+                touched[graph.neighbors(edges, part)] = True
+        touched[nodes.bounds[part] : nodes.bounds[part + 1]] = False
         total += int(np.count_nonzero(touched))
     return total
 
 
-def _by_part(graph: CutGraph, seeds: tuple[int, Int64Array]) -> list[Int64Array]:
+def _by_part(graph: CutGraph, seed_type: int, ids: Int64Array) -> list[Int64Array]:
     """Return the new ids of each part's seeds, in the order of their original ids."""
-    node_type, ids = seeds
-    ids = ids[np.argsort(graph.originals[node_type][ids], kind="stable")]
-    bounds = list(graph.bounds.values())[node_type]
-    owners = np.searchsorted(bounds, ids, side="right") - 1
+    nodes = graph.nodes[seed_type]
+    ids = ids[np.argsort(nodes.originals[ids], kind="stable")]
+    owners = np.searchsorted(nodes.bounds, ids, side="right") - 1
     return [ids[owners == part] for part in range(graph.num_parts)]
 
 
@@ -289,16 +280,15 @@ def _batch_rows(
     batches: int,
 ) -> list[BatchRows]:
     """Draw batches of each part's seeds, and count their rows by location."""
-    rows, of_parts = graph.rows(), []
+    rows, of_parts = graph.typed_rows(), []
     for part, ids in enumerate(seeds):
-        held = [np.zeros(bounds[-1], bool) for bounds in graph.bounds.values()]
-        for mask, copies in zip(held, graph.copies[part], strict=True):
-            mask[copies] = True
+        held = [np.zeros(nodes.bounds[-1], bool) for nodes in graph.nodes]
+        for mask, nodes in zip(held, graph.nodes, strict=True):
+            mask[nodes.copies[part]] = True
         counts, drawn = np.zeros(3), 0
-        drawer = Seeds(seed_type, ids, batch_size)
-        for nodes in random_batches(rows, fanouts, drawer, batches):
-            for touched, mask, bounds in zip(nodes, held, graph.bounds.values(), strict=True):
-                own = (touched >= bounds[part]) & (touched < bounds[part + 1])
+        for batch in random_batches(rows, fanouts, Seeds(seed_type, ids, batch_size), batches):
+            for touched, mask, nodes in zip(batch, held, graph.nodes, strict=True):
+                own = (touched >= nodes.bounds[part]) & (touched < nodes.bounds[part + 1])
                 local, cached = np.count_nonzero(own), np.count_nonzero(mask[touched])
                 counts += local, cached, len(touched) - local - cached
             drawn += 1

@@ -16,6 +16,7 @@ from khop.data.weights import weight_values
 from khop.errors import FolderError
 from khop.partition.out_of_core.folder_checksums import FileChecksums, FolderChecksums
 from khop.partition.source import no_progress
+from khop.partition.writing.row_sort import neighbors_by_part
 from khop.storage.folder import (
     META_FILE,
     ORDERS,
@@ -142,8 +143,7 @@ def _edges_between_parts(folder: PartitionFolder) -> list[list[int]]:
         book = folder.meta.neighbor_type(edge_type).book
         for part in range(folder.num_parts):
             indices = folder.open(edge_path(part, edge_type.name, "indices"))
-            below = [int(np.count_nonzero(indices < bound)) for bound in book.bounds]
-            counts[part] += np.diff(below)
+            counts[part] += neighbors_by_part(indices, book.bounds)
     return counts.tolist()
 
 

@@ -36,8 +36,8 @@ def row_keys(
     - 'original': there are no keys.
     """
     if order == "cluster":
-        count = sum(node.count for node in source.nodes.values())
-        return {**clusters_by_type(source, max(1, count // CLUSTER_NODES), seed, progress)}
+        clusters = max(1, source.num_nodes // CLUSTER_NODES)
+        return {**clusters_by_type(source, clusters, seed, progress)}
     if order == "degree":
         return _degrees(source, edge_dir)
     return _hotness(source, edge_dir) if order == "hotness" else {}

@@ -173,7 +173,7 @@ class RowSorter:
             arrays[attr_column(name)] = self._attr(block, name, ids, order)
         if table.is_weighted:
             arrays |= self._weights(part, indptr, arrays)
-        return SortedBlock(arrays, _by_part(columns, table.neighbors.book.bounds))
+        return SortedBlock(arrays, neighbors_by_part(columns, table.neighbors.book.bounds))
 
     def _attr(self, block: int, name: str, ids: IntArray, order: IntArray) -> Array:
         """Return an attribute of a block's edges, in their order."""
@@ -228,7 +228,7 @@ def _row_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
 
 
-def _by_part(columns: IntArray, bounds: list[int]) -> Int64Array:
+def neighbors_by_part(columns: IntArray, bounds: list[int]) -> Int64Array:
     """Return [num_parts] how many neighbours each part owns."""
     if len(bounds) <= _FEW_PARTS + 1:
         below = [0, *(int(np.count_nonzero(columns < b)) for b in bounds[1:-1]), len(columns)]

@@ -34,108 +34,88 @@ Piece = tuple[int, int]
 """First edge and number of edges."""
 
 
-class RowWriter:
-    """Writer of the edges of each part, compressed by row, and of all arrays in their order.
+def write_edge_type(
+    job: FolderJob, edge_type: EdgeType, edge: EdgeSource, edges_between_parts: Int64Array
+) -> EdgeTypeMeta:
+    """Write the edges of a type, in all parts, with all arrays in the order of rows.
 
-    Attributes:
-        edges_between_parts: [num_parts, num_parts] number of edges by part and part of the
-            neighbour, of all edge types written so far.
+    The edges are added to the counts [num_parts, num_parts] by part and part of the neighbour.
+
+    Raises:
+        IndexError: an edge names a node that does not exist.
+        ValueError: the weights of a row add up to infinity.
     """
-
-    def __init__(self, job: FolderJob) -> None:
-        self._job = job
-        self.edges_between_parts = job.workspace.array(
-            "cut", lambda: np.zeros((job.num_parts, job.num_parts), np.int64), changes=True
-        )
-
-    def write(self, edge_type: EdgeType, edge: EdgeSource) -> EdgeTypeMeta:
-        """Write the edges of a type, in all parts.
-
-        Raises:
-            IndexError: an edge names a node that does not exist.
-            ValueError: the weights of a row add up to infinity.
-        """
-        job, workspace = self._job, self._job.workspace
-        src_type, _, dst_type = edge_type
-        row_type, neighbor_type = (
-            (dst_type, src_type) if job.edge_dir == "in" else (src_type, dst_type)
-        )
-        rows, neighbors = job.numbering[row_type], job.numbering[neighbor_type]
-        splitter = RowSplitter(edge, job.edge_dir, rows, neighbors)
-        key = " ".join(map(repr, edge_type))
-        indptr = workspace.array(f"rows of {key}", lambda: self._count(edge_type, edge, splitter))
-        table = RowTable(
-            edge_type,
-            edge,
-            neighbor_type,
-            rows,
-            neighbors,
-            indptr,
-            job.draws,
-            job.neighbor_ids,
-            job.edge_ids,
-            workspace.stages_attrs,
-        )
-        if workspace.is_done(key):
-            for part in range(job.num_parts):
-                for path, _, _ in table.files(part).values():
-                    job.writer.has(path)  # which takes the file up
-        else:
-            width = table.sorting_bytes()
-            most = workspace.resources.block_edges(width, edge.num_edges)
-            workspace.check_rows(edge_type, indptr, most, width)
-            blocks = block_bounds(indptr, rows.book.bounds, most)
-            with workspace.stage(key, table.columns(), indptr[blocks].astype(np.int64)) as stage:
-                self._fill(table, splitter, blocks, stage)
-                self._write_parts(table, blocks, stage)
-            workspace.done(key)
-        return EdgeTypeMeta(
-            edge_type,
-            [int(indptr[b]) for b in rows.book.bounds],
-            "time" if table.is_timed else "edge_id",
-            attr_metas(edge.attrs),
-            table.is_weighted,
-            job.neighbor_ids,
-            job.edge_ids,
-        )
-
-    def _count(self, edge_type: EdgeType, edge: EdgeSource, splitter: RowSplitter) -> IntArray:
-        """Return the row pointers."""
-        workspace, counters = self._job.workspace, self._job.workspace.counters
-        pieces = workspace.resources.pieces(edge.num_edges, 16)
-        shares = [pieces[i::counters] for i in range(counters)]
-
-        def report(done: int) -> None:
-            self._job.progress(f"counting edges of type {edge_type}", done, counters)
-
-        try:
-            # Arrays in Ray's object store are read-only.
-            counts = (np.require(c, None, "W") for c in workspace.in_order(splitter.count, shares))
-            return row_pointers(counts, report)
-        except IndexError as error:
-            raise bad_edge(edge_type, error) from None
-
-    def _fill(
-        self, table: RowTable, splitter: RowSplitter, blocks: Int64Array, stage: Stage
-    ) -> None:
-        workspace = self._job.workspace
-        pieces = workspace.resources.pieces(table.edge.num_edges, table.splitting_bytes())
-        done = stage.filled.pieces
+    workspace, resources = job.workspace, job.workspace.resources
+    row_type, neighbor_type = edge_type[2], edge_type[0]
+    if job.edge_dir == "out":
+        row_type, neighbor_type = neighbor_type, row_type
+    rows, neighbors = job.numbering[row_type], job.numbering[neighbor_type]
+    splitter = RowSplitter(edge, job.edge_dir, rows, neighbors)
+    key = " ".join(map(repr, edge_type))
+    indptr = workspace.array(f"rows of {key}", lambda: _count(job, edge_type, splitter))
+    table = RowTable(
+        edge_type,
+        edge,
+        neighbor_type,
+        rows,
+        neighbors,
+        indptr,
+        job.draws,
+        job.neighbor_ids,
+        job.edge_ids,
+        workspace.stages_attrs,
+    )
+    if workspace.is_done(key):
+        for part in range(job.num_parts):
+            for path, _, _ in table.files(part).values():
+                job.writer.has(path)  # which takes the file up
+    else:
+        width = table.sorting_bytes()
+        most = resources.block_edges(width, edge.num_edges)
+        workspace.check_rows(edge_type, indptr, most, width)
+        blocks = block_bounds(indptr, rows.book.bounds, most)
+        pieces = resources.pieces(edge.num_edges, table.splitting_bytes())
         split = partial(splitter.split, table, blocks)
-        for i, nbytes in enumerate(workspace.fill(stage, split, pieces[done:]), done + 1):
-            workspace.checkpoint(nbytes)
-            self._job.progress(f"splitting edges of type {table.edge_type}", i, len(pieces))
-
-    def _write_parts(self, table: RowTable, blocks: Int64Array, stage: Stage) -> None:
-        num_parts = self._job.num_parts
-        parts = [(part, stage.of(table.blocks_of(part, blocks))) for part in range(num_parts)]
+        write = partial(write_part, table, blocks)
 
         def take(item: tuple[int, Stage], neighbors_by_part: Int64Array) -> None:
-            self.edges_between_parts[item[0]] += neighbors_by_part
+            edges_between_parts[item[0]] += neighbors_by_part
 
-        write = partial(write_part, table, blocks)
-        for part, _ in self._job.workspace.write(write, parts, take):
-            self._job.progress(f"edges of type {table.edge_type}", part + 1, num_parts)
+        with workspace.stage(key, table.columns(), indptr[blocks].astype(np.int64)) as stage:
+            done = stage.filled.pieces
+            for i, nbytes in enumerate(workspace.fill(stage, split, pieces[done:]), done + 1):
+                workspace.checkpoint(nbytes)
+                job.progress(f"splitting edges of type {edge_type}", i, len(pieces))
+            parts = [(p, stage.of(table.blocks_of(p, blocks))) for p in range(job.num_parts)]
+            for part, _ in workspace.write(write, parts, take):
+                job.progress(f"edges of type {edge_type}", part + 1, job.num_parts)
+        workspace.done(key)
+    return EdgeTypeMeta(
+        edge_type,
+        [int(indptr[b]) for b in rows.book.bounds],
+        "time" if table.is_timed else "edge_id",
+        attr_metas(edge.attrs),
+        table.is_weighted,
+        job.neighbor_ids,
+        job.edge_ids,
+    )
+
+
+def _count(job: FolderJob, edge_type: EdgeType, splitter: RowSplitter) -> IntArray:
+    """Return the row pointers."""
+    workspace, counters = job.workspace, job.workspace.counters
+    pieces = workspace.resources.pieces(splitter.edge.num_edges, 16)
+    shares = [pieces[i::counters] for i in range(counters)]
+
+    def report(done: int) -> None:
+        job.progress(f"counting edges of type {edge_type}", done, counters)
+
+    try:
+        # Arrays in Ray's object store are read-only.
+        counts = (np.require(c, None, "W") for c in workspace.in_order(splitter.count, shares))
+        return row_pointers(counts, report)
+    except IndexError as error:
+        raise bad_edge(edge_type, error) from None
 
 
 class RowSplitter:
@@ -145,7 +125,7 @@ class RowSplitter:
         self, edge: EdgeSource, edge_dir: EdgeDir, rows: Numbering, neighbors: Numbering
     ) -> None:
         self._arguments = edge, edge_dir, rows, neighbors
-        self._edge, self._num_rows = edge, len(rows.owners)
+        self.edge, self._num_rows = edge, len(rows.owners)
         self._rows_first = edge_dir == "out"
         # The constructor checks the maps, once for all pieces.
         self._split = _native.RowSplit(rows.new_of_old, neighbors.new_of_old, self._num_rows)
@@ -159,10 +139,10 @@ class RowSplitter:
         Raises:
             IndexError: an edge names a node that does not exist.
         """
-        counts: IntArray = np.zeros(self._num_rows + 1, narrowest_int(self._edge.num_edges))
+        counts: IntArray = np.zeros(self._num_rows + 1, narrowest_int(self.edge.num_edges))
         for piece in pieces:
             self._split.count(*self._ends(piece), piece[0], counts[1:])
-            workspace.release(self._edge)
+            workspace.release(self.edge)
         return counts
 
     def split(
@@ -175,14 +155,14 @@ class RowSplitter:
         counts = self._split.split(*self._ends(piece), first, blocks, rows, neighbors, ids)
         columns: dict[str, Array] = {ROW: rows, COLUMN: neighbors, EDGE_ID: ids}
         if table.stages_attrs:
-            for name, feature in self._edge.attrs.items():
+            for name, feature in self.edge.attrs.items():
                 columns[attr_column(name)] = feature.gather(ids)
-        workspace.release(self._edge)
+        workspace.release(self.edge)
         return SplitPiece(counts, columns)
 
     def _ends(self, piece: Piece) -> tuple[IntArray, IntArray]:
         """Return rows and neighbours of a piece, by original ids."""
-        src, dst = self._edge.piece(*piece)
+        src, dst = self.edge.piece(*piece)
         return (src, dst) if self._rows_first else (dst, src)
 
 

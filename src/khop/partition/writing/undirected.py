@@ -164,7 +164,7 @@ def undirected(
         ValueError: a row is too long for the memory.
     """
     resources = resources or Resources()
-    total = sum(node.count for node in source.nodes.values())
+    total = source.num_nodes
     numbering = clusters or NodeNumbering(np.arange(total, dtype=narrowest_int(total)), total)
     of_type = split_by_type(source, numbering.of_node)
     edges = [

@@ -35,11 +35,6 @@ class TypedIds:
         """[num_parts * num_types + 1] first id of each type in each part, and the end of all."""
         self._first = np.cumsum(sizes, axis=0) - sizes
 
-    def counts(self) -> Int64Array:
-        """Return [num_types] number of ids of each type."""
-        counts: Int64Array = self.sizes.sum(axis=0)
-        return counts
-
     def of_part(self, part: int) -> tuple[int, int]:
         """Return the first id of a part, and the end of its range."""
         types = self.sizes.shape[1]
@@ -91,35 +86,25 @@ class DistDGLConfig:
         return str(Path(self.files[part]["node_feats"]).parent / name)
 
 
-def find_config(path: str | os.PathLike[str]) -> Path:
-    """Return the JSON file of a DistDGL folder, or the file itself.
-
-    Raises:
-        FileNotFoundError, FolderError: there is none, or more than one.
-    """
-    folder = Path(path).absolute()
-    if folder.is_file():
-        return folder
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no folder or file '{folder}'")
-    files = sorted(folder.glob("*.json"))
-    if len(files) != 1:
-        names = ", ".join(file.name for file in files) or "none"
-        raise FolderError(
-            f"'{folder}' must have one .json file, that of DistDGL's partitions (found: {names}); "
-            "name the file, if there are several"
-        )
-    return files[0]
-
-
 def read_config(path: str | os.PathLike[str]) -> DistDGLConfig:
-    """Read and check the JSON file of a DistDGL folder.
+    """Read and check the JSON file of a DistDGL folder, or the file itself.
 
     Raises:
-        FileNotFoundError: there is none.
-        FolderError: it is malformed, or of DistDGL before 1.0.
+        FileNotFoundError: there is no such folder or file.
+        FolderError: the file is malformed, or of DistDGL before 1.0, or one of several.
     """
-    file = find_config(path)
+    folder = file = Path(path).absolute()
+    if not file.is_file():
+        if not folder.is_dir():
+            raise FileNotFoundError(f"no folder or file '{folder}'")
+        files = sorted(folder.glob("*.json"))
+        if len(files) != 1:
+            names = ", ".join(file.name for file in files) or "none"
+            raise FolderError(
+                f"'{folder}' must have one .json file, that of DistDGL's partitions (found: "
+                f"{names}); name the file, if there are several"
+            )
+        file = files[0]
     root = file.parent.resolve()
     with os.fdopen(open_inside(root, file.name), "rb") as opened:
         text = opened.read(_MAX_JSON + 1)

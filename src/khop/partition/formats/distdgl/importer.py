@@ -136,7 +136,7 @@ def _original_ids(
     paths = [config.beside(part, file) for part in range(config.num_parts)]
     there = [os.path.lexists(config.root / path) for path in paths]
     if not any(there):
-        return [np.arange(count, dtype=np.int64) for count in ids.counts()]
+        return [np.arange(count, dtype=np.int64) for count in ids.sizes.sum(axis=0)]
     if not all(there):
         raise FolderError(
             f"'{config.root}' has {file} for some parts only: copy the others, or remove these "
