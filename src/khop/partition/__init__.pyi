@@ -1,7 +1,5 @@
 from khop.partition.base import PartitionerBase as PartitionerBase
 from khop.partition.cut import (
-    CutOptions as CutOptions,
-    MethodOptions as MethodOptions,
     make_partitioner as make_partitioner,
     partition_graph as partition_graph,
 )
@@ -24,7 +22,11 @@ from khop.partition.methods.seeded import (
 )
 from khop.partition.methods.stream import StreamPartitioner as StreamPartitioner
 from khop.partition.methods.structure import StructuralPartitioner as StructuralPartitioner
-from khop.partition.options import PartitionOptions as PartitionOptions
+from khop.partition.options import (
+    CutOptions as CutOptions,
+    MethodOptions as MethodOptions,
+    PartitionOptions as PartitionOptions,
+)
 from khop.partition.out_of_core.plan import Plan as Plan, PlannedType as PlannedType
 from khop.partition.recut import (
     folder_source as folder_source,

@@ -19,7 +19,7 @@ import numpy as np
 from khop.data.arrays import checksum, storage_dtype, to_array
 from khop.options import refuse_unknown, split_options, takes_options
 from khop.partition.draws import DrawAttrs
-from khop.partition.options import PartitionOptions
+from khop.partition.options import CutOptions, PartitionOptions
 from khop.partition.out_of_core.effort import open_workspace
 from khop.partition.out_of_core.plan import Effort, Plan
 from khop.partition.out_of_core.resources import Resources
@@ -44,6 +44,7 @@ from khop.typing import (
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
+    from typing_extensions import Unpack
 
 Self = TypeVar("Self", bound="PartitionerBase")
 
@@ -178,8 +179,13 @@ class PartitionerBase(abc.ABC):
         check_cluster_ids(self.cluster_ids, source, name, self.makes_clusters)
         self._configure(**own)
 
-    def _configure(self) -> None:  # noqa: B027
-        """Take the options of a subclass. Both constructors call this once the graph is known."""
+    if TYPE_CHECKING:  # subclasses have options of their own
+
+        def _configure(self, *args: Any, **options: Any) -> None: ...
+    else:
+
+        def _configure(self) -> None:
+            """Take the options of a subclass. Both constructors call it once the graph is known."""
 
     @abc.abstractmethod
     def assign_nodes(self, node_type: NodeType) -> IntArray:
@@ -337,6 +343,21 @@ class PartitionerBase(abc.ABC):
                 f"assign_nodes('{node_type}') named a part outside 0 .. {self.num_parts - 1}"
             )
         return np.ascontiguousarray(owners, np.int32)
+
+
+class MethodPartitioner(PartitionerBase):
+    """Base of khop's own methods, whose options type checkers know."""
+
+    if TYPE_CHECKING:
+
+        @classmethod
+        def from_data(  # type: ignore[override]
+            cls: type[Self],
+            data: Data | HeteroData | GraphSource,
+            output_dir: str | os.PathLike[str],
+            num_parts: int,
+            **options: Unpack[CutOptions],
+        ) -> Self: ...
 
 
 def _cast(values: Any, dtype: object) -> Any:

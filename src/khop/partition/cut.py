@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from khop.options import takes_options
@@ -13,21 +13,18 @@ from khop.partition.base import PartitionerBase
 from khop.partition.methods.assigned import AssignedPartitioner
 from khop.partition.methods.metis import ClusterMetisPartitioner, MetisPartitioner
 from khop.partition.methods.random import RandomPartitioner
-from khop.partition.methods.seeded import HotnessGroup, SeededPartitioner
+from khop.partition.methods.seeded import SeededPartitioner
 from khop.partition.methods.stream import StreamPartitioner
 from khop.partition.methods.structure import StructuralPartitioner
-from khop.partition.options import PartitionOptions
+from khop.partition.options import CutOptions, PartitionOptions
 from khop.partition.source import GraphSource, check_masks
 from khop.partition.summary import FolderSummary
 from khop.plugins import Registry, subclass_of
 from khop.storage.folder import PartitionFolder, check_output
-from khop.typing import ArrayLike, NodeType, NumNeighbors
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
     from typing_extensions import Unpack
-
-    from khop.sampler.methods import SamplingMethod
 
 _MAX_PARTS = 4096
 _ADVICE = (
@@ -48,36 +45,6 @@ PARTITIONERS: Registry[type[PartitionerBase]] = Registry(
     "method",
 )
 """All methods by name."""
-
-
-class MethodOptions(HotnessGroup, total=False):
-    """Keyword arguments that only some methods have, without the options that all share.
-
-    Example:
-        >>> options: MethodOptions = {"balance": ["nodes"], "passes": 2}
-        >>> partition_graph(data, path / "parts", 2, method="stream", **options).nodes
-        [3, 3]
-    """
-
-    num_neighbors: NumNeighbors | SamplingMethod
-    base: str | type[StructuralPartitioner] | None
-    balance: Sequence[str]
-    slack: float
-    score: str | None
-    passes: int
-    starts: int
-    clusters: int | None
-    owners: ArrayLike | Mapping[NodeType, ArrayLike] | str | os.PathLike[str]
-
-
-class CutOptions(MethodOptions, PartitionOptions, total=False):
-    """Keyword arguments of `partition_graph`: the options of all of khop's methods.
-
-    Example:
-        >>> options: CutOptions = {"seed": 3, "edge_dir": "out"}
-        >>> partition_graph(data, path / "parts", 2, **options).edge_dir
-        'out'
-    """
 
 
 @takes_options(PartitionOptions, further=True)

@@ -6,12 +6,13 @@ Imports no torch.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, TypedDict
 
 from khop.options import Option
 from khop.partition.out_of_core.plan import Plan
-from khop.typing import Progress
+from khop.sampler.methods import SamplingMethod
+from khop.typing import ArrayLike, NodeType, NumNeighbors, Progress
 
 
 class FolderGroup(TypedDict, total=False):
@@ -131,5 +132,40 @@ class PartitionOptions(FolderGroup, EffortGroup, total=False):
         >>> options: PartitionOptions = {"seed": 3, "edge_dir": "out"}
         >>> partitioner = RandomPartitioner.from_data(data, path / "parts", 2, **options)
         >>> partitioner.edge_dir
+        'out'
+    """
+
+
+class MethodOptions(TypedDict, total=False):
+    """Keyword arguments that only some of khop's methods have.
+
+    Example:
+        >>> options: MethodOptions = {"balance": ["nodes"], "passes": 2}
+        >>> partition_graph(data, path / "parts", 2, method="stream", **options).nodes
+        [3, 3]
+    """
+
+    num_neighbors: NumNeighbors | SamplingMethod
+    batch_size: int
+    seeds: ArrayLike | tuple[NodeType, ArrayLike | None] | None
+    probs: Sequence[ArrayLike | Mapping[NodeType, ArrayLike]]
+    cache_ratio: float | Mapping[NodeType, float] | None
+    cache_memory_budget: int | str | Mapping[NodeType, int | str] | None
+    base: str | type[object] | None
+    balance: Sequence[str]
+    slack: float
+    score: str | None
+    passes: int
+    starts: int
+    clusters: int | None
+    owners: ArrayLike | Mapping[NodeType, ArrayLike] | str | os.PathLike[str]
+
+
+class CutOptions(MethodOptions, PartitionOptions, total=False):
+    """Keyword arguments of `partition_graph`: the options of all of khop's methods.
+
+    Example:
+        >>> options: CutOptions = {"seed": 3, "edge_dir": "out"}
+        >>> partition_graph(data, path / "parts", 2, **options).edge_dir
         'out'
     """

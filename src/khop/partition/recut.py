@@ -18,8 +18,9 @@ from khop.data.joined import JoinedFeature, TakenFeature
 from khop.log import shown
 from khop.partition.base import PartitionerBase
 from khop.partition.batches import seeds_of
-from khop.partition.cut import PARTITIONERS, CutOptions, make_partitioner, options_of
+from khop.partition.cut import PARTITIONERS, make_partitioner, options_of
 from khop.partition.methods.frequency import FrequencyPartitioner
+from khop.partition.options import CutOptions
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
 from khop.partition.summary import FolderSummary
 from khop.partition.writing.cluster_ids import CLUSTER

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from khop.data.arrays import to_array
-from khop.partition.base import PartitionerBase
+from khop.partition.base import MethodPartitioner
 from khop.typing import NODE, ArrayLike, IntArray, NodeType
 
 
-class AssignedPartitioner(PartitionerBase):
+class AssignedPartitioner(MethodPartitioner):
     """Partitioner that takes the part of each node from the user.
 
     Args:

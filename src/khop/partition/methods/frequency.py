@@ -15,7 +15,7 @@ import numpy as np
 
 from khop.data.arrays import checksum, to_array
 from khop.data.hot_rows import parse_bytes
-from khop.partition.base import PartitionerBase
+from khop.partition.base import MethodPartitioner
 from khop.partition.source import feature_bytes
 from khop.partition.writing.numbering import Numbering
 from khop.typing import NODE, ArrayLike, EdgeType, Float64Array, Int64Array, IntArray, NodeType
@@ -23,7 +23,7 @@ from khop.typing import NODE, ArrayLike, EdgeType, Float64Array, Int64Array, Int
 _Bound = TypeVar("_Bound", int, float)
 
 
-class FrequencyPartitioner(PartitionerBase):
+class FrequencyPartitioner(MethodPartitioner):
     """Partitioner by access probability, with parts of equal size.
 
     Nodes are assigned in the order of the probability that they gain over their second-best part,

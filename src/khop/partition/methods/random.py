@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from khop import _native
-from khop.partition.base import PartitionerBase
+from khop.partition.base import MethodPartitioner
 from khop.typing import IntArray, NodeType
 
 # Nodes that are assigned at a time: bounds the extra memory.
 _STEP = 1 << 20
 
 
-class RandomPartitioner(PartitionerBase):
+class RandomPartitioner(MethodPartitioner):
     """Partitioner that assigns nodes at random, in parts whose sizes differ by at most one.
 
     The cut depends on `seed` and the numbers of nodes alone. Arguments: see `PartitionerBase`.

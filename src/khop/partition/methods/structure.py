@@ -15,7 +15,7 @@ import numpy as np
 
 from khop import _native
 from khop.data.arrays import narrowest_int
-from khop.partition.base import PartitionerBase
+from khop.partition.base import MethodPartitioner
 from khop.partition.out_of_core.resources import Resources
 from khop.partition.source import GraphSource, feature_bytes
 from khop.partition.writing.undirected import (
@@ -37,7 +37,7 @@ _MOST_WEIGHT = 2**31 - 1
 _EDGE_BYTES = 24
 
 
-class StructuralPartitioner(PartitionerBase):
+class StructuralPartitioner(MethodPartitioner):
     """Base of partitioners that assign all nodes at once, by the graph's structure.
 
     Attributes:

@@ -84,7 +84,7 @@ class FileChecksums(NamedTuple):
 class FolderChecksums:
     """Computation of the checksums of a folder's files. Use as a context manager.
 
-    The journal is kept after an interruption, and removed after success.
+    The journal is kept after an error or an interruption, and removed after success.
 
     Args:
         folder: the folder.

@@ -13,12 +13,12 @@ from khop.data import Feature, RowStore
 from khop.partition.base import PartitionerBase
 from khop.partition.batches import seeds_of, trained_type
 from khop.partition.cut import (
-    MethodOptions,
     base_of,
     check_num_parts,
     of_method,
     options_of,
 )
+from khop.partition.options import MethodOptions
 from khop.partition.report.cut_graph import CutGraph
 from khop.partition.report.cut_report import FANOUTS, CutReport
 from khop.partition.source import EdgeSource, GraphSource, NodeSource, no_progress
