@@ -1,4 +1,4 @@
-"""Sphinx's configuration of the site; `scripts/docs` builds it."""
+"""Sphinx's configuration of the site, which `scripts/docs` builds."""
 
 import importlib.metadata
 import os
@@ -59,10 +59,10 @@ for repository in (url.partition(", ")[2] for url in urls if url.startswith("Rep
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
-# Commands in tutorials are those of the environment that builds the site.
+# Commands in tutorials come from the environment that builds the site.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
-# Tutorials are notebooks that run when they have changed; a failing cell fails the build.
+# Tutorials are notebooks that run when they have changed. A failing cell fails the build.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(Path(__file__).parents[1] / "build" / "tutorials")
 nb_execution_raise_on_error = True

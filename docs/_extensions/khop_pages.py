@@ -51,7 +51,7 @@ def link_to_others(
 
 
 def add_download(app: Sphinx, page: str, source: list[str]) -> None:
-    """Append a link to a tutorial's notebook; Sphinx calls it before it parses a page."""
+    """Append a link to a tutorial's notebook. Sphinx calls it before it parses a page."""
     if page.startswith("tutorials/") and source[0].startswith("---\nfile_format: mystnb"):
         name = f"../{_NOTEBOOKS}/{page.partition('/')[2]}.ipynb"
         source[0] += f'\n\n<a href="{name}" download>Download this page as a notebook</a>\n'
