@@ -247,7 +247,7 @@ def assign_balanced(scores: Float64Array, free: Int64Array) -> IntArray:
     """
     count = scores.shape[1]
     if int(free.sum()) < count:
-        raise ValueError(f"there is free for {int(free.sum())} of {count} items")
+        raise ValueError(f"there is room for {int(free.sum())} of {count} items")
     owners = np.full(count, -1, np.int32)
     left = np.arange(count)
     open_parts = np.flatnonzero(free)
