@@ -76,13 +76,9 @@ class PartitionerBase(abc.ABC):
 
     Example:
         >>> class AssignedPartitioner(PartitionerBase):
-        ...     def _configure(self, owners):  # its options, if any
-        ...         self.owners = owners
         ...     def assign_nodes(self, node_type):
-        ...         return self.owners
-        >>> owners = np.array([0, 0, 0, 1, 1, 1])
-        >>> partitioner = AssignedPartitioner(path / "parts", 2, 6, data.edge_index, owners=owners)
-        >>> partitioner.partition().num_parts
+        ...         return np.array([0, 0, 0, 1, 1, 1], np.int32)
+        >>> AssignedPartitioner(path / "parts", 2, 6, data.edge_index).partition().num_parts
         2
     """
 
