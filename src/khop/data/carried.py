@@ -1,7 +1,4 @@
-"""State of objects that go to another process or machine: mapped files go by name.
-
-Any process; imports no torch.
-"""
+"""Pickling of objects that have arrays: arrays of mapped files travel as names of the files."""
 
 from __future__ import annotations
 
@@ -17,28 +14,24 @@ from khop.data.files import check_regular, mapped_file
 from khop.typing import Array
 
 
-class Carried:
-    """Object whose arrays of mapped files are, where it is pickled, names of these files.
+class PicklableByPath:
+    """Object whose arrays of mapped files are pickled as the paths of these files.
 
-    They are mapped again where it is read, and must be there under the same path. Arrays in memory
+    The process that unpickles it maps the files again, under the same paths. Arrays in memory
     travel as they are.
     """
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = {}
-        for name, value in self.__dict__.items():
-            place = place_of(value)
-            state[name] = value if place is None else place
-        return state
+    def __getstate__(self) -> dict[str, object]:
+        return {name: file_region_of(value) or value for name, value in self.__dict__.items()}
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
+    def __setstate__(self, state: Mapping[str, object]) -> None:
         for name, value in state.items():
-            self.__dict__[name] = value.map() if isinstance(value, Place) else value
+            self.__dict__[name] = value.map() if isinstance(value, FileRegion) else value
 
 
 @dataclass(frozen=True)
-class Place:
-    """Place of an array in a file that is mapped."""
+class FileRegion:
+    """Bytes of a mapped file that an array lies in."""
 
     path: str
     file_bytes: int
@@ -52,19 +45,19 @@ class Place:
 
         Raises:
             FileNotFoundError: this machine does not see the file.
-            ValueError: it has another size here.
+            ValueError: the file has another size here.
         """
         machine = socket.gethostname()
         try:
-            found = check_regular(self.path).stat().st_size
+            size = check_regular(self.path).stat().st_size
         except FileNotFoundError:
             raise FileNotFoundError(
                 f"machine {machine} does not see '{self.path}': the input must lie on storage "
                 "that all machines share, under one path"
             ) from None
-        if found != self.file_bytes:
+        if size != self.file_bytes:
             raise ValueError(
-                f"'{self.path}' has {found:,} bytes on machine {machine}, but {self.file_bytes:,} "
+                f"'{self.path}' has {size:,} bytes on machine {machine}, but {self.file_bytes:,} "
                 "where the work was started: the input must lie on storage that all machines share"
             )
         content = np.memmap(self.path, np.uint8, "r")
@@ -72,8 +65,8 @@ class Place:
         return array
 
 
-def place_of(value: Any) -> Place | None:
-    """Return where an array lies; None if it is in memory, or no array."""
+def file_region_of(value: Any) -> FileRegion | None:
+    """Return the region of a file that an array lies in. If it lies in memory, None."""
     if not isinstance(value, np.ndarray) or value.size == 0:
         return None
     mapped = mapped_file(value)
@@ -84,4 +77,4 @@ def place_of(value: Any) -> Place | None:
     first, begin = (array.__array_interface__["data"][0] for array in (value, mapped))
     offset = mapped.offset + first - begin
     size = path.stat().st_size
-    return Place(str(path), size, offset, value.dtype.str, value.shape, value.strides)
+    return FileRegion(str(path), size, offset, value.dtype.str, value.shape, value.strides)

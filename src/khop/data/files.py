@@ -1,7 +1,4 @@
-"""Files that users name: opened without waiting, and read without running code.
-
-Any process; imports no torch.
-"""
+"""Files that users name: opened without waiting, and read without running code."""
 
 from __future__ import annotations
 
@@ -11,24 +8,27 @@ import stat
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from khop.safe_versions import check_torch
 from khop.typing import Array
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _MAGIC = b"\x93NUMPY"
 
 
 def check_regular(path: str | os.PathLike[str]) -> Path:
-    """Check that a path is that of a regular file and return it; links are followed.
+    """Return a path if it leads to a regular file, also through links.
 
     Opening a FIFO would block until a process writes to it.
 
     Raises:
         OSError: the path does not exist or cannot be accessed, as the system reports it.
-        ValueError: it is a FIFO, a folder, a socket or a device.
+        ValueError: the path leads to a FIFO, a folder, a socket or a device.
     """
     path = Path(path)
     if not stat.S_ISREG(path.stat().st_mode):
@@ -44,7 +44,7 @@ def load_npy(path: str | os.PathLike[str], mmap_mode: Literal["r", "c"] | None =
         mmap_mode: 'r' or 'c' maps the file, see `numpy.load`. If None, it is read.
 
     Raises:
-        OSError, ValueError: no regular file, or not an array; objects are never unpickled.
+        OSError, ValueError: no regular file, or not an array. Objects are never unpickled.
     """
     path = check_regular(path)
     with path.open("rb") as file:
@@ -53,7 +53,7 @@ def load_npy(path: str | os.PathLike[str], mmap_mode: Literal["r", "c"] | None =
                 f"'{path}' cannot be read as an array of numbers: it is not an .npy file"
             )
     try:
-        # An ordinary view: indexing a np.memmap costs microseconds a call.
+        # An ordinary view: indexing a np.memmap costs microseconds.
         array: Array = np.load(path, mmap_mode, allow_pickle=False).view(np.ndarray)
     except (ValueError, OverflowError, EOFError) as error:
         # NumPy's message advises to allow pickles.
@@ -70,18 +70,19 @@ def load_npy(path: str | os.PathLike[str], mmap_mode: Literal["r", "c"] | None =
 def load_torch(path: str | os.PathLike[str], instead: str) -> Any:
     """Load a file that `torch.save` wrote, without running code that is in it.
 
-    The only place that reads such a file: torch is refused where it could not keep that.
+    All of khop reads such files by this function, which refuses versions of torch that could run
+    code.
 
     Args:
         path: path of the file.
-        instead: what a user may do where torch is too old, as in "pass the tensor itself".
+        instead: advice for users whose torch is too old, as in "pass the tensor itself".
 
     Raises:
         SecurityError: torch is older than 2.10.
         OSError: there is no such file.
-        ValueError: no regular file, or one that stands for more than it holds: compressed, or with
-            tensors that repeat values (stride 0).
-        Exception: what `torch.load` raises where the file is damaged, or holds more than it admits.
+        ValueError: no regular file, or one that takes more memory than its size: compressed, or
+            with tensors that repeat values (stride 0).
+        Exception: as `torch.load` raises, for a damaged file or one with other objects.
     """
     import torch
 
@@ -96,7 +97,10 @@ def load_torch(path: str | os.PathLike[str], instead: str) -> Any:
         if unpacked > 4 * path.stat().st_size + (1 << 20):  # torch.save compresses nothing
             raise ValueError(f"'{path}' is compressed: {unpacked:,} bytes are in it")
     content = torch.load(path, map_location="cpu", weights_only=True)
-    if any(_repeats(tensor) for tensor in _tensors(content)):
+    if any(
+        t.layout is torch.strided and t.nbytes > t.untyped_storage().nbytes()
+        for t in _tensors(content)
+    ):
         raise ValueError(
             f"'{path}' holds a tensor with more values than are stored, as expand() makes them: "
             "save tensor.clone()"
@@ -104,11 +108,11 @@ def load_torch(path: str | os.PathLike[str], instead: str) -> Any:
     return content
 
 
-def _tensors(content: Any) -> Iterator[Any]:
+def _tensors(content: object) -> Iterator[Tensor]:
     """Yield the tensors of nested containers, each once: containers may share their entries."""
     import torch
 
-    left, seen = [content], set()
+    left, seen = [content], set[int]()
     while left:
         value = left.pop()
         if id(value) in seen:
@@ -124,15 +128,8 @@ def _tensors(content: Any) -> Iterator[Any]:
             left += getattr(value, "__dict__", {}).values()
 
 
-def _repeats(tensor: Any) -> bool:
-    import torch
-
-    is_strided = tensor.layout is torch.strided
-    return is_strided and tensor.nbytes > tensor.untyped_storage().nbytes()
-
-
 def mapped_file(array: Array) -> np.memmap[Any, Any] | None:
-    """Return the mapped file that an array is a view of; None if it is in memory."""
+    """Return the mapped file that an array is a view of. If the array is in memory, None."""
     base: Any = array
     while isinstance(base, np.ndarray) and not isinstance(base.base, mmap.mmap):
         base = base.base
@@ -140,9 +137,9 @@ def mapped_file(array: Array) -> np.memmap[Any, Any] | None:
 
 
 def release_pages(array: Array) -> None:
-    """Let go of the pages of a mapped file, which the process counts as its memory.
+    """Release the pages of a mapped file, which count as the process's memory.
 
-    They are read again when they are needed. Arrays that are in memory stay as they are.
+    The next access reads them again. Arrays in memory stay as they are.
     """
     mapped = mapped_file(array)
     # Pages of a private mapping ("c") may hold what no file has.
