@@ -1,6 +1,6 @@
 """Content of `meta.json`: format version, flags, description and list of files, checked when read.
 
-Used by any process. Imports no torch.
+Used by any process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class UnreadableError(ValueError):
-    """Whole folder that only another khop reads; the message says why."""
+    """A folder that is whole, but only another khop reads. The message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class Listing:
 
     Attributes:
         files: path -> length and checksum of every file but meta.json and `RANGES_FILE`.
-        flags: names of what only some folders have. A reader refuses those that it does not know.
-        segments: for each part the folders that its rows lie in, oldest first; one today.
+        flags: names of features that only some folders have. A reader refuses unknown ones.
+        segments: for each part the folders that its rows lie in, oldest first. Today one per part.
         identity: fingerprint of the folder that this one was converted from. If None, the
-            fingerprint is that of meta.json.
+            fingerprint is computed from meta.json.
     """
 
     files: Annotated[dict[str, FileMeta], AtMost(1 << 24)]
@@ -102,7 +102,7 @@ def content_of(
 
     Args:
         meta: the description.
-        files: path -> what is known of each file.
+        files: path -> size and checksums of each file.
         identity: see `Listing`.
     """
     listed = {path: FileMeta(known.bytes, known.sha256) for path, known in files.items()}
@@ -120,11 +120,11 @@ def parse_content(content: dict[str, Any]) -> FolderContent:
     """Parse the content of meta.json, of any version: the inverse of `content_of`.
 
     Args:
-        content: parsed JSON; consumed.
+        content: parsed JSON, which is consumed.
 
     Raises:
-        UnreadableError: it is of another version, or has a flag that this khop does not know.
-        ProtocolError: it is malformed.
+        UnreadableError: the version, or a flag, is unknown to this khop.
+        ProtocolError: the content is malformed.
     """
     version = content.pop("version", None)
     wrote = shown(content.get("khop_version"))
@@ -162,7 +162,7 @@ def _segments(num_parts: int) -> list[list[str]]:
 
 
 def _add_row_formats(content: Mapping[str, Any]) -> None:
-    """Turn attributes of versions 1 and 2 into those of version 3, if they are well-formed."""
+    """Turn well-formed attributes of versions 1 and 2 into attributes of version 3."""
     for key in ("node_types", "edge_types"):
         for described in content[key] if isinstance(content.get(key), list) else ():
             attrs: Any = described.get("attrs") if isinstance(described, dict) else None

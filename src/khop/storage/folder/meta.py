@@ -1,7 +1,7 @@
 """Description of a partition folder: types, attributes, and which arrays there are.
 
 The annotations of `FolderMeta` and of the classes in it are the schema (`khop.codec`), in meta.json
-and in replies of graph servers. Used by any process. Imports no torch.
+and in replies of graph servers. Used by any process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from khop.storage.folder.paths import (
 from khop.typing import EdgeDir, EdgeType, NodeType
 
 ORDERS = ("original", "hotness", "cluster", "degree")
-"""Orders of rows within a part: original ids, or where rows lie that are read together."""
+"""Orders of rows within a part: by original id, or with rows together that are read together."""
 _MAX_AXES = 15
 
 
@@ -43,10 +43,10 @@ class AttrMeta:
 
     Attributes:
         stored: dtype and shape of a row in files, and between processes.
-        delivered: dtype and shape of a row in batches; today as it is stored.
-        encoding: name of what makes the one of the other. If None, they are the same. Reserved:
-            this khop reads no encoding.
-        parameters: of the encoding.
+        delivered: dtype and shape of a row in batches, today the same as `stored`.
+        encoding: name of the encoding of stored rows. If None, they are not encoded. Reserved: this
+            khop reads no encoding.
+        parameters: parameters of the encoding.
 
     Example:
         >>> PartitionFolder(folder).meta.node_type("node").attrs["x"].stored
@@ -107,7 +107,7 @@ class TimeMeta:
     Attributes:
         name: name of the attribute.
         level: 'node' if nodes have times (the neighbour's time counts), 'edge' if edges have.
-        floating: True if keys are those of floating-point times.
+        floating: True if keys come from floating-point times.
 
     Example:
         >>> TimeMeta("year", "node").level
@@ -121,7 +121,16 @@ class TimeMeta:
 
 @dataclass(frozen=True)
 class NodeTypeMeta:
-    """Node type: bounds of the parts' ranges, attributes, splits, cached rows by part, if timed.
+    """Node type of a folder.
+
+    Attributes:
+        name: name of the type.
+        bounds: [num_parts + 1] part p has new ids bounds[p] .. bounds[p + 1] - 1.
+        attrs: {name: description} of the attributes.
+        splits: names of the boolean attributes.
+        cached: for each part, the number of other parts' nodes that it has copies of. Empty if none
+            has any.
+        timed: True if the nodes have times.
 
     Example:
         >>> PartitionFolder(folder).meta.node_type("node").bounds
@@ -151,11 +160,17 @@ class NodeTypeMeta:
 
 @dataclass(frozen=True)
 class EdgeTypeMeta:
-    """Edge type: bounds of the parts' edge ranges, order within a row, attributes, if weighted.
+    """Edge type of a folder.
 
-    Rows are sorted by 'edge_id' (in the order of the edge list), or by 'time': then each edge has a
-    time. With `neighbor_ids` the neighbours' original ids are there, too. Without `edge_ids` those
-    of edges are not: an edge's id is its position in the folder then.
+    Attributes:
+        name: (source node type, relation, destination node type).
+        bounds: [num_parts + 1] part p has edges bounds[p] .. bounds[p + 1] - 1.
+        sorted_by: order within a row: 'edge_id' (of the edge list) or 'time', if edges have times.
+        attrs: {name: description} of the attributes.
+        weighted: True if the edges have weights.
+        neighbor_ids: True if the folder has the neighbours' original ids.
+        edge_ids: True if the folder has original ids of edges. If False, an edge's id is its
+            position in the folder.
 
     Example:
         >>> meta = PartitionFolder(folder).meta
@@ -190,7 +205,7 @@ class FolderMeta:
     """Description of a folder: `meta.json` without what concerns its files.
 
     Raises:
-        ValueError: fields do not fit one another; the message names them.
+        ValueError: fields do not fit one another.
 
     Example:
         >>> meta = PartitionFolder(folder).meta
@@ -225,17 +240,17 @@ class FolderMeta:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Attributes that the graph had and the folder does not have -> why."""
-        found = self.summary.get("left_out")
-        known = found if isinstance(found, dict) else {}
-        return {str(name): str(why) for name, why in known.items()}
+        """{attribute that the graph has and the folder does not have: reason}."""
+        left_out = self.summary.get("left_out")
+        known = left_out if isinstance(left_out, dict) else {}
+        return {str(name): str(reason) for name, reason in known.items()}
 
-    def types(self, kind: str) -> Sequence[NodeTypeMeta | EdgeTypeMeta]:
-        """Return the node types (kind 'node') or the edge types ('edge')."""
-        return self.node_types if kind == "node" else self.edge_types
+    def types(self, level: str) -> Sequence[NodeTypeMeta | EdgeTypeMeta]:
+        """Return the node types (`level` 'node') or the edge types ('edge')."""
+        return self.node_types if level == "node" else self.edge_types
 
     def node_type(self, name: NodeType) -> NodeTypeMeta:
-        """Return a node type by name. Raise KeyError, with the known types, if there is none."""
+        """Return a node type by name. If there is none, raise KeyError, which names all types."""
         for node_type in self.node_types:
             if node_type.name == name:
                 return node_type
@@ -251,12 +266,9 @@ class FolderMeta:
 
     def files(self) -> set[str]:
         """Return the paths of all files of the folder but meta.json."""
-        paths: set[str] = set()
-        for node_type in self.node_types:
-            paths.update(_node_files(node_type, self.num_parts))
-        for edge_type in self.edge_types:
-            paths.update(_edge_files(edge_type, self.num_parts))
-        return paths
+        nodes = (_node_files(node_type, self.num_parts) for node_type in self.node_types)
+        edges = (_edge_files(edge_type, self.num_parts) for edge_type in self.edge_types)
+        return set().union(*nodes, *edges)
 
 
 def _node_files(node_type: NodeTypeMeta, num_parts: int) -> set[str]:
