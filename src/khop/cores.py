@@ -1,8 +1,8 @@
-"""Number of cores that this process may use, for all thread counts of khop. Imports no torch.
+"""Number of cores that this process may use, for all thread counts of khop. Any process, no torch.
 
-`os.cpu_count()` is that of the machine. Slurm, taskset and cpusets restrict a process to some cores
-(its affinity). Kubernetes and Docker grant processor time (the quota of a control group), which
-neither the machine's count nor the affinity shows. Any process.
+`os.cpu_count()` counts the machine's cores. Slurm, taskset and cpusets restrict a process to some
+of them (its affinity). Kubernetes and Docker grant processor time (the quota of a control group),
+which neither the machine's count nor the affinity shows.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import NamedTuple
 def available_cores() -> int:
     """Return the number of cores that this process may use, at least 1.
 
-    The smaller one of its affinity and the quota of its control groups, rounded up; the machine's
-    cores if there is neither.
+    It is the smaller of its affinity and the quota of its control groups, rounded up. Without
+    either, the machine's cores.
     """
     cores = affinity() or os.cpu_count() or 1
     quota = _own_quota()
@@ -32,15 +32,15 @@ def half_of_cores(least: int, most: int) -> int:
 
 
 def affinity() -> int | None:
-    """Return the number of cores that this process may be scheduled on; None if not known."""
+    """Return the number of cores that this process may be scheduled on. If not known, None."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the cores whose time the control groups of this process grant; None if unlimited.
+    """Return the cores whose time the control groups of this process grant. If unlimited, None.
 
-    Both versions of control groups are read: a group's limit holds for those below it, so the
-    smallest limit counts.
+    Both versions of control groups are read. A group's limit also holds for the groups below it, so
+    the smallest limit counts.
 
     Args:
         root: folder of `proc` and of the paths that it names.
@@ -51,7 +51,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 @cache
 def _own_quota() -> float | None:
-    """Return the quota, read once: that takes half a millisecond, and every epoch needs it."""
+    """Return the quota, read once: reading takes half a millisecond, and every epoch needs it."""
     return cpu_quota()
 
 
@@ -59,9 +59,9 @@ class _Mount(NamedTuple):
     """Control groups in the file system.
 
     Attributes:
-        controllers: controllers of the groups; none for version 2.
+        controllers: controllers of the groups, empty for version 2.
         top: the group that is mounted, as `/proc/self/cgroup` names it.
-        folder: where it is mounted.
+        folder: mount point.
     """
 
     controllers: frozenset[str]
@@ -70,7 +70,7 @@ class _Mount(NamedTuple):
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yield folders of this process's groups for processor time, and of those above them."""
+    """Yield folders of this process's groups for processor time, and of the groups above them."""
     mounts = [mount for line in _lines(root, "mountinfo") for mount in _mounts(line)]
     for line in _lines(root, "cgroup"):
         _, _, rest = line.partition(":")
@@ -94,15 +94,15 @@ def _groups(root: Path) -> Iterator[Path]:
 
 def _mounts(line: str) -> Iterator[_Mount]:
     """Yield the mount of control groups in a line of `/proc/self/mountinfo`, if it has one."""
-    about, _, kind = line.partition(" - ")
-    words, kinds = about.split(" "), kind.split(" ")
-    if len(words) < 5 or len(kinds) < 3:
+    about, _, source = line.partition(" - ")
+    words, source_words = about.split(" "), source.split(" ")
+    if len(words) < 5 or len(source_words) < 3:
         return
     top, folder = words[3], words[4]
-    if kinds[0] == "cgroup2":
+    if source_words[0] == "cgroup2":
         yield _Mount(frozenset(), top, folder)
-    elif kinds[0] == "cgroup":
-        yield _Mount(frozenset(kinds[2].split(",")), top, folder)
+    elif source_words[0] == "cgroup":
+        yield _Mount(frozenset(source_words[2].split(",")), top, folder)
 
 
 def _quotas(group: Path) -> Iterator[float]:

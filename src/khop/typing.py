@@ -19,7 +19,7 @@ EdgeDir: TypeAlias = Literal["in", "out"]
 """Direction of draws: 'in' follows edges against their direction (PyG's), 'out' along it."""
 
 NumNeighbors: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
-"""Fan-out of each hop, for all edge types or for each; -1 takes all neighbours."""
+"""Fan-out of each hop, for all edge types or by edge type. -1 takes all neighbours."""
 
 EdgeNorm: TypeAlias = Literal["ht", "hajek"]
 """Weights of drawn edges: 'ht' leaves sums of messages unbiased, 'hajek' makes them means."""
