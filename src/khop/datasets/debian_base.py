@@ -7,10 +7,8 @@ import pickle
 import warnings
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
@@ -19,7 +17,7 @@ from khop.data.files import load_torch
 from khop.datasets import debian_snapshot as snapshot
 from khop.private_folders import written_whole
 from khop.safe_versions import reads_torch_files
-from khop.typing import Transform
+from khop.typing import Array, Transform
 
 
 class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
@@ -73,7 +71,7 @@ class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
 
     @functools.cached_property
     def edge_kind_names(self) -> list[str]:
-        """Names of the kinds of relations between packages, strongest first."""
+        """Names of the relations between packages, strongest first."""
         return snapshot.names("edge_kind_name")
 
     @functools.cached_property
@@ -87,15 +85,15 @@ class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
         return snapshot.names("tag_name")
 
     @abstractmethod
-    def _make(self) -> Any:
+    def _make(self) -> Data | HeteroData:
         """Make the data from the snapshot."""
 
-    def _made(self) -> Any:
+    def _made(self) -> Data | HeteroData:
         data = self._make()
         return data if self.pre_transform is None else self.pre_transform(data)
 
-    def _cached(self, path: Path) -> Any:
-        """Return the data from the cache at `path`, which is made if need be."""
+    def _cached(self, path: Path) -> Data | HeteroData:
+        """Return the data from the cache at `path`, and make the cache if need be."""
         pre_transform = repr(self.pre_transform)
         # Where torch is too old to read files safely, it is made each time: that takes a second.
         if self.force_reload or not path.exists() or not reads_torch_files():
@@ -113,7 +111,7 @@ class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
 
 
 def package_attributes() -> dict[str, Tensor]:
-    """Return the attributes of packages in both views: `x`, `y` and masks; see `DebianPackages`."""
+    """Return the attributes of packages in both views: `x`, `y` and masks, see `DebianPackages`."""
     split = snapshot.splits()
     return {
         "x": torch.from_numpy(snapshot.features()),
@@ -130,13 +128,12 @@ def tag_index() -> Tensor:
     return torch.stack([long(snapshot.rows(count)), long(tag)])
 
 
-def long(array: npt.NDArray[Any]) -> Tensor:
+def long(array: Array) -> Tensor:
     """Convert an array to an int64 tensor."""
     return torch.from_numpy(array.astype(np.int64))
 
 
 def _save(data: Data | HeteroData, pre_transform: str, path: Path) -> None:
-    """Write the cache; a reader finds the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hetero = isinstance(data, HeteroData)
     content = {"data": data.to_dict(), "hetero": hetero, "pre_transform": pre_transform}
@@ -145,11 +142,11 @@ def _save(data: Data | HeteroData, pre_transform: str, path: Path) -> None:
 
 
 def _load(path: Path) -> tuple[Data | HeteroData, str]:
-    """Read the cache; plain containers and tensors only, whatever the file contains."""
+    """Read the cache, which may have plain containers and tensors only."""
     try:
         content = load_torch(path, "pass force_reload=True")
-        kind = HeteroData if content["hetero"] else Data
-        return kind.from_dict(content["data"]), content["pre_transform"]
+        cls = HeteroData if content["hetero"] else Data
+        return cls.from_dict(content["data"]), content["pre_transform"]
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
         raise RuntimeError(
             f"cannot read '{path}': it is damaged, or a pre_transform added other values than plain"

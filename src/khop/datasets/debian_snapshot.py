@@ -1,24 +1,22 @@
 """The arrays of the bundled snapshot of Debian 12, as `scripts/make_debian_packages.py` wrote them.
 
-Lists of different lengths, such as the packages that each package names, are stored as one array of
-lengths and one of all values in a row: `count` and `values` below. Names are bytes with line feeds
-between. Everything here is NumPy; `DebianDataset` makes tensors of it.
+Lists of different lengths, such as the packages that each package names, are stored as an array of
+lengths and an array of all values in a row: `count` and `values` below. Names are bytes with line
+feeds between. This module uses NumPy alone. `DebianDataset` makes tensors of its arrays.
 """
 
 from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int64]
+from khop.typing import Array, Int64Array
 
 
-def arrays(*keys: str) -> list[npt.NDArray[Any]]:
+def arrays(*keys: str) -> list[Array]:
     """Read arrays of the snapshot, by their names in the file."""
     snapshot = importlib.resources.files("khop.datasets") / "snapshot" / "debian-12.npz"
     with snapshot.open("rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -30,19 +28,19 @@ def names(key: str) -> list[str]:
     return arrays(key)[0].tobytes().decode("ascii").split("\n")
 
 
-def rows(count: npt.NDArray[Any]) -> IntArray:
+def rows(count: Array) -> Int64Array:
     """Return the row of each value, int64 [count.sum()], for rows of `count` values."""
     return np.repeat(np.arange(len(count), dtype=np.int64), count)
 
 
-def relations() -> tuple[IntArray, IntArray, IntArray]:
-    """Return the relations between packages as edges: declaring package, named package, kind.
+def relations() -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return the relations between packages as edges, in order of source and destination.
 
     Returns:
-        Source, destination and kind, each int64 [316108], in order of source and destination.
+        Declaring package, named package and code of the relation, each int64 [316108].
     """
-    count, destination, kind = arrays("edge_count", "edge_destination", "edge_kind")
-    return rows(count), destination.astype(np.int64), kind.astype(np.int64)
+    count, destination, code = arrays("edge_count", "edge_destination", "edge_kind")
+    return rows(count), destination.astype(np.int64), code.astype(np.int64)
 
 
 def splits() -> npt.NDArray[np.uint8]:
@@ -52,7 +50,7 @@ def splits() -> npt.NDArray[np.uint8]:
     return split
 
 
-def features() -> FloatArray:
+def features() -> npt.NDArray[np.float32]:
     """Compute rows of TF-IDF times the singular vectors, float32 [63666, 128].
 
     Every operation works on one element at a time, in a fixed order: sums that NumPy or BLAS would
@@ -70,9 +68,7 @@ def features() -> FloatArray:
     return x
 
 
-def _by_position(
-    count: npt.NDArray[Any], values: npt.NDArray[Any]
-) -> Iterator[tuple[npt.NDArray[np.intp], npt.NDArray[Any]]]:
+def _by_position(count: Array, values: Array) -> Iterator[tuple[npt.NDArray[np.intp], Array]]:
     """Yield for position 0, 1, ... the lists that reach it and what each has there."""
     start = np.cumsum(count, dtype=np.int64) - count
     for position in range(int(count.max())):
