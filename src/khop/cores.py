@@ -39,11 +39,8 @@ def affinity() -> int | None:
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """Return the cores whose time the control groups of this process grant. If unlimited, None.
 
-    Both versions of control groups are read. A group's limit also holds for the groups below it, so
-    the smallest limit counts.
-
-    Args:
-        root: folder of `proc` and of the paths that it names.
+    Both versions of control groups are read below `root`. A group's limit also holds for the groups
+    below it, so the smallest limit counts.
     """
     quotas = [quota for group in _groups(root) for quota in _quotas(group) if quota > 0]
     return min(quotas, default=None)
@@ -71,8 +68,9 @@ class _Mount(NamedTuple):
 
 def _groups(root: Path) -> Iterator[Path]:
     """Yield folders of this process's groups for processor time, and of the groups above them."""
-    mounts = [mount for line in _lines(root, "mountinfo") for mount in _mounts(line)]
-    for line in _lines(root, "cgroup"):
+    mountinfo, cgroup = (_text(root / "proc/self" / name) for name in ("mountinfo", "cgroup"))
+    mounts = [mount for line in (mountinfo or "").splitlines() for mount in _mounts(line)]
+    for line in (cgroup or "").splitlines():
         _, _, rest = line.partition(":")
         names, _, group = rest.partition(":")
         controllers = frozenset(name for name in names.split(",") if name)
@@ -112,10 +110,6 @@ def _quotas(group: Path) -> Iterator[float]:
     for amount, per in ((quota, period), (quota_1, period_1)):
         if amount and per and amount.isdecimal() and per.isdecimal() and int(per) > 0:
             yield int(amount) / int(per)
-
-
-def _lines(root: Path, name: str) -> list[str]:
-    return (_text(root / "proc/self" / name) or "").splitlines()
 
 
 def _text(path: Path) -> str | None:

@@ -151,15 +151,12 @@ def reset() -> None:
 
 
 def of_child(program: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log settings for a process that this one starts.
+    """Return the log settings for a process that this one starts, as JSON for `start_child`.
 
     Args:
         program: module of the process, 'khop.distributed.sampling.worker' for example.
         config: configuration of the process, with its partition as 'part', its rank as 'rank'
             (default: this process's), and its number among several as 'number'.
-
-    Returns:
-        The argument of `start_child`, which JSON can hold.
     """
     return {
         "level": _ROOT.getEffectiveLevel(),

@@ -21,27 +21,20 @@ _T = TypeVar("_T", bound=Callable[..., Any])
 
 
 class Option(NamedTuple):
-    """Default and description of an option."""
+    """Default and description of an option, and its type once the option is declared."""
 
     default: Any
     doc: str
-
-
-class Declared(NamedTuple):
-    """Type, default and description of an option."""
-
-    annotation: Any
-    default: Any
-    doc: str
+    annotation: Any = None
 
 
 @cache
-def options_of(group: Any) -> dict[str, Declared]:
+def options_of(group: Any) -> dict[str, Option]:
     """Return the options of a class of keyword arguments, by name, in the order declared."""
     options = {}
     for name, annotated in get_type_hints(group, include_extras=True).items():
         annotation, option = get_args(annotated)
-        options[name] = Declared(annotation, option.default, option.doc)
+        options[name] = option._replace(annotation=annotation)
     return options
 
 
@@ -119,7 +112,7 @@ def takes_options(group: Any, further: bool = False) -> Callable[[_T], _T]:
     return decorate
 
 
-def _entries(options: Mapping[str, Declared], indent: str) -> str:
+def _entries(options: Mapping[str, Option], indent: str) -> str:
     """Return the entries of options in the documentation of arguments."""
     return "".join(
         textwrap.fill(

@@ -71,12 +71,7 @@ class PrivateFolder:
 
     @classmethod
     def open(cls: type[Self], path: Path) -> Self:
-        """Open a folder.
-
-        Raises:
-            FileNotFoundError: there is no such folder.
-            SecurityError: as for `make`.
-        """
+        """Open an existing folder, see `make`."""
         return cls(path, open_folder(path))
 
     def _check(self) -> None:
@@ -211,16 +206,12 @@ class PrivateFolder:
 
 
 def open_folder(name: str | Path, at: int | None = None, path: Path | None = None) -> int:
-    """Open a folder, but not through a link, and return its descriptor.
+    """Open a folder and return its descriptor. A link, or a file, is a SecurityError.
 
     Args:
         name: path of the folder, or its name in folder `at`.
         at: descriptor of a folder. If None, the working directory.
         path: path of the folder in messages. If None, `name`.
-
-    Raises:
-        FileNotFoundError: there is no such folder.
-        SecurityError: `name` is a link, or a file.
     """
     try:
         return os.open(name, _FOLDER, dir_fd=at)

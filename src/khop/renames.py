@@ -48,19 +48,15 @@ _PARTITIONERS = {
 RENAMED: Mapping[str, Mapping[str, Renamed]] = {
     **dict.fromkeys(
         (
-            "DistNeighborLoader",
-            "DistSubGraphLoader",
-            "DistLinkNeighborLoader",
+            *("DistNeighborLoader", "DistSubGraphLoader", "DistLinkNeighborLoader"),
             "DistClusterLoader",
         ),
         _LOADERS,
     ),
     **dict.fromkeys(
         (
-            "CollocatedDistSamplingWorkerOptions",
-            "RemoteDistSamplingWorkerOptions",
-            "CooperativeLoader",
-            "layerwise_inference",
+            *("CollocatedDistSamplingWorkerOptions", "RemoteDistSamplingWorkerOptions"),
+            *("CooperativeLoader", "layerwise_inference"),
         ),
         _TIMEOUT,
     ),

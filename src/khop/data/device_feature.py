@@ -111,6 +111,12 @@ class DeviceFeature:
         group: devices that share the rows in device memory, `device` among them. If None, `device`
             alone. `on` makes the tables of the others.
 
+    Attributes:
+        num_rows: number of rows.
+        row_shape: shape of one row, () for 1-D features.
+        dtype: name of the values' dtype.
+        expected_share: expected share of a batch's rows that are in device memory.
+
     Raises:
         ValueError: an unknown mode, or a group without the device. A ratio outside [0, 1], or with
             a budget, or either without mode 'CUDA'. Hotness of another length, or none where it is
@@ -146,10 +152,12 @@ class DeviceFeature:
         self.group = group or DeviceGroup(0, [device])
         self._check_member(device)
         self.feature = feature
+        self.num_rows, self.row_shape = feature.num_rows, feature.row_shape
+        self.dtype = feature.dtype
         self._dtypes = (feature.dtype, storage_dtype(feature.dtype).name)
         self.mode = mode
         heat = None if hotness is None else checked_hotness(hotness, feature.num_rows)
-        self.hot_rows = self._choose(self._num_hot(split_ratio, budget), heat)
+        self.hot_rows = self._choose(split_ratio, budget, heat)
         hot = self.hot_rows
         share = 0.0 if heat is None or hot is None else expected_share(heat, hot)
         self.expected_share = 1.0 if hot is None else share
@@ -161,19 +169,22 @@ class DeviceFeature:
         if device not in self.group.devices:
             raise ValueError(f"device '{device.name}' is not one of those of {self.group}")
 
-    def _num_hot(self, split_ratio: float | None, budget: int | str | None) -> int:
-        rows = self.feature.num_rows
+    def _choose(
+        self,
+        split_ratio: float | None,
+        budget: int | str | None,
+        heat: npt.NDArray[np.float64] | None,
+    ) -> Int64Array | None:
+        """Return the rows for device memory. If all, None."""
         if self.mode != "CUDA":
-            return 0
+            return np.empty(0, np.int64)
+        count = rows = self.num_rows
         if budget is not None:
             row_bytes = self.feature.delivered.nbytes
-            return rows_in_budget(budget, rows, row_bytes, self.group.size)
-        return rows if split_ratio is None else rows_in_share(split_ratio, rows)
-
-    def _choose(self, count: int, heat: npt.NDArray[np.float64] | None) -> Int64Array | None:
-        """Return the rows for device memory. If all, None."""
-        rows = self.feature.num_rows
-        if count == rows and self.mode == "CUDA":
+            count = rows_in_budget(budget, rows, row_bytes, self.group.size)
+        elif split_ratio is not None:
+            count = rows_in_share(split_ratio, rows)
+        if count == rows:
             return None
         if count == 0:
             return np.empty(0, np.int64)
@@ -201,21 +212,6 @@ class DeviceFeature:
         other = copy.copy(self)
         other._use(device)
         return other
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return self.feature.num_rows
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row, () for 1-D features."""
-        return self.feature.row_shape
-
-    @property
-    def dtype(self) -> str:
-        """Name of the values' dtype."""
-        return self.feature.dtype
 
     @property
     def num_hot(self) -> int:

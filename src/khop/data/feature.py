@@ -6,8 +6,7 @@ import numpy as np
 
 from khop import _native
 from khop.data.arrays import storage_dtype, to_array
-from khop.data.carried import PicklableByPath
-from khop.data.files import release_pages
+from khop.data.files import PicklableByPath, release_pages
 from khop.data.row_store import RowFormat, RowStore
 from khop.typing import Array, ArrayLike, Int64Array, IntArray
 

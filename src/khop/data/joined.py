@@ -9,8 +9,8 @@ import numpy as np
 
 from khop import _native
 from khop.data.arrays import storage_dtype, to_int64
-from khop.data.carried import PicklableByPath
 from khop.data.feature import Feature
+from khop.data.files import PicklableByPath
 from khop.data.row_store import RowStore
 from khop.data.tickets import Ticket, TicketGroup
 from khop.typing import Array, ArrayLike, Int64Array, IntArray

@@ -10,8 +10,15 @@ import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from khop.datasets import debian_snapshot as snapshot
-from khop.datasets.debian_base import DebianDataset, long, package_attributes, tag_index
+from khop.datasets.debian_base import (
+    DebianDataset,
+    arrays,
+    long,
+    package_attributes,
+    read_names,
+    relations,
+    tag_index,
+)
 from khop.typing import EdgeType
 
 
@@ -86,9 +93,9 @@ class DebianPackagesHetero(DebianDataset):
     def _make(self) -> HeteroData:
         data = HeteroData()
         data["package"].update(package_attributes())
-        data["source"].num_nodes = len(snapshot.names("source_name"))
-        data["maintainer"].num_nodes = int(snapshot.arrays("maintainer")[0].max()) + 1
-        data["tag"].num_nodes = len(snapshot.names("tag_name"))
+        data["source"].num_nodes = len(read_names("source_name"))
+        data["maintainer"].num_nodes = int(arrays("maintainer")[0].max()) + 1
+        data["tag"].num_nodes = len(read_names("tag_name"))
         edges = {**_between_packages(), **_from_packages()}
         for edge_type, edge_index in edges.items():
             data[edge_type].edge_index = edge_index
@@ -100,17 +107,17 @@ class DebianPackagesHetero(DebianDataset):
 
 def _between_packages() -> dict[EdgeType, Tensor]:
     """Return the relations between packages, one edge type per relation."""
-    source, destination, codes = (torch.from_numpy(ends) for ends in snapshot.relations())
+    source, destination, codes = (torch.from_numpy(ends) for ends in relations())
     edge_index = torch.stack([source, destination])
     return {
         ("package", name, "package"): edge_index[:, codes == code].contiguous()
-        for code, name in enumerate(snapshot.names("edge_kind_name"))
+        for code, name in enumerate(read_names("edge_kind_name"))
     }
 
 
 def _from_packages() -> dict[EdgeType, Tensor]:
     """Return the edges from packages to what they are built from, maintained by and tagged with."""
-    source, maintainer = (long(ids) for ids in snapshot.arrays("source", "maintainer"))
+    source, maintainer = (long(ids) for ids in arrays("source", "maintainer"))
     package = torch.arange(len(source))
     return {
         ("package", "built_from", "source"): torch.stack([package, source]),

@@ -23,8 +23,14 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from khop.datasets import debian_snapshot as snapshot
-from khop.datasets.debian_base import DebianDataset, long, package_attributes, tag_index
+from khop.datasets.debian_base import (
+    DebianDataset,
+    arrays,
+    long,
+    package_attributes,
+    relations,
+    tag_index,
+)
 
 
 class DebianPackages(DebianDataset):
@@ -79,12 +85,12 @@ class DebianPackages(DebianDataset):
     @functools.cached_property
     def source_id(self) -> Tensor:
         """Source package of each package, int64 [63666]."""
-        return long(snapshot.arrays("source")[0])
+        return long(arrays("source")[0])
 
     @functools.cached_property
     def maintainer_id(self) -> Tensor:
         """Number of the maintainer of each package, int64 [63666]. Names are not kept."""
-        return long(snapshot.arrays("maintainer")[0])
+        return long(arrays("maintainer")[0])
 
     @functools.cached_property
     def tag_index(self) -> Tensor:
@@ -105,9 +111,9 @@ class DebianPackages(DebianDataset):
 
 def _edges(undirected: bool) -> tuple[Tensor, Tensor]:
     """Return edges [2, E] and their relations [E], int64, in order of source and destination."""
-    source, destination, code = snapshot.relations()
+    source, destination, code = relations()
     if undirected:
-        num_nodes = len(snapshot.arrays("edge_count")[0])
+        num_nodes = len(arrays("edge_count")[0])
         source, destination = (
             np.concatenate([source, destination]),
             np.concatenate([destination, source]),

@@ -10,8 +10,7 @@ import numpy as np
 
 from khop.data import Feature, RowStore
 from khop.data.arrays import check_count, to_ids
-from khop.data.carried import PicklableByPath
-from khop.data.files import release_pages
+from khop.data.files import PicklableByPath, release_pages
 from khop.storage.folder import attr_metas
 from khop.storage.folder.paths import RESERVED_NAMES
 from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeType, IntArray, NodeType

@@ -14,7 +14,7 @@ from typing import Any
 
 from khop.data import RowStore
 from khop.data.arrays import checksum
-from khop.data.carried import file_region_of
+from khop.data.files import file_region_of
 from khop.data.hot_rows import parse_bytes
 from khop.partition.out_of_core.engines import check_engine
 from khop.partition.out_of_core.plan import Plan, Planned

@@ -96,12 +96,7 @@ class ArrayFile:
         self.rows = (self._hash.bytes - len(header)) // max(1, self._row_bytes)
 
     def append(self, rows: Array) -> None:
-        """Write further rows.
-
-        Raises:
-            OSError: the disk is full, or fails.
-            ValueError: rows of another dtype or shape, or more than the array has.
-        """
+        """Write further rows. Others than the array has, or too many, are a ValueError."""
         if rows.dtype != self.dtype or rows.shape[1:] != self._shape[1:]:
             raise ValueError(
                 f"'{self.path.name}' has rows of {self.dtype} {list(self._shape[1:])} (got "
@@ -159,11 +154,7 @@ class ArrayWriter(abc.ABC):
         """
 
     def save(self, path: str, array: Array) -> None:
-        """Write an array that is in memory.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Write an array that is in memory, see `array`."""
         if array.dtype.hasobject:
             raise ValueError(f"Object arrays cannot be saved (got '{path}')")
         if self.has(path):

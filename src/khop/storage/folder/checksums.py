@@ -93,12 +93,9 @@ class RangeHash:
 
 
 def hash_ranges(descriptor: int, nbytes: int, threads: int | None = None) -> list[str]:
-    """Return the digest of each range of a file's first bytes.
+    """Return the digest of each range of an open file's first `nbytes`.
 
-    Args:
-        descriptor: descriptor of the open file.
-        nbytes: number of bytes.
-        threads: threads that share the work. If None, `default_threads()`.
+    Several threads share the work. If `threads` is None, `default_threads()` of them.
     """
     firsts = range(0, nbytes, RANGE_BYTES)
     digest = partial(hash_range, descriptor, nbytes)

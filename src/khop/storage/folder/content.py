@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
 from khop._version import __version__
@@ -83,9 +83,6 @@ class Listing:
                 raise ValueError(f"lists file {shown(path)}, which no folder has")
 
 
-_LISTING = ("files", "flags", "segments", "identity")
-
-
 @dataclass(frozen=True)
 class FolderContent:
     """All of meta.json: format version, description, and what it says of files."""
@@ -140,7 +137,8 @@ def parse_content(content: dict[str, Any]) -> FolderContent:
             f"has flag {shown(flag)} ({meaning}), which this khop ({__version__}) does not read: "
             f"install the khop that wrote it ({wrote}), or a later one"
         )
-    listing = from_json(Listing, {n: content.pop(n) for n in _LISTING if n in content}, "the files")
+    names = [f.name for f in fields(Listing) if f.name in content]
+    listing = from_json(Listing, {name: content.pop(name) for name in names}, "the files")
     if version < VERSION_RANGES:
         _add_row_formats(content)
     content.pop("format", None)

@@ -226,7 +226,26 @@ class FolderMeta:
     order: str = "original"
 
     def __post_init__(self) -> None:
-        _check_meta(self)
+        if self.order not in ORDERS:
+            raise ValueError(f"rows are in an unknown order, {shown(self.order)}")
+        names = {t.name for t in self.node_types}
+        edge_names = {t.name for t in self.edge_types}
+        if len(names) < len(self.node_types) or len(edge_names) < len(self.edge_types):
+            raise ValueError("a type is described twice")
+        if not self.heterogeneous and (len(names), len(edge_names)) != (1, 1):
+            raise ValueError("a homogeneous graph has one node type and one edge type")
+        for described in (*self.types("node"), *self.types("edge")):
+            if len(described.bounds) != self.num_parts + 1:
+                raise ValueError(f"bounds of {described.name} do not match {self.num_parts} parts")
+        for node_type in self.node_types:
+            if len(node_type.cached) not in (0, self.num_parts):
+                raise ValueError(f"the copies of {node_type.name} are not those of each part")
+            if node_type.timed != _has_times(self.time_attr, "node", node_type.attrs):
+                raise ValueError(f"times of node type {node_type.name} are not those of time_attr")
+        for edge_type in self.edge_types:
+            if edge_type.name[0] not in names or edge_type.name[2] not in names:
+                raise ValueError(f"edge type {edge_type.name} joins node types that do not exist")
+            _check_draws(self, edge_type)
 
     @property
     def renumbered(self) -> bool:
@@ -305,29 +324,6 @@ def _check_type(bounds: list[int], attrs: Mapping[str, AttrMeta], names: Sequenc
     for name in RESERVED_NAMES:
         if name in attrs:
             raise ValueError(f"has an attribute with the reserved name '{name}'")
-
-
-def _check_meta(meta: FolderMeta) -> None:
-    if meta.order not in ORDERS:
-        raise ValueError(f"rows are in an unknown order, {shown(meta.order)}")
-    names = {t.name for t in meta.node_types}
-    edge_names = {t.name for t in meta.edge_types}
-    if len(names) < len(meta.node_types) or len(edge_names) < len(meta.edge_types):
-        raise ValueError("a type is described twice")
-    if not meta.heterogeneous and (len(names), len(edge_names)) != (1, 1):
-        raise ValueError("a homogeneous graph has one node type and one edge type")
-    for described in (*meta.types("node"), *meta.types("edge")):
-        if len(described.bounds) != meta.num_parts + 1:
-            raise ValueError(f"bounds of {described.name} do not match {meta.num_parts} parts")
-    for node_type in meta.node_types:
-        if len(node_type.cached) not in (0, meta.num_parts):
-            raise ValueError(f"the copies of {node_type.name} are not those of each part")
-        if node_type.timed != _has_times(meta.time_attr, "node", node_type.attrs):
-            raise ValueError(f"times of node type {node_type.name} are not those of time_attr")
-    for edge_type in meta.edge_types:
-        if edge_type.name[0] not in names or edge_type.name[2] not in names:
-            raise ValueError(f"edge type {edge_type.name} joins node types that do not exist")
-        _check_draws(meta, edge_type)
 
 
 def _check_draws(meta: FolderMeta, edge_type: EdgeTypeMeta) -> None:

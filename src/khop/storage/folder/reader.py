@@ -172,11 +172,7 @@ class PartitionFolder:
         return open_npy(self._resolved, path, known.bytes)
 
     def open_file(self, path: str) -> int:
-        """Open a file of the folder for reading and return its descriptor, which the caller closes.
-
-        Raises:
-            FolderError: the file is missing, no regular file, or outside the folder.
-        """
+        """Open a file of the folder, see `open_inside`. The caller closes the descriptor."""
         return open_inside(self._resolved, path)
 
     def written(self) -> dict[str, Written]:
@@ -213,12 +209,7 @@ class PartitionFolder:
         return written
 
     def open_as(self, path: str, shape: tuple[int, ...], *dtypes: str) -> Array:
-        """Map an array with known shape and dtype.
-
-        Args:
-            path: path of the file.
-            shape: shape of the array.
-            dtypes: names of the dtypes that it may have.
+        """Map an array of this shape and one of these dtypes, see `open`.
 
         Raises:
             FolderError: as for `open`, or the array has another shape or dtype.

@@ -138,11 +138,7 @@ class FolderWriter(ArrayWriter):
         return self._temporary.path
 
     def take(self, written: Mapping[str, Written]) -> None:
-        """Make files part of the folder that an `AttemptWriter` has written.
-
-        Raises:
-            OSError: a file is missing, or has another size.
-        """
+        """Make files part of the folder that an `AttemptWriter` has written."""
         for path, known in written.items():
             size = self._temporary.size(path) or 0
             if size != known.bytes:
@@ -189,9 +185,7 @@ class FolderWriter(ArrayWriter):
     def finish(self, meta: FolderMeta, identity: str | None = None) -> None:
         """Write meta.json, sync all files to disk, and rename the folder to its final path.
 
-        Args:
-            meta: the description.
-            identity: see `khop.storage.folder.content.Listing`.
+        Arguments: see `khop.storage.folder.content.content_of`.
         """
         self.sync()
         shutil.rmtree(self._temporary.path / ATTEMPTS, ignore_errors=True)
@@ -236,11 +230,7 @@ def draft_of(name: str) -> str:
 
 
 def lock(folder: PrivateFolder) -> None:
-    """Lock a folder that is being written, until it is closed.
-
-    Raises:
-        BlockingIOError: another process has locked the folder, which is closed here then.
-    """
+    """Lock a folder that is being written, or close it and raise BlockingIOError."""
     if not _locks(folder.descriptor):
         folder.close()
         raise BlockingIOError(
