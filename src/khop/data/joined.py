@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from khop import _native
-from khop.data.arrays import storage_dtype, to_int64
+from khop.data.arrays import to_int64
 from khop.data.feature import Feature
 from khop.data.files import PicklableByPath
 from khop.data.row_store import RowStore
@@ -64,21 +64,6 @@ class JoinedFeature(_View):
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
         return _read_pieces(self._split(ids), out)
 
-    def gather(
-        self,
-        rows: IntArray,
-        out: Array | None = None,
-        places: Int64Array | None = None,
-        num_threads: int = 1,
-    ) -> Array:
-        if not self.at_hand:
-            return super().gather(rows, out, places, num_threads)
-        if out is None:
-            out = np.empty((len(rows), *self.row_shape), storage_dtype(self.dtype))
-        for piece, own, here in self._split(rows):
-            piece.gather(own, out, here if places is None else places[here], num_threads)
-        return out
-
     def _split(self, rows: IntArray) -> Iterable[_Piece]:
         """Yield the stores that have some of the rows."""
         holders = np.searchsorted(self._bounds, rows, side="right") - 1
@@ -108,15 +93,6 @@ class TakenFeature(_View):
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
         return self._rows.read(self._positions[ids].astype(np.int64, copy=False), out)
-
-    def gather(
-        self,
-        rows: IntArray,
-        out: Array | None = None,
-        places: Int64Array | None = None,
-        num_threads: int = 1,
-    ) -> Array:
-        return self._rows.gather(self._positions[rows], out, places, num_threads)
 
     def content(self) -> tuple[Array, ...]:
         return (*super().content(), self._positions)

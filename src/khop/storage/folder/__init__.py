@@ -49,7 +49,6 @@ checked by their users.
 """
 
 from khop.storage.folder.array_writer import (
-    ArrayFile as ArrayFile,
     ArrayWriter as ArrayWriter,
     AttemptWriter as AttemptWriter,
     explained_write as explained_write,
@@ -57,14 +56,10 @@ from khop.storage.folder.array_writer import (
 from khop.storage.folder.checksums import (
     RANGES_FILE as RANGES_FILE,
     Written as Written,
-    default_threads as default_threads,
 )
 from khop.storage.folder.content import (
-    FORMAT as FORMAT,
     META_FILE as META_FILE,
     VERSION_RANGES as VERSION_RANGES,
-    VERSIONS as VERSIONS,
-    FileMeta as FileMeta,
 )
 from khop.storage.folder.meta import (
     ORDERS as ORDERS,
@@ -83,7 +78,6 @@ from khop.storage.folder.paths import (
     cache_attr_path as cache_attr_path,
     cache_path as cache_path,
     edge_attr_path as edge_attr_path,
-    edge_folder as edge_folder,
     edge_path as edge_path,
     map_path as map_path,
     node_attr_path as node_attr_path,
