@@ -113,7 +113,6 @@ def takes_options(group: Any, further: bool = False) -> Callable[[_T], _T]:
 
 
 def _entries(options: Mapping[str, Option], indent: str) -> str:
-    """Return the entries of options in the documentation of arguments."""
     return "".join(
         textwrap.fill(
             f"{name}: {option.doc}", 100, initial_indent=indent, subsequent_indent=f"{indent}    "

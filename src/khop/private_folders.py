@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from khop.errors import SecurityError
 
@@ -25,8 +25,6 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
-Self = TypeVar("Self", bound="PrivateFolder")
 
 
 class PrivateFolder:
@@ -53,7 +51,7 @@ class PrivateFolder:
             raise
 
     @classmethod
-    def make(cls: type[Self], path: Path, exist_ok: bool = True) -> Self:
+    def make(cls, path: Path, exist_ok: bool = True) -> PrivateFolder:
         """Make a folder for this user alone, or open one that exists.
 
         Raises:
@@ -70,7 +68,7 @@ class PrivateFolder:
         return cls.open(path)
 
     @classmethod
-    def open(cls: type[Self], path: Path) -> Self:
+    def open(cls, path: Path) -> PrivateFolder:
         """Open an existing folder, see `make`."""
         return cls(path, open_folder(path))
 
@@ -87,7 +85,7 @@ class PrivateFolder:
             with contextlib.suppress(PermissionError):  # a file system without modes
                 os.fchmod(self.descriptor, stat.S_IMODE(status.st_mode) & ~_OTHERS)
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> PrivateFolder:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -171,7 +169,6 @@ class PrivateFolder:
             os.rename(first, last, src_dir_fd=before, dst_dir_fd=after)
 
     def unlink(self, name: str, missing_ok: bool = False) -> None:
-        """Remove a file."""
         try:
             with self._folder_of(name) as (at, last):
                 os.unlink(last, dir_fd=at)

@@ -82,7 +82,6 @@ def _whole_name(node: ast.expr, names: dict[str, str]) -> str:
 
 
 def _edits(node: ast.AST, names: dict[str, str]) -> Iterator[_Edit]:
-    """Yield the changes of a call."""
     if not isinstance(node, ast.Call):
         return
     called, arguments = _whole_name(node.func, names), node.args

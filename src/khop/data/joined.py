@@ -129,7 +129,6 @@ class CachedRows(RowStore):
         return _read_pieces([(self._rows, ids[misses], misses), hot], out)
 
     def close(self) -> None:
-        """Close the other store."""
         self._rows.close()
 
 

@@ -173,7 +173,6 @@ class ReadThreads:
         self._is_closed = False
 
     def __reduce__(self) -> tuple[type[ReadThreads], tuple[int]]:
-        """Pickle without threads."""
         return ReadThreads, (self._num_threads,)
 
     def submit(self, read: Callable[..., object], *arguments: object) -> ReadTicket:

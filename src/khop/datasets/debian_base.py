@@ -169,7 +169,6 @@ def arrays(*keys: str) -> list[Array]:
 
 
 def read_names(key: str) -> list[str]:
-    """Read a list of names."""
     return arrays(key)[0].tobytes().decode("ascii").split("\n")
 
 

@@ -104,7 +104,6 @@ class NamedStore(RowStore):
             )
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
-        """Read rows, see `RowStore.read`."""
         if self._opened is None or self._opened[0] != os.getpid():
             store = self._opener()
             self._check(store)

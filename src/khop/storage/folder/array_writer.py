@@ -199,13 +199,11 @@ class AttemptWriter(ArrayWriter):
         self._folder.close()
 
     def has(self, path: str) -> bool:
-        """Return False: an attempt begins anew."""
         del path
         return False
 
     @contextlib.contextmanager
     def array(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[ArrayFile]:
-        """Open an array to be written piece by piece, see `ArrayWriter.array`."""
         attempt = f"{ATTEMPTS}/{token_hex(8)}-{Path(path).name}"
 
         def explain(file: Path, nbytes: int) -> AbstractContextManager[None]:

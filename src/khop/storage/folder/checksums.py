@@ -51,7 +51,6 @@ class Written:
 
 
 def num_ranges(nbytes: int) -> int:
-    """Return the number of ranges of a file."""
     return -(-nbytes // RANGE_BYTES)
 
 

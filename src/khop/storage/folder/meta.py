@@ -149,7 +149,6 @@ class NodeTypeMeta:
 
     @property
     def count(self) -> int:
-        """Number of nodes."""
         return self.bounds[-1]
 
     @property
@@ -191,7 +190,6 @@ class EdgeTypeMeta:
 
     @property
     def count(self) -> int:
-        """Number of edges."""
         return self.bounds[-1]
 
     @property

@@ -149,7 +149,6 @@ class PartitionFolder:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts."""
         return self.meta.num_parts
 
     def has(self, path: str) -> bool:

@@ -107,7 +107,6 @@ class FolderWriter(ArrayWriter):
             shutil.rmtree(self._temporary.path, ignore_errors=True)
 
     def has(self, path: str) -> bool:
-        """Return True if an array is complete, see `ArrayWriter.has`."""
         if path not in self._complete:
             return False
         self._paths.append(path)
@@ -115,7 +114,6 @@ class FolderWriter(ArrayWriter):
 
     @contextlib.contextmanager
     def array(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[ArrayFile]:
-        """Open an array to be written piece by piece, see `ArrayWriter.array`."""
         self._paths.append(path)
         folder = str(Path(path).parent)
         if folder not in self._folders:
