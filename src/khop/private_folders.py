@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
-from typing import IO, Any
+from typing import IO
 
 from khop.errors import SecurityError
 
@@ -97,12 +97,12 @@ class PrivateFolder:
             os.close(self.descriptor)
             self.descriptor = -1
 
-    def create(self, name: str, buffering: int = -1) -> IO[Any]:
+    def create(self, name: str, buffering: int = -1) -> IO[bytes]:
         """Make a file and open it for writing. An old file is removed, not changed."""
         self.unlink(name, missing_ok=True)
         return self._opened(name, "xb", buffering)
 
-    def update(self, name: str, buffering: int = -1) -> IO[Any]:
+    def update(self, name: str, buffering: int = -1) -> IO[bytes]:
         """Open an existing file for reading and writing."""
         return self._opened(name, "r+b", buffering)
 
@@ -110,7 +110,7 @@ class PrivateFolder:
         """Open an existing file for reading."""
         return self._opened(name, "rb", -1)
 
-    def _opened(self, name: str, mode: str, buffering: int) -> IO[Any]:
+    def _opened(self, name: str, mode: str, buffering: int) -> IO[bytes]:
         def opener(path: str, flags: int) -> int:
             with self._folder_of(name) as (at, last):
                 try:

@@ -7,8 +7,9 @@ in-memory loader (`workload`). So a batch that is lost, doubled or changed is fo
 First comes an undisturbed cycle, then faults (`faults`). Samplers and servers are killed, or
 stopped for a while. Between two network namespaces (`network`) packets are delayed, held or
 dropped, and the network link is taken down. Meanwhile memory and descriptors are sampled (`watch`).
-`run` starts the `processes`, `outcome` is the report. All but `trainer` run in the driver. In worker
-mode:
+`run` starts the `processes`, `outcome` is the report. All but `trainer` run in the driver.
+
+In worker mode:
 
     driver ──┬─ trainer 0 ── samplers, partition server     in namespace 0 ─┐
              │                                                              cable (driver's thread)
