@@ -35,13 +35,16 @@ class RangeBook:
 
     @property
     def num_parts(self) -> int:
+        """Number of parts."""
         return len(self.bounds) - 1
 
     @property
     def num_ids(self) -> int:
+        """Number of ids in all parts."""
         return self.bounds[-1]
 
     def size(self, part: int) -> int:
+        """Return the number of ids that `part` owns."""
         return self.bounds[part + 1] - self.bounds[part]
 
     def owner(self, ids: IntArray) -> Int64Array:

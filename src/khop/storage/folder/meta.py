@@ -149,6 +149,7 @@ class NodeTypeMeta:
 
     @property
     def count(self) -> int:
+        """Number of nodes."""
         return self.bounds[-1]
 
     @property
@@ -190,6 +191,7 @@ class EdgeTypeMeta:
 
     @property
     def count(self) -> int:
+        """Number of edges."""
         return self.bounds[-1]
 
     @property

@@ -149,6 +149,7 @@ class PartitionFolder:
 
     @property
     def num_parts(self) -> int:
+        """Number of parts."""
         return self.meta.num_parts
 
     def has(self, path: str) -> bool:
@@ -171,7 +172,11 @@ class PartitionFolder:
         return open_npy(self._resolved, path, known.bytes)
 
     def open_file(self, path: str) -> int:
-        """Open a file of the folder, see `open_inside`. The caller closes the descriptor."""
+        """Open a file of the folder for reading and return its descriptor, which the caller closes.
+
+        Raises:
+            FolderError: the file is missing, no regular file, or outside the folder.
+        """
         return open_inside(self._resolved, path)
 
     def written(self) -> dict[str, Written]:
@@ -208,7 +213,12 @@ class PartitionFolder:
         return written
 
     def open_as(self, path: str, shape: tuple[int, ...], *dtypes: str) -> Array:
-        """Map an array of this shape and one of these dtypes, see `open`.
+        """Map an array with known shape and dtype.
+
+        Args:
+            path: path of the file.
+            shape: shape of the array.
+            dtypes: names of the dtypes that it may have.
 
         Raises:
             FolderError: as for `open`, or the array has another shape or dtype.
