@@ -239,12 +239,7 @@ class PowerLaw:
 
     @functools.cached_property
     def _classes(self) -> _WeightClasses:
-        mean = Decimal(max(self.num_edges, 1)) / self.num_nodes
-        if self.max_degree is None:
-            ratio = max(math.isqrt(5 * self.num_edges) / mean, Decimal(4))
-        else:
-            ratio = max(self.max_degree / mean, Decimal("2.5"))
-        return _weight_classes(self.num_nodes, Decimal(self.exponent), ratio)
+        return _weight_classes(self.num_nodes, self.num_edges, self.exponent, self.max_degree)
 
     @functools.cached_property
     def _permutation(self) -> _Permutation:
@@ -272,13 +267,20 @@ class _WeightClasses(NamedTuple):
         return rank
 
 
-def _weight_classes(num_nodes: int, exponent: Decimal, ratio: Decimal) -> _WeightClasses:
-    """Fit a truncated Lomax distribution whose maximum is `ratio` times its mean.
+def _weight_classes(
+    num_nodes: int, num_edges: int, exponent: float, max_degree: int | None = None
+) -> _WeightClasses:
+    """Fit a truncated Lomax distribution whose maximum is the degree of the heaviest node.
 
     The share of the nodes of a weight above w falls as (1 + w / scale)^(1 - exponent). Solved for
     w, the node at share q of the ranks has the weight scale * (v^(1 / (1 - exponent)) - 1). Here v
     rises from the value of the maximum (q = 0) to 1 (q = 1). Bisection finds the scale.
     """
+    mean = Decimal(max(num_edges, 1)) / num_nodes
+    if max_degree is None:
+        ratio = max(math.isqrt(5 * num_edges) / mean, Decimal(4))
+    else:
+        ratio = max(max_degree / mean, Decimal("2.5"))
     bounds = [0]
     while bounds[-1] < num_nodes:
         bounds.append(min(bounds[-1] + 1 + bounds[-1] // 32, num_nodes))
@@ -286,7 +288,7 @@ def _weight_classes(num_nodes: int, exponent: Decimal, ratio: Decimal) -> _Weigh
 
     with localcontext(Context(prec=12)):
         middles = [Decimal(first + end - 1) / (2 * num_nodes) for first, end in pairwise(bounds)]
-        tail = 1 - exponent
+        tail = 1 - Decimal(exponent)
 
         def weights(scale: Decimal) -> list[Decimal]:
             low = (tail * (1 + ratio / scale).ln()).exp()

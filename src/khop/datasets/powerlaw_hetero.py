@@ -6,12 +6,9 @@ weights of their own: a paper of many authors need not have many topics.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from decimal import Decimal
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,10 +20,9 @@ from khop.datasets.powerlaw import (
     _random_bits,
     _require,
     _weight_classes,
-    _WeightClasses,
     complete_folder,
 )
-from khop.typing import EdgeType, Int64Array, NodeType, UInt64Array
+from khop.typing import EdgeType, Int64Array, NodeType
 
 # Streams of random bits: two orders of nodes and the pairs of each edge type.
 _STREAMS = 3
@@ -149,41 +145,20 @@ class PowerLawHetero:
         source, _, destination = edge_type
         stream = _FIRST_STREAM + _STREAMS * list(self.num_edges).index(edge_type)
         count = self.num_edges[edge_type]
-        ends = [
-            _Ends.create(self.num_nodes[node_type], count, self.exponent, self._order(stream + i))
-            for i, node_type in enumerate((source, destination))
-        ]
+        ends = []
+        for i, node_type in enumerate((source, destination)):
+            num_nodes = self.num_nodes[node_type]
+            # Each edge type has its own hubs.
+            seed = int(_random_bits(self.seed, stream + i, 0, 1)[0])
+            weights = _weight_classes(num_nodes, count, self.exponent)
+            ends.append((weights, _Permutation(num_nodes, seed)))
         edges = np.empty((2, count), np.int64)
         for block, first in enumerate(range(0, count, _PAIRS_PER_BLOCK)):
             num_pairs = min(_PAIRS_PER_BLOCK, count - first)
             raw = _random_bits(self.seed, stream + 2, block, 2 * num_pairs).reshape(2, num_pairs)
-            for end, bits, drawn in zip(ends, raw, edges, strict=True):
-                drawn[first : first + num_pairs] = end.draw(bits)
+            for (weights, node_at), bits, drawn in zip(ends, raw, edges, strict=True):
+                drawn[first : first + num_pairs] = node_at(weights.draw_rank(bits))
         return edges
-
-    def _order(self, stream: int) -> int:
-        """Return the seed of the node permutation: each edge type has its own hubs."""
-        return int(_random_bits(self.seed, stream, 0, 1)[0])
-
-
-class _Ends(NamedTuple):
-    """Sampler of one end of an edge type's edges: weights of ranks, and the node at each rank."""
-
-    weights: _WeightClasses
-    order: _Permutation
-
-    @classmethod
-    def create(cls, num_nodes: int, num_edges: int, exponent: float, seed: int) -> _Ends:
-        mean = Decimal(max(num_edges, 1)) / num_nodes
-        # As `PowerLaw`: the heaviest node has the square root of 5 edges in expectation.
-        ratio = max(math.isqrt(5 * num_edges) / mean, Decimal(4))
-        return cls(
-            _weight_classes(num_nodes, Decimal(exponent), ratio), _Permutation(num_nodes, seed)
-        )
-
-    def draw(self, raw: UInt64Array) -> Int64Array:
-        """Draw nodes, int64 [n], from random bits, uint64 [n]."""
-        return self.order(self.weights.draw_rank(raw))
 
 
 def _reverse(edge_type: EdgeType) -> EdgeType:

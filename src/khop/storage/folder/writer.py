@@ -70,12 +70,12 @@ class FolderWriter(ArrayWriter):
     ) -> None:
         self.root = Path(root).absolute()
         self._overwrite = overwrite
-        self._unfinished = unfinished
+        self._is_resumable = unfinished is not None
+        self._unfinished = unfinished or Unfinished(token_hex(8))
         check_output(self.root, overwrite)
         try:
-            name = token_hex(8) if unfinished is None else unfinished.name
-            temporary = temporary_of(self.root, name)
-            self._temporary = PrivateFolder.make(temporary, exist_ok=unfinished is not None)
+            temporary = temporary_of(self.root, self._unfinished.name)
+            self._temporary = PrivateFolder.make(temporary, exist_ok=self._is_resumable)
         except OSError as error:
             # EEXIST: the parent exists, and is a file.
             code = errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or errno.EIO
@@ -88,7 +88,7 @@ class FolderWriter(ArrayWriter):
         self._paths: list[str] = []
         self._folders: set[str] = set()
         self._open: dict[str, ArrayFile] = {}
-        self._complete: dict[str, Written] = {} if unfinished is None else dict(unfinished.complete)
+        self._complete = dict(self._unfinished.complete)
         self._unsynced: list[str] = []
         # Files that are complete go to the disk while others are written.
         self._flusher = ThreadPoolExecutor(1, "khop-fsync")
@@ -102,8 +102,8 @@ class FolderWriter(ArrayWriter):
             file.abandon()
         self._flusher.shutdown(cancel_futures=True)
         self._temporary.close()
-        is_resumable = error_type is not None and issubclass(error_type, RESUMABLE)
-        if self._unfinished is None or not is_resumable:
+        is_kept = error_type is not None and issubclass(error_type, RESUMABLE)
+        if not (self._is_resumable and is_kept):
             shutil.rmtree(self._temporary.path, ignore_errors=True)
 
     def has(self, path: str) -> bool:
@@ -119,16 +119,16 @@ class FolderWriter(ArrayWriter):
         if folder not in self._folders:
             self._temporary.make_folder(folder)
             self._folders.add(folder)
-        begun = None if self._unfinished is None else self._unfinished.begun.get(path)
+        begun = self._unfinished.begun.get(path)
         opened = ArrayFile(self._temporary, path, dtype, shape, self._writing, begun)
         self._open[path] = opened
         yield opened
         self._complete[path] = opened.close()
         del self._open[path]
-        if self._unfinished is None:
-            self._flushes.append(self._flusher.submit(self._flush, path))
-        else:
+        if self._is_resumable:
             self._unsynced.append(path)
+        else:
+            self._flushes.append(self._flusher.submit(self._flush, path))
 
     def shared(self) -> Path:
         """Return the path for `AttemptWriter`s of other processes."""
@@ -154,7 +154,7 @@ class FolderWriter(ArrayWriter):
 
     def _writing(self, file: Path, nbytes: int) -> AbstractContextManager[None]:
         kept = "Nothing of the folder is kept; make room, or choose another place"
-        if self._unfinished is not None:
+        if self._is_resumable:
             kept = "What is done is kept: make room, and run the same again to go on"
         name = file.relative_to(self._temporary.path)
         action = f"write {nbytes:,} bytes of '{name}' for the partition folder '{self.root}'"
@@ -176,9 +176,8 @@ class FolderWriter(ArrayWriter):
             self._flush(self._unsynced.pop())
         for flush in self._flushes:
             flush.result()
-        if self._unfinished is not None:
-            self._unfinished.complete = dict(self._complete)
-            self._unfinished.begun = {path: file.written() for path, file in self._open.items()}
+        self._unfinished.complete = dict(self._complete)
+        self._unfinished.begun = {path: file.written() for path, file in self._open.items()}
 
     def finish(self, meta: FolderMeta, identity: str | None = None) -> None:
         """Write meta.json, sync all files to disk, and rename the folder to its final path.
