@@ -140,11 +140,6 @@ def _field_names(cls: Any) -> tuple[str, ...]:
 # Readers: made of an annotation, called with a value -------------------------------------------
 
 
-@functools.cache
-def _reader_of(cls: Any) -> _Reader:
-    return _reader(cls)
-
-
 def _reader(annotation: Any) -> _Reader:
     """Return a function that checks and converts a value of an annotated type."""
     bounds: tuple[Any, ...] = ()
@@ -163,6 +158,9 @@ def _reader(annotation: Any) -> _Reader:
     if annotation is str:
         return _text(MAX_TEXT if most is None else most)
     return _compound(annotation, bounds, most)
+
+
+_reader_of = functools.cache(_reader)
 
 
 def _compound(  # noqa: PLR0911 (a case each)

@@ -26,8 +26,8 @@ def available_cores() -> int:
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
-def half_of_cores(least: int, most: int) -> int:
-    """Return the threads of a server next to a trainer: half of the cores, within these bounds."""
+def background_threads(least: int, most: int) -> int:
+    """Return the threads of a server beside a trainer: half of the cores, within these bounds."""
     return max(least, min(most, available_cores() // 2))
 
 

@@ -225,17 +225,13 @@ class JsonFormatter(logging.Formatter):
         return dumps(line, default=str)
 
 
-def printable(text: str) -> str:
-    """Return the text with unprintable characters escaped, also line feeds."""
-    return _escaped(text)
-
-
 def printable_lines(text: str) -> str:
     """Return the text with unprintable characters escaped, but line feeds and tabs."""
-    return _escaped(text, "\n\t")
+    return printable(text, "\n\t")
 
 
-def _escaped(text: str, kept: str = "") -> str:
+def printable(text: str, kept: str = "") -> str:
+    """Return the text with unprintable characters escaped, also line feeds, but not `kept`."""
     if text.isprintable():
         return text
     return "".join(
