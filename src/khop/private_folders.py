@@ -246,9 +246,9 @@ def _refuse_link(error: OSError, path: str) -> None:
     """Raise SecurityError if a path was not opened because it is a link, or no folder."""
     # With O_NOFOLLOW, a link to a folder fails with 'Not a directory', another with a loop.
     if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.lexists(path):
-        is_what = "a link" if Path(path).is_symlink() else "no folder"
+        entry = "a link" if Path(path).is_symlink() else "no folder"
         raise SecurityError(
-            f"'{path}' is {is_what}, where khop needs one of its own: remove it, or choose another "
+            f"'{path}' is {entry}, where khop needs one of its own: remove it, or choose another "
             "place"
         ) from None
 

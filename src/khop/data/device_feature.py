@@ -191,7 +191,7 @@ class DeviceFeature:
         if heat is None:
             raise ValueError(
                 f"{count} of {rows} rows are to lie in device memory: pass hotness [num_rows], "
-                "which decides which (NeighborSampler.sample_prob computes it)"
+                "which selects them (NeighborSampler.sample_prob computes it)"
             )
         return hottest_rows(heat, count)
 

@@ -201,7 +201,7 @@ class FileRegion:
         return array
 
 
-def file_region_of(value: Any) -> FileRegion | None:
+def file_region_of(value: object) -> FileRegion | None:
     """Return the region of a file that an array lies in. If it lies in memory, None."""
     if not isinstance(value, np.ndarray) or value.size == 0:
         return None
