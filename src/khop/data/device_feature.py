@@ -99,7 +99,7 @@ class DeviceFeature:
 
     Args:
         feature: the table. Must not be changed: rows that stay on the host are read in place, also
-            from a mapped file. Of a row store that is not at hand, all rows are read into memory.
+            from a mapped file. All rows of a store that is not at hand are read into memory.
         device: the device that gathers: a GPU or an emulated device.
         mode: 'CUDA', 'ZERO_COPY' or 'CPU'.
         split_ratio: share of the rows that lie in device memory, with mode 'CUDA'. If None, all.

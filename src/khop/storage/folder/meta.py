@@ -18,18 +18,7 @@ from khop.data import RowFormat, RowStore
 from khop.data.arrays import MAX_COUNT, storage_dtype
 from khop.log import shown
 from khop.storage.book import RangeBook
-from khop.storage.folder.paths import (
-    RESERVED_NAMES,
-    cache_attr_path,
-    cache_path,
-    edge_attr_path,
-    edge_path,
-    map_path,
-    node_attr_path,
-    node_path,
-    split_path,
-    time_path,
-)
+from khop.storage.folder import paths
 from khop.typing import EdgeDir, EdgeType, NodeType
 
 ORDERS = ("original", "hotness", "cluster", "degree")
@@ -292,16 +281,16 @@ class FolderMeta:
 
 def _node_files(node_type: NodeTypeMeta, num_parts: int) -> set[str]:
     name, attrs = node_type.name, node_type.attrs
-    paths = {map_path(name), *(split_path(name, mask) for mask in node_type.splits)}
+    files = {paths.map_path(name), *(paths.split_path(name, mask) for mask in node_type.splits)}
     if node_type.timed:
-        paths.add(time_path(name))
+        files.add(paths.time_path(name))
     for part in range(num_parts):
-        paths.add(node_path(part, name, "id"))
-        paths.update(node_attr_path(part, name, attr) for attr in attrs)
+        files.add(paths.node_path(part, name, "id"))
+        files.update(paths.node_attr_path(part, name, attr) for attr in attrs)
         if node_type.cached and node_type.cached[part : part + 1] != [0]:
-            paths.update(cache_path(part, name, array) for array in ("id", "new_id"))
-            paths.update(cache_attr_path(part, name, attr) for attr in attrs)
-    return paths
+            files.update(paths.cache_path(part, name, array) for array in ("id", "new_id"))
+            files.update(paths.cache_attr_path(part, name, attr) for attr in attrs)
+    return files
 
 
 def _edge_files(edge_type: EdgeTypeMeta, num_parts: int) -> set[str]:
@@ -309,11 +298,11 @@ def _edge_files(edge_type: EdgeTypeMeta, num_parts: int) -> set[str]:
     arrays += ["time"] if edge_type.timed else []
     arrays += ["weight_sum", "weight_guide"] if edge_type.weighted else []
     arrays += ["neighbor_id"] if edge_type.neighbor_ids else []
-    paths: set[str] = set()
+    files: set[str] = set()
     for part in range(num_parts):
-        paths.update(edge_path(part, edge_type.name, array) for array in arrays)
-        paths.update(edge_attr_path(part, edge_type.name, attr) for attr in edge_type.attrs)
-    return paths
+        files.update(paths.edge_path(part, edge_type.name, array) for array in arrays)
+        files.update(paths.edge_attr_path(part, edge_type.name, attr) for attr in edge_type.attrs)
+    return files
 
 
 def _check_type(bounds: list[int], attrs: Mapping[str, AttrMeta], names: Sequence[str]) -> None:
@@ -321,7 +310,7 @@ def _check_type(bounds: list[int], attrs: Mapping[str, AttrMeta], names: Sequenc
         raise ValueError(f"has {bounds[-1]} rows, more than {MAX_COUNT}")
     for name in (*names, *attrs):
         name.encode()  # ValueError if a path cannot hold it
-    for name in RESERVED_NAMES:
+    for name in paths.RESERVED_NAMES:
         if name in attrs:
             raise ValueError(f"has an attribute with the reserved name '{name}'")
 

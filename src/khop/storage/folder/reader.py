@@ -16,6 +16,7 @@ import numpy as np
 from khop.data import Feature
 from khop.data.arrays import narrowest_int, storage_dtype
 from khop.errors import FolderError, ProtocolError
+from khop.storage.folder import paths
 from khop.storage.folder.checksums import RANGES_FILE, Written, num_ranges
 from khop.storage.folder.content import (
     FORMAT,
@@ -29,14 +30,6 @@ from khop.storage.folder.content import (
 )
 from khop.storage.folder.meta import AttrMeta, FolderMeta, NodeTypeMeta
 from khop.storage.folder.npy import npy_header, open_inside, open_npy
-from khop.storage.folder.paths import (
-    edge_path,
-    map_path,
-    node_attr_path,
-    node_path,
-    split_path,
-    time_path,
-)
 from khop.storage.named_stores import NamedStore, StoreKey
 from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
 
@@ -292,7 +285,7 @@ class PartitionFolder:
     def node_feature(self, part: int, node_type: NodeType, name: str) -> Feature:
         """Return a node attribute of a part. Row i belongs to the i-th node of its range."""
         described = self.meta.node_type(node_type)
-        path = node_attr_path(part, node_type, name)
+        path = paths.node_attr_path(part, node_type, name)
         return self.open_attr(path, described.attrs[name], described.book.size(part))
 
     def open_attr(self, path: str, attr: AttrMeta, num_rows: int) -> Feature:
@@ -306,25 +299,25 @@ class PartitionFolder:
         described = self.meta.node_type(node_type)
         if not described.timed:
             return None
-        return self.open_as(time_path(node_type), (described.count,), "int64")
+        return self.open_as(paths.time_path(node_type), (described.count,), "int64")
 
     def node_ids(self, part: int, node_type: NodeType) -> IntArray:
         """Return [n] original ids of a part's nodes."""
         count = self.meta.node_type(node_type).book.size(part)
-        return self.open_as(node_path(part, node_type, "id"), (count,), *INTS)
+        return self.open_as(paths.node_path(part, node_type, "id"), (count,), *INTS)
 
     def id_map(self, node_type: NodeType) -> IntArray:
         """Return [num_nodes] new id of each original id."""
         count = self.meta.node_type(node_type).count
-        return self.open_as(map_path(node_type), (count,), *INTS)
+        return self.open_as(paths.map_path(node_type), (count,), *INTS)
 
     def split(self, node_type: NodeType, mask: str) -> IntArray:
         """Return [n] new ids, ascending, for which the boolean attribute `mask` holds."""
         described = self.meta.node_type(node_type)
         if mask not in described.splits:
             raise KeyError(_no_split(self.meta, described, mask))
-        ids = self.open(split_path(node_type, mask))
-        return self.open_as(split_path(node_type, mask), ids.shape[:1], *INTS)
+        ids = self.open(paths.split_path(node_type, mask))
+        return self.open_as(paths.split_path(node_type, mask), ids.shape[:1], *INTS)
 
 
 def _no_split(meta: FolderMeta, node_type: NodeTypeMeta, name: str) -> str:
@@ -367,4 +360,4 @@ def edge_array(folder: PartitionFolder, part: int, edge_type: EdgeType, name: st
     else:
         count = meta.bounds[part + 1] - meta.bounds[part]
     dtypes = (_EDGE_DTYPES[name],) if name in _EDGE_DTYPES else INTS
-    return folder.open_as(edge_path(part, edge_type, name), (count,), *dtypes)
+    return folder.open_as(paths.edge_path(part, edge_type, name), (count,), *dtypes)
