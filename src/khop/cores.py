@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 
 def available_cores() -> int:
@@ -52,18 +51,12 @@ def _own_quota() -> float | None:
     return cpu_quota()
 
 
-class _Mount(NamedTuple):
-    """Control groups in the file system.
+_Mount = tuple[frozenset[str], str, str]
+"""Control groups in the file system.
 
-    Attributes:
-        controllers: controllers of the groups, empty for version 2.
-        top: the group that is mounted, as `/proc/self/cgroup` names it.
-        folder: mount point.
-    """
-
-    controllers: frozenset[str]
-    top: str
-    folder: str
+Their controllers (none in version 2), the group that is mounted, by its name in
+`/proc/self/cgroup`, and the mount point.
+"""
 
 
 def _groups(root: Path) -> Iterator[Path]:
@@ -76,14 +69,14 @@ def _groups(root: Path) -> Iterator[Path]:
         controllers = frozenset(name for name in names.split(",") if name)
         if controllers and "cpu" not in controllers:
             continue
-        for mount in mounts:
-            if bool(mount.controllers) is not bool(controllers) or not group:
+        for mounted, mounted_group, folder in mounts:
+            if bool(mounted) is not bool(controllers) or not group:
                 continue
-            if controllers and "cpu" not in mount.controllers:
+            if controllers and "cpu" not in mounted:
                 continue
-            top = root / mount.folder.lstrip("/")
+            top = root / folder.lstrip("/")
             # A container may name the host's group but see its own as the top.
-            path = os.path.relpath(group, mount.top)
+            path = os.path.relpath(group, mounted_group)
             below = [] if path.startswith("..") else [p for p in path.split("/") if p != "."]
             yield top
             for depth in range(len(below)):
@@ -98,9 +91,9 @@ def _mounts(line: str) -> Iterator[_Mount]:
         return
     top, folder = words[3], words[4]
     if source_words[0] == "cgroup2":
-        yield _Mount(frozenset(), top, folder)
+        yield frozenset(), top, folder
     elif source_words[0] == "cgroup":
-        yield _Mount(frozenset(source_words[2].split(",")), top, folder)
+        yield frozenset(source_words[2].split(",")), top, folder
 
 
 def _quotas(group: Path) -> Iterator[float]:

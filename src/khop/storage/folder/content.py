@@ -83,15 +83,6 @@ class Listing:
                 raise ValueError(f"lists file {shown(path)}, which no folder has")
 
 
-@dataclass(frozen=True)
-class FolderContent:
-    """All of meta.json: format version, description, and what it says of files."""
-
-    version: int
-    meta: FolderMeta
-    listing: Listing
-
-
 def content_of(
     meta: FolderMeta, files: Mapping[str, Written], identity: str | None = None
 ) -> dict[str, Any]:
@@ -113,11 +104,14 @@ def sealed(content: Mapping[str, Any]) -> bytes:
     return json.dumps({**content, "seal": seal}, indent=1).encode()
 
 
-def parse_content(content: dict[str, Any]) -> FolderContent:
+def parse_content(content: dict[str, Any]) -> tuple[int, FolderMeta, Listing]:
     """Parse the content of meta.json, of any version: the inverse of `content_of`.
 
     Args:
         content: parsed JSON, which is consumed.
+
+    Returns:
+        Format version, description and listing.
 
     Raises:
         UnreadableError: the version, or a flag, is unknown to this khop.
@@ -152,7 +146,7 @@ def parse_content(content: dict[str, Any]) -> FolderContent:
             )
     if len(listing.segments) != len(known):
         raise ProtocolError(f"it has segments of {len(listing.segments)} parts of {len(known)}")
-    return FolderContent(version, meta, listing)
+    return version, meta, listing
 
 
 def _segments(num_parts: int) -> list[list[str]]:

@@ -23,7 +23,7 @@ from khop.storage.folder.content import (
     META_FILE,
     VERSION_RANGES,
     FileMeta,
-    FolderContent,
+    Listing,
     UnreadableError,
     parse_content,
     sealed,
@@ -75,28 +75,25 @@ class PartitionFolder:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).absolute()
         self._resolved = self.root.resolve()
-        text = self._read_meta()
-        content = self._parse(text)
-        self.version = content.version
+        check_is_folder(self.root)
+        with os.fdopen(open_inside(self._resolved, META_FILE), "rb") as file:
+            if os.fstat(file.fileno()).st_size > _MAX_META:
+                raise FolderError(f"'{self.root / META_FILE}' has more than {_MAX_META} bytes")
+            text = file.read(_MAX_META)
+        version, meta, listing = self._parse(text)
+        self.version: int = version
         """Format version."""
-        self.meta = content.meta
+        self.meta: FolderMeta = meta
         """Description of the folder."""
-        self.files: Mapping[str, FileMeta] = content.listing.files
+        self.files: Mapping[str, FileMeta] = listing.files
         """Path -> length and checksum of every file but meta.json and the digests of ranges."""
-        self.fingerprint = content.listing.identity or hashlib.sha256(text).hexdigest()[:16]
+        self.fingerprint = listing.identity or hashlib.sha256(text).hexdigest()[:16]
         """Identifier of a partitioning: all trainers of a job must have the same."""
         self._original: dict[NodeType, IntArray] = {}
         self.stores: dict[StoreKey, NamedStore] = {}
         """Stores of this user that have attributes in place of files, see `attach`."""
 
-    def _read_meta(self) -> bytes:
-        check_is_folder(self.root)
-        with os.fdopen(open_inside(self._resolved, META_FILE), "rb") as file:
-            if os.fstat(file.fileno()).st_size > _MAX_META:
-                raise FolderError(f"'{self.root / META_FILE}' has more than {_MAX_META} bytes")
-            return file.read(_MAX_META)
-
-    def _parse(self, text: bytes) -> FolderContent:
+    def _parse(self, text: bytes) -> tuple[int, FolderMeta, Listing]:
         file = self.root / META_FILE
         try:
             content = json.loads(text)
