@@ -52,11 +52,7 @@ def _own_quota() -> float | None:
 
 
 _Mount = tuple[frozenset[str], str, str]
-"""Control groups in the file system.
-
-Their controllers (none in version 2), the group that is mounted, by its name in
-`/proc/self/cgroup`, and the mount point.
-"""
+"""Controllers (none in version 2), mounted group as in `/proc/self/cgroup`, and mount point."""
 
 
 def _groups(root: Path) -> Iterator[Path]:
