@@ -25,9 +25,6 @@ def batch(batch: Data | HeteroData, axes: Axes | None = None) -> Axes:
         batch: a batch of a loader, with `num_sampled_nodes`.
         axes: axes of matplotlib. If None, a new figure's.
 
-    Returns:
-        The axes.
-
     Raises:
         ValueError: the batch does not count its nodes by hop, or has more than 5,000: draw one with
             fewer seeds.

@@ -22,9 +22,6 @@ def time(stats: LoaderStats, axes: Axes | None = None) -> Axes:
         stats: result of `loader.stats()`.
         axes: axes of matplotlib. If None, a new figure's.
 
-    Returns:
-        The axes.
-
     Raises:
         TypeError: `stats` are no `LoaderStats`.
 
@@ -73,9 +70,6 @@ def hotness(
         probabilities: [num_nodes] expected reads of each row, in any unit, or {node type: array} of
             several types. `NeighborSampler.sample_prob` estimates them.
         axes: axes of matplotlib. If None, a new figure's.
-
-    Returns:
-        The axes.
 
     Raises:
         TypeError: something else than numbers.
