@@ -48,7 +48,7 @@ class _Sampler:
 
 @dataclass(frozen=True)
 class Session:
-    """State of a loader on a server; `direct`: its samplers write to the trainer's memory."""
+    """State of a loader on a server. If `direct`, its samplers write to the trainer's memory."""
 
     session: str
     loader: str
@@ -214,7 +214,7 @@ class Poll:
 
 
 class Poller:
-    """Poller of graph servers; a context manager.
+    """Poller of graph servers, as a context manager.
 
     A server that has not replied when a poll ends is shown as of its last reply. After
     `LOST_AFTER` without a reply it counts as lost.
@@ -231,7 +231,7 @@ class Poller:
     def __init__(self, servers: Servers, timeout: float) -> None:
         self._master = servers.master
         self._client = DirectoryClient(servers, timeout=_REQUEST_SECONDS)
-        # By rank; None is the directory.
+        # By rank, with None for the directory.
         self._pending: dict[int | None, Future[Reply]] = {}
         self._replied_at: dict[int | None, float] = {}
         self._errors: dict[int | None, str] = {}

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from khop.cli.arguments import Arguments
 from khop.cli.termination import unwound_when_terminated
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 1.0
-# A poll may take this share of the interval; late servers are shown as of their last reply.
+# Share of the interval that a poll may take. Late servers are shown as of their last reply.
 _PATIENCE = 0.5
 _ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, without a cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -27,19 +28,17 @@ _LEAVE = "\x1b[?25h\x1b[?1049l"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("master", metavar="HOST:PORT", help="address of graph server 0")
-    keys = parser.add_mutually_exclusive_group()
-    keys.add_argument("--key-file", help="client.key of the job (or $KHOP_KEY_FILE)")
-    keys.add_argument(
+    own = Arguments(parser)
+    own.word("master", "HOST:PORT", "address of graph server 0")
+    own.value("--interval", None, "seconds (default: 1)", _interval, default=1.0)
+    own.flag("--once", "print one screen, after one interval, and end")
+    own.flag("--json", "print a line of JSON per interval")
+    keys = Arguments(parser.add_mutually_exclusive_group())
+    keys.value("--key-file", None, "client.key of the job (or $KHOP_KEY_FILE)")
+    keys.flag(
         "--insecure",
-        action="store_true",
-        help="query servers beyond loopback without keys: others can read or change the replies",
+        "query servers beyond loopback without keys: others can read or change the replies",
     )
-    parser.add_argument("--interval", type=_interval, default=1.0, help="seconds (default: 1)")
-    parser.add_argument(
-        "--once", action="store_true", help="print one screen, after one interval, and end"
-    )
-    parser.add_argument("--json", action="store_true", help="print a line of JSON per interval")
 
 
 @unwound_when_terminated()
@@ -82,7 +81,7 @@ def _address(text: str) -> str:
 
 
 def _keys(path: str | None) -> ClientKeys | ServerKeys | None:
-    """Read the keys of a client; those of a server are accepted, too."""
+    """Read the keys of a client. A server's keys are accepted, too."""
     from khop.distributed.rpc.key_files import read_client_keys, read_server_keys
     from khop.errors import SecurityError
 
@@ -95,7 +94,7 @@ def _keys(path: str | None) -> ClientKeys | ServerKeys | None:
 
 
 def _polls(poller: Poller, interval: float, first: float, later: float) -> Iterator[Poll]:
-    """Yield polls; `first` and `later` are the seconds that the first and others wait."""
+    """Yield polls that wait for replies for `first` and, all but the first, `later` seconds."""
     yield poller.poll(first)
     while True:
         time.sleep(interval)

@@ -1,6 +1,6 @@
 """Display of `khop top`: plain tables as wide as the terminal, and JSON. Pure functions of a poll.
 
-Columns are in order of importance. Those that do not fit the width are left out.
+Columns are in order of importance. The last ones are left out where the width is too small.
 """
 
 from __future__ import annotations
