@@ -17,8 +17,10 @@ import torch
 
 from khop.data import Feature
 from khop.data.arrays import bytes_of
+from khop.glt.arguments import by_type
 from khop.glt.partition.part_writer import describe
 from khop.glt.partition.parts import EDGE_FEATURES, FEATURES
+from khop.glt.typing import EdgeType, NodeLabel, TensorDataType
 from khop.storage.folder import (
     AttrMeta,
     EdgeTypeMeta,
@@ -40,9 +42,9 @@ def build_partition_feature(
     root_dir: str | os.PathLike[str],
     partition_idx: int,
     chunk_size: int = 10000,
-    node_feat: Any = None,
+    node_feat: NodeLabel | None = None,
     node_feat_dtype: torch.dtype = torch.float32,
-    edge_feat: Any = None,
+    edge_feat: TensorDataType | Mapping[EdgeType, TensorDataType] | None = None,
     edge_feat_dtype: torch.dtype = torch.float32,
 ) -> None:
     """Add a part's features to a folder that was partitioned with `with_feature=False`.
@@ -55,7 +57,7 @@ def build_partition_feature(
         partition_idx: the part.
         chunk_size: rows that are read at a time.
         node_feat: [num_nodes, ...] features of all nodes, a tensor or an array, which may be
-            mapped; or {node type: such}.
+            mapped. Or {node type: such}.
         node_feat_dtype: dtype to store them in.
         edge_feat: [num_edges, ...] features of all edges by id, or {edge type: such}.
         edge_feat_dtype: dtype to store them in.
@@ -63,8 +65,8 @@ def build_partition_feature(
     Raises:
         FolderError, IndexError: no such folder or part.
         KeyError: features of a type that the graph does not have.
-        ValueError: features of another length, or others than those that the folder has; features
-            of edges whose original ids the folder does not keep.
+        ValueError: features of another length, or other features than the folder's. Or features of
+            edges whose original ids the folder does not keep.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be positive (got {chunk_size})")
@@ -73,17 +75,11 @@ def build_partition_feature(
     meta = folder.meta
     nodes = {t.name: t for t in meta.node_types}
     edges = {t.name: t for t in meta.edge_types}
-    for name, rows in _by_type(node_feat, NODE).items():
-        nodes[name] = builder.add_nodes(_of(nodes, name), rows, node_feat_dtype)
-    for name, rows in _by_type(edge_feat, EDGE).items():
-        edges[name] = builder.add_edges(_of(edges, name), rows, edge_feat_dtype)
+    for node_type, rows in by_type(node_feat, NODE).items():
+        nodes[node_type] = builder.add_nodes(_of(nodes, node_type), rows, node_feat_dtype)
+    for edge_type, rows in by_type(edge_feat, EDGE).items():
+        edges[edge_type] = builder.add_edges(_of(edges, edge_type), rows, edge_feat_dtype)
     builder.finish(replace(meta, node_types=[*nodes.values()], edge_types=[*edges.values()]))
-
-
-def _by_type(features: Any, single: Any) -> dict[Any, Any]:
-    if features is None:
-        return {}
-    return dict(features) if isinstance(features, Mapping) else {single: features}
 
 
 def _of(types: dict[Any, Any], name: Any) -> Any:
@@ -100,8 +96,8 @@ class _Rows:
     dtype: torch.dtype
 
     def stored(self, ids: IntArray) -> Feature:
-        given = torch.as_tensor(self.values[np.asarray(ids, np.int64)])
-        return Feature(given.to(self.dtype))
+        rows = torch.as_tensor(self.values[np.asarray(ids, np.int64)])
+        return Feature(rows.to(self.dtype))
 
 
 class _Builder:
@@ -109,39 +105,41 @@ class _Builder:
         self._folder, self._part, self._chunk = folder, part, chunk_size
         self._files = folder.written()
 
-    def add_nodes(self, kind: NodeTypeMeta, values: Any, dtype: torch.dtype) -> NodeTypeMeta:
+    def add_nodes(self, described: NodeTypeMeta, values: Any, dtype: torch.dtype) -> NodeTypeMeta:
         """Add rows of a node type, and copies of other parts' rows where the part has such."""
-        rows = self._checked(kind, values, dtype)
-        original = self._folder.original_ids(kind.name)
+        rows = self._checked(described, values, dtype)
+        original = self._folder.original_ids(described.name)
         for part in range(self._folder.num_parts):
-            first, last = kind.bounds[part], kind.bounds[part + 1]
-            self._put(part, node_attr_path(part, kind.name, FEATURES), rows, original[first:last])
-            if kind.cached and kind.cached[part]:
-                copied = self._folder.open(cache_path(part, kind.name, "id"))
-                self._put(part, cache_attr_path(part, kind.name, FEATURES), rows, copied)
-        return replace(kind, attrs={**kind.attrs, FEATURES: self._described(rows)})
+            first, last = described.bounds[part], described.bounds[part + 1]
+            self._put(
+                part, node_attr_path(part, described.name, FEATURES), rows, original[first:last]
+            )
+            if described.cached and described.cached[part]:
+                copied = self._folder.open(cache_path(part, described.name, "id"))
+                self._put(part, cache_attr_path(part, described.name, FEATURES), rows, copied)
+        return replace(described, attrs={**described.attrs, FEATURES: self._described(rows)})
 
-    def add_edges(self, kind: EdgeTypeMeta, values: Any, dtype: torch.dtype) -> EdgeTypeMeta:
+    def add_edges(self, described: EdgeTypeMeta, values: Any, dtype: torch.dtype) -> EdgeTypeMeta:
         """Add rows of an edge type."""
-        if not kind.edge_ids:
+        if not described.edge_ids:
             raise ValueError(
-                f"'{self._folder.root}' keeps no original ids of edges {kind.name}, by which "
+                f"'{self._folder.root}' keeps no original ids of edges {described.name}, by which "
                 "edge_feat has its rows: partition again with edge_ids=True, or give edge features "
                 "to the partitioner"
             )
-        rows = self._checked(kind, values, dtype)
+        rows = self._checked(described, values, dtype)
         for part in range(self._folder.num_parts):
-            ids = edge_array(self._folder, part, kind.name, "edge_id")
-            self._put(part, edge_attr_path(part, kind.name, EDGE_FEATURES), rows, ids)
-        return replace(kind, attrs={**kind.attrs, EDGE_FEATURES: self._described(rows)})
+            ids = edge_array(self._folder, part, described.name, "edge_id")
+            self._put(part, edge_attr_path(part, described.name, EDGE_FEATURES), rows, ids)
+        return replace(described, attrs={**described.attrs, EDGE_FEATURES: self._described(rows)})
 
     def finish(self, meta: FolderMeta) -> None:
         """Replace the files that describe the folder."""
         describe(self._folder.root, meta, self._files, self._part)
 
-    def _checked(self, kind: NodeTypeMeta | EdgeTypeMeta, values: Any, dtype: torch.dtype) -> _Rows:
-        if len(values) != kind.count:
-            raise ValueError(f"{len(values)} rows of features for {kind.count} of {kind.name}")
+    def _checked(self, of: NodeTypeMeta | EdgeTypeMeta, values: Any, dtype: torch.dtype) -> _Rows:
+        if len(values) != of.count:
+            raise ValueError(f"{len(values)} rows of features for {of.count} of {of.name}")
         return _Rows(values, dtype)
 
     def _described(self, rows: _Rows) -> AttrMeta:

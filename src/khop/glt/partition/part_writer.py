@@ -1,13 +1,16 @@
 """Writer of a single part as a partition folder, for graphs whose parts are apart from the start.
 
-A process that holds one part of a graph knows the books, and so what all others have: their numbers
-of nodes and edges. So every process writes the same meta.json; only its own part's files are there.
+A process that holds one part of a graph knows the books, and so the numbers of nodes and edges of
+all parts. So every process writes the same meta.json, and beside it only its own part's files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -63,13 +66,13 @@ class NodePart:
 
 @dataclass
 class EdgePart:
-    """A part's edges of one type, those of its rows.
+    """A part's edges of one type: the edges of its rows.
 
     Attributes:
         src, dst: [n] int64 original ids.
         ids: [n] int64 edge ids.
         counts: number of edges of each part.
-        attrs: name -> [n, ...] rows in the same order; `WEIGHTS` among them if draws have weights.
+        attrs: name -> [n, ...] rows in the same order, with `WEIGHTS` if draws have weights.
     """
 
     src: Int64Array
@@ -102,8 +105,8 @@ class GraphPart:
 
         Args:
             root: the folder.
-            exchange: given the part's {path: bytes and checksum}, returns those of all parts. If
-                None, checksums in meta.json are not those of the files, which nobody knows.
+            exchange: called with the part's {path: bytes and checksum}, returns all parts' entries.
+                If None, meta.json has no valid checksums.
 
         Raises:
             IndexError, ValueError: edges of nodes that do not exist or are another part's, or
@@ -116,6 +119,18 @@ class GraphPart:
             files = {**files, **exchange(writer.checksums())}
         describe(Path(root), meta, files, self.part)
         return meta
+
+    def write_temporary(self, owner: object) -> str:
+        """Write the part into a temporary folder, which is removed with its owner."""
+        folder = tempfile.mkdtemp(prefix="khop-glt-")
+        weakref.finalize(owner, _remove, folder, os.getpid())
+        self.write(folder)
+        return folder
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # not a fork of the process that made it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _listed(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Written:
@@ -130,8 +145,8 @@ def describe(folder: Path, meta: FolderMeta, files: Files, writer: int) -> None:
     Args:
         folder: the folder.
         meta: its description.
-        files: path -> what is known of each file; in any order.
-        writer: number of the process among those that may do the same.
+        files: path -> length and checksums of each file, in any order.
+        writer: index of this process, for names of temporary files.
     """
     for name, content in description_of(meta, dict(sorted(files.items()))).items():
         written = folder / f".{name}.{writer}.tmp"
@@ -145,7 +160,8 @@ def add_masks(root: str | Path, part: int, masks: Mapping[NodeType, Mapping[str,
     Args:
         root: the folder.
         part: the part that is there.
-        masks: {node type: {name: [number of the part's nodes] mask}}; the same names for all parts.
+        masks: {node type: {name: [number of the part's nodes] mask}}, with the same names for all
+            parts.
     """
     folder = PartitionFolder(root)
     files, types = folder.written(), {t.name: t for t in folder.meta.node_types}
@@ -175,23 +191,19 @@ class _Writer:
         nodes = [self._write_nodes(t, node) for t, node in graph.nodes.items()]
         edges = [self._write_edges(t, edge) for t, edge in graph.edges.items()]
         weighted = any(t.weighted for t in edges)
-        return FolderMeta(
-            graph.num_parts,
-            graph.edge_dir,
-            graph.heterogeneous,
-            nodes,
-            edges,
-            {"name": "given"},
-            weight_attr=WEIGHTS if weighted else None,
-        )
+        head = graph.num_parts, graph.edge_dir, graph.heterogeneous
+        name = WEIGHTS if weighted else None
+        return FolderMeta(*head, nodes, edges, {"name": "given"}, weight_attr=name)
 
     def checksums(self) -> Files:
-        """Return bytes and checksum of the files that were written."""
-        return {
-            path: _checksums_of(self._root / path)
-            for path in self.files
-            if (self._root / path).exists()
-        }
+        """Return bytes and checksums of the files that were written."""
+        checksums = {}
+        for path in self.files:
+            if (self._root / path).exists():
+                with (self._root / path).open("rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    checksums[path] = Written(size, hash_ranges(file.fileno(), size))
+        return checksums
 
     def _save(self, path: str, array: Array) -> None:
         """Write an array, and list it."""
@@ -242,13 +254,13 @@ class _Writer:
             )
         by_id = np.argsort(edge.ids, kind="stable")
         local, columns = rows.new_of_old[ends[0][by_id]] - first, others.new_of_old[ends[1][by_id]]
-        indptr, indices, places = _native.coo_to_csr(
+        indptr, indices, positions = _native.coo_to_csr(
             np.ascontiguousarray(local, np.int64),
             np.ascontiguousarray(columns, np.int64),
             last - first,
             len(others.owners),
         )
-        order = by_id[places]
+        order = by_id[positions]
         total = sum(edge.counts)
         features = {name: Feature(values) for name, values in edge.attrs.items()}
         arrays = {
@@ -292,15 +304,9 @@ class _Writer:
                 self._list(path, storage_dtype(feature.dtype), (count, *feature.row_shape))
 
 
-def _checksums_of(file: Path) -> Written:
-    with file.open("rb") as opened:
-        size = os.fstat(opened.fileno()).st_size
-        return Written(size, hash_ranges(opened.fileno(), size))
-
-
-def _check_rows(feature: RowStore, count: int, what: str) -> None:
+def _check_rows(feature: RowStore, count: int, name: str) -> None:
     if feature.num_rows != count:
-        raise ValueError(f"attribute {what} has {feature.num_rows} rows, but the part has {count}")
+        raise ValueError(f"attribute {name} has {feature.num_rows} rows, but the part has {count}")
 
 
 def _check_ends(

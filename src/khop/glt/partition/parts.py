@@ -11,7 +11,7 @@ from torch import Tensor
 
 from khop.data import RowStore
 from khop.glt.partition.part_writer import WEIGHTS
-from khop.glt.typing import EdgeType, FeaturePartitionData, GraphPartitionData, NodeType
+from khop.glt.typing import Device, EdgeType, FeaturePartitionData, GraphPartitionData, NodeType
 from khop.loader.batches.collate import to_tensor
 from khop.storage.folder import (
     PartitionFolder,
@@ -29,7 +29,7 @@ def load_partition(
     root_dir: str | os.PathLike[str],
     partition_idx: int,
     graph_caching: bool = False,
-    device: Any = None,
+    device: Device = None,
 ) -> tuple[int, int, Any, Any, Any, Any, Any]:
     """Read a part of a folder that khop has written into tensors.
 
@@ -43,11 +43,11 @@ def load_partition(
         device: where to put the tensors. If None, the CPU.
 
     Returns:
-        Number of parts, the part, its edges (`GraphPartitionData`), its rows of node attribute 'x'
-        and of edge attribute 'edge_attr' (`FeaturePartitionData`, or None), and the books of nodes
+        Number of parts, and the part. Its edges (`GraphPartitionData`). Its rows of node attribute
+        'x' and of edge attribute 'edge_attr' (`FeaturePartitionData`, or None). The books of nodes
         and edges, tensors with the part of each id. Of a heterogeneous graph all but the numbers
-        are dictionaries by type. The book of edges needs all parts' files; edges of parts that are
-        not on this machine are -1 there.
+        are dictionaries by type. The book of edges needs all parts' files, and has -1 for edges of
+        parts that are not on this machine.
 
     Raises:
         FolderError, IndexError: no such folder or part.
@@ -61,10 +61,10 @@ def load_partition(
     edge_feats = {t.name: _edge_rows(folder, part, t.name, on) for t in meta.edge_types}
     node_books = {t.name: _node_book(folder, t.name).to(on) for t in meta.node_types}
     edge_books = {t.name: _edge_book(folder, t.name).to(on) for t in meta.edge_types}
-    found = [graphs, _known(node_feats), _known(edge_feats), node_books, edge_books]
+    content = [graphs, _known(node_feats), _known(edge_feats), node_books, edge_books]
     if not meta.heterogeneous:
-        found = [None if d is None else next(iter(d.values())) for d in found]
-    return (folder.num_parts, part, *found)  # type: ignore[return-value]
+        content = [None if d is None else next(iter(d.values())) for d in content]
+    return (folder.num_parts, part, *content)  # type: ignore[return-value]
 
 
 def _known(rows: dict[Any, Any]) -> dict[Any, Any] | None:
@@ -164,13 +164,13 @@ def cat_feature_cache(
     ids, cached = feat_pdata.ids, feat_pdata.cache_ids
     assert ids is not None
     assert feat_pdata.feats is not None
-    places = torch.full((len(feat_pb),), -1, dtype=torch.int64)
+    rows = torch.full((len(feat_pb),), -1, dtype=torch.int64)
     if cached is None or feat_pdata.cache_feats is None:
-        places[ids] = torch.arange(len(ids))
-        return 0.0, feat_pdata.feats, places, feat_pb
-    places[ids] = torch.arange(len(ids)) + len(cached)
-    places[cached] = torch.arange(len(cached))  # a copy of an own row is found first
+        rows[ids] = torch.arange(len(ids))
+        return 0.0, feat_pdata.feats, rows, feat_pb
+    rows[ids] = torch.arange(len(ids)) + len(cached)
+    rows[cached] = torch.arange(len(cached))  # a copy of an own row comes first
     book = feat_pb.clone()
     book[cached] = partition_idx
     share = len(cached) / (len(cached) + len(ids))
-    return share, torch.cat([feat_pdata.cache_feats, feat_pdata.feats]), places, book
+    return share, torch.cat([feat_pdata.cache_feats, feat_pdata.feats]), rows, book

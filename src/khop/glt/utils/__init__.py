@@ -1,6 +1,8 @@
 """GLT's helpers: tensors, compressed rows, devices, files."""
 
+from khop.data.hot_rows import parse_bytes as parse_size
 from khop.glt.utils.common import (
+    UNITS,
     CastMixin,
     count_dict,
     ensure_dir,
@@ -27,7 +29,6 @@ from khop.glt.utils.tensor import (
     tensor_equal_with_device,
 )
 from khop.glt.utils.topo import coo_to_csc, coo_to_csr, ptr2ind
-from khop.glt.utils.units import UNITS, parse_size
 
 __all__ = [
     "UNITS",

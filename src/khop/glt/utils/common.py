@@ -15,6 +15,9 @@ import torch
 
 from khop.data.files import load_torch
 
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+"""Bytes of each unit: powers of two, as in GLT."""
+
 _T = TypeVar("_T")
 
 
@@ -24,7 +27,7 @@ def ensure_dir(dir_path: str | os.PathLike[str]) -> None:
 
 
 def get_free_port(host: str = "localhost") -> int:
-    """Return a port at which nothing listens now; another process may take it at any time."""
+    """Return a port at which nothing listens now. Another process may take it at any time."""
     with socket.socket() as bound:
         bound.bind((host, 0))
         port: int = bound.getsockname()[1]
@@ -83,7 +86,7 @@ def load_ckpt(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> float:
-    """Load what `save_ckpt` saved, without unpickling code; return its epoch, -1 without a file."""
+    """Load a file of `save_ckpt`, without pickled code. Return its epoch, or -1 without a file."""
     file = _checkpoint(ckpt_dir, ckpt_seq)
     if not file.exists():
         return -1
@@ -102,13 +105,13 @@ class CastMixin:
     def cast(cls, *args: Any, **kwargs: Any) -> Any:
         """Return an object as it is, None as None, and of anything else an object of the class."""
         if len(args) == 1 and not kwargs:
-            (given,) = args
-            if given is None or isinstance(given, cls):
-                return given
-            if isinstance(given, (tuple, list)):
-                return cls(*given)
-            if isinstance(given, dict):
-                return cls(**given)
+            (value,) = args
+            if value is None or isinstance(value, cls):
+                return value
+            if isinstance(value, (tuple, list)):
+                return cls(*value)
+            if isinstance(value, dict):
+                return cls(**value)
         return cls(*args, **kwargs)
 
 
