@@ -1,4 +1,4 @@
-"""The package graphs of Debian that come with khop. Any process; imports torch when it reads."""
+"""Debian's package graphs, which come with khop. Imports torch when it reads them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Debian(Source):
         return spec in self.names
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """See `Source`; the graph is in the package, or in the cache of `khop.datasets`."""
+        """Read the graph from the package, or from the cache of `khop.datasets`."""
         return self._read(False)
 
     def read_undirected(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """See `Source`; reverses are those of the data set itself."""
+        """Read the graph with the data set's own reverse edges."""
         return self._read(True)
 
     def _read(self, undirected: bool) -> GraphSource:

@@ -1,6 +1,6 @@
-"""Reader of OGB data sets by OGB's own package, which downloads those that are not there.
+"""Reader of OGB data sets by OGB's own package, which downloads them, and reads them as a whole.
 
-It reads a data set as a whole. Those that are there are read by `khop.sources.ogb_raw`.
+`khop.sources.ogb_raw` reads data sets that have been downloaded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 from khop.data.files import check_regular, load_torch
 from khop.safe_versions import check_torch
 from khop.sources.torch_files import INSTEAD, containers_admitted, reason_of, refusing_code
-from khop.typing import Array
 
 
 def read_with_ogb(name: str, root: Path) -> Any:
@@ -24,11 +23,12 @@ def read_with_ogb(name: str, root: Path) -> Any:
 
     Args:
         name: 'ogbn-products' for example.
-        root: folder of OGB data sets, or that of a data set of one's own.
+        root: folder of OGB data sets, or the folder of a data set of one's own.
 
     Raises:
         SecurityError: torch is older than 2.10.
-        FileNotFoundError, ValueError: it is not there, or damaged; ModuleNotFoundError: no OGB.
+        FileNotFoundError, ValueError: the data set is missing, or damaged.
+        ModuleNotFoundError: OGB's package is not installed.
     """
     try:
         from ogb.nodeproppred import PygNodePropPredDataset
@@ -62,7 +62,7 @@ def read_with_ogb(name: str, root: Path) -> Any:
 
 
 def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
-    """Read the description of a data set of `ogb.io.DatasetSaver`; None for OGB's own."""
+    """Read the description of a data set of `ogb.io.DatasetSaver`, or None for OGB's own."""
     file = root / "meta_dict.pt"
     if not file.is_file():
         return None
@@ -85,8 +85,8 @@ def _hetero_of_ogb(data: Any, splits: dict[str, Any]) -> Any:
         graph[node_type].num_nodes = int(count)
     for name, values in data.to_dict().items():
         if isinstance(values, dict) and name not in ("num_nodes_dict", "y_dict"):
-            for kind, value in values.items():
-                graph[kind][name.removesuffix("_dict")] = value
+            for of_type, value in values.items():
+                graph[of_type][name.removesuffix("_dict")] = value
     for node_type, labels in data.y_dict.items():
         split = {part: ids[node_type] for part, ids in splits.items()}
         _add_labels_and_masks(graph[node_type], labels, split)
@@ -95,15 +95,10 @@ def _hetero_of_ogb(data: Any, splits: dict[str, Any]) -> Any:
 
 def _add_labels_and_masks(store: Any, labels: Any, splits: dict[str, Any]) -> None:
     """Store OGB's labels [N, 1] as [N], and its lists of training nodes and so on as masks."""
-    for ours, theirs in (("train", "train"), ("val", "valid"), ("test", "test")):
-        store[f"{ours}_mask"] = _mask(np.asarray(splits[theirs]), int(store.num_nodes))
-    if labels is not None:
-        store.y = labels.flatten() if labels.dim() == 2 and labels.size(1) == 1 else labels
-
-
-def _mask(ids: Array, count: int) -> Any:
     import torch
 
-    mask = torch.zeros(count, dtype=torch.bool)
-    mask[torch.from_numpy(ids)] = True
-    return mask
+    for name, split in (("train_mask", "train"), ("val_mask", "valid"), ("test_mask", "test")):
+        store[name] = torch.zeros(int(store.num_nodes), dtype=torch.bool)
+        store[name][torch.from_numpy(np.asarray(splits[split]))] = True
+    if labels is not None:
+        store.y = labels.flatten() if labels.dim() == 2 and labels.size(1) == 1 else labels

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import textwrap
 from pathlib import Path
-from typing import Any
 
 from khop.partition.source import GraphSource
 from khop.plugins import Registry, instance_of
@@ -54,7 +53,7 @@ def read_source(
     Args:
         spec: 'debian', 'ogb:NAME', a file or a folder, and so on: `khop partition --help` has the
             list. 'NAME:REST' of an installed package's layout NAME (group `khop.sources`).
-        root: folder of data sets that are named, OGB's and IGB's; default: 'dataset'.
+        root: folder of OGB's and IGB's data sets.
         undirected: add the reverse of every edge.
         scratch: where compressed files and text are unpacked. If None, in memory.
         layout: the layout: a name of the list, one of an installed package, 'package:Class', or a
@@ -62,8 +61,7 @@ def read_source(
 
     Raises:
         FileNotFoundError: there is no such source.
-        ValueError, TypeError: it cannot be read as a graph, or no layout has this name; the message
-            says why.
+        ValueError, TypeError: it cannot be read as a graph, or no layout has this name.
         PluginError: the layout cannot be imported.
 
     Example:
@@ -82,8 +80,8 @@ def read_source(
     return graph
 
 
-def find_layout(spec: str, layout: Any = None) -> Source:
-    """Return the layout of a SOURCE argument; arguments and errors as of `read_source`."""
+def find_layout(spec: str, layout: str | Source | type[Source] | None = None) -> Source:
+    """Return the layout of a SOURCE argument, with the arguments and errors of `read_source`."""
     if layout is not None:
         source = LAYOUTS.checked(layout)
         if not source.matches(spec):
