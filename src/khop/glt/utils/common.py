@@ -14,9 +14,12 @@ import numpy as np
 import torch
 
 from khop.data.files import load_torch
+from khop.data.hot_rows import parse_bytes
 
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 """Bytes of each unit: powers of two, as in GLT."""
+
+parse_size = parse_bytes
 
 _T = TypeVar("_T")
 
