@@ -10,7 +10,7 @@ import io
 import multiprocessing
 import queue
 from abc import ABC, abstractmethod
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,11 +28,11 @@ class ChannelBase(ABC):
     """Queue of messages: dictionaries of tensors."""
 
     @abstractmethod
-    def send(self, msg: SampleMessage, **kwargs: Any) -> None:
+    def send(self, msg: SampleMessage, **kwargs: object) -> None:
         """Send a message."""
 
     @abstractmethod
-    def recv(self, **kwargs: Any) -> SampleMessage:
+    def recv(self, timeout_ms: float | None = None, **kwargs: object) -> SampleMessage:
         """Wait for the next message and return it."""
 
 
@@ -43,18 +43,18 @@ class MpChannel(ChannelBase):
         capacity: most messages that wait, or 0 for any number. A sender waits beyond it.
     """
 
-    def __init__(self, capacity: int = 0, **kwargs: Any) -> None:
+    def __init__(self, capacity: int = 0, **kwargs: object) -> None:
         del kwargs
         self._queue = multiprocessing.get_context("spawn").Queue(capacity)
 
-    def send(self, msg: SampleMessage, **kwargs: Any) -> None:
+    def send(self, msg: SampleMessage, **kwargs: object) -> None:
         """Send a message. Tensors on GPUs arrive in the host's memory."""
         del kwargs
         written = io.BytesIO()
         torch.save({name: tensor.cpu() for name, tensor in msg.items()}, written)
         self._queue.put(written.getvalue())
 
-    def recv(self, timeout_ms: float | None = None, **kwargs: Any) -> SampleMessage:
+    def recv(self, timeout_ms: float | None = None, **kwargs: object) -> SampleMessage:
         """Wait for the next message and return it.
 
         Raises:

@@ -62,9 +62,9 @@ class Dataset:
         self.edge_features = edge_features
         self.node_labels: Any = _columns(node_labels)
         self.edge_dir = edge_dir
-        self.train_idx: Any = None
-        self.val_idx: Any = None
-        self.test_idx: Any = None
+        self.train_idx: Tensor | dict[NodeType, Tensor] | None = None
+        self.val_idx: Tensor | dict[NodeType, Tensor] | None = None
+        self.test_idx: Tensor | dict[NodeType, Tensor] | None = None
         self.init_node_split(node_split)
 
     def init_graph(
@@ -250,6 +250,8 @@ def random_split(num_total: int, num_val: float, num_test: float) -> tuple[Tenso
 rebuild_dataset = Dataset.from_ipc_handle
 
 
-def reduce_dataset(dataset: Dataset) -> tuple[Any, tuple[Any]]:
+def reduce_dataset(
+    dataset: Dataset,
+) -> tuple[Callable[..., Dataset], tuple[tuple[Any, ...]]]:
     """Return the function and the handle by which `pickle` shares a data set."""
     return rebuild_dataset, (dataset.share_ipc(),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,14 +78,14 @@ class Feature:
         self.with_gpu = with_gpu
         self.dtype = self.feature_tensor.dtype
 
-    def __getitem__(self, ids: Any) -> Tensor:
+    def __getitem__(self, ids: TensorDataType | Sequence[int]) -> Tensor:
         """Return the rows of ids, [n, ...]. Raise IndexError for ids without a row."""
         rows = self.cpu_get(ids)
         if self.with_gpu and torch.cuda.is_available():
             return rows.to(get_available_device(self.device))
         return rows
 
-    def cpu_get(self, ids: Any) -> Tensor:
+    def cpu_get(self, ids: TensorDataType | Sequence[int]) -> Tensor:
         """Return the rows of ids in the host's memory."""
         ids = torch.as_tensor(ids, dtype=torch.int64).cpu()
         rows = self.rows_of(ids).numpy()
@@ -130,7 +130,9 @@ class Feature:
 rebuild_feature = Feature.from_ipc_handle
 
 
-def reduce_feature(feature: Feature) -> tuple[Any, tuple[Any]]:
+def reduce_feature(
+    feature: Feature,
+) -> tuple[Callable[..., Feature], tuple[tuple[Any, ...]]]:
     """Return the function and the handle by which `pickle` shares a feature."""
     return rebuild_feature, (feature.share_ipc(),)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -126,7 +126,7 @@ class Topology:
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key, None)
 
-    def __setitem__(self, key: str, value: Any) -> None:
+    def __setitem__(self, key: str, value: object) -> None:
         setattr(self, key, value)
 
 
@@ -202,7 +202,7 @@ class Graph:
 rebuild_graph = Graph.from_ipc_handle
 
 
-def reduce_graph(graph: Graph) -> tuple[Any, tuple[Any]]:
+def reduce_graph(graph: Graph) -> tuple[Callable[..., Graph], tuple[tuple[Topology, str]]]:
     """Return the function and the handle by which `pickle` shares a graph."""
     return rebuild_graph, (graph.share_ipc(),)
 

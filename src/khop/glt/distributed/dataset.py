@@ -23,7 +23,8 @@ from khop.loader.batches.collate import to_tensor
 from khop.storage.folder import edge_array, edge_attr_path
 from khop.typing import EDGE, NODE, EdgeDir, IntArray
 
-_T = TypeVar("_T")
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 SPLITS = ("train_mask", "val_mask", "test_mask")
 """Boolean attributes that splits are served as, in the order of `init_node_split`."""
@@ -107,17 +108,17 @@ class DistDataset(Partition):
         return self._asked_dir if self.folder is None else self.meta.edge_dir
 
     @property
-    def train_idx(self) -> Any:
+    def train_idx(self) -> Tensor | dict[NodeType, Tensor] | None:
         """Ids of training nodes, or {node type: ids}, or None."""
         return self._split.train_idx
 
     @property
-    def val_idx(self) -> Any:
+    def val_idx(self) -> Tensor | dict[NodeType, Tensor] | None:
         """Ids of validation nodes, likewise."""
         return self._split.val_idx
 
     @property
-    def test_idx(self) -> Any:
+    def test_idx(self) -> Tensor | dict[NodeType, Tensor] | None:
         """Ids of test nodes, likewise."""
         return self._split.test_idx
 
@@ -134,8 +135,11 @@ class DistDataset(Partition):
             own = self.local_nodes(node_type.name)
             for split, ids in zip(splits, random_split(len(own), num_val, num_test), strict=True):
                 split[node_type.name] = own[ids]
-        train, val, test = (self._of_types(split) for split in splits)
-        self.init_node_split((train, val, test))
+        train, val, test = splits
+        if self.meta.heterogeneous:
+            self.init_node_split((train, val, test))
+        else:
+            self.init_node_split((train[NODE], val[NODE], test[NODE]))
 
     def get_node_types(self) -> list[NodeType] | None:
         """Return the node types of a heterogeneous graph, else None."""
@@ -178,22 +182,22 @@ class DistDataset(Partition):
         return Graph(topology, "CPU")
 
     @property
-    def node_features(self) -> Any:
+    def node_features(self) -> Feature | dict[NodeType, Feature] | None:
         """Result of `get_node_feature`, or {node type: such} in a heterogeneous graph, or None."""
         return self._of_types({t.name: self.get_node_feature(t.name) for t in self.meta.node_types})
 
     @property
-    def edge_features(self) -> Any:
+    def edge_features(self) -> Feature | dict[EdgeType, Feature] | None:
         """Result of `get_edge_feature`, or {edge type: such} in a heterogeneous graph, or None."""
         return self._of_types({t.name: self.get_edge_feature(t.name) for t in self.meta.edge_types})
 
     @property
-    def graph(self) -> Any:
+    def graph(self) -> Graph | dict[EdgeType, Graph] | None:
         """Result of `get_graph`, or {edge type: such} in a heterogeneous graph."""
         return self._of_types({t.name: self.get_graph(t.name) for t in self.meta.edge_types})
 
-    def _of_types(self, values: Mapping[_T, Any]) -> Any:
-        """Return what GLT has of values by type: the only one of a homogeneous graph."""
+    def _of_types(self, values: Mapping[_K, _V | None]) -> _V | dict[_K, _V] | None:
+        """Return values by type, or the only value of a homogeneous graph."""
         if not self.meta.heterogeneous:
             return next(iter(values.values()))
         return {t: value for t, value in values.items() if value is not None} or None
@@ -275,6 +279,6 @@ def _graph_part(
     return GraphPart(part, num_parts, direction, isinstance(graphs, Mapping), nodes, edges)
 
 
-def _rows(feature: Any, ids: Tensor) -> Tensor:
+def _rows(feature: Feature | Tensor, ids: Tensor) -> Tensor:
     rows: Tensor = feature.cpu_get(ids) if isinstance(feature, Feature) else feature[ids]
     return rows

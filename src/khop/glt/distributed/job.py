@@ -117,7 +117,7 @@ def init_rpc(
     master_port: int | str,
     num_rpc_threads: int = 16,
     rpc_timeout: float = 180,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> None:
     """Join the group that `init_worker_group` named. khop needs no RPC of its own."""
     del num_rpc_threads, rpc_timeout, kwargs

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
 from khop.data.files import load_torch
+from khop.distributed.dataset import DistDataset
 from khop.distributed.job.context import get_context
 from khop.distributed.loaders import link_neighbor_loader, neighbor_loader
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
@@ -23,10 +24,36 @@ from khop.glt.distributed.dataset import SPLITS
 from khop.glt.distributed.dist_server import DistServer
 from khop.glt.loader import to_data, to_hetero_data
 from khop.glt.sampler import HeteroSamplerOutput, SamplerOutput
-from khop.glt.sampler.base import to_pyg_negatives
+from khop.glt.sampler.base import Negatives, to_pyg_negatives
 from khop.glt.sampler.neighbor_sampler import sorted_subgraph
-from khop.glt.typing import Split
+from khop.glt.typing import Device, InputEdges, InputNodes, NumNeighbors, Split
 from khop.typing import NODE
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from khop.distributed.loaders.loader_options import LoaderOptions
+    from khop.sampler.link_spec import ExcludeSeedEdges
+
+    class _SharedOptions(LoaderOptions, total=False):
+        with_weight: bool
+        to_device: Device
+        random_seed: int | None
+
+    class _Options(_SharedOptions, total=False):
+        input_time: Tensor | None
+
+    class _LinkOptions(_SharedOptions, total=False):
+        edge_label_index: InputEdges | None
+        edge_label: Tensor | None
+        edge_label_time: Tensor | None
+        neg_sampling: Negatives
+        neg_sampling_ratio: float | None
+        strict_negatives: bool
+        exclude_seed_edges: ExcludeSeedEdges
+
+
+_Seeds = InputNodes | os.PathLike[str] | None
 
 _SPLITS = dict(zip((Split.train, Split.valid, Split.test), SPLITS, strict=True))
 _LINKS = ("edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index")
@@ -107,7 +134,7 @@ _NAMES = {"to_device": "device", "random_seed": "seed"}
 def _options(
     convert: Callable[[Any], Any],
     args: tuple[object, ...],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, object],
     links: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return a loader's arguments as khop takes them.
@@ -143,7 +170,12 @@ class DistNeighborLoader(neighbor_loader.DistNeighborLoader):
     """
 
     def __init__(
-        self, data: Any, num_neighbors: Any, input_nodes: Any = None, *args: Any, **kwargs: Any
+        self,
+        data: DistDataset | None,
+        num_neighbors: NumNeighbors,
+        input_nodes: _Seeds = None,
+        *args: object,
+        **kwargs: Unpack[_Options],
     ) -> None:
         options = _options(self._convert, args, kwargs)
         seeds = _seeds(input_nodes, options["worker_options"])
@@ -164,11 +196,11 @@ class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
 
     def __init__(
         self,
-        data: Any,
-        input_nodes: Any = None,
-        num_neighbors: Any = None,
-        *args: Any,
-        **kwargs: Any,
+        data: DistDataset | None,
+        input_nodes: _Seeds = None,
+        num_neighbors: NumNeighbors | None = None,
+        *args: object,
+        **kwargs: Unpack[_Options],
     ) -> None:
         options = _options(self._convert, args, kwargs)
         seeds = _seeds(input_nodes, options["worker_options"])
@@ -185,9 +217,9 @@ class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
         return torch.from_numpy((owners - self._own_part) % described.book.num_parts).to(ids.device)
 
 
-def _own_part(data: Any, options: Any) -> int:
+def _own_part(data: DistDataset | None, options: Any) -> int:
     """Return the partition of this process, for a client of its first server."""
-    if not isinstance(get_context(), ClientContext):
+    if data is not None and not isinstance(get_context(), ClientContext):
         return int(data.partition_idx)
     rank = options.server_rank
     part: int = DistServer(rank if isinstance(rank, int) else rank[0]).get_dataset_meta()[1]
@@ -204,7 +236,13 @@ class DistLinkNeighborLoader(link_neighbor_loader.DistLinkNeighborLoader):
         **kwargs: the same by name, and khop's further arguments.
     """
 
-    def __init__(self, data: Any, num_neighbors: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        data: DistDataset | None,
+        num_neighbors: NumNeighbors,
+        *args: object,
+        **kwargs: Unpack[_LinkOptions],
+    ) -> None:
         links = ("edge_label_index", "edge_label", "neg_sampling")
         options = _options(self._convert, args, kwargs, links)
         options["neg_sampling"] = to_pyg_negatives(options.get("neg_sampling"))

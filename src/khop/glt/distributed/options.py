@@ -6,6 +6,7 @@ trainer's group is made at `master_addr` and `master_port`, if there is none yet
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from khop.distributed import options
@@ -106,7 +107,7 @@ class RemoteDistSamplingWorkerOptions(options.RemoteDistSamplingWorkerOptions):
 
     def __init__(
         self,
-        server_rank: Any = None,
+        server_rank: int | Sequence[int] | None = None,
         num_workers: int = 1,
         worker_devices: Any = None,
         worker_concurrency: int = 4,
@@ -117,8 +118,8 @@ class RemoteDistSamplingWorkerOptions(options.RemoteDistSamplingWorkerOptions):
         buffer_size: int | str | None = None,
         prefetch_size: int = 4,
         worker_key: str | None = None,
-        glt_graph: Any = None,
-        workload_type: Any = None,
+        glt_graph: object = None,
+        workload_type: object = None,
         use_all2all: bool = False,
         **more: Any,
     ) -> None:

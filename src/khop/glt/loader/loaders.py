@@ -20,6 +20,7 @@ from khop.glt.sampler import (
     NodeSamplerInput,
     SamplerOutput,
 )
+from khop.glt.sampler.base import Negatives
 from khop.glt.typing import (
     Device,
     EdgeType,
@@ -71,13 +72,11 @@ class _Loader:
         if isinstance(sampler_out, SamplerOutput):
             node, edge = sampler_out.node.cpu(), sampler_out.edge
             features, labels = data.get_node_feature(), data.get_node_label()
-            edge_features = None if edge is None else data.get_edge_feature()
-            return to_data(
-                sampler_out,
-                None if labels is None else labels[node],
-                None if features is None else features[node],
-                None if edge_features is None else edge_features[edge],
-            )
+            edge_attr = None
+            if edge is not None and (edge_features := data.get_edge_feature()) is not None:
+                edge_attr = edge_features[edge]
+            x = None if features is None else features[node]
+            return to_data(sampler_out, None if labels is None else labels[node], x, edge_attr)
         x_dict, y_dict, attrs = {}, {}, {}
         for node_type, ids in sampler_out.node.items():
             if (feature := data.get_node_feature(node_type)) is not None:
@@ -215,7 +214,7 @@ class NeighborLoader(NodeLoader):
         return _layers(out, self.device)
 
 
-def _layers(out: SamplerOutput, device: Any) -> tuple[int, Tensor, list[EdgeIndex]]:
+def _layers(out: SamplerOutput, device: Device) -> tuple[int, Tensor, list[EdgeIndex]]:
     """Return a subgraph layer by layer: a layer has the edges of its hop and of those before."""
     layers, num_edges, num_nodes = [], 0, out.num_sampled_nodes[0]
     first = num_nodes
@@ -292,7 +291,7 @@ class LinkLoader(_Loader):
         link_sampler: BaseSampler,
         edge_label_index: InputEdges | None = None,
         edge_label: Tensor | None = None,
-        neg_sampling: Any = None,
+        neg_sampling: Negatives = None,
         device: Device = None,
         edge_dir: str = "out",
         **kwargs: Any,
@@ -335,7 +334,7 @@ class LinkNeighborLoader(LinkLoader):
         neighbor_sampler: NeighborSampler | None = None,
         edge_label_index: InputEdges | None = None,
         edge_label: Tensor | None = None,
-        neg_sampling: Any = None,
+        neg_sampling: Negatives = None,
         with_edge: bool = False,
         with_weight: bool = False,
         batch_size: int = 1,

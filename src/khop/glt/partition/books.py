@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -13,7 +14,7 @@ from khop.glt.typing import Device, EdgeType, NodeType, TensorDataType
 class PartitionBook:
     """Map from ids to the parts that own them: `book[ids]`, [n] int64."""
 
-    def __getitem__(self, indices: Any) -> Tensor:
+    def __getitem__(self, indices: TensorDataType | Sequence[int]) -> Tensor:
         raise NotImplementedError
 
     @property
@@ -73,7 +74,7 @@ class RangePartitionBook(PartitionBook):
         self._ranges = list(partition_ranges)
         self._id2index = OffsetId2Index(partition_ranges[partition_idx][0])
 
-    def __getitem__(self, indices: Any) -> Tensor:
+    def __getitem__(self, indices: TensorDataType | Sequence[int]) -> Tensor:
         return torch.searchsorted(self.partition_bounds, torch.as_tensor(indices), right=True)
 
     @property

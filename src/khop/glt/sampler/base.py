@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -12,7 +13,7 @@ import torch_geometric.sampler as pyg
 from torch import Tensor
 
 from khop.data.files import load_torch
-from khop.glt.typing import Device, EdgeType, NodeType, NumNeighbors, Split
+from khop.glt.typing import Device, EdgeType, NodeType, NumNeighbors, Split, TensorDataType
 from khop.glt.utils import CastMixin, share_memory
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ class EdgeIndex(NamedTuple):
     e_id: Tensor | None
     size: tuple[int, int]
 
-    def to(self, *args: Any, **kwargs: Any) -> EdgeIndex:
+    def to(self, device: Device) -> EdgeIndex:
         """Return a copy on another device."""
-        e_id = None if self.e_id is None else self.e_id.to(*args, **kwargs)
-        return EdgeIndex(self.edge_index.to(*args, **kwargs), e_id, self.size)
+        e_id = None if self.e_id is None else self.e_id.to(device)
+        return EdgeIndex(self.edge_index.to(device), e_id, self.size)
 
 
 class NegativeSamplingMode(Enum):
@@ -110,6 +111,9 @@ class NegativeSampling(_Tensors):
         return pyg.NegativeSampling(self.mode.value, self.amount, self.weight, self.weight)
 
 
+Negatives: TypeAlias = NegativeSampling | str | tuple[Any, ...] | dict[str, Any] | None
+
+
 def to_pyg_negatives(neg_sampling: Any) -> Any:
     """Return negatives as PyG names them, and all else as it is."""
     return neg_sampling.to_pyg() if isinstance(neg_sampling, NegativeSampling) else neg_sampling
@@ -127,7 +131,7 @@ class NodeSamplerInput(_Tensors):
     node: Tensor
     input_type: NodeType | None = None
 
-    def __getitem__(self, index: Any) -> NodeSamplerInput:
+    def __getitem__(self, index: TensorDataType | Sequence[int]) -> NodeSamplerInput:
         return replace(self, node=self.node[torch.as_tensor(index)])
 
     def __len__(self) -> int:
@@ -151,7 +155,7 @@ class EdgeSamplerInput(_Tensors):
     input_type: EdgeType | None = None
     neg_sampling: NegativeSampling | None = None
 
-    def __getitem__(self, index: Any) -> EdgeSamplerInput:
+    def __getitem__(self, index: TensorDataType | Sequence[int]) -> EdgeSamplerInput:
         index = torch.as_tensor(index)
         label = None if self.label is None else self.label[index]
         return replace(self, row=self.row[index], col=self.col[index], label=label)
@@ -259,11 +263,11 @@ class BaseSampler(ABC):
     """Interface of samplers."""
 
     @abstractmethod
-    def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: Any) -> Any:
+    def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: object) -> Output:
         """Sample the neighbourhood of seeds."""
 
     @abstractmethod
-    def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: Any) -> Any:
+    def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: object) -> Output:
         """Sample the neighbourhood of links."""
 
     @abstractmethod
@@ -275,7 +279,7 @@ class RemoteSamplerInput(ABC):
     """Seeds on a graph server's machine: clients name them, and servers look them up."""
 
     @abstractmethod
-    def to_local_sampler_input(self, dataset: Any, **kwargs: Any) -> NodeSamplerInput:
+    def to_local_sampler_input(self, dataset: object, **kwargs: object) -> NodeSamplerInput:
         """Return the seeds."""
 
 
@@ -291,7 +295,7 @@ class RemoteNodePathSamplerInput(RemoteSamplerInput):
     node_path: str
     input_type: NodeType | None = None
 
-    def to_local_sampler_input(self, dataset: Any, **kwargs: Any) -> NodeSamplerInput:
+    def to_local_sampler_input(self, dataset: object, **kwargs: object) -> NodeSamplerInput:
         """Read the file, without unpickling code."""
         del dataset, kwargs
         return NodeSamplerInput(load_torch(self.node_path, "pass the tensor"), self.input_type)
@@ -309,7 +313,7 @@ class RemoteNodeSplitSamplerInput(RemoteSamplerInput):
     split: Split
     input_type: NodeType | None = None
 
-    def to_local_sampler_input(self, dataset: Any, **kwargs: Any) -> NodeSamplerInput:
+    def to_local_sampler_input(self, dataset: object, **kwargs: object) -> NodeSamplerInput:
         """Return the split's seeds of a data set."""
         del kwargs
         name = {Split.train: "train_idx", Split.valid: "val_idx", Split.test: "test_idx"}

@@ -111,7 +111,7 @@ class NeighborSampler(BaseSampler):
         names = self._core_graph.edge_types
         return names if self.edge_dir == "in" else [reverse_edge_type(name) for name in names]
 
-    def sample_from_nodes(self, inputs: Any, **kwargs: Any) -> Output:
+    def sample_from_nodes(self, inputs: NodeSamplerInput | Tensor, **kwargs: object) -> Output:
         """Sample the neighbourhood of seeds.
 
         Args:
@@ -124,7 +124,7 @@ class NeighborSampler(BaseSampler):
         out.batch = unique.node if seeds.input_type is None else {seeds.input_type: unique.node}
         return out
 
-    def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: Any) -> Output:
+    def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: object) -> Output:
         """Sample the neighbourhood of links, and of negatives.
 
         As in GLT, binary negatives are no edges of the graph, and triplets' negatives can be.
@@ -152,7 +152,7 @@ class NeighborSampler(BaseSampler):
         converted.metadata = dict(zip(names, links, strict=False))
         return converted
 
-    def subgraph(self, inputs: Any) -> SamplerOutput:
+    def subgraph(self, inputs: NodeSamplerInput | Tensor) -> SamplerOutput:
         """Return the seeds, or their neighbourhood, ascending, with all edges among them.
 
         Args:
@@ -195,7 +195,10 @@ class NeighborSampler(BaseSampler):
         return NeighborOutput(out.node[out.row[edges]], taken, edge)
 
     def sample_prob(
-        self, inputs: Any, node_cnt: Any = None, batch_size: int | None = None
+        self,
+        inputs: NodeSamplerInput | Tensor,
+        node_cnt: int | Mapping[NodeType, int] | None = None,
+        batch_size: int | None = None,
     ) -> Tensor | dict[NodeType, Tensor]:
         """Estimate how likely a batch touches each node, see `khop.sampler.NeighborSampler`."""
         seeds = _pyg_nodes(NodeSamplerInput.cast(inputs))

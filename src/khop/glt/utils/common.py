@@ -6,7 +6,7 @@ import atexit
 import os
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sized
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 parse_size = parse_bytes
 
+_K = TypeVar("_K")
 _T = TypeVar("_T")
 
 
@@ -44,13 +45,13 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)  # of all devices
 
 
-def merge_dict(in_dict: dict[Any, Any], out_dict: dict[Any, list[Any]]) -> None:
+def merge_dict(in_dict: Mapping[_K, _T], out_dict: dict[_K, list[_T]]) -> None:
     """Append each value of `in_dict` to the list of its key in `out_dict`."""
     for key, value in in_dict.items():
         out_dict.setdefault(key, []).append(value)
 
 
-def count_dict(in_dict: dict[Any, Any], out_dict: dict[Any, list[int]], target_len: int) -> None:
+def count_dict(in_dict: Mapping[_K, Sized], out_dict: dict[_K, list[int]], target_len: int) -> None:
     """Append the length of each value to the list of its key, padded with zeros.
 
     Args:

@@ -72,13 +72,13 @@ def squeeze(data: Any) -> Any:
     return apply_to_all_tensor(data, torch.squeeze)
 
 
-def index_select(data: Any, index: Any) -> Any:
+def index_select(data: Any, index: Tensor | tuple[int, int]) -> Any:
     """Index all tensors in dictionaries, lists and tuples. A tuple as index is (start, end)."""
     chosen = slice(*index) if isinstance(index, tuple) else index
     return _map(data, lambda value: None if value is None else value[chosen])
 
 
-def default_id_select(srcs: Tensor, p_mask: Tensor, node_pb: Any = None) -> Tensor:
+def default_id_select(srcs: Tensor, p_mask: Tensor, node_pb: object = None) -> Tensor:
     """Return the ids for which a mask holds."""
     del node_pb
     return srcs[p_mask]
