@@ -46,6 +46,8 @@ from khop.typing import Array, EdgeDir, EdgeType, Int64Array, NodeType
 
 Files = Annotated[dict[str, Written], AtMost(1 << 24)]
 Exchange = Callable[[Files], Files]
+DType = np.dtype[Any]
+Shape = tuple[int, ...]
 
 WEIGHTS = "edge_weight"
 """Attribute that weights of edges are kept as."""
@@ -133,7 +135,7 @@ def _remove(folder: str, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _listed(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Written:
+def _listed(dtype: DType, shape: Shape) -> Written:
     """Return the entry of an array's file, with checksums of no bytes."""
     size = len(npy_header(dtype, shape)) + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return Written(size, [hashlib.sha256(b"").hexdigest()] * num_ranges(size))
@@ -190,10 +192,9 @@ class _Writer:
         graph = self._graph
         nodes = [self._write_nodes(t, node) for t, node in graph.nodes.items()]
         edges = [self._write_edges(t, edge) for t, edge in graph.edges.items()]
-        weighted = any(t.weighted for t in edges)
         head = graph.num_parts, graph.edge_dir, graph.heterogeneous
-        name = WEIGHTS if weighted else None
-        return FolderMeta(*head, nodes, edges, {"name": "given"}, weight_attr=name)
+        weights = WEIGHTS if any(t.weighted for t in edges) else None
+        return FolderMeta(*head, nodes, edges, {"name": "given"}, weight_attr=weights)
 
     def checksums(self) -> Files:
         """Return bytes and checksums of the files that were written."""
@@ -205,37 +206,35 @@ class _Writer:
                     checksums[path] = Written(size, hash_ranges(file.fileno(), size))
         return checksums
 
-    def _save(self, path: str, array: Array) -> None:
-        """Write an array, and list it."""
-        file = self._root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-        self._list_like(path, array)
-
-    def _list_like(self, path: str, array: Array) -> None:
-        self._list(path, array.dtype, array.shape)
-
-    def _list(self, path: str, dtype: Any, shape: tuple[int, ...]) -> None:
-        """List a file, which may be another part's."""
+    def _put(
+        self, path: str, array: Array | None, dtype: DType | None = None, shape: Shape = ()
+    ) -> None:
+        """List a file, and write it. Without an array, another part has a file of this shape."""
+        if array is not None:
+            file = self._root / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+            dtype, shape = array.dtype, array.shape
         self.files[path] = _listed(np.dtype(dtype), shape)
 
     def _write_nodes(self, node_type: NodeType, node: NodePart) -> NodeTypeMeta:
         numbering, own = self._numbering[node_type], self._graph.part
         dtype, bounds = narrowest_int(len(node.owners)), numbering.book.bounds
         features = {name: Feature(rows) for name, rows in node.attrs.items()}
-        self._save(map_path(node_type), numbering.new_of_old.astype(dtype))
-        for part in range(self._graph.num_parts):
-            first, last = bounds[part], bounds[part + 1]
-            put = self._save if part == own else self._list_like
-            put(node_path(part, node_type, "id"), numbering.old_of_new[first:last].astype(dtype))
+        self._put(map_path(node_type), numbering.new_of_old.astype(dtype))
+        for part, count in enumerate(np.diff(bounds).tolist()):
+            ids = numbering.old_of_new[bounds[part] : bounds[part + 1]].astype(dtype)
+            is_own = part == own
+            self._put(node_path(part, node_type, "id"), ids if is_own else None, dtype, (count,))
             for name, feature in features.items():
-                path = node_attr_path(part, node_type, name)
-                if part == own:
-                    _check_rows(feature, last - first, f"'{name}' of node type '{node_type}'")
-                    self._save(path, feature.array)
-                else:
-                    shape = (last - first, *feature.row_shape)
-                    self._list(path, storage_dtype(feature.dtype), shape)
+                if is_own:
+                    _check_rows(feature, count, f"'{name}' of node type '{node_type}'")
+                self._put(
+                    node_attr_path(part, node_type, name),
+                    feature.array if is_own else None,
+                    storage_dtype(feature.dtype),
+                    (count, *feature.row_shape),
+                )
         return NodeTypeMeta(node_type, bounds, attr_metas(features))
 
     def _write_edges(self, edge_type: EdgeType, edge: EdgePart) -> EdgeTypeMeta:
@@ -261,47 +260,36 @@ class _Writer:
             len(others.owners),
         )
         order = by_id[positions]
-        total = sum(edge.counts)
         features = {name: Feature(values) for name, values in edge.attrs.items()}
         arrays = {
             "indptr": indptr.astype(narrowest_int(edge.counts[own])),
             "indices": indices.astype(narrowest_int(len(others.owners))),
-            "edge_id": edge.ids[order].astype(narrowest_int(total)),
+            "edge_id": edge.ids[order].astype(narrowest_int(sum(edge.counts))),
         }
         weighted = WEIGHTS in features
         if weighted:
             weights = weight_values(features[WEIGHTS].numbers())[order]
             sums, guide = _native.weight_table(arrays["indptr"], weights)
             arrays.update(weight_sum=sums, weight_guide=guide)
-        for name, array in arrays.items():
-            self._save(edge_path(own, edge_type, name), array)
-        for name, feature in features.items():
-            _check_rows(feature, len(order), f"'{name}' of edge type {edge_type}")
-            self._save(edge_attr_path(own, edge_type, name), feature.gather(order))
-        self._list_edges(edge_type, edge, rows.book.bounds, arrays, features)
-        bounds = [0, *np.cumsum(edge.counts).tolist()]
-        return EdgeTypeMeta(edge_type, bounds, attrs=attr_metas(features), weighted=weighted)
-
-    def _list_edges(
-        self,
-        edge_type: EdgeType,
-        edge: EdgePart,
-        bounds: list[int],
-        arrays: Mapping[str, Array],
-        features: Mapping[str, RowStore],
-    ) -> None:
-        """List the files of the other parts' edges."""
         for part, count in enumerate(edge.counts):
-            if part == self._graph.part:
-                continue
+            is_own = part == own
             for name, array in arrays.items():
                 dtype, length = array.dtype, count
                 if name == "indptr":
-                    dtype, length = narrowest_int(count), bounds[part + 1] - bounds[part] + 1
-                self._list(edge_path(part, edge_type, name), dtype, (length,))
+                    dtype, length = narrowest_int(count), rows.book.size(part) + 1
+                path = edge_path(part, edge_type, name)
+                self._put(path, array if is_own else None, dtype, (length,))
             for name, feature in features.items():
-                path = edge_attr_path(part, edge_type, name)
-                self._list(path, storage_dtype(feature.dtype), (count, *feature.row_shape))
+                if is_own:
+                    _check_rows(feature, count, f"'{name}' of edge type {edge_type}")
+                self._put(
+                    edge_attr_path(part, edge_type, name),
+                    feature.gather(order) if is_own else None,
+                    storage_dtype(feature.dtype),
+                    (count, *feature.row_shape),
+                )
+        bounds = [0, *np.cumsum(edge.counts).tolist()]
+        return EdgeTypeMeta(edge_type, bounds, attrs=attr_metas(features), weighted=weighted)
 
 
 def _check_rows(feature: RowStore, count: int, name: str) -> None:
