@@ -106,13 +106,12 @@ def find_layout(spec: str, layout: str | Source | type[Source] | None = None) ->
     )
 
 
-def listing(form_width: int = 14, width: int = 98) -> str:
+def listing() -> str:
     """Return lines of text that list khop's own layouts, as in `khop partition --help`."""
-    lines, indent = [], " " * (form_width + 2)
+    lines, indent = [], " " * 16
     for source in LAYOUTS.builtin.values():
         form = source.form().replace("`", "")
-        about = textwrap.wrap(source.about.replace("`", ""), width - len(indent))
-        has_room = len(form) < form_width
-        lines.append(f"  {form:<{form_width}}{about.pop(0)}" if has_room else f"  {form}")
+        about = textwrap.wrap(source.about.replace("`", ""), 82)
+        lines.append(f"  {form:<14}{about.pop(0)}" if len(form) < 14 else f"  {form}")
         lines += [indent + line for line in about]
     return "\n".join(lines)

@@ -39,14 +39,13 @@ Dtypes = dict[str, np.dtype[Any]]
 
 
 def read_columns(
-    files: Sequence[Path], scratch: Scratch, delimiter: str = ",", unnamed: str = "edge_attr_"
+    files: Sequence[Path], scratch: Scratch, unnamed: str = "edge_attr_"
 ) -> dict[str, Array]:
     """Read the columns of a table.
 
     Args:
         files: CSV files whose first line may name columns, or Parquet files.
         scratch: where columns are unpacked.
-        delimiter: character between fields of CSV. ' ' is any number of blanks.
         unnamed: columns of CSV without names get this name and their index.
 
     Returns:
@@ -60,11 +59,11 @@ def read_columns(
         return _table(files, scratch, _parquet_pieces, "columns")
 
     def pieces(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Piece]:
-        named = _has_names(file, delimiter)
-        for frame in _frames(file, piece_bytes, named, delimiter, dtypes, unnamed):
+        named = _has_names(file)
+        for frame in _frames(file, piece_bytes, named, ",", dtypes, unnamed):
             yield {name: frame[name].to_numpy() for name in frame.columns}
 
-    return _table(files, scratch, pieces, ["columns", delimiter, unnamed])
+    return _table(files, scratch, pieces, ["columns", unnamed])
 
 
 def read_rows(
@@ -83,7 +82,7 @@ def read_rows(
     Args:
         files: CSV files without names, or Parquet files.
         scratch: where rows are unpacked.
-        delimiter: character between fields of CSV.
+        delimiter: character between fields of CSV. ' ' is any number of blanks.
         both_ways: 'rows' repeats each row. 'edges' also exchanges the columns of the repeated row.
         narrow: fractions become float32. If False, they are float64, as CSV is read.
         parquet: whether the files are Parquet. If None, the first one's name decides.
@@ -245,17 +244,17 @@ def _errors_of_csv(file: Path, pandas: Any) -> Iterator[None]:
         raise ValueError(f"'{file}' is not a CSV file of numbers, or damaged: {error}") from None
 
 
-def _has_names(file: Path, delimiter: str) -> bool:
+def _has_names(file: Path) -> bool:
     """Return True if the first line that is not blank names the columns, False if it is an edge.
 
     Raises:
         ValueError: it is neither.
     """
-    first = _first_line(file, delimiter)
+    first = _first_line(file, ",")
     for other in ";\t|" if len(first) == 1 else "":
         if other in first[0]:
             raise ValueError(
-                f"'{file}' separates its fields by {other!r}, not by {delimiter!r}: write it anew, "
+                f"'{file}' separates its fields by {other!r}, not by ',': write it anew, "
                 f"as in pandas.read_csv(file, sep={other!r}).to_csv(file, index=False)"
             )
     are_ids = [_is_number(field) for field in first[:2]]

@@ -50,16 +50,10 @@ class MpDistSamplingWorkerOptions(options.MpDistSamplingWorkerOptions):
     """`khop.distributed.MpDistSamplingWorkerOptions` with GLT's arguments.
 
     Args:
-        num_workers, worker_devices, worker_concurrency, pin_memory: as in khop.
-        master_addr, master_port: where the trainers' group is made, if it is not yet.
-        num_rpc_threads: not needed.
-        rpc_timeout: `timeout` of khop.
         channel_size: `buffer_size` of khop.
-        use_all2all: not supported.
         **more: khop's further options.
 
-    Raises:
-        NotImplementedError: `use_all2all=True`.
+    The other arguments are khop's, or as of `CollocatedDistSamplingWorkerOptions`.
     """
 
     def __init__(
@@ -93,16 +87,10 @@ class RemoteDistSamplingWorkerOptions(options.RemoteDistSamplingWorkerOptions):
     """`khop.distributed.RemoteDistSamplingWorkerOptions` with GLT's arguments.
 
     Args:
-        server_rank, num_workers, worker_devices, worker_concurrency, buffer_size, prefetch_size:
-            as in khop.
-        master_addr, master_port, num_rpc_threads, worker_key, glt_graph, workload_type: not
-            needed.
-        rpc_timeout: `timeout` of khop.
-        use_all2all: not supported.
+        master_addr, master_port, worker_key, glt_graph, workload_type: not needed.
         **more: khop's further options.
 
-    Raises:
-        NotImplementedError: `use_all2all=True`.
+    The other arguments are khop's, or as of `CollocatedDistSamplingWorkerOptions`.
     """
 
     def __init__(

@@ -132,17 +132,15 @@ def singleton(cls: Callable[[], _T]) -> Callable[[], _T]:
 
 
 class _ExitStatus:
-    """True once Python is about to end."""
-
     def __init__(self) -> None:
-        self._ending = False
+        self._is_ending = False
         atexit.register(self._end)
 
     def _end(self) -> None:
-        self._ending = True
+        self._is_ending = True
 
     def __bool__(self) -> bool:
-        return self._ending
+        return self._is_ending
 
 
 python_exit_status = _ExitStatus()
