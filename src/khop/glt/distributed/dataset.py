@@ -20,7 +20,7 @@ from khop.glt.partition.parts import EDGE_FEATURES, FEATURES, LABELS, load_edges
 from khop.glt.typing import EdgeType, NodeIndex, NodeLabel, NodeType
 from khop.glt.utils import id2idx
 from khop.loader.batches.collate import to_tensor
-from khop.storage.folder import edge_array, edge_attr_path
+from khop.storage.folder import EdgeTypeMeta, edge_array, edge_attr_path
 from khop.typing import EDGE, NODE, EdgeDir, IntArray
 
 _K = TypeVar("_K")
@@ -164,19 +164,18 @@ class DistDataset(Partition):
 
     def get_edge_feature(self, etype: EdgeType | None = None) -> Feature | None:
         """Return the part's rows of an edge type by edge id, or None without features."""
-        name, part = EDGE if etype is None else etype, self.partition_idx
-        described = next(t for t in self.meta.edge_types if t.name == name)
+        described, part = self._edge_type(etype), self.partition_idx
         if EDGE_FEATURES not in described.attrs:
             return None
-        ids = np.asarray(edge_array(self.opened, part, name, "edge_id"))
-        path = edge_attr_path(part, name, EDGE_FEATURES)
+        ids = np.asarray(edge_array(self.opened, part, described.name, "edge_id"))
+        path = edge_attr_path(part, described.name, EDGE_FEATURES)
         rows = self.opened.open_attr(path, described.attrs[EDGE_FEATURES], len(ids))
         return _feature(rows, id2idx(torch.from_numpy(ids.astype(np.int64))))
 
     def get_graph(self, etype: EdgeType | None = None) -> Graph:
         """Return the part's edges of an edge type by original ids, in memory."""
-        name = EDGE if etype is None else etype
-        edges = load_edges(self.opened, self.partition_idx, name, torch.device("cpu"))
+        described = self._edge_type(etype)
+        edges = load_edges(self.opened, self.partition_idx, described, torch.device("cpu"))
         layout: Literal["CSR", "CSC"] = "CSR" if self.edge_dir == "out" else "CSC"
         topology = Topology(edges.edge_index, edges.eids, edges.weights, layout=layout)
         return Graph(topology, "CPU")
@@ -195,6 +194,10 @@ class DistDataset(Partition):
     def graph(self) -> Graph | dict[EdgeType, Graph] | None:
         """Result of `get_graph`, or {edge type: such} in a heterogeneous graph."""
         return self._of_types({t.name: self.get_graph(t.name) for t in self.meta.edge_types})
+
+    def _edge_type(self, etype: EdgeType | None) -> EdgeTypeMeta:
+        name = EDGE if etype is None else etype
+        return next(t for t in self.meta.edge_types if t.name == name)
 
     def _of_types(self, values: Mapping[_K, _V | None]) -> _V | dict[_K, _V] | None:
         """Return values by type, or the only value of a homogeneous graph."""

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from khop.data import RowStore
 from khop.glt.partition.part_writer import WEIGHTS
-from khop.glt.typing import Device, EdgeType, FeaturePartitionData, GraphPartitionData, NodeType
+from khop.glt.typing import Device, FeaturePartitionData, GraphPartitionData
 from khop.loader.batches.collate import to_tensor
 from khop.storage.folder import (
+    EdgeTypeMeta,
+    NodeTypeMeta,
     PartitionFolder,
     cache_attr_path,
     cache_path,
@@ -56,11 +58,14 @@ def load_partition(
     folder = PartitionFolder(root_dir)
     part, meta = folder.check_part(partition_idx), folder.meta
     on = torch.device("cpu" if device is None else device)
-    graphs = {t.name: load_edges(folder, part, t.name, on) for t in meta.edge_types}
-    node_feats = {t.name: _node_rows(folder, part, t.name, on) for t in meta.node_types}
-    edge_feats = {t.name: _edge_rows(folder, part, t.name, on) for t in meta.edge_types}
-    node_books = {t.name: _node_book(folder, t.name).to(on) for t in meta.node_types}
-    edge_books = {t.name: _edge_book(folder, t.name).to(on) for t in meta.edge_types}
+    graphs = {t.name: load_edges(folder, part, t, on) for t in meta.edge_types}
+    node_feats = {t.name: _node_rows(folder, part, t, on) for t in meta.node_types}
+    edge_feats = {t.name: _edge_rows(folder, part, t, on) for t in meta.edge_types}
+    node_books = {
+        t.name: _int64(np.searchsorted(t.bounds[1:], folder.id_map(t.name), side="right"), on)
+        for t in meta.node_types
+    }
+    edge_books = {t.name: _int64(_edge_owners(folder, t), on) for t in meta.edge_types}
     content = [graphs, _known(node_feats), _known(edge_feats), node_books, edge_books]
     if not meta.heterogeneous:
         content = [None if d is None else next(iter(d.values())) for d in content]
@@ -80,11 +85,10 @@ def _rows(feature: RowStore, device: torch.device) -> Tensor:
 
 
 def load_edges(
-    folder: PartitionFolder, part: int, edge_type: EdgeType, device: torch.device
+    folder: PartitionFolder, part: int, described: EdgeTypeMeta, device: torch.device
 ) -> GraphPartitionData:
     """Return a part's edges of a type by original ids, in memory."""
-    meta = folder.meta
-    described = next(t for t in meta.edge_types if t.name == edge_type)
+    meta, edge_type = folder.meta, described.name
     indptr, indices, ids = (
         edge_array(folder, part, edge_type, name) for name in ("indptr", "indices", "edge_id")
     )
@@ -101,10 +105,9 @@ def load_edges(
 
 
 def _node_rows(
-    folder: PartitionFolder, part: int, node_type: NodeType, device: torch.device
+    folder: PartitionFolder, part: int, described: NodeTypeMeta, device: torch.device
 ) -> FeaturePartitionData | None:
-    described = folder.meta.node_type(node_type)
-    attr = described.attrs.get(FEATURES)
+    node_type, attr = described.name, described.attrs.get(FEATURES)
     if attr is None:
         return None
     own = _rows(folder.node_feature(part, node_type, FEATURES), device)
@@ -118,33 +121,22 @@ def _node_rows(
 
 
 def _edge_rows(
-    folder: PartitionFolder, part: int, edge_type: EdgeType, device: torch.device
+    folder: PartitionFolder, part: int, described: EdgeTypeMeta, device: torch.device
 ) -> FeaturePartitionData | None:
-    described = next(t for t in folder.meta.edge_types if t.name == edge_type)
     attr = described.attrs.get(EDGE_FEATURES)
     if attr is None:
         return None
-    ids = _int64(edge_array(folder, part, edge_type, "edge_id"), device)
-    path = edge_attr_path(part, edge_type, EDGE_FEATURES)
-    return FeaturePartitionData(
-        _rows(folder.open_attr(path, attr, len(ids)), device), ids, None, None
-    )
+    ids = _int64(edge_array(folder, part, described.name, "edge_id"), device)
+    rows = folder.open_attr(edge_attr_path(part, described.name, EDGE_FEATURES), attr, len(ids))
+    return FeaturePartitionData(_rows(rows, device), ids, None, None)
 
 
-def _node_book(folder: PartitionFolder, node_type: NodeType) -> Tensor:
-    described = folder.meta.node_type(node_type)
-    new_ids = np.asarray(folder.id_map(node_type))
-    owners = np.searchsorted(described.bounds[1:], new_ids, side="right")
-    return torch.from_numpy(owners.astype(np.int64))
-
-
-def _edge_book(folder: PartitionFolder, edge_type: EdgeType) -> Tensor:
-    described = next(t for t in folder.meta.edge_types if t.name == edge_type)
-    book: Int64Array = np.full(described.count, -1, np.int64)
+def _edge_owners(folder: PartitionFolder, described: EdgeTypeMeta) -> Int64Array:
+    owners: Int64Array = np.full(described.count, -1, np.int64)
     for part in range(folder.num_parts):
         if folder.has_part(part):
-            book[edge_array(folder, part, edge_type, "edge_id")] = part
-    return torch.from_numpy(book)
+            owners[edge_array(folder, part, described.name, "edge_id")] = part
+    return owners
 
 
 def cat_feature_cache(
