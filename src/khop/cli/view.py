@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 
 from khop import codec
 from khop.cli.poller import Lost, Poll
@@ -73,12 +74,10 @@ def as_json(poll: Poll) -> dict[str, object]:
 
 def _table(titles: Sequence[str], rows: Iterable[_Row], width: int) -> list[str]:
     """Align rows below an empty line and titles. Unknown cells (None) are dashes."""
-    cells = [titles, *(["-" if cell is None else cell for cell in row] for row in rows)]
-    for columns in range(len(titles), 0, -1):
-        lines = grid([row[:columns] for row in cells]).splitlines()
-        if max(map(len, lines)) <= width:
-            break
-    return ["", *lines] if len(lines) > 1 else []
+    cells = [[printable("-" if cell is None else cell) for cell in row] for row in (titles, *rows)]
+    ends = accumulate(2 + max(map(len, column)) for column in zip(*cells, strict=True))
+    shown = max(1, sum(end - 2 <= width for end in ends))
+    return ["", *grid([row[:shown] for row in cells]).splitlines()] if len(cells) > 1 else []
 
 
 def _summary(poll: Poll) -> Iterator[str]:
