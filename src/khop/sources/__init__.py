@@ -1,12 +1,11 @@
 """Graphs as others store them, as `khop.partition.GraphSource`s: what `khop partition` reads.
 
-`base` has the interface of a layout. `read` has the table of all layouts, and finds the one that a
-SOURCE argument names. One module reads each layout:
+`base` has the interface of a layout. `read` has the table of all layouts, finds the one that a
+SOURCE argument names, and reads the graphs of Debian that come with khop. Further readers:
 
-- `debian`: the graphs that come with khop
 - `directory`: a folder of arrays or tables, and a single .npz file
 - `saved`: a PyG object in a file of `torch.save`
-- `ogb_raw`, `ogb_package`: data sets of OGB, as they are downloaded, or by OGB's package
+- `ogb`: data sets of OGB, as they are downloaded, or by OGB's package
 - `mag240m`: OGB-LSC's MAG240M
 - `chunked`: DGL's chunked format, a metadata.json
 - `gigl`: what GiGL's data preprocessor writes
