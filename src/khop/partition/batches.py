@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias, cast
+
 import numpy as np
 
 from khop import _native
@@ -29,13 +31,17 @@ def typed_rows(source: GraphSource, edge_dir: EdgeDir) -> TypedRows:
     return TypedRows(list(counts.values()), relations, csrs, list(counts))
 
 
-def seeds_of(
-    source: GraphSource, seeds: ArrayLike | tuple[NodeType, ArrayLike | None] | None
-) -> tuple[NodeType, Int64Array]:
+SeedNodes: TypeAlias = ArrayLike | tuple[NodeType, ArrayLike | None] | None
+"""Ids of seeds, or (node type, ids), or None for the nodes of `train_mask`."""
+
+
+def seeds_of(source: GraphSource, seeds: SeedNodes) -> tuple[NodeType, Int64Array]:
     """Return the seeds' node type and distinct ids. If None: nodes of `train_mask`, else all."""
-    node_type, values = None if source.heterogeneous else NODE, seeds
+    node_type = None if source.heterogeneous else NODE
     if isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
         node_type, values = seeds
+    else:
+        values = cast("ArrayLike | None", seeds)
     if node_type is None:
         if values is not None:
             raise ValueError("seeds of a heterogeneous graph must be (node type, ids)")

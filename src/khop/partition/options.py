@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, TypedDict
 
 from khop.options import Option
+from khop.partition.batches import SeedNodes
 from khop.partition.out_of_core.plan import Plan
 from khop.sampler.methods import SamplingMethod
 from khop.typing import ArrayLike, NodeType, NumNeighbors, Progress
@@ -147,7 +148,7 @@ class MethodOptions(TypedDict, total=False):
 
     num_neighbors: NumNeighbors | SamplingMethod
     batch_size: int
-    seeds: ArrayLike | tuple[NodeType, ArrayLike | None] | None
+    seeds: SeedNodes
     probs: Sequence[ArrayLike | Mapping[NodeType, ArrayLike]]
     cache_ratio: float | Mapping[NodeType, float] | None
     cache_memory_budget: int | str | Mapping[NodeType, int | str] | None

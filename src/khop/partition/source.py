@@ -10,8 +10,7 @@ import numpy as np
 
 from khop.data import Feature, RowStore
 from khop.data.arrays import check_count, to_ids
-from khop.data.carried import Carried
-from khop.data.files import release_pages
+from khop.data.files import PicklableByPath, release_pages
 from khop.storage.folder import attr_metas
 from khop.storage.folder.paths import RESERVED_NAMES
 from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeType, IntArray, NodeType
@@ -39,7 +38,7 @@ class NodeSource:
 
 
 @dataclass
-class EdgeSource(Carried):
+class EdgeSource(PicklableByPath):
     """Sources and destinations [num_edges] of an edge type, and attributes of one row per edge.
 
     `left_out` names attributes without a row per edge, as in `NodeSource`. Subclasses may read
@@ -194,7 +193,7 @@ class GraphSource:
         for holders, attrs, single in groups:
             for name, values in (attrs or {}).items():
                 for key, value in _by_type(values, single).items():
-                    holders[key].attrs[name] = Feature(value, what=f"attribute '{name}'")
+                    holders[key].attrs[name] = Feature(value, label=f"attribute '{name}'")
         return cls(nodes, edges, heterogeneous)
 
     @classmethod
@@ -314,7 +313,7 @@ def _attrs_of(data: Any, store: Any, of_nodes: bool) -> dict[str, RowStore]:
             )
         if data.__cat_dim__(name, value, store) != 0:
             raise TypeError(f"attribute '{name}' is not laid out with a row per node or edge")
-        attrs[name] = Feature(value, what=f"attribute '{name}'")
+        attrs[name] = Feature(value, label=f"attribute '{name}'")
     return attrs
 
 

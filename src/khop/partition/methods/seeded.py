@@ -19,7 +19,7 @@ import numpy as np
 
 from khop import _native, codec
 from khop.options import Option, resolved, takes_options
-from khop.partition.batches import seeds_of, typed_rows
+from khop.partition.batches import SeedNodes, seeds_of, typed_rows
 from khop.partition.methods.frequency import FrequencyPartitioner, assign_balanced, even_sizes
 from khop.partition.methods.structure import StructuralPartitioner
 from khop.partition.options import PartitionOptions
@@ -33,7 +33,6 @@ from khop.sampler.methods import NEIGHBOR, SamplingMethod, as_method
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta, check_output
 from khop.typing import (
-    ArrayLike,
     Float64Array,
     Int32Array,
     Int64Array,
@@ -63,7 +62,7 @@ class HotnessGroup(TypedDict, total=False):
 
     batch_size: Annotated[int, Option(1024, "seeds in a batch of one trainer.")]
     seeds: Annotated[
-        ArrayLike | tuple[NodeType, ArrayLike | None] | None,
+        SeedNodes,
         Option(
             None,
             "[num_seeds] ids of the nodes to train on. If None, nodes of `train_mask` if the graph "
@@ -154,7 +153,7 @@ class SeededPartitioner(FrequencyPartitioner):
         self,
         num_neighbors: NumNeighbors | SamplingMethod = (15, 10, 5),
         batch_size: int = 1024,
-        seeds: ArrayLike | tuple[NodeType, ArrayLike | None] | None = None,
+        seeds: SeedNodes = None,
         cache_ratio: float | Mapping[NodeType, float] | None = None,
         cache_memory_budget: int | str | Mapping[NodeType, int | str] | None = None,
         base: type[StructuralPartitioner] | None = None,

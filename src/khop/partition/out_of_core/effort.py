@@ -12,7 +12,7 @@ from typing import Any
 
 from khop.data import RowStore
 from khop.data.arrays import checksum
-from khop.data.carried import place_of
+from khop.data.files import file_region_of
 from khop.partition.out_of_core.plan import Plan, PlannablePartitioner
 from khop.partition.out_of_core.resources import Resources
 from khop.partition.out_of_core.workspace import DiskWorkspace, Workspace, run_name
@@ -98,7 +98,7 @@ def _attrs(attrs: dict[str, RowStore]) -> dict[str, Any]:
 def content_identity(array: Array) -> list[object]:
     """Return values that identify an array: its checksum, or path, size and time of its file."""
     about: list[object] = [str(array.dtype), list(array.shape)]
-    mapped = place_of(array)
+    mapped = file_region_of(array)
     if mapped is None:
         return [*about, checksum(array)]
     time = Path(mapped.path).stat().st_mtime_ns

@@ -11,7 +11,7 @@ import numpy as np
 
 from khop.data import Feature, RowStore
 from khop.partition.base import PartitionerBase
-from khop.partition.batches import seeds_of, trained_type
+from khop.partition.batches import SeedNodes, seeds_of, trained_type
 from khop.partition.cut import (
     base_of,
     check_num_parts,
@@ -24,7 +24,7 @@ from khop.partition.report.cut_report import FANOUTS, CutReport
 from khop.partition.source import EdgeSource, GraphSource, NodeSource, no_progress
 from khop.partition.writing.undirected import RowBlock, split_by_type, undirected
 from khop.tables import grid
-from khop.typing import ArrayLike, EdgeDir, Int64Array, IntArray, NodeType, Progress
+from khop.typing import EdgeDir, Int64Array, IntArray, NodeType, Progress
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -196,7 +196,7 @@ def _resolved(methods: Sequence[str], options: dict[str, Any]) -> list[tuple[str
     return resolved
 
 
-def _new_seeds(partitioner: PartitionerBase, seeds: ArrayLike) -> tuple[int, Int64Array] | None:
+def _new_seeds(partitioner: PartitionerBase, seeds: SeedNodes) -> tuple[int, Int64Array] | None:
     """Return index of the seeds' type, and new ids, or None if several types are possible."""
     source = partitioner.source
     if seeds is None and source.heterogeneous:
