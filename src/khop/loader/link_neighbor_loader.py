@@ -117,9 +117,6 @@ class LinkNeighborLoader(
         [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
     """
 
-    pyg_loader = torch_geometric.loader.LinkLoader
-    read_by_pyg = ("data", "link_sampler", "input_data", "custom_cls", "neg_sampling")
-
     def __init__(
         self,
         data: Any,

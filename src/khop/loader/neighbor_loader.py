@@ -96,9 +96,6 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         [3, 4, 5, 0, 1] torch.Size([5, 4])
     """
 
-    pyg_loader = torch_geometric.loader.NodeLoader
-    read_by_pyg = ("data", "node_sampler", "input_data", "custom_cls")
-
     def __init__(
         self,
         data: Any,

@@ -49,8 +49,8 @@ class SubGraphLoader(NeighborLoader):
         super()._annotate(batch, metadata)
         self._map_seeds(batch)
 
-    def _joined_by_pyg(self, out: Any) -> Any:
-        batch = super()._joined_by_pyg(out)
+    def _join_by_pyg(self, out: Any) -> Any:
+        batch = super()._join_by_pyg(out)
         self._map_seeds(batch)
         return batch
 

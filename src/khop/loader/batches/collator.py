@@ -16,14 +16,13 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import index_select
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop.channel.pool import BufferPool
 from khop.data import Feature, RowStore
 from khop.loader.batches.adjacency import Drawn, sampled_adjacency
-from khop.loader.batches.collate import is_plain, stack_endpoints, to_tensor
+from khop.loader.batches.collate import is_plain, to_tensor
 from khop.loader.batches.fast_copy import copy_with, hetero_data_around
-from khop.sampler.pyg.output import SampledSubgraph, values_of
+from khop.sampler.pyg.output import SampledSubgraph
 from khop.typing import EdgeType, NodeType
 
 
@@ -341,48 +340,3 @@ def _put(mapping: dict[str, Any], name: str, value: Any) -> None:
 def _put_ith(mapping: dict[str, Any], name: str, values: list[Any] | None, i: int) -> None:
     if values is not None and values[i] is not None:
         mapping[name] = values[i]
-
-
-def drawn_of_data(out: SamplerOutput) -> SampledSubgraph:
-    """Convert a subgraph from PyG's form."""
-    return SampledSubgraph(
-        [out.node],
-        [stack_endpoints(out.row, out.col)],
-        [out.edge],
-        _listed(out.batch),
-        _listed(out.num_sampled_nodes),
-        _listed(out.num_sampled_edges),
-        values_of(out),
-    )
-
-
-def _listed(value: Any) -> Any:
-    return None if value is None else [value]
-
-
-def drawn_of_hetero_data(out: HeteroSamplerOutput, data: HeteroData) -> SampledSubgraph | None:
-    """Convert a subgraph from PyG's form, with types in the graph's order.
-
-    Returns:
-        The subgraph, or None if types are missing: a user's hook may have changed the output.
-    """
-    node_types, edge_types = data.node_types, data.edge_types
-    complete = set(out.node) == set(node_types) and all(
-        isinstance(by_type, dict) and set(by_type) == set(edge_types)
-        for by_type in (out.row, out.col, out.edge)
-    )
-    if not complete:
-        return None
-    return SampledSubgraph(
-        [out.node[t] for t in node_types],
-        [stack_endpoints(out.row[t], out.col[t]) for t in edge_types],
-        [out.edge[t] for t in edge_types],
-        _in_order(out.batch, node_types),
-        _in_order(out.num_sampled_nodes, node_types),
-        _in_order(out.num_sampled_edges, edge_types),
-        values_of(out),
-    )
-
-
-def _in_order(by_type: dict[Any, Any] | None, types: list[Any]) -> Any:
-    return None if by_type is None else [by_type.get(t) for t in types]

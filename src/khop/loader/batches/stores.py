@@ -27,11 +27,6 @@ from khop.sampler.pyg.stores import StoreInput, with_index
 from khop.typing import EDGE, NODE, EdgeType, NodeType
 
 
-def is_pair_of_stores(data: Any) -> bool:
-    """Return True if data from `as_input` is a (FeatureStore, GraphStore) pair."""
-    return isinstance(data, tuple)
-
-
 class StoreJoiner:
     """Joiner for a pair of stores. Stores are called from all threads that make batches.
 

@@ -47,9 +47,6 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader):  # type: ig
 
     node_sampler: NeighborSampler
 
-    pyg_loader = torch_geometric.loader.NodeLoader
-    read_by_pyg = ("data", "node_sampler", "input_data", "custom_cls")
-
     def __init__(
         self,
         data: Any,

@@ -14,11 +14,9 @@ from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
 from khop.loader.iteration.iterator import BatchSource, Taken
 from khop.metrics.watch import Cost
-from khop.sampler.pyg.output import SampledSubgraph
 from khop.trace.clock import BatchTimings, Phase, Segment
 from khop.trace.recording import current
 
@@ -144,31 +142,6 @@ def _name_of(native_id: int) -> str:
     names = [t.name for t in threading.enumerate() if t.native_id == native_id]
     number = names[0].rpartition("_")[2] if names else ""
     return f"worker thread {number}" if number.isdecimal() else "worker thread"
-
-
-def size_of_drawn(drawn: SampledSubgraph) -> tuple[int, int]:
-    """Return the numbers of nodes and edges that khop's sampler drew."""
-    if len(drawn.nodes) == len(drawn.edge_index) == 1:
-        return drawn.nodes[0].numel(), drawn.edge_index[0].shape[1]
-    edges = sum(ends.shape[1] for ends in drawn.edge_index)
-    return sum(node.numel() for node in drawn.nodes), edges
-
-
-def size_of_output(out: Any) -> tuple[int, int]:
-    """Return the numbers of nodes and edges of a sampler's output in PyG's form.
-
-    Of a batch, too; of anything else that a replaced `collate_fn` returns they are 0.
-    """
-    if isinstance(out, Data | HeteroData):
-        return out.num_nodes or 0, out.num_edges
-    return _count(getattr(out, "node", None)), _count(getattr(out, "row", None))
-
-
-def _count(ids: Any) -> int:
-    """Count the entries of a tensor, or of one tensor for each type."""
-    if isinstance(ids, Tensor):
-        return ids.numel()
-    return 0 if ids is None else sum(map(_count, ids.values()))
 
 
 def _num_bytes(batch: Any) -> int:

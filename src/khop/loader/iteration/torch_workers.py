@@ -24,8 +24,7 @@ class EpochLoader(Protocol):
 
     def __len__(self) -> int: ...
 
-    @property
-    def collates_otherwise(self) -> bool: ...
+    def _is_replaced(self, name: str) -> bool: ...
 
     def filter_fn(self, out: Any) -> Any: ...
 
@@ -76,7 +75,7 @@ class LazyEpoch:
         begun = _alive(self._loader)._begun
         assert begun is not None  # making an iterator begins an epoch
         for batch in _alive(self._loader)._batches(begun):
-            yield ListedBatch(*batch) if _alive(self._loader).collates_otherwise else batch
+            yield ListedBatch(*batch) if _alive(self._loader)._is_replaced("collate_fn") else batch
 
 
 class TorchBatches(BatchSource):
