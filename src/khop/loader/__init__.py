@@ -5,6 +5,13 @@
 take all edges among them.
 """
 
+from khop.loader.arguments import (
+    EpochOptions,
+    HopOptions,
+    KeyOptions,
+    NodeOptions,
+    TorchOptions,
+)
 from khop.loader.batches.layers import ToLayers
 from khop.loader.hgt_loader import HGTLoader
 from khop.loader.induced.cluster_loader import ClusterData, ClusterLoader
@@ -30,19 +37,24 @@ __all__ = [
     "DeviceOptions",
     "DynamicBatchSampler",
     "EpochIterator",
+    "EpochOptions",
     "GraphSAINTEdgeSampler",
     "GraphSAINTNodeSampler",
     "GraphSAINTRandomWalkSampler",
     "HGTLoader",
+    "HopOptions",
     "ImbalancedSampler",
+    "KeyOptions",
     "LinkNeighborLoader",
     "MetaPath2VecLoader",
     "NeighborLoader",
     "Node2VecLoader",
+    "NodeOptions",
     "RandomNodeLoader",
     "ShaDowKHopSampler",
     "SubGraphLoader",
     "ToLayers",
+    "TorchOptions",
     "merge_states",
     "neighborhood_sizes",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch_geometric.data import Data
 
-from khop.loader.arguments import wants_processes
+from khop.loader.arguments import TorchOptions, wants_processes
 from khop.loader.batches.collate import add_values
 from khop.loader.batches.collator import Collator
 from khop.loader.batches.device import DeviceJoiner, OnDevice
@@ -79,7 +79,7 @@ class EpochLoader(StatefulLoader):
         raise NotImplementedError
 
     def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
-        """Sample a batch with khop's sampler; return the subgraph and the sampler's metadata."""
+        """Sample a batch with khop's sampler, and return the sampler's metadata, too."""
         raise NotImplementedError
 
     def _seed_nodes(self) -> Any:
@@ -98,7 +98,7 @@ class EpochLoader(StatefulLoader):
         seed: int | None,
         stream: int | None,
         worker_type: WorkerType | None,
-        kwargs: dict[str, Any],
+        options: TorchOptions,
     ) -> None:
         """Complete the construction, after PyG's part."""
         self._num_seeds = num_seeds
@@ -106,8 +106,9 @@ class EpochLoader(StatefulLoader):
             StoreJoiner(self.data, self.custom_cls) if isinstance(self.data, tuple) else None
         )
         self._worker_type = worker_type
-        self._given = kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None
-        self._shuffle = bool(kwargs.get("shuffle") or False)
+        own = options.get("sampler"), options.get("batch_sampler")
+        self._has_user_sampler = any(sampler is not None for sampler in own)
+        self._shuffle = bool(options.get("shuffle") or False)
         self._set_up_epochs(seed, stream, self.generator, _rank())
         self._tally = StatsAccumulator(self.num_workers)
         self._num_epochs = 0  # made in this process
@@ -115,24 +116,20 @@ class EpochLoader(StatefulLoader):
         # Background threads share the cores; worker processes have one each.
         self._joiner = Collator(max(1, torch_threads() // max(1, self.num_workers)))
         self._device_joiner: DeviceJoiner | None = None
-        self._device_joiner = self._make_device_joiner()
-        # torch does not let this attribute be set; worker processes must get the keys of batches.
+        device = getattr(self._sampler, "device", None)
+        if isinstance(device, TorchDevice):
+            if self._in_processes:
+                raise ValueError(
+                    "a device draws in the trainer's process, not in worker processes: leave "
+                    "worker_type='process', worker_init_fn and multiprocessing_context out"
+                )
+            options_there = self._sampler.device_options
+            self._device_joiner = DeviceJoiner(device.name, options_there, self._seed_hotness)
+        # Worker processes must get the keys of batches. Torch does not let this attribute be set.
         self.__dict__["dataset"] = SeedPositions(num_seeds)
-        # PyG passes the loader's bound method to torch, which keeps it: only the garbage collector
+        # PyG passes the loader's bound method to torch, which keeps it. Only the garbage collector
         # could then free the loader, its graph and its workers. The class has the method, too.
         self.__dict__.pop("collate_fn", None)
-
-    def _make_device_joiner(self) -> DeviceJoiner | None:
-        """Return the joiner for the sampler's device, or None if the CPU samples."""
-        device = getattr(self._sampler, "device", None)
-        if not isinstance(device, TorchDevice):
-            return None
-        if self._in_processes:
-            raise ValueError(
-                "a device draws in the trainer's process, not in worker processes: leave "
-                "worker_type='process', worker_init_fn and multiprocessing_context out"
-            )
-        return DeviceJoiner(device.name, self._sampler.device_options, self._seed_hotness)
 
     @property
     def _in_processes(self) -> bool:
@@ -160,7 +157,7 @@ class EpochLoader(StatefulLoader):
         epoch, self._num_epochs = self._num_epochs, self._num_epochs + 1
         if self.num_workers == 0:
             # A user's own sampler may name seeds that depend on the time of the request.
-            is_pure = isinstance(way, NativeWay) and not self._given
+            is_pure = isinstance(way, NativeWay) and not self._has_user_sampler
             drawn = drawn_beside(way.draw, batches, is_pure and torch_threads() > 1)
             return MadeBatches(map(way.join, drawn), drawn.close, self._finish, False, epoch)
         work = self.num_workers, self.num_workers * (self.prefetch_factor or 2), self.timeout
@@ -204,7 +201,7 @@ class EpochLoader(StatefulLoader):
 
     def _batches(self, progress: EpochProgress) -> PlannedBatches | UserBatchSampler:
         """Return the batches of an epoch that have not been delivered."""
-        if self._given:
+        if self._has_user_sampler:
             return UserBatchSampler(self.batch_sampler, progress, self._num_seeds)
         plan = EpochPlan(self._num_seeds, self.batch_size, self.drop_last)
         return PlannedBatches(plan, progress.run_key, self._shuffle, progress.delivered)
@@ -232,7 +229,7 @@ class EpochLoader(StatefulLoader):
         return name in self.__dict__ or getattr(type(self), name) is not getattr(EpochLoader, name)
 
     def _collate(self, joiner: Collator, drawn: SampledSubgraph, metadata: Any) -> Any:
-        """Join a subgraph in khop's form with its attributes and those of its seeds."""
+        """Join a subgraph in khop's form with the attributes of its graph and its seeds."""
         join = joiner.join_data if isinstance(self.data, Data) else joiner.join_hetero_data
         batch: Any = join(self.data, drawn)
         self._annotate(batch, metadata)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -17,14 +17,17 @@ from torch_geometric.data import Data
 from torch_geometric.utils import select
 
 from khop.data.arrays import check_range
-from khop.loader.arguments import check_positive
+from khop.loader.arguments import EpochOptions, check_positive
 from khop.loader.induced.base import InducedLoader, check_homogeneous
 from khop.loader.induced.clusters import given_clusters, metis_clusters
 from khop.loader.induced.saved_tensors import load_tensors, save_tensors
 from khop.loader.iteration.fingerprint import digest
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.requests import SeedSet
-from khop.typing import Int64Array, WorkerType
+from khop.typing import Int64Array, Numbers
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class ClusterData(torch.utils.data.Dataset[Data]):
         keep_inter_cluster_edges: bool = False,
         sparse_format: Literal["csr", "csc"] = "csr",
         *,
-        assignment: Any = None,
+        assignment: Numbers | str | os.PathLike[str] | None = None,
     ) -> None:
         check_homogeneous(data, "ClusterData")
         check_positive(num_parts, "num_parts")
@@ -181,13 +184,11 @@ class ClusterLoader(InducedLoader):
 
     Args:
         cluster_data: the clusters.
-        transform: applied to each batch, in the process that iterates.
-        seed, stream, worker_type: as for `NeighborLoader`.
-        **kwargs: arguments of `torch.utils.data.DataLoader`: `batch_size` (clusters a batch),
-            `shuffle`, `drop_last`, `num_workers`, ...
+        batch_size: clusters per batch.
+        **kwargs: `EpochOptions`: `transform`, `seed`, `shuffle`, `drop_last`, `num_workers`, ...
 
     Raises:
-        TypeError, ValueError: other arguments.
+        TypeError, ValueError: arguments are invalid.
 
     Example:
         >>> clusters = ClusterData(data, 3, assignment=torch.tensor([0, 0, 1, 1, 2, 2]))
@@ -200,11 +201,8 @@ class ClusterLoader(InducedLoader):
         self,
         cluster_data: ClusterData,
         *,
-        transform: Callable[[Any], Any] | None = None,
-        seed: int | None = None,
-        stream: int | None = None,
-        worker_type: WorkerType | None = None,
-        **kwargs: Any,
+        batch_size: int | None = 1,
+        **kwargs: Unpack[EpochOptions],
     ) -> None:
         if not isinstance(cluster_data, ClusterData):
             raise TypeError(
@@ -216,11 +214,8 @@ class ClusterLoader(InducedLoader):
         super().__init__(
             cluster_data.data,
             len(cluster_data),
+            batch_size=batch_size,
             by_source=cluster_data.sparse_format == "csr",
-            transform=transform,
-            seed=seed,
-            stream=stream,
-            worker_type=worker_type,
             **kwargs,
         )
 

@@ -6,9 +6,8 @@ Runs in the trainer.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from tqdm.auto import tqdm
 from khop import _native
 from khop.data.arrays import distinct
 from khop.data.steps import run
-from khop.loader.arguments import check_positive
+from khop.loader.arguments import EpochOptions, check_positive
 from khop.loader.induced.base import InducedLoader, check_homogeneous
 from khop.loader.induced.saved_tensors import load_tensors, save_tensors
 from khop.loader.iteration.epochs import EpochKeys
@@ -27,7 +26,10 @@ from khop.loader.iteration.fingerprint import digest
 from khop.sampler.methods.saint import SOURCES, SaintWalks, sources, visited
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.requests import SeedSet
-from khop.typing import Int64Array, WorkerType
+from khop.typing import Int64Array
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _ROOTS = 17  # purpose of keys; others are in `khop.sampler.methods.{saint,walk}`
 _NORM_EPOCH = 2**64 - 1
@@ -37,7 +39,7 @@ _NORM_EPOCH = 2**64 - 1
 _NEVER_SEEN, _MOST = 0.1, 1e4
 
 
-class GraphSAINTSampler(InducedLoader, abc.ABC):
+class GraphSAINTSampler(InducedLoader):
     """Base of GraphSAINT's samplers: an epoch is `num_steps` subgraphs, each drawn by itself.
 
     A batch has the drawn nodes, ascending and without repetition, all edges among them sorted by
@@ -68,12 +70,7 @@ class GraphSAINTSampler(InducedLoader, abc.ABC):
         sample_coverage: int = 0,
         save_dir: str | None = None,
         log: bool = True,
-        *,
-        transform: Callable[[Any], Any] | None = None,
-        seed: int | None = None,
-        stream: int | None = None,
-        worker_type: WorkerType | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[EpochOptions],
     ) -> None:
         name = type(self).__name__
         check_homogeneous(data, name)
@@ -89,23 +86,13 @@ class GraphSAINTSampler(InducedLoader, abc.ABC):
         self._num_drawn = batch_size
         self.num_steps = num_steps
         self.sample_coverage = sample_coverage
-        super().__init__(
-            data,
-            num_steps,
-            by_source=True,
-            batch_size=1,
-            transform=transform,
-            seed=seed,
-            stream=stream,
-            worker_type=worker_type,
-            **kwargs,
-        )
+        super().__init__(data, num_steps, batch_size=1, by_source=True, **kwargs)
         graph = self.node_sampler.graph
         (self._topology,) = graph.topologies.values()
         (self._num_nodes,) = graph.num_nodes.values()
         self._check_graph()
         if sample_coverage > 0:
-            self._set_norms(seed, save_dir, log)
+            self._set_norms(kwargs.get("seed"), save_dir, log)
 
     # Defined by the samplers.
 
@@ -217,13 +204,12 @@ class GraphSAINTNodeSampler(GraphSAINTSampler):
         sample_coverage: how often nodes are drawn on average to count norms; 0: no norms.
         save_dir: folder in which norms are kept, and looked up. If None, they are not kept.
         log: show a progress bar while norms are counted.
-        transform: applied to each batch, in the process that iterates.
-        seed, stream, worker_type: as for `NeighborLoader`. Norms depend on the seed alone.
-        **kwargs: arguments of `torch.utils.data.DataLoader`: `num_workers`, ...
+        **kwargs: `EpochOptions`: `transform`, `seed`, `num_workers`, ... Norms depend on the seed
+            alone.
 
     Raises:
-        TypeError, ValueError: arguments that do not fit; a graph without edges; a file in
-            `save_dir` of another graph or other options.
+        TypeError, ValueError: arguments do not fit, the graph has no edges, or a file in
+            `save_dir` is of another graph or other options.
 
     Example:
         >>> loader = GraphSAINTNodeSampler(data, batch_size=3, num_steps=2, seed=1)
@@ -252,8 +238,7 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler):
     Args:
         data: a PyG `Data`.
         batch_size: edges drawn for a batch, with replacement.
-        num_steps, sample_coverage, save_dir, log, transform, seed, stream, worker_type, **kwargs:
-            as for `GraphSAINTNodeSampler`.
+        num_steps, sample_coverage, save_dir, log, **kwargs: as for `GraphSAINTNodeSampler`.
 
     Raises:
         TypeError, ValueError: as `GraphSAINTNodeSampler`.
@@ -285,8 +270,7 @@ class GraphSAINTRandomWalkSampler(GraphSAINTSampler):
         data: a PyG `Data`.
         batch_size: walks of a batch.
         walk_length: steps of a walk, 1 to 1,000.
-        num_steps, sample_coverage, save_dir, log, transform, seed, stream, worker_type, **kwargs:
-            as for `GraphSAINTNodeSampler`.
+        num_steps, sample_coverage, save_dir, log, **kwargs: as for `GraphSAINTNodeSampler`.
 
     Raises:
         TypeError, ValueError: as `GraphSAINTNodeSampler`; a malformed `walk_length`.
@@ -308,7 +292,7 @@ class GraphSAINTRandomWalkSampler(GraphSAINTSampler):
         sample_coverage: int = 0,
         save_dir: str | None = None,
         log: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[EpochOptions],
     ) -> None:
         self.walk_length = SaintWalks(walk_length).walk_length  # checked
         super().__init__(data, batch_size, num_steps, sample_coverage, save_dir, log, **kwargs)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from khop.loader.arguments import check_positive
+from khop.loader.arguments import NodeOptions, check_positive, refuse_settled
 from khop.loader.batches.collate import put
 from khop.loader.batches.collator import Collator
 from khop.loader.induced.base import check_homogeneous
 from khop.loader.neighbor_loader import NeighborLoader
 from khop.sampler.pyg.output import SampledSubgraph
+from khop.typing import Numbers
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _SETTLED = ("subgraph_type", "disjoint", "neighbor_sampler", "transform_sampler_output")
 
@@ -38,12 +42,11 @@ class ShaDowKHopSampler(NeighborLoader):
         num_neighbors: fan-out of each hop; -1 takes all neighbours.
         node_idx: roots: int64 ids, a boolean mask, or None for all nodes.
         replace: draw with replacement.
-        **kwargs: as for `NeighborLoader`, torch's among them: `batch_size`, `shuffle`, `seed`,
-            `num_workers`, ...
+        **kwargs: `NodeOptions`: `batch_size`, `shuffle`, `seed`, `num_workers`, ...
 
     Raises:
-        IndexError, TypeError, ValueError: as `NeighborLoader`; a `depth` that is no positive
-            integer; what a subgraph for each root settles, `disjoint` for example.
+        IndexError, TypeError, ValueError: as `NeighborLoader`, `depth` is no positive integer, or
+            an option is one that a subgraph for each root settles, `disjoint` for example.
 
     Example:
         >>> loader = ShaDowKHopSampler(data, 1, 2, torch.tensor([0, 3]), batch_size=2)
@@ -57,15 +60,13 @@ class ShaDowKHopSampler(NeighborLoader):
         data: Data,
         depth: int,
         num_neighbors: int,
-        node_idx: Tensor | None = None,
+        node_idx: Numbers | None = None,
         replace: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[NodeOptions],
     ) -> None:
         check_homogeneous(data, type(self).__name__)
         check_positive(depth, "depth")
-        for name in _SETTLED:
-            if name in kwargs:
-                raise TypeError(f"{type(self).__name__} has no argument {name}: leave it out")
+        refuse_settled(self, _SETTLED, kwargs)
         super().__init__(
             data,
             [num_neighbors] * depth,

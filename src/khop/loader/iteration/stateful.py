@@ -24,7 +24,7 @@ class StatefulLoader:
     batch_size: int | None
     drop_last: bool
     _shuffle: bool
-    _given = False  # True if a user's own sampler names the batches
+    _has_user_sampler = False  # which names the batches
     _tally: StatsAccumulator
     _restarts_before = 0  # `reset_stats`
 
@@ -140,7 +140,7 @@ class StatefulLoader:
     def _identities(self) -> list[LoaderFingerprint]:
         """Return the properties that a state's loader must share with this one."""
         seeds, sampling = self._digests
-        num_batches = None if self._given else len(self)
+        num_batches = None if self._has_user_sampler else len(self)
         return [self._identity(seeds, sampling, self._keys.stream, num_batches)]
 
     def _identity(
