@@ -5,7 +5,7 @@ Runs in the trainer and, with `worker_type='process'`, in torch's worker process
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +24,10 @@ from khop.loader.iteration.epochs import KeyedBatch, PlannedBatches, SeedPositio
 from khop.loader.iteration.fingerprint import describe_sampling, digest
 from khop.loader.iteration.iterator import BatchSource
 from khop.loader.iteration.profile import MadeBatches, Timed
+from khop.loader.iteration.replay import Replay, positions_of
 from khop.loader.iteration.resume import EpochProgress
 from khop.loader.iteration.stateful import StatefulLoader
 from khop.loader.iteration.torch_workers import LazyEpoch, TorchBatches, torch_iterator
-from khop.loader.iteration.user_sampler import UserBatchSampler
 from khop.metrics.loader_stats import StatsAccumulator
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.plan import EpochPlan
@@ -199,10 +199,10 @@ class EpochLoader(StatefulLoader):
         """Keyed batches of the epoch, over which torch's own iterators run."""
         return LazyEpoch(self)
 
-    def _batches(self, progress: EpochProgress) -> PlannedBatches | UserBatchSampler:
+    def _batches(self, progress: EpochProgress) -> Iterable[KeyedBatch]:
         """Return the batches of an epoch that have not been delivered."""
         if self._has_user_sampler:
-            return UserBatchSampler(self.batch_sampler, progress, self._num_seeds)
+            return _replayed(self.batch_sampler, progress, self._num_seeds)
         plan = EpochPlan(self._num_seeds, self.batch_size, self.drop_last)
         return PlannedBatches(plan, progress.run_key, self._shuffle, progress.delivered)
 
@@ -264,6 +264,38 @@ class EpochLoader(StatefulLoader):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def _replayed(
+    batches: Iterable[Any], progress: EpochProgress, num_inputs: int
+) -> Iterator[KeyedBatch]:
+    """Yield an epoch's batches by a user's own sampler that have not been delivered.
+
+    Args:
+        batches: yields the batches: lists of positions in the loader's input.
+        progress: progress of the epoch.
+        num_inputs: number of seeds or links in the input.
+
+    Raises:
+        IndexError, TypeError: the sampler does not name positions in the loader's input.
+        ValueError: the sampler names other batches than the delivered ones.
+    """
+    first, replay = progress.delivered, progress.replay
+    if replay is None:
+        progress.replay = replay = Replay.at_the_beginning(batches)
+        rest = iter(batches)
+    else:
+        rest = replay.rest(batches, first)
+    for index, batch in enumerate(rest, start=first):
+        positions = positions_of(batch)
+        outside = (positions < -num_inputs) | (positions >= num_inputs)  # -1 is the last, as in PyG
+        if outside.any():
+            raise IndexError(
+                f"a sampler names position {int(positions[outside][0])}, but the loader has "
+                f"{num_inputs} seeds or links: samplers name positions among these, not ids"
+            )
+        replay.add(positions)
+        yield KeyedBatch(positions, BatchKey(progress.run_key, index))
 
 
 def _rank() -> int:

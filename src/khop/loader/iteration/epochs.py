@@ -18,7 +18,7 @@ class KeyedBatch(NamedTuple):
     """Batch to be made from a loader's input.
 
     Attributes:
-        positions: [n] int64 positions of its seeds in the input; memory not shared with others.
+        positions: [n] int64 positions of its seeds in the input, in memory of their own.
         key: key of its draws.
     """
 
@@ -27,7 +27,7 @@ class KeyedBatch(NamedTuple):
 
 
 class ListedBatch(NamedTuple):
-    """Batch for a `collate_fn` that is the user's own; fields as of `KeyedBatch`."""
+    """Batch for a `collate_fn` that is the user's own, with the fields of a `KeyedBatch`."""
 
     positions: Int64Array
     key: BatchKey
@@ -60,7 +60,7 @@ class EpochKeys:
         return self.last_run_key()
 
     def last_run_key(self) -> int:
-        """Return the key of the epoch before `epoch` again. Needs a `seed`."""
+        """Return the key of the epoch that began last. Needs a `seed`."""
         assert self.seed is not None and self.epoch > 0
         return _native.run_key(self.seed, self.epoch - 1, self.stream)
 

@@ -1,7 +1,7 @@
 """Source of batches of graphs in memory, with their timings. Runs in the trainer.
 
-The thread that makes a batch reads the clock four times; the iterating thread does all the rest. A
-batch of one seed took 75 us on a busy processor without this and 87 us with three readings.
+The thread that makes a batch reads the clock four times, and the iterating thread does the rest. A
+batch of one seed took 75 us on a busy processor without readings and 87 us with three.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from khop.loader.iteration.iterator import BatchSource, Taken
-from khop.metrics.watch import Cost
+from khop.loader.iteration.iterator import BatchSource, Cost, Taken
 from khop.trace.clock import BatchTimings, Phase, Segment
-from khop.trace.recording import current
+from khop.trace.recording import Recording, current
 
 
 class DrawnBatch(NamedTuple):
@@ -26,8 +25,8 @@ class DrawnBatch(NamedTuple):
 
     Attributes:
         subgraph: output of the sampler, or what a replaced `collate_fn` returned.
-        metadata: the sampler's metadata of the seeds; None if `subgraph` is in PyG's form.
-        number: index of the batch in the epoch.
+        metadata: the sampler's metadata of the seeds. None if `subgraph` is in PyG's form.
+        index: index of the batch in the epoch.
         seeds: number of its seeds.
         size: numbers of its nodes and edges.
         thread: native id of the thread that drew it.
@@ -36,7 +35,7 @@ class DrawnBatch(NamedTuple):
 
     subgraph: Any
     metadata: Any
-    number: int
+    index: int
     seeds: int
     size: tuple[int, int]
     thread: int
@@ -92,13 +91,12 @@ class MadeBatches(BatchSource):
     def take(self, index: int) -> Taken:
         """Make a batch, or wait until it is made.
 
-        After an error of joining in this thread the next batch is made; other errors end the epoch.
+        After an error of joining in this thread the next batch is made. Other errors end the epoch.
         """
         made = next(self._made)
         return monotonic_ns(), made
 
     def finish(self, pending: Timed) -> tuple[Any, Cost]:
-        """Finish a batch."""
         nbytes = _num_bytes(pending.batch)
         batch = self._finish(pending)
         _, drawn, thread, joining, ended, _ = pending
@@ -109,23 +107,20 @@ class MadeBatches(BatchSource):
             idle = drawn.began - self._ended.get(thread, drawn.began)
             self._ended[thread] = ended
         work = drawn.ended - drawn.began, ended - joining, 0, idle, 0
-        if current() is not None:
-            self._record(pending, idle)
+        if (recording := current()) is not None:
+            self._record(recording, pending, idle)
         timings = BatchTimings(process, thread, ended, nbytes, 0, 0, *work)
         sizes = nodes, edges, nodes, 0, 0
-        return batch, (self._epoch, drawn.number, drawn.seeds, sizes, timings)
+        return batch, (self._epoch, drawn.index, drawn.seeds, sizes, timings)
 
     def close(self) -> None:
-        """Make no more batches."""
         self._made = iter(())
         self._close()
 
-    def _record(self, timed: Timed, idle: int) -> None:
+    def _record(self, recording: Recording, timed: Timed, idle: int) -> None:
         """Record the work of the threads that made a batch, and `idle` nanoseconds before it."""
-        recording = current()
-        assert recording is not None
         drawn, pid, me = timed.drawn, os.getpid(), get_native_id()
-        task = self._epoch, drawn.number
+        task = self._epoch, drawn.index
         drawing = (
             Segment(Phase.IDLE, 0, 0, drawn.began - idle, drawn.began),
             Segment(Phase.SAMPLING, *task, drawn.began, drawn.ended),
@@ -138,10 +133,10 @@ class MadeBatches(BatchSource):
 
 
 def _name_of(native_id: int) -> str:
-    """Return the name of a thread in recordings, with its index among those of its epoch."""
+    """Return the name of a thread in recordings, with its index among the epoch's threads."""
     names = [t.name for t in threading.enumerate() if t.native_id == native_id]
-    number = names[0].rpartition("_")[2] if names else ""
-    return f"worker thread {number}" if number.isdecimal() else "worker thread"
+    index = names[0].rpartition("_")[2] if names else ""
+    return f"worker thread {index}" if index.isdecimal() else "worker thread"
 
 
 def _num_bytes(batch: Any) -> int:

@@ -10,9 +10,8 @@ from typing import Any, Protocol
 import torch
 
 from khop.loader.iteration.epochs import KeyedBatch, ListedBatch
-from khop.loader.iteration.iterator import BatchSource, Taken
+from khop.loader.iteration.iterator import UNKNOWN, BatchSource, Cost, Taken
 from khop.loader.iteration.resume import EpochProgress
-from khop.metrics.watch import UNKNOWN, Cost
 
 
 class EpochLoader(Protocol):
@@ -89,12 +88,12 @@ class TorchBatches(BatchSource):
         self._epoch = epoch
 
     def take(self, index: int) -> Taken:
-        """Wait for a batch; torch goes on after an error of a worker."""
+        """Wait for a batch. Torch goes on after an error of a worker."""
         batch = next(self._epoch)
         return monotonic_ns(), batch
 
     def finish(self, pending: Any) -> tuple[Any, Cost]:
-        """Return the batch; nothing is known of its cost."""
+        """Return the batch, of whose cost nothing is known."""
         return pending, UNKNOWN
 
     def close(self) -> None:
@@ -110,6 +109,6 @@ class _WorkerSeeds(torch.Generator):
 
 
 def _alive(loader: weakref.ref[EpochLoader]) -> EpochLoader:
-    found = loader()
-    assert found is not None  # the iterating code holds it
-    return found
+    alive = loader()
+    assert alive is not None  # the iterating code holds it
+    return alive

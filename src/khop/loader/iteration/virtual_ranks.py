@@ -1,10 +1,10 @@
 """Virtual ranks: division of an epoch's batches among any number of trainers. Runs in them.
 
 An epoch has a number of virtual ranks that does not depend on the number of trainers. Each has its
-share of the seeds, its stream of random numbers and its plan, so that its batches are the same
-whichever trainer makes them. Trainers take batches in rounds: a round is the next batches in the
-order of (index, virtual rank), one for each trainer. So at the end of a round every virtual rank
-has made the first batches of its plan and no others: its progress is one number.
+share of the seeds, its stream of random numbers and its plan. So its batches are the same for any
+trainer that makes them. Trainers take batches in rounds: a round is the next batches in the order
+of (index, virtual rank), one for each trainer. So at the end of a round every virtual rank has made
+the first batches of its plan and no others, and its progress is one number.
 """
 
 from __future__ import annotations
@@ -65,21 +65,21 @@ class VirtualRanks:
         return ranks[order], indices[order]
 
     def share(self, delivered: Sequence[int], trainer: int) -> tuple[Int64Array, Int64Array]:
-        """Return the batches of a trainer, in order; arguments and result as of `rest`."""
+        """Return the batches of a trainer, in order, as `rest` returns all batches."""
         ranks, indices = self.rest(delivered)
         size, count = len(self.trainers), len(ranks)
         num_rounds = -(-count // size) if self.even and not self.drop_last else count // size
         # A batch comes again where the last round is completed.
-        places = np.resize(np.arange(count), num_rounds * size).reshape(num_rounds, size)
+        rounds = np.resize(np.arange(count), num_rounds * size).reshape(num_rounds, size)
         columns: dict[bytes, int] = {}
         own = []
-        for places_of_round in places:
-            of_round = ranks[places_of_round]
+        for batches in rounds:
+            of_round = ranks[batches]
             known = of_round.tobytes()
             if known not in columns:
                 homes = [self.homes[rank] for rank in of_round.tolist()]
                 columns[known] = assign_by_home(homes, self.trainers)[trainer]
-            own.append(int(places_of_round[columns[known]]))
+            own.append(int(batches[columns[known]]))
         if not self.even and trainer < count % size:
             own.append(num_rounds * size + trainer)
         taken = np.array(own, np.int64)
@@ -101,7 +101,7 @@ class VirtualRanks:
 
 
 def assign_by_home(batches: Sequence[int], trainers: Sequence[int]) -> list[int]:
-    """Return the place of each trainer's batch: one of its home partition, as far as there are any.
+    """Return the index of each trainer's batch, of its home partition as far as there are any.
 
     Args:
         batches: home partition of each batch.
@@ -112,8 +112,8 @@ def assign_by_home(batches: Sequence[int], trainers: Sequence[int]) -> list[int]
         [0, 2, 1, 3]
     """
     by_home: dict[int, deque[int]] = defaultdict(deque)
-    for place, home in enumerate(batches):
-        by_home[home].append(place)
+    for batch, home in enumerate(batches):
+        by_home[home].append(batch)
     taken = [by_home[home].popleft() if by_home[home] else None for home in trainers]
-    others = iter(sorted(place for places in by_home.values() for place in places))
-    return [next(others) if place is None else place for place in taken]
+    others = iter(sorted(batch for rest in by_home.values() for batch in rest))
+    return [next(others) if batch is None else batch for batch in taken]
