@@ -218,7 +218,7 @@ def test_an_epoch_that_an_error_has_ended_is_not_done(monkeypatch):
     join = NativeWay.join
 
     def fail_at_two(self, drawn):
-        if drawn.index == 2:
+        if drawn.batch_index == 2:
             raise OSError("features")
         return join(self, drawn)
 

@@ -28,7 +28,7 @@ from khop.loader.iteration.resume import merge_states
 from khop.loader.link_neighbor_loader import LinkNeighborLoader
 from khop.loader.neighbor_loader import NeighborLoader
 from khop.loader.subgraph_loader import SubGraphLoader
-from khop.loader.walk_windows import MetaPath2VecLoader, Node2VecLoader
+from khop.loader.walk_windows import MetaPath2VecLoader, Node2VecLoader, WalkOptions
 from khop.sampler.pyg.device import DeviceOptions
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "SubGraphLoader",
     "ToLayers",
     "TorchOptions",
+    "WalkOptions",
     "merge_states",
     "neighborhood_sizes",
 ]

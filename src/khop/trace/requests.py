@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Iterator
 from time import monotonic_ns
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class RequestLog:
             return None
         return Asked(*self.task, part, REQUESTS.index(op), rows, monotonic_ns())
 
-    def log_reply(self, asked: Asked, served: object, nbytes: int) -> None:
+    def log_reply(self, asked: Asked, served: Any, nbytes: int) -> None:
         """Note that a reply has arrived.
 
         Args:
@@ -91,10 +91,10 @@ class RequestLog:
             served: the server's `served_since`. Anything else counts as not reported.
             nbytes: bytes of the reply.
         """
-        times = served if isinstance(served, list) and len(served) == len(_NOTHING_SERVED) else ()
-        if not times or any(type(n) is not int or not 0 <= n < 2**63 for n in times):
-            times = _NOTHING_SERVED
-        self.answered.append(Answered(*asked, monotonic_ns(), nbytes, *times))
+        reported = isinstance(served, list) and len(served) == len(_NOTHING_SERVED)
+        if not reported or any(type(n) is not int or not 0 <= n < 2**63 for n in served):
+            served = _NOTHING_SERVED
+        self.answered.append(Answered(*asked, monotonic_ns(), nbytes, *served))
 
 
 def served_since(began: int) -> list[int]:

@@ -7,21 +7,16 @@ that a store can fetch them together. Runs in the trainer and its worker process
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData, TensorAttr
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from khop.loader.batches.collate import (
-    annotate_graph,
-    annotate_types,
-    name_edges,
-    name_nodes,
-    stack_endpoints,
-)
+from khop.loader.batches.collate import stack_endpoints
 from khop.sampler.pyg.source import as_input
 from khop.sampler.pyg.stores import StoreInput, with_index
 from khop.typing import EDGE, NODE, EdgeType, NodeType
@@ -35,11 +30,15 @@ class StoreJoiner:
         custom_cls: makes an empty batch. If None, `Data` or `HeteroData`.
     """
 
-    def __init__(self, stores: Any, custom_cls: Any = None) -> None:
+    def __init__(
+        self,
+        stores: tuple[FeatureStore, GraphStore],
+        custom_cls: Callable[[], Data | HeteroData] | None = None,
+    ) -> None:
         self._input = StoreInput(*as_input(stores))
         self._custom_cls = custom_cls
 
-    def join(self, out: Any, permutation: Any) -> Data | HeteroData:
+    def join(self, out: SamplerOutput | HeteroSamplerOutput, permutation: Any) -> Data | HeteroData:
         """Make a batch without the attributes about its seeds.
 
         Args:
@@ -62,9 +61,11 @@ class StoreJoiner:
         batch.num_nodes = out.node.numel()
         for _, name, value in self._fetch({NODE: out.node}, {EDGE: edge}):
             batch[name] = value
-        name_nodes(batch, out.node)
-        name_edges(batch, edge)
-        annotate_graph(batch, out)
+        _add_ids(batch, "n_id", out.node)
+        _add_ids(batch, "e_id", edge)
+        batch.batch = out.batch
+        batch.num_sampled_nodes = out.num_sampled_nodes
+        batch.num_sampled_edges = out.num_sampled_edges
         return batch
 
     def _join_hetero_data(self, out: HeteroSamplerOutput, permutation: Any) -> HeteroData:
@@ -79,10 +80,11 @@ class StoreJoiner:
         for group, name, value in self._fetch(out.node, edges):
             batch[group][name] = value
         for node_type, node in out.node.items():
-            name_nodes(batch[node_type], node)
+            _add_ids(batch[node_type], "n_id", node)
         for edge_type, edge in edges.items():
-            name_edges(batch[edge_type], edge)
-        annotate_types(batch, out)
+            _add_ids(batch[edge_type], "e_id", edge)
+        for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
+            batch.set_value_dict(name, getattr(out, name))
         return batch
 
     def _fetch(
@@ -106,11 +108,16 @@ class StoreJoiner:
         ]
 
 
+def _add_ids(target: Any, name: str, ids: Tensor | None) -> None:
+    """Add ids, unless the batch has an attribute of this name."""
+    if ids is not None and name not in target:
+        target[name] = ids
+
+
 def _by_edge_id(attr: TensorAttr, edge: Tensor) -> TensorAttr:
-    # An attribute may have its own method to be requested by edge id
-    # (`khop.distributed.stores.dataset_stores`).
-    ask = getattr(attr, "by_edge_id", None)
-    return with_index(attr, edge) if ask is None else ask(edge)
+    # Attributes of `khop.distributed.stores.dataset_stores` have their own method for edge ids.
+    own = getattr(attr, "by_edge_id", None)
+    return with_index(attr, edge) if own is None else own(edge)
 
 
 def _edge_ids(edge: Tensor | None, permutation: Tensor | None) -> Tensor | None:
@@ -122,13 +129,13 @@ def _edge_ids(edge: Tensor | None, permutation: Tensor | None) -> Tensor | None:
 
 def _checked(value: Any, attr: TensorAttr) -> Any:
     """Return a fetched attribute as a tensor. KeyError or ValueError if rows are missing."""
-    what = f"attribute '{attr.attr_name}' of group {attr.group_name!r}"
+    name = f"attribute '{attr.attr_name}' of group {attr.group_name!r}"
     if value is None:
-        raise KeyError(f"the feature store lists {what}, but returns nothing for it")
+        raise KeyError(f"the feature store lists {name}, but returns nothing for it")
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value if value.flags.writeable else value.copy())
     if len(value) != len(attr.index):
         raise ValueError(
-            f"the feature store returned {len(value)} rows of {what} for {len(attr.index)} ids"
+            f"the feature store returned {len(value)} rows of {name} for {len(attr.index)} ids"
         )
     return value

@@ -218,7 +218,7 @@ def neighborhood_sizes(
         taken = degree if fanout < 0 else np.minimum(degree, fanout)
         sizes = 1 + taken * means
     all_sizes = torch.from_numpy(sizes)
-    return all_sizes if input_nodes is None else all_sizes[input_nodes]
+    return all_sizes if input_nodes is None else all_sizes[torch.as_tensor(input_nodes)]
 
 
 def _labels(dataset: Any, input_nodes: Any) -> Int64Array:

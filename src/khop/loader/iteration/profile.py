@@ -26,7 +26,7 @@ class DrawnBatch(NamedTuple):
     Attributes:
         subgraph: output of the sampler, or what a replaced `collate_fn` returned.
         metadata: the sampler's metadata of the seeds. None if `subgraph` is in PyG's form.
-        index: index of the batch in the epoch.
+        batch_index: index of the batch in the epoch.
         seeds: number of its seeds.
         size: numbers of its nodes and edges.
         thread: native id of the thread that drew it.
@@ -35,7 +35,7 @@ class DrawnBatch(NamedTuple):
 
     subgraph: Any
     metadata: Any
-    index: int
+    batch_index: int
     seeds: int
     size: tuple[int, int]
     thread: int
@@ -111,7 +111,7 @@ class MadeBatches(BatchSource):
             self._record(recording, pending, idle)
         timings = BatchTimings(process, thread, ended, nbytes, 0, 0, *work)
         sizes = nodes, edges, nodes, 0, 0
-        return batch, (self._epoch, drawn.index, drawn.seeds, sizes, timings)
+        return batch, (self._epoch, drawn.batch_index, drawn.seeds, sizes, timings)
 
     def close(self) -> None:
         self._made = iter(())
@@ -120,7 +120,7 @@ class MadeBatches(BatchSource):
     def _record(self, recording: Recording, timed: Timed, idle: int) -> None:
         """Record the work of the threads that made a batch, and `idle` nanoseconds before it."""
         drawn, pid, me = timed.drawn, os.getpid(), get_native_id()
-        task = self._epoch, drawn.index
+        task = self._epoch, drawn.batch_index
         drawing = (
             Segment(Phase.IDLE, 0, 0, drawn.began - idle, drawn.began),
             Segment(Phase.SAMPLING, *task, drawn.began, drawn.ended),

@@ -111,7 +111,7 @@ class EpochCursor:
         return progress
 
     def state(self, identities: Sequence[LoaderFingerprint]) -> dict[str, Any]:
-        """Return the loader's progress, as `StatefulLoader.state_dict`, which passes its fingerprint."""
+        """Return the progress of a loader with this fingerprint, as `StatefulLoader.state_dict`."""
         (identity,) = identities
         progress = self._next or self._last
         if progress is not None and progress.ended:

@@ -31,7 +31,7 @@ class StatefulLoader:
     def _set_up_epochs(
         self, seed: int | None, stream: int | None, generator: torch.Generator | None, rank: int
     ) -> None:
-        """Set up the epochs of a loader, with arguments of `EpochKeys`. Default stream: the rank."""
+        """Set up the epochs, with arguments of `EpochKeys` (default of `stream`: the rank)."""
         self._keys = EpochKeys(seed, rank if stream is None else stream, generator)
         self._cursor = EpochCursor(self._keys, rank)
 

@@ -3,8 +3,8 @@
 An epoch has a number of virtual ranks that does not depend on the number of trainers. Each has its
 share of the seeds, its stream of random numbers and its plan. So its batches are the same for any
 trainer that makes them. Trainers take batches in rounds: a round is the next batches in the order
-of (index, virtual rank), one for each trainer. So at the end of a round every virtual rank has made
-the first batches of its plan and no others, and its progress is one number.
+of (index, virtual rank), one for each trainer. At the end of a round, every virtual rank has made
+the first batches of its plan and no others. So its progress is one number.
 """
 
 from __future__ import annotations
