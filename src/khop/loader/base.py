@@ -113,7 +113,7 @@ class EpochLoader(StatefulLoader):
         self._tally = StatsAccumulator(self.num_workers)
         self._num_epochs = 0  # made in this process
         self._begun: EpochProgress | None = None
-        # Background threads share the cores; worker processes have one each.
+        # Background threads share the cores. Worker processes have one each.
         self._joiner = Collator(max(1, torch_threads() // max(1, self.num_workers)))
         self._device_joiner: DeviceJoiner | None = None
         device = getattr(self._sampler, "device", None)

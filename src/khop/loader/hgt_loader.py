@@ -21,13 +21,12 @@ _SETTLED = ("num_neighbors", "neighbor_sampler", "subgraph_type", "replace", "di
 class HGTLoader(NeighborLoader):
     """PyG's `HGTLoader` without torch-sparse: all edges among nodes drawn by their links.
 
-    `khop.sampler.Hgt` describes how nodes are drawn. A batch has the seeds first in the `n_id` of
-    their type, then the nodes of each type in the order in which they were drawn. It has every edge
-    of the graph among these nodes, sorted by destination, and `e_id`, `input_id`, `batch_size`. Of
-    rows with more than 50 edges, PyG's loader draws 50, some with other edges' ids. Here rows are
-    whole.
-    A `Data` is a graph of one type. Over partitions,
-    `DistNeighborLoader(dataset, Hgt(num_samples), ...)` makes the same batches.
+    `khop.sampler.Hgt` describes how nodes are drawn. In the `n_id` of its type, a batch has the
+    seeds first, then the nodes in the order of their draws. It has every edge of the graph among
+    these nodes, sorted by destination, and `e_id`, `input_id`, `batch_size`. Of rows with more than
+    50 edges, PyG's loader draws 50, some with other edges' ids. Here rows are whole. A `Data` is a
+    graph of one type. Over partitions, `DistNeighborLoader(dataset, Hgt(num_samples), ...)` makes
+    the same batches.
 
     Method: HGSampling (https://arxiv.org/abs/2003.01332).
 

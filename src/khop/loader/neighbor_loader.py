@@ -86,8 +86,8 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             seeds, affinity and `torch.utils.data.get_worker_info()` belong to a process.
             PyG's `enable_cpu_affinity`, `enable_multithreading` and `enable_memory_log` set
             `worker_init_fn` for the epochs that begin within them. Without workers, a thread draws
-            the next batch ahead, without attributes, if drawing takes more than 2 ms and torch may
-            use more than one thread.
+            the next batch ahead, without attributes. It does so if drawing takes more than 2 ms and
+            torch may use more than one thread.
         device: GPU that draws and gathers: 'cuda:1', or 'cuda' for torch's current one. Batches are
             in its memory, and equal those made by the CPU. If None or 'cpu', the CPU.
         device_options: placement of graph and attributes with `device`.

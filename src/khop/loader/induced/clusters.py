@@ -1,9 +1,8 @@
-"""Clusters of a graph's nodes: METIS's, a user's, or those of a folder. Runs in the trainer."""
+"""Clusters of a graph's nodes, by METIS, a user or a folder. Runs in the trainer."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,15 +14,16 @@ from khop.partition.methods.metis import has_metis, run_metis
 from khop.partition.writing.both_directions import undirected_of_edges
 from khop.partition.writing.cluster_ids import CLUSTER
 from khop.storage.folder import PartitionFolder
-from khop.typing import NODE, Int64Array
+from khop.typing import NODE, Int64Array, Numbers
 
 
-def given_clusters(assignment: Any, num_nodes: int, num_parts: int) -> Int64Array:
+def checked_clusters(
+    assignment: Numbers | str | os.PathLike[str], num_nodes: int, num_parts: int
+) -> Int64Array:
     """Return the cluster of each node, [num_nodes] int64.
 
     Args:
-        assignment: [num_nodes] integers, or the path of a partition folder of the graph; see
-            `clusters_of_folder`.
+        assignment: [num_nodes] integers, or the path of a partition folder of the graph.
         num_nodes: number of nodes.
         num_parts: number of clusters.
 
@@ -32,7 +32,7 @@ def given_clusters(assignment: Any, num_nodes: int, num_parts: int) -> Int64Arra
             that do not exist.
     """
     if isinstance(assignment, (str, os.PathLike)):
-        clusters = clusters_of_folder(assignment)
+        clusters = _clusters_of_folder(assignment)
     else:
         tensor = as_tensor(assignment, "assignment")
         if tensor.dim() != 1:
@@ -46,11 +46,11 @@ def given_clusters(assignment: Any, num_nodes: int, num_parts: int) -> Int64Arra
     return clusters
 
 
-def clusters_of_folder(path: str | os.PathLike[str]) -> Int64Array:
+def _clusters_of_folder(path: str | os.PathLike[str]) -> Int64Array:
     """Return a cluster of each node of a homogeneous partition folder, by original id.
 
-    Clusters are those that the folder keeps (`cluster_ids` of partitioners), all of whose parts
-    must then be on this machine; of other folders the parts.
+    If the folder keeps clusters (`cluster_ids` of partitioners), all its parts must be on this
+    machine. Otherwise its parts are the clusters.
     """
     folder = PartitionFolder(path)
     if [t.name for t in folder.meta.node_types] != [NODE]:
@@ -69,7 +69,7 @@ def clusters_of_folder(path: str | os.PathLike[str]) -> Int64Array:
 def metis_clusters(
     edge_index: Tensor, num_nodes: int, num_parts: int, recursive: bool
 ) -> Int64Array:
-    """Return METIS's cluster of each node, [num_nodes] int64; edges count in both directions.
+    """Return METIS's cluster of each node, [num_nodes] int64. Edges count in both directions.
 
     Method: multilevel k-way partitioning (Karypis and Kumar, SIAM J. Sci. Comput. 20(1), 1998), by
     pymetis, pyg-lib or torch-sparse, whichever can be imported.
@@ -121,8 +121,8 @@ def _by_torch_sparse(
         return None
     rows = torch.from_numpy(indptr), torch.from_numpy(indices)
     try:
-        found = torch.ops.torch_sparse.partition(*rows, None, num_parts, recursive)
+        clusters = torch.ops.torch_sparse.partition(*rows, None, num_parts, recursive)
     except (AttributeError, RuntimeError):  # built without METIS
         return None
-    clusters: Int64Array = found.numpy()
-    return clusters
+    ids: Int64Array = clusters.numpy()
+    return ids
