@@ -142,11 +142,7 @@ _NegSampling: TypeAlias = Literal["binary", "triplet"] | Mapping[str, object] | 
 def check_loader_options(
     worker_type: object, options: Mapping[str, Any], batch_size: int | None = 1
 ) -> None:
-    """Reject arguments of torch's loader that make no batches or have no effect.
-
-    Raises:
-        TypeError, ValueError: an argument is invalid. The message names it.
-    """
+    """Raise TypeError or ValueError for options of torch's loader that make no batches."""
     if worker_type not in (None, "thread", "process"):
         raise ValueError(f"worker_type must be 'thread' or 'process' (got {worker_type!r})")
     known = inspect.signature(DataLoader).parameters
@@ -210,16 +206,10 @@ def refuse_settled(owner: object, names: Iterable[str], options: Mapping[str, ob
 
 
 def check_sampler(sampler: object, method: str, data: Any) -> None:
-    """Reject a `neighbor_sampler` that is no sampler or does not match `data`.
+    """Raise TypeError unless `neighbor_sampler` has a method, ValueError unless it fits `data`.
 
-    Args:
-        sampler: the user's argument.
-        method: name of the sampler's method that the loader calls.
-        data: data that the loader joins batches with, as `as_input` returns it.
-
-    Raises:
-        TypeError: it is not a sampler.
-        ValueError: it is a khop sampler, and only one of its graph and `data` is heterogeneous.
+    A sampler of khop fits if its graph and `data` (from `as_input`) are both heterogeneous, or both
+    homogeneous.
     """
     if isinstance(sampler, type) or not callable(getattr(sampler, method, None)):
         raise TypeError(
@@ -240,12 +230,8 @@ def check_sampler(sampler: object, method: str, data: Any) -> None:
 def checked_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
     """Return the negatives of a link loader in PyG's form, or None for no negatives.
 
-    Args:
-        neg_sampling: PyG's `NegativeSampling`, a dictionary or a mode for one, or None.
-        ratio: binary negatives per link, PyG's older argument. None or 0 adds no negatives.
-
-    Raises:
-        TypeError, ValueError: both are given, or an argument is invalid.
+    The older `ratio` is a number of binary negatives per link. None or 0 adds none. Raises
+    TypeError or ValueError for malformed arguments, or for both.
     """
     if neg_sampling is not None and ratio:
         raise ValueError("pass neg_sampling or neg_sampling_ratio, not both")

@@ -42,8 +42,8 @@ from khop.typing import WorkerType
 class EpochLoader(StatefulLoader):
     """Mixin that overrides the iteration of a PyG loader: khop's kernels sample and gather.
 
-    Epochs are planned by index. Batches are made in the iterating thread, in other threads or in
-    torch's worker processes, by one of the ways of `khop.loader.batches.ways`.
+    Batches are made in the iterating thread, in other threads or in torch's worker processes, by
+    one of the ways of `khop.loader.batches.ways`.
     """
 
     # Of PyG's loader:
@@ -269,12 +269,7 @@ class EpochLoader(StatefulLoader):
 def _replayed(
     batches: Iterable[Any], progress: EpochProgress, num_inputs: int
 ) -> Iterator[KeyedBatch]:
-    """Yield an epoch's batches by a user's own sampler that have not been delivered.
-
-    Args:
-        batches: yields the batches: lists of positions in the loader's input.
-        progress: progress of the epoch.
-        num_inputs: number of seeds or links in the input.
+    """Yield the batches of a user's own sampler that have not been delivered.
 
     Raises:
         IndexError, TypeError: the sampler does not name positions in the loader's input.

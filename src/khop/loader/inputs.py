@@ -37,12 +37,7 @@ class CheckedNodes(NamedTuple):
 
 
 def split_nodes(info: GraphInfo, nodes: Any, name: str = _NODES) -> tuple[NodeType, Any]:
-    """Return the node type of seeds, and the seeds.
-
-    Args:
-        info: the graph.
-        nodes: seeds, in a heterogeneous graph a node type, or (node type, seeds).
-        name: name of the argument in error messages.
+    """Return the node type of seeds, and the seeds, which `name` names in error messages.
 
     Raises:
         ValueError: no node type is named, one that does not exist, or one of a homogeneous graph.
@@ -64,13 +59,7 @@ def split_nodes(info: GraphInfo, nodes: Any, name: str = _NODES) -> tuple[NodeTy
 def checked_nodes(
     info: GraphInfo, node_type: NodeType, nodes: Any, name: str = _NODES
 ) -> CheckedNodes:
-    """Return nodes, checked.
-
-    Args:
-        info: the graph.
-        node_type: their node type.
-        nodes: [n] ids, a boolean mask over all nodes, or None for all nodes.
-        name: name of the argument in error messages.
+    """Return nodes, checked: [n] ids, a boolean mask over all nodes, or None for all nodes.
 
     Raises:
         IndexError, TypeError, ValueError: nodes do not exist, or are malformed.
@@ -95,14 +84,10 @@ def checked_nodes(
 
 
 def split_links(info: GraphInfo, seed_links: Any, name: str = _LINKS) -> tuple[EdgeType, Any]:
-    """Return the edge type of links, in full, and the links.
+    """Return the edge type of links, in full, and the links, which `name` names in error messages.
 
-    Args:
-        info: the graph.
-        seed_links: links, in a heterogeneous graph an edge type or (edge type, links), with a type
-            in full or as (source type, destination type). (None, links) is PyG's form for stores
-            without types.
-        name: name of the argument in error messages.
+    An edge type may be (source type, destination type). (None, links) is PyG's form for stores
+    without types.
 
     Raises:
         ValueError: no edge type is named, one between node types that do not exist, or one of a
@@ -141,16 +126,7 @@ def check_all_edges(info: GraphInfo, edge_type: EdgeType) -> None:
 
 
 def checked_links(info: GraphInfo, edge_type: EdgeType, links: Any, name: str = _LINKS) -> Tensor:
-    """Return links, checked.
-
-    Args:
-        info: the graph.
-        edge_type: their edge type, which no edges need to have.
-        links: [2, n] sources and destinations, also as two rows.
-        name: name of the argument in error messages.
-
-    Returns:
-        [2, n] integers.
+    """Return [2, n] links, checked. No edges need to have their edge type.
 
     Raises:
         IndexError, TypeError, ValueError: links do not exist, or are malformed.
@@ -180,12 +156,7 @@ def checked_links(info: GraphInfo, edge_type: EdgeType, links: Any, name: str = 
 
 
 def checked_labels(labels: Any, num_links: int, negatives: NegativeSampling | None) -> Any:
-    """Return the labels of links as a tensor, or None.
-
-    Raises:
-        TypeError: the labels are not numbers.
-        ValueError: another number of labels than links, or labels with triplets.
-    """
+    """Return the labels of links as a tensor, or None. ValueError for labels with triplets."""
     if labels is not None and negatives is not None and negatives.is_triplet():
         raise ValueError(
             "'edge_label' needs to be undefined for negatives of mode 'triplet', which have no "
@@ -204,13 +175,7 @@ def checked_times(times: Any, count: int, name: str, unit: str) -> Tensor | None
 
 
 def checked_values(values: Any, count: int, name: str, unit: str) -> Tensor | None:
-    """Return one value for each seed or link, as a tensor.
-
-    Args:
-        values: tensor, array or sequence. If None, the result is None.
-        count: required number of values.
-        name: name of the values in error messages.
-        unit: name of the seeds or links in error messages.
+    """Return one value for each seed or link (`unit`) as a tensor. None for None.
 
     Raises:
         TypeError: the values are not numbers.
@@ -228,11 +193,7 @@ def checked_values(values: Any, count: int, name: str, unit: str) -> Tensor | No
 
 
 def as_tensor(values: Any, name: str) -> Tensor:
-    """Return a user's seeds or links as a tensor.
-
-    Args:
-        values: tensor, array or iterable of numbers. An empty list becomes int64.
-        name: its name in error messages.
+    """Return a tensor, an array or an iterable of numbers as a tensor. An empty list becomes int64.
 
     Raises:
         TypeError: it holds neither numbers nor booleans, or lists of different lengths.

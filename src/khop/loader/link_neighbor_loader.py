@@ -79,10 +79,10 @@ class LinkNeighborLoader(
         disjoint: sample a separate subgraph for each link, identified by `batch`. Always on with
             temporal sampling.
         strict_negatives: draw only negatives that are not edges of the graph. PyG's may be edges.
-        exclude_seed_edges: leave a batch's links out of the neighbourhoods, where a model could
-            read them off. 'self' (or True) leaves out the links. 'reverse' leaves out their
+        exclude_seed_edges: leave a batch's links out of the neighbourhoods. Default: False, so that
+            a model may read them off. 'self' (or True) leaves out the links. 'reverse' leaves out their
             reverses, too: in a homogeneous graph edges of the same type, else of `rev_<relation>`
-            or the only edge type back. An edge type names the reverses' own. Default: False.
+            or the only edge type back. An edge type names the reverses' own.
         batch_size: links per batch.
         seed, stream, worker_type, device, device_options, custom_cls: as for `NeighborLoader`.
         input_id: [num_links] values of `input_id`. If None, positions.

@@ -165,13 +165,8 @@ Sizes = tuple[int, int, int, int, int]
 class StatsAccumulator:
     """Counter of a loader's batches and times, in nanoseconds.
 
-    Batches are only noted, and summed in groups, which takes a third of the time.
-
-    One thread counts. Others may take a `snapshot` at any time: sums and notes are replaced
-    together, so that a snapshot counts each batch once.
-
-    Args:
-        num_samplers: see `LoaderStats`.
+    Batches are only noted, and summed in groups, which takes a third of the time. One thread
+    counts. Others may take a `snapshot` at any time: sums and notes are replaced together.
     """
 
     def __init__(self, num_samplers: int) -> None:
@@ -191,12 +186,8 @@ class StatsAccumulator:
     ) -> None:
         """Count a batch.
 
-        Args:
-            times: nanoseconds of the trainer in each of `TRAINER_PHASES`.
-            ready: nanoseconds that the batch lay ready.
-            seeds: number of its seeds.
-            sizes: its contents.
-            made: its timings on the process that produced it.
+        `times` are nanoseconds of the trainer in each of `TRAINER_PHASES`. The batch lay `ready`
+        for as many nanoseconds. `made` are its timings on the process that produced it.
         """
         sums, noted = self._counted
         noted.append((*times, ready, 1, seeds, *sizes, *made))

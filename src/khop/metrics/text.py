@@ -54,11 +54,7 @@ class Family:
         self._lines: dict[tuple[str, str], str] = {}
 
     def add(self, value: float, labels: Labels) -> None:
-        """Add a sample of a counter or gauge.
-
-        Raises:
-            ValueError: a histogram, labels that have a sample already, or invalid label names.
-        """
+        """Add a sample of a counter or gauge. ValueError if its labels are invalid or have one."""
         if self.metric_type == "histogram":
             raise ValueError(f"'{self.name}' is a histogram")
         self._write("", labels, value)
@@ -68,15 +64,10 @@ class Family:
     ) -> None:
         """Add the samples of a histogram.
 
-        Args:
-            bounds: upper bounds of the classes, ascending. The last class has none.
-            counts: number of observations in each class, one more than bounds.
-            total: sum of the observed values.
-            labels: labels of the samples, to which 'le' is added.
+        `bounds` of the classes ascend, and the last class has none. `counts` has one entry more.
 
         Raises:
-            ValueError: no histogram, bounds and counts that do not fit, a label 'le', or labels as
-                for `add`.
+            ValueError: no histogram, bounds and counts that do not fit, or invalid labels.
         """
         if self.metric_type != "histogram" or len(counts) != len(bounds) + 1:
             raise ValueError(f"'{self.name}' is no histogram of {len(bounds)} bounds")
@@ -104,11 +95,7 @@ class Family:
 
 
 def expose(families: Iterable[Family]) -> str:
-    """Return the text of these metrics.
-
-    Raises:
-        ValueError: two metrics of one name.
-    """
+    """Return the text of these metrics. ValueError for two metrics of one name."""
     lines: list[str] = []
     names: set[str] = set()
     for family in families:

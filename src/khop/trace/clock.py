@@ -82,12 +82,7 @@ class PhaseClock:
         self.segments: list[Segment] | None = None
 
     def enter(self, phase: int, task: tuple[int, int] | None = None) -> None:
-        """End the current phase and begin another.
-
-        Args:
-            phase: the phase that begins.
-            task: the phase's epoch and batch. If None, the same as in the phase before.
-        """
+        """End the current phase and begin another, for `task` (epoch, batch) or the same task."""
         now, before = monotonic_ns(), self.phase
         self._spent[before] += now - self.since
         if self.segments is not None and before < Phase.OTHER:

@@ -68,14 +68,7 @@ def trace_events(
     deliveries: Sequence[Delivery],
     names: Names,
 ) -> Iterator[Event]:
-    """Yield the events of a recording.
-
-    Args:
-        spans: work of threads.
-        requests: requests to other partitions, each with the thread that sent it.
-        deliveries: deliveries of batches that the trainer's thread did not make itself.
-        names: names of processes and threads.
-    """
+    """Yield the events of a recording. Deliveries are of batches that other threads made."""
     asked, served = _Lanes(), _Lanes()
     processes, threads = dict(names.processes), dict(names.threads)
     remote: list[Event] = []
@@ -203,13 +196,7 @@ def of_rank(path: Path, rank: int) -> Path:
 
 
 def write_events(path: Path, events: Iterable[Event], about: dict[str, Any]) -> None:
-    """Write a trace, whole or not at all, with one event per line.
-
-    Args:
-        path: the file, which is gzipped if its name ends in '.gz'.
-        events: its events.
-        about: further content of the file, 'otherData'.
-    """
+    """Write a trace, whole or not at all, with one event per line. Gzipped for '.gz'."""
     with written_whole(path) as opened, _text(opened, "wt", path) as file:
         file.write('{"traceEvents": [')
         for index, event in enumerate(events):

@@ -66,10 +66,8 @@ class Answered(NamedTuple):
 class RequestLog:
     """Log of the requests of batches, while a recording is under way.
 
-    Args:
-        task: epoch and batch of the next requests, an attribute that may be set.
-
     Attributes:
+        task: epoch and batch of the next requests.
         answered: the requests that have been answered.
     """
 
@@ -84,13 +82,7 @@ class RequestLog:
         return Asked(*self.task, part, REQUESTS.index(op), rows, monotonic_ns())
 
     def log_reply(self, asked: Asked, served: Any, nbytes: int) -> None:
-        """Note that a reply has arrived.
-
-        Args:
-            asked: result of `log_request`.
-            served: the server's `served_since`. Anything else counts as not reported.
-            nbytes: bytes of the reply.
-        """
+        """Note a reply, with the server's `served_since`. Anything else counts as not reported."""
         reported = isinstance(served, list) and len(served) == len(_NOTHING_SERVED)
         if not reported or any(type(n) is not int or not 0 <= n < 2**63 for n in served):
             served = _NOTHING_SERVED
@@ -114,11 +106,7 @@ def pack_records(segments: list[Segment], answered: list[Answered]) -> Iterator[
 
 
 def unpack_records(payload: bytes) -> tuple[list[Segment], list[Answered]]:
-    """Return the segments and requests of a payload that `pack_records` made.
-
-    Raises:
-        ProtocolError: the payload's length does not match its counts.
-    """
+    """Undo `pack_records`. ProtocolError if the payload's length does not match its counts."""
     counts = TWO.unpack_from(payload) if len(payload) >= TWO.size else (0, 0)
     widths = len(Segment._fields), len(Answered._fields)
     if len(payload) != TWO.size + 8 * sum(n * w for n, w in zip(counts, widths, strict=True)):

@@ -20,12 +20,7 @@ from khop.typing import Array, EdgeType, NodeType
 
 
 def to_tensor(array: Array, dtype: str | None = None) -> Tensor:
-    """Return an array as a tensor without copying.
-
-    Args:
-        array: a NumPy array.
-        dtype: name of its dtype if NumPy lacks it ('bfloat16').
-    """
+    """Return an array as a tensor without copying. `dtype`: one that NumPy lacks ('bfloat16')."""
     if dtype == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
@@ -112,10 +107,7 @@ def _store_around(store: Any, mapping: dict[str, Any], parent: weakref.ref[Any])
 def annotate_seeds(batch: Data | HeteroData, seed_type: NodeType | None, metadata: Any) -> None:
     """Add the attributes about its seeds to a batch of nodes.
 
-    Args:
-        batch: a joined batch.
-        seed_type: node type of the seeds, if the batch is heterogeneous.
-        metadata: the sampler's metadata, (input_id, seed_time).
+    `seed_type` is None in a homogeneous graph. `metadata` is (input_id, seed_time).
     """
     store = batch._store if seed_type is None else batch[seed_type]
     put(store, "input_id", metadata[0])
@@ -128,11 +120,8 @@ def annotate_links(
 ) -> None:
     """Add the attributes about its links to a batch of links.
 
-    Args:
-        batch: a joined batch.
-        link_type: edge type of the links, if the batch is heterogeneous.
-        metadata: result of `khop.sampler.pyg.links.link_metadata`.
-        triplets: store attributes of links with the node types of the ends, not the edge type.
+    `link_type` is None in a homogeneous graph. `metadata` is the result of
+    `khop.sampler.pyg.links.link_metadata`. Triplets are stored with the node types of their ends.
     """
     store = batch._store if link_type is None else batch[link_type]
     put(store, "input_id", metadata[0])
@@ -161,11 +150,7 @@ def add_values(
 ) -> None:
     """Add what the sampling method delivers beside nodes and edges: the only way into batches.
 
-    Args:
-        batch: a joined batch.
-        values: as of `khop.sampler.pyg.output.SampledSubgraph`.
-        node_types: the graph's, which names of `values` refer to.
-        edge_types: likewise.
+    Names in `values` (see `khop.sampler.pyg.output.SampledSubgraph`) refer to the graph's types.
     """
     for name, value in values.items():
         owner, _, attribute = name.rpartition(".")

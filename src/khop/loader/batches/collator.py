@@ -31,10 +31,7 @@ Owner = NodeType | EdgeType | None
 class Collator:
     """Joiner for a graph in memory. It makes batches without the attributes about seeds.
 
-    Safe to use from several threads.
-
-    Args:
-        num_threads: number of threads that copy a long attribute.
+    Safe to use from several threads. `num_threads` threads copy a long attribute.
     """
 
     def __init__(self, num_threads: int) -> None:
@@ -51,12 +48,7 @@ class Collator:
         self._plans.clear()
 
     def join_data(self, data: Data, drawn: SampledSubgraph) -> Data:
-        """Make a batch of a homogeneous graph: the attributes of the sampled nodes and edges.
-
-        Args:
-            data: the whole graph.
-            drawn: the sampled subgraph.
-        """
+        """Make a batch of a homogeneous graph: the attributes of the sampled nodes and edges."""
         plan = self._plan(data, data._store, None)
         node, edge_index, edge = drawn.nodes[0], drawn.edge_index[0], drawn.edges[0]
         mapping = plan.template.copy()
@@ -69,12 +61,7 @@ class Collator:
         return copy_with(data, mapping)
 
     def join_hetero_data(self, data: HeteroData, drawn: SampledSubgraph) -> HeteroData:
-        """Make a batch of a heterogeneous graph. It has every node and edge type, also empty ones.
-
-        Args:
-            data: the whole graph.
-            drawn: the sampled subgraph, types in the graph's order.
-        """
+        """Make a batch of a heterogeneous graph, with every node and edge type, also empty ones."""
         nodes: dict[NodeType, dict[str, Any]] = {}
         edges: dict[EdgeType, dict[str, Any]] = {}
         sizes = {}
@@ -103,14 +90,7 @@ class Collator:
     def feature(
         self, value: RowStore | Tensor | Array, owner: Owner, name: str, of_nodes: bool
     ) -> Any:
-        """Return an attribute as a table for `gather`.
-
-        Args:
-            value: the attribute, a row store or plain (`is_plain`).
-            owner: type of its nodes or edges.
-            name: its name.
-            of_nodes: True if its rows belong to nodes, False if to edges.
-        """
+        """Return an attribute, a row store or plain (`is_plain`), as a table for `gather`."""
         return value if isinstance(value, RowStore) else Feature(value)
 
     def ids(self, index: Tensor) -> Any:
@@ -142,12 +122,6 @@ class StorePlan:
 
     Valid while the store has the same objects under the same names. This is checked for every
     batch: users may replace them at any time.
-
-    Args:
-        data: the graph.
-        store: one of its stores.
-        owner: type of its nodes or edges.
-        joiner: copies rows.
 
     Attributes:
         template: dictionary for the batch, whose entries that differ between batches are replaced.
@@ -196,12 +170,7 @@ class StorePlan:
         return all(t.data_ptr() == at and not t.requires_grad for t, at in self._gathered)
 
     def put_nodes(self, mapping: dict[str, Any], node: Tensor) -> None:
-        """Set the attributes of a batch's nodes.
-
-        Args:
-            mapping: a copy of `template`.
-            node: [num_nodes] ids of the nodes.
-        """
+        """Set the attributes of a batch's nodes in `mapping`, a copy of `template`."""
         if self._counts_nodes:
             mapping["num_nodes"] = node.numel()
         if self._node_rows:
@@ -217,13 +186,10 @@ class StorePlan:
         edge: Tensor | None,
         size: tuple[int, int],
     ) -> None:
-        """Set the attributes of a batch's edges.
+        """Set the attributes of a batch's edges in `mapping`, a copy of `template`.
 
-        Args:
-            mapping: a copy of `template`.
-            edge_index: [2, num_edges] positions of sources and destinations in the batch.
-            edge: [num_edges] ids. If None, the batch has no attributes of edges.
-            size: numbers of source and destination nodes.
+        Without edge ids (`edge`), the batch has no attributes of edges. `size` has the numbers of
+        source and destination nodes.
         """
         if self._ends is not None:
             mapping["edge_index"] = self._joiner.to_graph_device(edge_index, self._ends)
@@ -280,11 +246,7 @@ class _Rows:
             )
 
     def take(self, index: Tensor, ids: Any) -> Any:
-        """Return the rows at `index`.
-
-        Args:
-            index: ids of the rows.
-            ids: the same, in the joiner's form.
+        """Return the rows at `index`, which `ids` has in the joiner's form.
 
         Raises:
             IndexError, ValueError: some rows do not exist. The message names the attribute.
@@ -306,11 +268,7 @@ class _Rows:
 
 
 def _is_of_nodes(rows: RowStore, name: str, owner: Owner, store: Any) -> bool:
-    """Return whether a row store has rows of nodes, by PyG's rule for tensors of `Data`.
-
-    Raises:
-        ValueError: it has a row neither for each node nor for each edge.
-    """
+    """Return whether a row store has rows of nodes, by PyG's rule for tensors of `Data`."""
     nodes = None if isinstance(owner, tuple) else store.num_nodes
     edges = None if isinstance(owner, str) else store.num_edges
     if rows.num_rows == nodes and not (rows.num_rows == edges and "edge" in name):
@@ -339,19 +297,12 @@ def _put_ith(mapping: dict[str, Any], name: str, values: list[Any] | None, i: in
 def _sampled_adjacency(
     adj_t: Any, edge_index: Tensor, edge: Tensor | None, size: tuple[int, int]
 ) -> Any:
-    """Return the part of a transposed adjacency matrix that a batch has.
+    """Return the adjacency matrix of a batch, [num_dst, num_src], of the same type as the graph's.
 
-    Args:
-        adj_t: matrix of the whole graph: a `torch_sparse.SparseTensor` or a sparse torch tensor.
-        edge_index: [2, num_edges] positions of sources and destinations in the batch.
-        edge: [num_edges] ids, which index the entries of `adj_t`, or None.
-        size: numbers of sampled source and destination nodes.
-
-    Returns:
-        [num_dst, num_src] matrix of the same type, entries ordered by row and column. An edge that
-        was drawn twice has two entries. For means, torch first sums such entries of a coordinate
-        matrix, which is wrong. Other types of matrices are right. Without edge ids, a
-        `SparseTensor` has no values (as with PyG), and other matrices have values of 1.
+    Entries are ordered by row and column. Edge ids index the entries of `adj_t`. Without edge ids,
+    a `SparseTensor` has no values (as with PyG), and other matrices have values of 1. An edge that
+    was drawn twice has two entries. For means, torch first sums such entries of a coordinate
+    matrix, which is wrong. Other types of matrices are right.
     """
     col, row = edge_index
     size = (size[1], size[0])

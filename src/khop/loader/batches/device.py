@@ -44,10 +44,7 @@ class OnDevice(NamedTuple):
 class DeviceJoiner(Collator):
     """Joiner in device memory, on another CUDA stream than the sampler's.
 
-    Args:
-        name: name of the device.
-        options: placement of attributes.
-        hotness: computes the probability that a batch needs each node. Called at most once.
+    `hotness` computes the probability that a batch needs each node, at most once.
     """
 
     def __init__(self, name: Any, options: DeviceOptions, hotness: Callable[[], Hotness]) -> None:
@@ -65,12 +62,7 @@ class DeviceJoiner(Collator):
         raise TypeError("a loader with a device stays in its process: use worker_type='thread'")
 
     def join(self, join: Callable[[Any], Any], drawn: SampledSubgraph) -> OnDevice:
-        """Make a batch.
-
-        Args:
-            join: makes it from a subgraph, with this joiner.
-            drawn: the sampled subgraph.
-        """
+        """Make a batch by `join`, which makes it from a subgraph with this joiner."""
         with self.device.lock, self.device.scope():
             wait_and_record_stream(tensors_of(drawn), drawn.written)
             try:

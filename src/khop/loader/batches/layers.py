@@ -77,15 +77,8 @@ def _split(
 ) -> tuple[list[EdgeIndex], list[slice]]:
     """Return the layers of an edge type, and the edges that each has.
 
-    Args:
-        store: the edges.
-        sources: number of seeds of the sources' type, then of nodes that each hop added.
-        destinations: likewise.
-        edges: number of edges of each hop.
-        apart: a layer has the edges of its hop alone.
-
-    Raises:
-        ValueError: nodes draw in several hops, though layers are not apart.
+    `sources` and `destinations` count the seeds of their type, then the nodes that each hop added.
+    If `apart`, a layer has the edges of its hop alone. Then nodes may draw in several hops.
     """
     ends, num_src = [0, *accumulate(edges)], [*accumulate(sources)]
     num_dst = [*accumulate(destinations)]
@@ -109,10 +102,7 @@ def _split(
 def _is_drawn_anew(destinations: Tensor, ends: list[int], num_dst: list[int]) -> bool:
     """Return True if edges of a hop lead to nodes that an earlier hop had drawn for.
 
-    Args:
-        destinations: [num_edges] numbers of the nodes that drew.
-        ends: 0, then the number of edges up to each hop.
-        num_dst: number of seeds, then of nodes up to each hop.
+    `ends` has 0, then the number of edges up to each hop, `num_dst` the number of nodes likewise.
     """
     # Edges of a hop are in the order of the nodes that drew them: the first edge decides.
     hops = [hop for hop in range(1, len(ends) - 1) if ends[hop + 1] > ends[hop]]

@@ -23,12 +23,7 @@ from khop.typing import EDGE, NODE, EdgeType, NodeType
 
 
 class StoreJoiner:
-    """Joiner for a pair of stores. Stores are called from all threads that make batches.
-
-    Args:
-        stores: the pair.
-        custom_cls: makes an empty batch. If None, `Data` or `HeteroData`.
-    """
+    """Joiner for a pair of stores. Stores are called from all threads that make batches."""
 
     def __init__(
         self,
@@ -39,12 +34,7 @@ class StoreJoiner:
         self._custom_cls = custom_cls
 
     def join(self, out: SamplerOutput | HeteroSamplerOutput, permutation: Any) -> Data | HeteroData:
-        """Make a batch without the attributes about its seeds.
-
-        Args:
-            out: output of a sampler.
-            permutation: the sampler's `edge_permutation`.
-        """
+        """Make a batch without its seeds' attributes. `permutation`: the sampler's, of edges."""
         if isinstance(out, SamplerOutput):
             return self._join_data(out, permutation)
         if isinstance(out, HeteroSamplerOutput):

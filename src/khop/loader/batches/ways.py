@@ -163,11 +163,7 @@ class PygWay(Way):
         return Timed(batch, drawn, get_native_id(), began, monotonic_ns(), is_replaced)
 
     def sample(self, positions: Any) -> Any:
-        """Sample a batch on the host, where hooks and stores expect it.
-
-        Args:
-            positions: positions of the seeds in the loader's input, or a `KeyedBatch`.
-        """
+        """Sample a batch (or positions) on the host, where hooks and stores expect it."""
         loader, key = self._loader, None
         if isinstance(positions, KeyedBatch):
             positions, key = torch.from_numpy(positions.positions), positions.key
@@ -240,11 +236,7 @@ def _check_values(out: Any, sampler: PygSampler) -> None:
 def native_form(
     out: SamplerOutput | HeteroSamplerOutput, data: Data | HeteroData
 ) -> SampledSubgraph | None:
-    """Convert a subgraph from PyG's form, with types in the graph's order.
-
-    Returns:
-        The subgraph. If types are missing, None: a user's hook may have changed the output.
-    """
+    """Convert a subgraph from PyG's form. None if a user's hook has removed types."""
     if isinstance(out, SamplerOutput) and isinstance(data, Data):
         return SampledSubgraph(
             [out.node],

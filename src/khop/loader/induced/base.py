@@ -36,18 +36,10 @@ if TYPE_CHECKING:
 
 
 class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  # type: ignore[misc]
-    """Loader of the subgraphs of chosen nodes.
+    """Loader of the subgraphs of chosen nodes, in an epoch of `num_items` items.
 
-    Args:
-        data: a `Data` or `HeteroData`.
-        num_items: length of an epoch's plan.
-        batch_size: items per batch.
-        by_source: sort a batch's edges by their sources, and follow edges from there in walks. If
-            False, by and from their destinations.
-        transform, seed, stream, worker_type, **kwargs: as for `khop.loader.NeighborLoader`.
-
-    Raises:
-        TypeError, ValueError: arguments that no such loader has.
+    Edges of a batch are sorted by their destinations. If `by_source`, they are sorted by their
+    sources, and walks follow edges from there.
     """
 
     node_sampler: NeighborSampler

@@ -20,16 +20,11 @@ from khop.typing import NODE, Int64Array, Numbers
 def checked_clusters(
     assignment: Numbers | str | os.PathLike[str], num_nodes: int, num_parts: int
 ) -> Int64Array:
-    """Return the cluster of each node, [num_nodes] int64.
-
-    Args:
-        assignment: [num_nodes] integers, or the path of a partition folder of the graph.
-        num_nodes: number of nodes.
-        num_parts: number of clusters.
+    """Return the cluster of each node, [num_nodes] int64, by integers or by a partition folder.
 
     Raises:
-        FolderError, IndexError, TypeError, ValueError: it does not fit the graph, or names clusters
-            that do not exist.
+        FolderError, IndexError, TypeError, ValueError: `assignment` does not fit the graph, or
+            names clusters that do not exist.
     """
     if isinstance(assignment, (str, os.PathLike)):
         clusters = _clusters_of_folder(assignment)
@@ -72,16 +67,7 @@ def metis_clusters(
     """Return METIS's cluster of each node, [num_nodes] int64. Edges count in both directions.
 
     Method: multilevel k-way partitioning (Karypis and Kumar, SIAM J. Sci. Comput. 20(1), 1998), by
-    pymetis, pyg-lib or torch-sparse, whichever can be imported.
-
-    Args:
-        edge_index: [2, num_edges].
-        num_nodes: number of nodes.
-        num_parts: number of clusters.
-        recursive: bisect recursively.
-
-    Raises:
-        ImportError: none of them can be imported.
+    pymetis, pyg-lib or torch-sparse. ImportError if there is none of them.
     """
     if num_parts == 1:
         return np.zeros(num_nodes, np.int64)

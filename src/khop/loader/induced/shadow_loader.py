@@ -98,12 +98,7 @@ class ShaDowKHopSampler(NeighborLoader):
 
 
 def _by_tree(drawn: SampledSubgraph, num_roots: int) -> tuple[SampledSubgraph, Tensor]:
-    """Sort nodes by tree and id, edges by their ends. Return the positions of the roots, too.
-
-    Args:
-        drawn: a disjoint subgraph, roots first.
-        num_roots: number of roots.
-    """
+    """Sort nodes by tree and id, edges by their ends. Return the positions of the roots, too."""
     assert drawn.trees is not None
     (node,), (tree,), (ends,), (edge,) = drawn.nodes, drawn.trees, drawn.edge_index, drawn.edges
     order = torch.argsort(tree * (node.max() + 1) + node)  # a node is in a tree once

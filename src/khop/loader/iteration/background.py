@@ -40,15 +40,13 @@ class _Order(NamedTuple):
 
 
 class BackgroundIterator(Generic[Batch]):
-    """Iterator that makes batches in threads and returns them in order.
+    """Iterator that makes batches from tasks in threads and returns them in order.
 
     Each task has its own queue for the result. These queues are written in C: with two threads,
     batches of 32 seeds take 350 us instead of the 410 us with the futures of an executor.
 
     Args:
-        make: makes a batch from a task. Called in the threads.
-        tasks: the tasks, in order.
-        num_threads: number of threads.
+        make: makes a batch from a task, in a thread.
         num_ahead: number of batches to make ahead of the consumer.
         timeout: seconds to wait for a batch. 0 waits without limit.
     """
@@ -139,13 +137,8 @@ def drawn_beside(
 ) -> Generator[DrawnBatch, None, None]:
     """Draw batches. A thread may draw the next one while the current one is joined and used.
 
-    No batch is drawn ahead if drawing is fast: two batches in a row must be slow, since a first one
-    always is.
-
-    Args:
-        draw: makes a subgraph from a task.
-        tasks: the tasks, one for each batch.
-        may_use_thread: if False, no batch is drawn ahead.
+    No batch is drawn ahead if drawing is fast, or without `may_use_thread`. Two batches in a row
+    must be slow, since a first one always is.
     """
     tasks, last = iter(tasks), 0
     for task in tasks:

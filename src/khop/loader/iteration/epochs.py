@@ -36,11 +36,9 @@ class ListedBatch(NamedTuple):
 class EpochKeys:
     """Counter of epochs, and source of their keys.
 
-    Args:
-        seed: seed of all epochs. If None, each epoch draws one from `generator`, so that
-            `torch.manual_seed` decides.
-        stream: separates the random numbers of trainers with the same seed.
-        generator: if None, torch's default generator.
+    Without a seed, each epoch draws one from `generator` (default: torch's), so that
+    `torch.manual_seed` decides. `stream` separates the random numbers of trainers with the same
+    seed.
     """
 
     def __init__(self, seed: int | None, stream: int, generator: torch.Generator | None) -> None:

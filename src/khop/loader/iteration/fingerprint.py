@@ -32,15 +32,9 @@ def describe_sampling(
 ) -> str:
     """Return a digest of all that determines a batch's draws, except its seeds and keys.
 
-    It is equal for a graph in memory and in any number of partitions.
-
-    Args:
-        sampling: options of sampling.
-        num_nodes: number of nodes of each type.
-        num_edges: number of edges of each type, in the graph's order.
-        link: specification of link batches. If None, batches are of nodes.
-        weights: weights of the ends of negatives.
-        by_time: True if the graph's rows are sorted by time, even if draws do not depend on it.
+    It is equal for a graph in memory and in any number of partitions. With `by_time`, the graph's
+    rows are sorted by time, even if draws do not depend on it. `weights` belong to the ends of
+    negatives.
     """
     drawn = {
         "sampling": {

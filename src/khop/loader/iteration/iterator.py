@@ -187,10 +187,7 @@ class EpochIterator(Iterator[Any]):
 def _record(recording: Recording, times: tuple[int, int, int, int], cost: Cost) -> None:
     """Record the iterating thread's phases of a batch.
 
-    Args:
-        recording: the recording.
-        times: when the last batch was delivered, and this one requested, taken and delivered.
-        cost: the batch's cost.
+    `times`: when the last batch was delivered, and this one requested, taken and delivered.
     """
     (before, asked, taken, now), (epoch, index, seeds, sizes, made) = times, cost
     me = os.getpid(), threading.get_native_id()

@@ -26,7 +26,6 @@ class DrawnBatch(NamedTuple):
     Attributes:
         subgraph: output of the sampler, or what a replaced `collate_fn` returned.
         metadata: the sampler's metadata of the seeds. None if `subgraph` is in PyG's form.
-        batch_index: index of the batch in the epoch.
         seeds: number of its seeds.
         size: numbers of its nodes and edges.
         thread: native id of the thread that drew it.
@@ -47,10 +46,7 @@ class Timed(NamedTuple):
     """Batch with the times of joining, in nanoseconds of CLOCK_MONOTONIC.
 
     Attributes:
-        batch: the batch.
-        drawn: the subgraph that it was made from.
         thread: native id of the thread that joined it.
-        began, ended: start and end of joining.
         filtered: True if `filter_fn` made the batch: the transform has been applied.
     """
 

@@ -90,10 +90,8 @@ _DESCRIBED = {
 class EpochCursor:
     """Position of a loader in its epochs: tracks, saves and restores it.
 
-    Args:
-        keys: makes the keys of epochs.
-        rank: rank of this trainer. One checkpoint may hold the states of all trainers, and has one
-            value per key, so each state has its own key.
+    One checkpoint may hold the states of all trainers, and has one value per key. So each rank's
+    state has its own key.
     """
 
     def __init__(self, keys: EpochKeys, rank: int) -> None:
@@ -187,14 +185,7 @@ def make_entry(
     progress: EpochProgress | None,
     generator: str | None = None,
 ) -> dict[str, Any]:
-    """Return the entry of a rank in a state.
-
-    Args:
-        identity: fingerprint of the loader.
-        epochs: number of epochs that have begun.
-        progress: progress of the epoch that began last. If None, it has ended.
-        generator: state of the loader's generator, if it makes the keys.
-    """
+    """Return the entry of a rank in a state. Without `progress`, the last epoch has ended."""
     replay = None if progress is None else progress.replay
     return {
         "version": VERSION,
@@ -210,12 +201,7 @@ def make_entry(
 
 
 def entries_of(state: Any) -> dict[str, Mapping[str, Any]]:
-    """Return the entries of a state, by key.
-
-    Raises:
-        TypeError: `state` is not a dictionary.
-        ValueError: it is no state of a loader.
-    """
+    """Return the entries of a state, by key. TypeError or ValueError if it is not a loader's."""
     if not isinstance(state, Mapping):
         raise TypeError(
             f"a loader's state is what state_dict() returned (got '{type(state).__name__}')"

@@ -33,10 +33,7 @@ class EpochLoader(Protocol):
 def torch_iterator(loader: EpochLoader, make: Callable[[], Any], progress: EpochProgress) -> Any:
     """Return torch's iterator over a loader, whose workers end with the loader.
 
-    Args:
-        loader: the loader.
-        make: torch's method that makes the iterator.
-        progress: progress of its first epoch.
+    `make` is torch's method that makes the iterator, `progress` belongs to its first epoch.
     """
     # Workers are seeded by the epoch's key. If torch drew their seed from the generator of epoch
     # keys, epochs would depend on when workers were started.
@@ -58,7 +55,7 @@ def torch_iterator(loader: EpochLoader, make: Callable[[], Any], progress: Epoch
 
 
 class LazyEpoch:
-    """Batches of the epoch that a loader began last, looked up when torch requests the first batch.
+    """Batches of the epoch that a loader began last, looked up with torch's first request.
 
     Torch makes more iterators than it uses, and keeps this object for all epochs of persistent
     workers.
@@ -78,11 +75,7 @@ class LazyEpoch:
 
 
 class TorchBatches(BatchSource):
-    """Source of batches that torch's worker processes make and finish.
-
-    Args:
-        epoch: torch's iterator.
-    """
+    """Source of batches that torch's worker processes make and finish."""
 
     def __init__(self, epoch: Iterator[Any]) -> None:
         self._epoch = epoch

@@ -45,13 +45,7 @@ class VirtualProgress(EpochProgress):
 
 
 class VirtualCursor(EpochCursor):
-    """`EpochCursor` of a loader with virtual ranks.
-
-    Args:
-        keys: counts epochs. It has a seed: all trainers must have the same keys.
-        rank: rank of this trainer.
-        ranks: the virtual ranks.
-    """
+    """`EpochCursor` of a loader with virtual ranks, whose keys have a seed."""
 
     def __init__(self, keys: EpochKeys, rank: int, ranks: VirtualRanks) -> None:
         super().__init__(keys, rank)
@@ -77,11 +71,7 @@ class VirtualCursor(EpochCursor):
         return VirtualProgress(run_keys[0], first, run_keys=run_keys, before=before, first=first)
 
     def state(self, identities: Sequence[LoaderFingerprint]) -> dict[str, Any]:
-        """Return the progress of all virtual ranks.
-
-        Args:
-            identities: fingerprint of the loader for each virtual rank.
-        """
+        """Return the progress of all virtual ranks, with a fingerprint for each."""
         progress = self._next or self._last
         each: list[EpochProgress | None] = [None] * len(identities)
         if progress is not None and not progress.ended:
@@ -94,15 +84,12 @@ class VirtualCursor(EpochCursor):
         }
 
     def load(self, state: Mapping[str, Any], identities: Sequence[LoaderFingerprint]) -> None:
-        """Restore the progress of all virtual ranks.
+        """Restore the progress of all virtual ranks, with a fingerprint for each.
 
-        Args:
-            state: result of the method `state`, for any number of trainers, or the merged states of
-                as many trainers without virtual ranks (`merge_states`).
-            identities: fingerprint of this loader for each virtual rank.
+        `state` is the state of any number of trainers, or the merged states of as many trainers
+        without virtual ranks (`merge_states`).
 
         Raises:
-            TypeError: `state` is not a dictionary.
             ValueError: the state lacks an entry of a virtual rank, is another loader's, or its
                 trainers were in different epochs.
         """

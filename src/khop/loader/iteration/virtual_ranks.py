@@ -50,14 +50,7 @@ class VirtualRanks:
     drop_last: bool = False
 
     def rest(self, delivered: Sequence[int]) -> tuple[Int64Array, Int64Array]:
-        """Return the batches that are not delivered, in order: their virtual ranks and indices.
-
-        Args:
-            delivered: number of delivered batches of each virtual rank.
-
-        Returns:
-            Two arrays, [number of batches] int64.
-        """
+        """Return the virtual ranks and indices of the batches that are not delivered, in order."""
         due = [np.arange(n, total) for n, total in zip(delivered, self.num_batches, strict=True)]
         ranks = np.repeat(np.arange(len(due)), [len(indices) for indices in due])
         indices = np.concatenate([np.empty(0, np.int64), *due])
@@ -102,10 +95,6 @@ class VirtualRanks:
 
 def assign_by_home(batches: Sequence[int], trainers: Sequence[int]) -> list[int]:
     """Return the index of each trainer's batch, of its home partition as far as there are any.
-
-    Args:
-        batches: home partition of each batch.
-        trainers: home partition of each trainer, as many as batches.
 
     Example:
         >>> assign_by_home([0, 1, 0, 1], [0, 0, 1, 2])
