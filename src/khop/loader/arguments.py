@@ -21,6 +21,7 @@ from torch_geometric.sampler import (
     SamplerOutput,
 )
 
+from khop.data.device import is_cpu
 from khop.loader.inputs import as_tensor
 from khop.sampler.pyg.device import DeviceOptions
 from khop.sampler.pyg.neighbor import NeighborSampler
@@ -205,12 +206,16 @@ def refuse_settled(owner: object, names: Iterable[str], options: Mapping[str, ob
             raise TypeError(f"{type(owner).__name__} has no argument {name}: leave it out")
 
 
-def check_sampler(sampler: object, method: str, data: Any) -> None:
+def check_sampler(
+    sampler: object, method: str, data: Any, device: str | int | torch.device | None
+) -> None:
     """Raise TypeError unless `neighbor_sampler` has a method, ValueError unless it fits `data`.
 
     A sampler of khop fits if its graph and `data` (from `as_input`) are both heterogeneous, or both
     homogeneous.
     """
+    if not is_cpu(device):
+        raise ValueError("pass device to the sampler that is given, not to the loader")
     if isinstance(sampler, type) or not callable(getattr(sampler, method, None)):
         raise TypeError(
             "neighbor_sampler must be a sampler, such as khop.sampler.NeighborSampler(data, "

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
-from khop.data.device import is_cpu
 from khop.loader.arguments import (
     TorchOptions,
     _LinkSampler,
@@ -79,10 +78,10 @@ class LinkNeighborLoader(
         disjoint: sample a separate subgraph for each link, identified by `batch`. Always on with
             temporal sampling.
         strict_negatives: draw only negatives that are not edges of the graph. PyG's may be edges.
-        exclude_seed_edges: leave a batch's links out of the neighbourhoods. Default: False, so that
-            a model may read them off. 'self' (or True) leaves out the links. 'reverse' leaves out their
-            reverses, too: in a homogeneous graph edges of the same type, else of `rev_<relation>`
-            or the only edge type back. An edge type names the reverses' own.
+        exclude_seed_edges: leave a batch's links out of the neighbourhoods. If False (default), a
+            model may read them off. 'self' (or True) leaves out the links. 'reverse' leaves out
+            their reverses, too: in a homogeneous graph edges of the same type, else of
+            `rev_<relation>` or the only edge type back. An edge type names the reverses' own.
         batch_size: links per batch.
         seed, stream, worker_type, device, device_options, custom_cls: as for `NeighborLoader`.
         input_id: [num_links] values of `input_id`. If None, positions.
@@ -140,8 +139,11 @@ class LinkNeighborLoader(
         is_temporal = time_attr is not None
         check_times("edge_label_time", edge_label_time is not None, is_temporal, required=True)
         negatives = checked_negatives(neg_sampling, neg_sampling_ratio)
-        if neighbor_sampler is None:
-            neighbor_sampler = NeighborSampler(
+        sampler: Any = neighbor_sampler
+        if sampler is not None:
+            check_sampler(sampler, "sample_from_edges", data, device)
+        else:
+            sampler = NeighborSampler(
                 data,
                 num_neighbors,
                 subgraph_type,
@@ -155,10 +157,6 @@ class LinkNeighborLoader(
                 device=device,
                 device_options=device_options,
             )
-        elif not is_cpu(device):
-            raise ValueError("pass device to the sampler that is given, not to the loader")
-        else:
-            check_sampler(neighbor_sampler, "sample_from_edges", data)
         link_type, links = _checked_links(data, edge_label_index)
         num_links = links.size(1)
         edge_label = checked_labels(edge_label, num_links, negatives)
@@ -177,13 +175,12 @@ class LinkNeighborLoader(
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
             custom_cls=custom_cls,
-            neighbor_sampler=neighbor_sampler,
+            neighbor_sampler=sampler,
             batch_size=batch_size,
             **kwargs,
         )
         self._options = LinkOptions(self.neg_sampling, strict_negatives, exclude_seed_edges)
-        if getattr(neighbor_sampler, "is_keyed", False):
-            sampler: Any = neighbor_sampler
+        if getattr(sampler, "is_keyed", False):
             sampler.link_sampler(self.input_data.input_type, self._options)  # checks them
             # Raise errors of times now, not in the first batch.
             time, info = self.input_data.time, sampler.info
@@ -193,7 +190,7 @@ class LinkNeighborLoader(
         elif strict_negatives or exclude_seed_edges:
             raise ValueError(
                 "strict_negatives and exclude_seed_edges need a sampler of khop's (got a "
-                f"'{type(neighbor_sampler).__name__}')"
+                f"'{type(sampler).__name__}')"
             )
         self._set_up(num_links, seed, stream, worker_type, kwargs)
 

@@ -1,7 +1,8 @@
-"""`NeighborLoader`: PyG's loader, with khop's kernels. Runs in the trainer."""
+"""`NeighborLoader` and the loaders of other neighbourhoods of seeds. Run in the trainer."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,32 +10,43 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 import torch_geometric.loader
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
-from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.sampler import HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
 
-from khop.data.device import is_cpu
 from khop.loader.arguments import (
+    HopOptions,
+    NodeOptions,
     TorchOptions,
     _NodeSampler,
     check_hooks,
     check_loader_options,
     check_sampler,
+    refuse_settled,
 )
 from khop.loader.base import EpochLoader
 from khop.loader.batches.collate import annotate_seeds
 from khop.loader.inputs import checked_nodes, checked_times, checked_values, split_nodes
 from khop.loader.iteration.epochs import KeyedBatch
 from khop.loader.selection import NodeInputs
-from khop.sampler.methods import SamplingMethod
+from khop.sampler.methods import Hgt, SamplingMethod
 from khop.sampler.pyg.device import DeviceOptions
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph
 from khop.sampler.pyg.source import as_input, open_input
 from khop.sampler.seed_times import check_times
-from khop.typing import Numbers, NumNeighbors, SeedNodes, Transform, WorkerType
+from khop.typing import NodeType, Numbers, NumNeighbors, SeedNodes, Transform, WorkerType
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+_SETTLED_BY_HGT = (
+    "num_neighbors",
+    "neighbor_sampler",
+    "subgraph_type",
+    "replace",
+    "disjoint",
+    "directed",
+)
 
 
 class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
@@ -142,8 +154,11 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         if neighbor_sampler is None:
             check_times("input_time", input_time is not None, time_attr is not None, required=False)
         data = as_input(data)
-        if neighbor_sampler is None:
-            neighbor_sampler = NeighborSampler(
+        sampler: Any = neighbor_sampler
+        if sampler is not None:
+            check_sampler(sampler, "sample_from_nodes", data, device)
+        else:
+            sampler = NeighborSampler(
                 data,
                 num_neighbors,
                 subgraph_type,
@@ -157,10 +172,6 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
                 device=device,
                 device_options=device_options,
             )
-        elif not is_cpu(device):
-            raise ValueError("pass device to the sampler that is given, not to the loader")
-        else:
-            check_sampler(neighbor_sampler, "sample_from_nodes", data)
         info = open_input(data).info
         node_type, nodes = split_nodes(info, input_nodes)
         seeds = checked_nodes(info, node_type, nodes)
@@ -177,12 +188,12 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
             custom_cls=custom_cls,
-            neighbor_sampler=neighbor_sampler,
+            neighbor_sampler=sampler,
             batch_size=batch_size,
             **kwargs,
         )
-        if isinstance(neighbor_sampler, NeighborSampler):
-            neighbor_sampler.seed_set(self.input_data)  # raises errors now, not in the first batch
+        if isinstance(sampler, NeighborSampler):
+            sampler.seed_set(self.input_data)  # raises errors now, not in the first batch
         self._set_up(num_seeds, seed, stream, worker_type, kwargs)
 
     @property
@@ -207,3 +218,123 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
 
     def _annotate(self, batch: Data | HeteroData, metadata: Any) -> None:
         annotate_seeds(batch, self.input_data.input_type, metadata)
+
+
+class SubGraphLoader(NeighborLoader):
+    """Loader of induced subgraphs, for SEAL and ShaDow: all edges among seeds and neighbours.
+
+    A batch holds the seeds, the neighbours drawn hop by hop, and every edge of the graph between
+    two of them. `mapping` holds the positions of the seeds in the batch. With `disjoint=True` each
+    seed has a separate subgraph, identified by `batch`.
+
+    Args:
+        data: a PyG `Data` or `HeteroData`, or a (FeatureStore, GraphStore) pair.
+        input_nodes: seeds, as for `NeighborLoader`.
+        num_neighbors: fan-out of each hop. -1 takes all neighbours. If None, no hops: the subgraph
+            of only the seeds.
+        replace, disjoint, transform_sampler_output, neighbor_sampler: as for `NeighborLoader`.
+        **kwargs: `NodeOptions`: `batch_size`, `shuffle`, `seed`, `num_workers`, ...
+
+    Raises:
+        TypeError: `subgraph_type` is given.
+
+    Example:
+        >>> loader = SubGraphLoader(data, torch.tensor([0, 1, 2]), batch_size=3)
+        >>> next(iter(loader)).num_edges  # between two of the three
+        3
+    """
+
+    def __init__(
+        self,
+        data: Data | HeteroData | tuple[FeatureStore, GraphStore],
+        input_nodes: SeedNodes,
+        num_neighbors: NumNeighbors | SamplingMethod | None = None,
+        *,
+        replace: bool = False,
+        disjoint: bool = False,
+        transform_sampler_output: Transform | None = None,
+        neighbor_sampler: _NodeSampler | None = None,
+        **kwargs: Unpack[NodeOptions],
+    ) -> None:
+        if "subgraph_type" in kwargs:
+            raise TypeError("a SubGraphLoader's batches are induced: leave subgraph_type out")
+        super().__init__(
+            data,
+            [] if num_neighbors is None else num_neighbors,
+            input_nodes,
+            replace=replace,
+            subgraph_type="induced",
+            disjoint=disjoint,
+            transform_sampler_output=transform_sampler_output,
+            neighbor_sampler=neighbor_sampler,
+            **kwargs,
+        )
+
+    def _annotate(self, batch: Data | HeteroData, metadata: Any) -> None:
+        super()._annotate(batch, metadata)
+        self._map_seeds(batch)
+
+    def _join_by_pyg(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
+        batch = super()._join_by_pyg(out)
+        self._map_seeds(batch)
+        return batch
+
+    def _map_seeds(self, batch: Data | HeteroData) -> None:
+        seed_type = self.input_data.input_type
+        store = batch if seed_type is None else batch[seed_type]
+        store.mapping = torch.arange(store.batch_size)
+
+
+class HGTLoader(NeighborLoader):
+    """PyG's `HGTLoader` without torch-sparse: all edges among nodes drawn by their links.
+
+    `khop.sampler.Hgt` describes how nodes are drawn. In the `n_id` of its type, a batch has the
+    seeds first, then the nodes in the order of their draws. It has every edge of the graph among
+    these nodes, sorted by destination, and `e_id`, `input_id`, `batch_size`. Of rows with more than
+    50 edges, PyG's loader draws 50, some with other edges' ids. Here rows are whole. A `Data` is a
+    graph of one type. Over partitions, `DistNeighborLoader(dataset, Hgt(num_samples), ...)` makes
+    the same batches.
+
+    Method: HGSampling (https://arxiv.org/abs/2003.01332).
+
+    Args:
+        data: a PyG `HeteroData` or `Data`, or a (FeatureStore, GraphStore) pair.
+        num_samples: nodes of each type in every iteration, or {node type: such a list}.
+        input_nodes: seeds, as for `NeighborLoader`: a node type, or (node type, seeds).
+        is_sorted: accepted. Without times, edges are compressed in linear time, sorted or not.
+        transform, transform_sampler_output, filter_per_worker: as for `NeighborLoader`.
+        **kwargs: `HopOptions`: `batch_size`, `shuffle`, `seed`, `num_workers`, ...
+
+    Raises:
+        IndexError, TypeError, ValueError: as `NeighborLoader` and `khop.sampler.Hgt`, or an option
+            that the method settles, `replace` for example.
+
+    Example:
+        >>> loader = HGTLoader(data, [2, 1], torch.tensor([0, 3]), batch_size=2, seed=0)
+        >>> batch = next(iter(loader))
+        >>> batch.n_id[:2].tolist(), batch.num_nodes, batch.batch_size
+        ([0, 3], 5, 2)
+    """
+
+    def __init__(
+        self,
+        data: Data | HeteroData | tuple[FeatureStore, GraphStore],
+        num_samples: Sequence[int] | Mapping[NodeType, Sequence[int]],
+        input_nodes: SeedNodes,
+        is_sorted: bool = False,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
+        filter_per_worker: bool | None = None,
+        **kwargs: Unpack[HopOptions],
+    ) -> None:
+        refuse_settled(self, _SETTLED_BY_HGT, kwargs)
+        super().__init__(
+            data,
+            Hgt(num_samples),
+            input_nodes,
+            is_sorted=is_sorted,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            **kwargs,
+        )

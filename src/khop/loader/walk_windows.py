@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 import numpy as np
 import torch
@@ -22,12 +22,13 @@ from khop.loader.inputs import checked_nodes
 from khop.loader.iteration.epochs import EpochKeys, KeyedBatch, PlannedBatches
 from khop.sampler.methods.walk import below
 from khop.sampler.plan import EpochPlan
-from khop.sampler.pyg.random_walks import PartitionedRows as _PartitionedRows, make_plan, walker
+from khop.sampler.pyg.random_walks import PartitionedRows, make_plan, walker
 from khop.typing import EdgeType, Int64Array, Numbers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+_WalkGraph: TypeAlias = Graph | Data | HeteroData | Tensor | PartitionedRows
 _NEGATIVE = 19  # purpose of the keys of negative walks
 
 
@@ -54,7 +55,7 @@ class _WindowLoader(abc.ABC):
 
     def __init__(
         self,
-        graph: Graph | Data | HeteroData | Tensor | _PartitionedRows,
+        graph: _WalkGraph,
         num_steps: int,
         context_size: int,
         walks_per_node: int,
@@ -183,7 +184,7 @@ class Node2VecLoader(_WindowLoader):
 
     def __init__(
         self,
-        graph: Graph | Data | HeteroData | Tensor | _PartitionedRows,
+        graph: _WalkGraph,
         walk_length: int,
         context_size: int,
         walks_per_node: int = 1,
@@ -241,7 +242,7 @@ class MetaPath2VecLoader(_WindowLoader):
 
     def __init__(
         self,
-        graph: Graph | HeteroData | _PartitionedRows,
+        graph: _WalkGraph,
         metapath: Sequence[EdgeType],
         walk_length: int,
         context_size: int,

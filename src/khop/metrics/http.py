@@ -316,15 +316,7 @@ def serve(
 ) -> MetricsServer:
     """Serve a page of metrics in a new thread, until it is closed or the process ends.
 
-    Args:
-        port: port to listen on. 0 takes any free port, which `.port` of the result names.
-        collect: returns the page: `lambda: khop.metrics.of_loaders({"train": loader})`.
-        host: address to listen at. Default: this machine alone.
-        insecure: see `MetricsServer`.
-
-    Raises:
-        ValueError: an address beyond this machine without `insecure`.
-        OSError: the address cannot be bound.
+    Arguments and errors are as for `MetricsServer`.
 
     Example:
         >>> loader = NeighborLoader(data, [2], batch_size=3)

@@ -22,18 +22,6 @@ _Counted = tuple[list[int], list[tuple[int, ...]]]
 """Sums of the columns, and rows that are not in them yet."""
 
 
-def _rows() -> dict[str, int]:
-    return dict.fromkeys(ROWS, 0)
-
-
-def _trainer_seconds() -> dict[str, float]:
-    return dict.fromkeys(TRAINER_PHASES, 0.0)
-
-
-def _sampler_seconds() -> dict[str, float]:
-    return dict.fromkeys(PHASES, 0.0)
-
-
 @dataclass
 class LoaderStats:
     """Counts and times of a loader's batches, over all epochs or since `reset_stats()`.
@@ -75,11 +63,13 @@ class LoaderStats:
     seeds: int = 0
     nodes: int = 0
     edges: int = 0
-    rows: dict[str, int] = field(default_factory=_rows)
+    rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROWS, 0))
     delivered_bytes: int = 0
     remote_bytes: int = 0
-    trainer_seconds: dict[str, float] = field(default_factory=_trainer_seconds)
-    sampler_seconds: dict[str, float] = field(default_factory=_sampler_seconds)
+    trainer_seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(TRAINER_PHASES, 0.0)
+    )
+    sampler_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     ready_seconds: float = 0.0
     overflows: int = 0
     num_samplers: int = 0
