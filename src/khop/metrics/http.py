@@ -180,7 +180,10 @@ class MetricsServer:
                         self._accept()
                     else:
                         self._on_ready(self._connections[key.fd])
-                self._end_overdue()
+                now = time.monotonic()
+                for connection in list(self._connections.values()):
+                    if connection.deadline <= now:
+                        self._end(connection)
                 self._accept_or_not()
         finally:
             for connection in list(self._connections.values()):
@@ -298,12 +301,6 @@ class MetricsServer:
         # If closed with unread data, the reply could be lost on its way: the client closes.
         connection.socket.shutdown(socket.SHUT_WR)
         self._selector.modify(connection.socket, selectors.EVENT_READ)
-
-    def _end_overdue(self) -> None:
-        now = time.monotonic()
-        for connection in list(self._connections.values()):
-            if connection.deadline <= now:
-                self._end(connection)
 
     def _end(self, connection: _Connection) -> None:
         self._selector.unregister(connection.socket)

@@ -35,46 +35,38 @@ class StoreJoiner:
 
     def join(self, out: SamplerOutput | HeteroSamplerOutput, permutation: Any) -> Data | HeteroData:
         """Make a batch without its seeds' attributes. `permutation`: the sampler's, of edges."""
+        batch: Any
         if isinstance(out, SamplerOutput):
-            return self._join_data(out, permutation)
-        if isinstance(out, HeteroSamplerOutput):
-            return self._join_hetero_data(out, permutation or {})
-        raise TypeError(
-            "a sampler must return a SamplerOutput or a HeteroSamplerOutput (got "
-            f"'{type(out).__name__}')"
-        )
-
-    def _join_data(self, out: SamplerOutput, permutation: Tensor | None) -> Data:
-        batch = Data() if self._custom_cls is None else self._custom_cls()
-        edge = _edge_ids(out.edge, permutation)
-        batch.edge_index = stack_endpoints(out.row, out.col)
-        batch.num_nodes = out.node.numel()
-        for _, name, value in self._fetch({NODE: out.node}, {EDGE: edge}):
-            batch[name] = value
-        _add_ids(batch, "n_id", out.node)
-        _add_ids(batch, "e_id", edge)
-        batch.batch = out.batch
-        batch.num_sampled_nodes = out.num_sampled_nodes
-        batch.num_sampled_edges = out.num_sampled_edges
-        return batch
-
-    def _join_hetero_data(self, out: HeteroSamplerOutput, permutation: Any) -> HeteroData:
-        batch = HeteroData() if self._custom_cls is None else self._custom_cls()
-        drawn = out.edge or {}
-        edges = {t: _edge_ids(drawn.get(t), permutation.get(t)) for t in out.row}
-        for node_type, node in out.node.items():
-            batch[node_type].num_nodes = node.numel()
-        for edge_type in out.row:
-            ends = stack_endpoints(out.row[edge_type], out.col[edge_type])
-            batch[edge_type].edge_index = ends
-        for group, name, value in self._fetch(out.node, edges):
-            batch[group][name] = value
-        for node_type, node in out.node.items():
-            _add_ids(batch[node_type], "n_id", node)
+            batch = Data() if self._custom_cls is None else self._custom_cls()
+            stores = {NODE: batch, EDGE: batch}
+            nodes, ends, drawn = {NODE: out.node}, {EDGE: (out.row, out.col)}, {EDGE: out.edge}
+            permutation = {EDGE: permutation}
+        elif isinstance(out, HeteroSamplerOutput):
+            batch = stores = HeteroData() if self._custom_cls is None else self._custom_cls()
+            nodes, drawn, permutation = out.node, out.edge or {}, permutation or {}
+            ends = {t: (row, out.col[t]) for t, row in out.row.items()}
+        else:
+            raise TypeError(
+                "a sampler must return a SamplerOutput or a HeteroSamplerOutput (got "
+                f"'{type(out).__name__}')"
+            )
+        edges = {t: _edge_ids(drawn.get(t), permutation.get(t)) for t in ends}
+        for edge_type, (row, col) in ends.items():
+            stores[edge_type].edge_index = stack_endpoints(row, col)
+        for node_type, node in nodes.items():
+            stores[node_type].num_nodes = node.numel()
+        for owner, name, value in self._fetch(nodes, edges):
+            stores[owner][name] = value
+        for node_type, node in nodes.items():
+            _add_ids(stores[node_type], "n_id", node)
         for edge_type, edge in edges.items():
-            _add_ids(batch[edge_type], "e_id", edge)
+            _add_ids(stores[edge_type], "e_id", edge)
         for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
-            batch.set_value_dict(name, getattr(out, name))
+            value = getattr(out, name)
+            if isinstance(out, HeteroSamplerOutput):
+                batch.set_value_dict(name, value)
+            else:
+                setattr(batch, name, value)
         return batch
 
     def _fetch(

@@ -76,39 +76,24 @@ def metis_clusters(
     if has_metis():
         each = np.ones(num_nodes, np.int64)
         return run_metis(graph, each, num_parts, recursive=recursive).astype(np.int64)
-    for library in (_by_pyg_lib, _by_torch_sparse):
-        clusters = library(graph.indptr, graph.indices.astype(np.int64), num_parts, recursive)
-        if clusters is not None:
-            return clusters
-    raise ModuleNotFoundError(
-        "METIS cannot be imported: 'pip install pymetis', or pass assignment=, the cluster of "
-        "each node, or a folder that khop.partition wrote"
-    )
-
-
-def _by_pyg_lib(
-    indptr: Int64Array, indices: Int64Array, num_parts: int, recursive: bool
-) -> Int64Array | None:
+    rows = torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices.astype(np.int64))
     try:
         from pyg_lib.partition import metis
+
+        return _to_array(metis(*rows, num_parts, recursive=recursive))
     except ImportError:
-        return None
-    rows = torch.from_numpy(indptr), torch.from_numpy(indices)
-    clusters: Int64Array = metis(*rows, num_parts, recursive=recursive).numpy()
-    return clusters
-
-
-def _by_torch_sparse(
-    indptr: Int64Array, indices: Int64Array, num_parts: int, recursive: bool
-) -> Int64Array | None:
+        pass
     try:
         import torch_sparse  # noqa: F401 (registers the operation)
-    except ImportError:
-        return None
-    rows = torch.from_numpy(indptr), torch.from_numpy(indices)
-    try:
-        clusters = torch.ops.torch_sparse.partition(*rows, None, num_parts, recursive)
-    except (AttributeError, RuntimeError):  # built without METIS
-        return None
-    ids: Int64Array = clusters.numpy()
-    return ids
+
+        return _to_array(torch.ops.torch_sparse.partition(*rows, None, num_parts, recursive))
+    except (ImportError, AttributeError, RuntimeError):  # also if it was built without METIS
+        raise ModuleNotFoundError(
+            "METIS cannot be imported: 'pip install pymetis', or pass assignment=, the cluster of "
+            "each node, or a folder that khop.partition wrote"
+        ) from None
+
+
+def _to_array(clusters: Tensor) -> Int64Array:
+    array: Int64Array = clusters.numpy()
+    return array

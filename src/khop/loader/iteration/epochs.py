@@ -26,11 +26,8 @@ class KeyedBatch(NamedTuple):
     key: BatchKey
 
 
-class ListedBatch(NamedTuple):
-    """Batch for a `collate_fn` that is the user's own, with the fields of a `KeyedBatch`."""
-
-    positions: Int64Array
-    key: BatchKey
+class ListedBatch(KeyedBatch):
+    """Batch for a user's own `collate_fn`, which gets a list of positions."""
 
 
 class EpochKeys:
@@ -96,8 +93,8 @@ class SeedPositions:
     def __getitem__(self, position: int) -> int:
         return position
 
-    def __getitems__(self, positions: KeyedBatch | ListedBatch) -> KeyedBatch | list[int]:
-        if isinstance(positions, KeyedBatch):
+    def __getitems__(self, positions: KeyedBatch) -> KeyedBatch | list[int]:
+        if not isinstance(positions, ListedBatch):
             return positions
         open_scope(positions.key)
         listed: list[int] = positions.positions.tolist()

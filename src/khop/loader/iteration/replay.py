@@ -100,19 +100,14 @@ def _chain(batches: Any) -> list[Any]:
 
 def _stateful(samplers: list[Any]) -> Any:
     """Return the first sampler that can save its state, or None."""
-    for sampler in samplers:
-        if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
-            return sampler
-    return None
+    methods = "state_dict", "load_state_dict"
+    return next((s for s in samplers if all(hasattr(s, name) for name in methods)), None)
 
 
 def _generator(samplers: list[Any]) -> torch.Generator:
     """Return the generator of the samplers: their own, or torch's default."""
-    for sampler in samplers:
-        generator = getattr(sampler, "generator", None)
-        if isinstance(generator, torch.Generator):
-            return generator
-    return torch.default_generator
+    own = (getattr(sampler, "generator", None) for sampler in samplers)
+    return next((g for g in own if isinstance(g, torch.Generator)), torch.default_generator)
 
 
 @contextlib.contextmanager

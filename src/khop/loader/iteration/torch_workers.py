@@ -67,7 +67,7 @@ class LazyEpoch:
     def __len__(self) -> int:
         return len(_alive(self._loader))
 
-    def __iter__(self) -> Iterator[KeyedBatch | ListedBatch]:
+    def __iter__(self) -> Iterator[KeyedBatch]:
         begun = _alive(self._loader)._begun
         assert begun is not None  # making an iterator begins an epoch
         for batch in _alive(self._loader)._batches(begun):
