@@ -36,7 +36,7 @@ from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph
 from khop.sampler.pyg.random_walks import torch_threads
-from khop.typing import WorkerType
+from khop.typing import Transform, WorkerType
 
 
 class EpochLoader(StatefulLoader):
@@ -49,8 +49,8 @@ class EpochLoader(StatefulLoader):
     # Of PyG's loader:
     data: Any
     input_data: Any
-    transform: Any
-    transform_sampler_output: Any
+    transform: Transform | None
+    transform_sampler_output: Transform | None
     filter_per_worker: bool
     custom_cls: Any
     # Of torch's:

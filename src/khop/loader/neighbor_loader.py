@@ -56,7 +56,8 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
     batch's numbering, `e_id`, `input_id`, `batch_size`, `num_sampled_nodes`, `num_sampled_edges`,
     and every attribute of the sampled nodes and edges. The drawn neighbours are a function of seed,
     epoch, batch index and graph, for any number of workers. Subclasses may override `collate_fn`
-    and `filter_fn`, and users set them on a loader: they are called as by PyG's.
+    and `filter_fn`, and users may set them on a loader, for the epochs that begin afterwards. They
+    are called as by PyG's.
 
     Args:
         data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), or any pair of a PyG

@@ -27,6 +27,7 @@ from khop.sampler.pyg.base import PygSampler
 from khop.sampler.pyg.draw_scope import BatchKey, batch_scope
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph, output_on_host, values_of
+from khop.typing import Transform
 
 
 class GraphLoader(Protocol):
@@ -35,7 +36,7 @@ class GraphLoader(Protocol):
     data: Any
     input_data: Any
     filter_per_worker: bool
-    transform_sampler_output: Any
+    transform_sampler_output: Transform | None
     _stores: StoreJoiner | None
     _joiner: Collator
     _device_joiner: DeviceJoiner | None
@@ -101,9 +102,16 @@ class Way(abc.ABC):
         is_replaced = self._collates or self._filters
         return is_replaced or not getattr(self._loader.data, "is_cuda", False)
 
-    @abc.abstractmethod
     def draw(self, batch: KeyedBatch) -> DrawnBatch:
         """Sample a batch."""
+        began = monotonic_ns()
+        drawn, metadata, size = self._drawn(batch)
+        index, num_seeds, ended = batch.key.batch, len(batch.positions), monotonic_ns()
+        return DrawnBatch(drawn, metadata, index, num_seeds, size, get_native_id(), began, ended)
+
+    @abc.abstractmethod
+    def _drawn(self, batch: KeyedBatch) -> tuple[Any, Any, tuple[int, int]]:
+        """Sample a batch. Return its seeds' metadata and its numbers of nodes and edges, too."""
 
     @abc.abstractmethod
     def join(self, drawn: DrawnBatch) -> Timed:
@@ -117,13 +125,12 @@ class Way(abc.ABC):
 class NativeWay(Way):
     """Way of khop's own subgraphs, on the CPU or on a device."""
 
-    def draw(self, batch: KeyedBatch) -> DrawnBatch:
-        began = monotonic_ns()
+    def _drawn(self, batch: KeyedBatch) -> tuple[SampledSubgraph, Any, tuple[int, int]]:
         drawn, metadata = self._loader._draw_planned(batch)
-        index, num_seeds = batch.key.batch, len(batch.positions)
-        size = _size_of_drawn(drawn)
-        ended = monotonic_ns()
-        return DrawnBatch(drawn, metadata, index, num_seeds, size, get_native_id(), began, ended)
+        if len(drawn.nodes) == len(drawn.edge_index) == 1:
+            return drawn, metadata, (drawn.nodes[0].numel(), drawn.edge_index[0].shape[1])
+        num_edges = sum(ends.shape[1] for ends in drawn.edge_index)
+        return drawn, metadata, (sum(node.numel() for node in drawn.nodes), num_edges)
 
     def join(self, drawn: DrawnBatch) -> Timed:
         began, loader = monotonic_ns(), self._loader
@@ -140,17 +147,16 @@ class NativeWay(Way):
 class PygWay(Way):
     """Way of PyG's `SamplerOutput`: `collate_fn` and `filter_fn`, and whatever replaces them."""
 
-    def draw(self, batch: KeyedBatch) -> DrawnBatch:
-        began = monotonic_ns()
-        if self._collates:
-            with batch_scope(batch.key):
-                drawn = self._loader.collate_fn(batch.positions.tolist())
+    def _drawn(self, batch: KeyedBatch) -> tuple[Any, None, tuple[int, int]]:
+        if not self._collates:
+            out = self.sample(batch)
         else:
-            drawn = self.sample(batch)
-        index, num_seeds = batch.key.batch, len(batch.positions)
-        size = _size_of_output(drawn)
-        ended = monotonic_ns()
-        return DrawnBatch(drawn, None, index, num_seeds, size, get_native_id(), began, ended)
+            with batch_scope(batch.key):
+                out = self._loader.collate_fn(batch.positions.tolist())
+        if isinstance(out, Data | HeteroData):
+            return out, None, (out.num_nodes or 0, out.num_edges)
+        # A replaced `collate_fn` may return anything else: the numbers are then 0.
+        return out, None, (_count(getattr(out, "node", None)), _count(getattr(out, "row", None)))
 
     def join(self, drawn: DrawnBatch) -> Timed:
         began, batch = monotonic_ns(), drawn.subgraph
@@ -269,24 +275,6 @@ def native_form(
 
 def _in_order(by_type: dict[Any, Any] | None, types: list[Any]) -> list[Any] | None:
     return None if by_type is None else [by_type.get(t) for t in types]
-
-
-def _size_of_drawn(drawn: SampledSubgraph) -> tuple[int, int]:
-    """Return the numbers of nodes and edges that khop's sampler drew."""
-    if len(drawn.nodes) == len(drawn.edge_index) == 1:
-        return drawn.nodes[0].numel(), drawn.edge_index[0].shape[1]
-    edges = sum(ends.shape[1] for ends in drawn.edge_index)
-    return sum(node.numel() for node in drawn.nodes), edges
-
-
-def _size_of_output(out: Any) -> tuple[int, int]:
-    """Return the numbers of nodes and edges of a sampler's output in PyG's form, or of a batch.
-
-    A replaced `collate_fn` may return anything else: the numbers are then 0.
-    """
-    if isinstance(out, Data | HeteroData):
-        return out.num_nodes or 0, out.num_edges
-    return _count(getattr(out, "node", None)), _count(getattr(out, "row", None))
 
 
 def _count(ids: Any) -> int:
