@@ -19,6 +19,7 @@ from khop.distributed.loaders.neighbor_loader import DistNeighborLoader
 from khop.distributed.loaders.split import link_split, node_split
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
 from khop.distributed.remote.client.client_context import ClientContext
+from khop.loader.arguments import _NegSampling
 from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.methods import SamplingMethod
 from khop.storage.folder import PartitionFolder
@@ -44,7 +45,7 @@ _Loaders: TypeAlias = DistNeighborLoader | DistLinkNeighborLoader | list[DistNei
 
 
 class _LinkOptions(LoaderOptions, total=False):
-    neg_sampling: Any
+    neg_sampling: _NegSampling
     neg_sampling_ratio: float | None
     strict_negatives: bool
     exclude_seed_edges: ExcludeSeedEdges

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch_geometric.data.lightning
 from torch import Tensor
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 
 from khop.loader import LinkNeighborLoader, NeighborLoader
 from khop.sampler import NeighborSampler
+from khop.typing import SeedLinks, SeedNodes
 
+_Graph: TypeAlias = Data | HeteroData | tuple[FeatureStore, GraphStore]
 _OF_SAMPLER = inspect.signature(NeighborSampler).parameters.keys() - {"data", "seed", "stream"}
 # Of sampler and loader: PyG would leave them to the sampler, whose draws loaders key themselves.
 _OF_EPOCHS = ("seed", "stream")
@@ -24,7 +27,7 @@ class _InMemory:
     eval_loader_kwargs: dict[str, Any]
     loader_kwargs: dict[str, Any]
 
-    def _set_up(self, data: Any, sampler_name: str, args: Any, options: dict[str, Any]) -> None:
+    def _set_up(self, data: _Graph, sampler_name: str, args: Any, options: dict[str, Any]) -> None:
         """Construct PyG's part, in which the option `sampler_name` passes a sampler."""
         loader = options.get("loader", "neighbor")
         if loader not in ("neighbor", "link_neighbor") or options.get(sampler_name) is not None:
@@ -77,12 +80,12 @@ class LightningNodeData(
         (2, None)
     """
 
-    def __init__(self, data: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, data: _Graph, *args: Any, **kwargs: Any) -> None:
         self._set_up(data, "node_sampler", args, kwargs)
 
     def dataloader(
         self,
-        input_nodes: Any,
+        input_nodes: SeedNodes,
         input_time: Tensor | None = None,
         input_id: Tensor | None = None,
         node_sampler: Any = None,
@@ -127,12 +130,12 @@ class LightningLinkData(
         torch.Size([8])
     """
 
-    def __init__(self, data: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, data: _Graph, *args: Any, **kwargs: Any) -> None:
         self._set_up(data, "link_sampler", args, kwargs)
 
     def dataloader(
         self,
-        input_edges: Any,
+        input_edges: SeedLinks,
         input_labels: Tensor | None = None,
         input_time: Tensor | None = None,
         input_id: Tensor | None = None,

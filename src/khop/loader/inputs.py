@@ -155,7 +155,9 @@ def checked_links(info: GraphInfo, edge_type: EdgeType, links: Any, name: str = 
     return both
 
 
-def checked_labels(labels: Any, num_links: int, negatives: NegativeSampling | None) -> Any:
+def checked_labels(
+    labels: Any, num_links: int, negatives: NegativeSampling | None
+) -> Tensor | None:
     """Return the labels of links as a tensor, or None. ValueError for labels with triplets."""
     if labels is not None and negatives is not None and negatives.is_triplet():
         raise ValueError(

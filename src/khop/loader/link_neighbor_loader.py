@@ -234,7 +234,7 @@ class LinkNeighborLoader(
         ends = torch.unique(torch.cat([inputs.row, inputs.col]))
         return NodeSamplerInput(None, ends, input_type=None if types is None else types[0])
 
-    def _annotate(self, batch: Any, metadata: Any) -> None:
+    def _annotate(self, batch: Data | HeteroData, metadata: Any) -> None:
         triplets = self.neg_sampling is not None and self.neg_sampling.is_triplet()
         annotate_links(batch, self.input_data.input_type, metadata, triplets)
 

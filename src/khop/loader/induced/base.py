@@ -98,7 +98,7 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  #
         drawn = self._induced(to_int64(inputs.node, "items"), sampler._key(key))
         return to_pyg(drawn, sampler.info, (None, None), sampler.output_forms)
 
-    def _annotate(self, batch: Any, metadata: Any) -> None:
+    def _annotate(self, batch: Data | HeteroData, metadata: Any) -> None:
         """Add nothing: no node of a batch is a seed."""
 
 

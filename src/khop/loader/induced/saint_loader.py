@@ -114,7 +114,7 @@ class GraphSAINTSampler(InducedLoader):
     def _settings(self) -> list[Any]:
         return [self._num_drawn]
 
-    def _annotate(self, batch: Any, metadata: Any) -> None:
+    def _annotate(self, batch: Data, metadata: Any) -> None:
         if self.sample_coverage > 0:
             batch.node_norm = self.node_norm[batch.n_id]
             batch.edge_norm = self.edge_norm[batch.e_id]
@@ -134,13 +134,9 @@ class GraphSAINTSampler(InducedLoader):
             return self._norms(*self._counted(run_key, log))
 
         path = None if save_dir is None else Path(save_dir) / self._filename
-        lengths = {"node_norm": self._num_nodes, "edge_norm": self._topology.num_edges}
-        made_from = [
-            type(self).__name__,
-            *self._settings(),
-            self._topology.indptr,
-            self._topology.indices,
-        ]
+        graph = self._topology
+        lengths = {"node_norm": self._num_nodes, "edge_norm": graph.num_edges}
+        made_from = [type(self).__name__, *self._settings(), graph.indptr, graph.indices]
         norms = saved_tensors(path, made_from, lengths, torch.float32, count)
         self.node_norm, self.edge_norm = norms["node_norm"], norms["edge_norm"]
 

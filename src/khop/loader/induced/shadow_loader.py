@@ -92,7 +92,7 @@ class ShaDowKHopSampler(NeighborLoader):
             batch.y = batch.y[roots]
         return batch
 
-    def _annotate(self, batch: Any, metadata: Any) -> None:
+    def _annotate(self, batch: Batch, metadata: Any) -> None:
         put(batch._store, "input_id", metadata[0])
         put(batch._store, "seed_time", metadata[1])
 
