@@ -1,8 +1,8 @@
 """Server of one trainer's layer-wise outputs, for trainers that do not see its files.
 
 Runs as a process of that trainer. Its configuration has the folder and the names of the files.
-Requests select among these by name and index: no path is built from network data. Sockets are
-like those of the partition server. Imports no torch.
+Requests select among these by name and index: no path is built from network data. It has the
+partition server's sockets. Imports no torch.
 """
 
 from __future__ import annotations
@@ -85,6 +85,6 @@ def main() -> None:
     """Serve a trainer's outputs."""
     run_server(
         lambda c: OutputHandler(
-            c["number"], c["output_root"], c["num_layers"], c["node_types"], c["file_names"]
+            c["rank"], c["output_root"], c["num_layers"], c["node_types"], c["file_names"]
         )
     )

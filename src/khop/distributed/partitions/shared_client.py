@@ -17,16 +17,11 @@ if TYPE_CHECKING:
 
 
 class SharedClient:
-    """Connections to the servers of other partitions: one client a process, one user at a time.
+    """Connections to the servers of other partitions: one client per process, one user at a time.
 
     Survives `fork` and pickling: each process opens connections of its own. Two threads must not
-    use a ZeroMQ socket at the same time, so a lock guards the client.
-
-    Args:
-        endpoints: endpoint of each other partition.
-        credentials: the job's keys.
-        endpoint_registry: finds lost servers, for the client of this process. In other processes a
-            lost server is found only if it returns at its old endpoint.
+    use a ZeroMQ socket at the same time, so a lock guards the client. The registry finds lost
+    servers for this process. In other processes a lost server must return at its old endpoint.
     """
 
     def __init__(

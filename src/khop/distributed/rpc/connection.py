@@ -40,14 +40,8 @@ _MOST_AT_ONCE = 256
 class Connection:
     """A connection to one server, for one thread.
 
-    Args:
-        context: context of ZeroMQ's sockets.
-        credentials: keys of this process. Needed for endpoints with a server key.
-        endpoint: address and key of the server. If None, it is not known yet: see `relocate`.
-        clock: source of time, in seconds, for tests.
-
     Attributes:
-        endpoint: as above.
+        endpoint: address and key of the server. None if not known yet: see `relocate`.
         lost_since: when the connection was lost (`time.monotonic`), or when this object was made.
             None while the connection is up.
         last_message_at: when the last message of the server arrived, or the connection was made
@@ -224,12 +218,7 @@ class Connection:
             yield header, arrays, sum(map(len, frames))
 
     def refuse(self, why: str, pause: float = 0.0) -> None:
-        """End a connection over which invalid messages came. `pump` makes the next.
-
-        Args:
-            why: the reason, in words that follow the server's name.
-            pause: minimum seconds before the next connection.
-        """
+        """End a connection with invalid messages. `pump` makes the next after `pause` s or more."""
         self._drop()
         self._unread.clear()
         self._connect_at = max(self._connect_at, self._clock() + pause)
@@ -288,11 +277,6 @@ class ZmqChannel(Channel):
     The monitor reports when the connection is up and when it is lost, and heartbeats detect
     half-open ones. Each connection has a socket of its own. A socket that connects again would
     deliver queued messages to a server that was restarted meanwhile.
-
-    Args:
-        context: context of the sockets.
-        credentials: keys of this process. Needed for endpoints with a server key.
-        endpoint: address and key of the server.
 
     Raises:
         zmq.ZMQError: an invalid address.

@@ -83,10 +83,8 @@ class _Connection:
     """An open connection.
 
     Attributes:
-        peer: address and port of the peer.
         since: when it was accepted (`time.monotonic`).
         user: its key, else its address, once it has brought a message.
-        key: its key, if it has one.
         taken: bytes on the wire of the messages that the server has taken.
     """
 
@@ -112,15 +110,8 @@ class _Message(NamedTuple):
 class Connections:
     """The open connections of a socket, and the thread that bounds them.
 
-    The thread ends with the context. Its queue of reports is not bounded: ZeroMQ would block at a
-    full one. So the thread waits for nothing but reports.
-
-    Args:
-        context: context of the socket.
-        front: the socket, before it is bound.
-        listener: the listener on which it will accept connections.
-        limits: see `Limits`.
-        clock: source of time, in seconds.
+    The socket (`front`) is not bound yet. The thread ends with the context. Its queue of reports
+    is not bounded: ZeroMQ would block at a full one. So the thread waits for nothing but reports.
     """
 
     def __init__(
@@ -214,9 +205,11 @@ class Connections:
     def note_message(self, name: bytes, frames: Sequence[zmq.Frame]) -> bool:
         """Count a message that the server has taken. Return False if its peer is no client.
 
+        Peers that name themselves are disconnected: ZeroMQ ends the process when one has taken the
+        name that it gives next.
+
         Args:
-            name: ZeroMQ's name of the peer. Peers that name themselves are disconnected: ZeroMQ
-                ends the process when one has taken the name that it gives next.
+            name: ZeroMQ's name of the peer.
             frames: the message. Each frame has the properties of its connection.
         """
         try:
@@ -310,7 +303,7 @@ class Connections:
                 self._count(message, connection)
 
     def _look(self) -> None:
-        """End connections that are silent, or keep too much from being taken."""
+        """End connections that are silent, or have too many untaken bytes."""
         began = self._clock()
         with self._lock:
             connections = list(self._open.items())

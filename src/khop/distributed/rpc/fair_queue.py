@@ -64,7 +64,6 @@ class _Shares(Generic[_K]):
         return None
 
     def charge(self, key: _K, seconds: float) -> None:
-        """Add to the time that a key has used."""
         self._used[key] = self._used.pop(key, self._now) + seconds
 
 
@@ -126,12 +125,7 @@ class FairQueue(Generic[_T]):
     ) -> bool:
         """Append an entry to the queue of its connection. Return False if the user's is full.
 
-        Args:
-            user: its user.
-            entry: the entry.
-            nbytes: its size.
-            connection: its connection. Entries of one connection are served in order.
-            is_bounded: whether the bounds apply.
+        Entries of a connection are served in order. The bounds apply if `is_bounded`.
         """
         own = self._users.get(user) if is_bounded else None
         if own is not None and (own.count >= self._most or own.nbytes + nbytes > self._most_bytes):
@@ -140,7 +134,7 @@ class FairQueue(Generic[_T]):
         return True
 
     def put_back(self, turn: Turn[_T]) -> None:
-        """Put work back that is not done, ahead of what its connection has queued since."""
+        """Put work back that is not done, ahead of its connection's later entries."""
         self._insert(turn.user, turn.connection, (turn.entry, turn.nbytes), is_first=True)
 
     def _insert(

@@ -93,8 +93,7 @@ class FrameHandler:
 
     Args:
         subject: name of the data that is served: 'partition'.
-        index: number of the partition, or of other data. Requests for another are refused. If None,
-            requests have none.
+        index: its index. Requests for another are refused. If None, requests name none.
         types: the requests that are answered.
         incarnation: see below. If None, a new one.
 
@@ -131,12 +130,7 @@ class FrameHandler:
     def steps(
         self, frames: list[Any], source: Source = NOBODY
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Process a request slice by slice, and return the frames of the reply. Never raises.
-
-        Args:
-            frames: the request.
-            source: its sender, where the handler needs to know.
-        """
+        """Answer a request slice by slice, and return the frames of the reply. Never raises."""
         began = monotonic_ns()
         header: dict[str, Any] = {"id": None, "incarnation": self.incarnation}
         try:
@@ -178,7 +172,6 @@ class FrameHandler:
         header: Mapping[str, Any],
         source: Source,
     ) -> list[Array] | Steps:
-        """Return the reply to a request that has been read, or the steps to it."""
         return request_type.answer(request, arrays)
 
 

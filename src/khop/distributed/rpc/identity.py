@@ -95,9 +95,7 @@ def property_of(frame: zmq.Frame, name: str) -> str | None:
 class KeyGate:
     """Thread that answers ZeroMQ whether a key is admitted. Ends with the context.
 
-    Args:
-        context: context of the sockets.
-        decide: called in the thread with a key (Z85 text), returns a decision.
+    The thread calls `decide` with a key (Z85 text) for a decision.
     """
 
     def __init__(

@@ -77,12 +77,8 @@ def add_client(folder: str | Path, name: str) -> Path:
 
     Running servers that read this `server.key` admit it within seconds.
 
-    Args:
-        folder: the folder with the job's `server.key`.
-        name: name of the client. Its file is NAME.key.
-
     Returns:
-        The path of its file, mode 0600.
+        The path of its file, NAME.key in the folder of `server.key`, mode 0600.
 
     Raises:
         ValueError: the name is not valid for a key file.
@@ -104,9 +100,7 @@ def add_client(folder: str | Path, name: str) -> Path:
 
 
 def revoke_client(folder: str | Path, name: str) -> None:
-    """Revoke a client's key.
-
-    Running servers that read this `server.key` end its connections within seconds.
+    """Revoke a client's key. Running servers with this `server.key` soon end its connections.
 
     Raises:
         ValueError: no client has this name. The error lists the clients.
@@ -145,7 +139,6 @@ def _private_folder(folder: Path) -> Iterator[int]:
 
 
 def _write_all(at: int, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write all files or none."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     written: list[str] = []
     try:
@@ -173,17 +166,13 @@ def _write_all(at: int, folder: Path, files: Mapping[str, Mapping[str, Any]]) ->
 def _replace_server_key(
     at: int, folder: Path, clients: Mapping[str, str], keys: ServerKeys
 ) -> None:
-    """Replace `server.key` atomically."""
     name = f".server.key-{os.getpid()}"
     _write_all(at, folder, {name: ServerKeys(keys.server, clients).to_json()})
     os.rename(name, "server.key", src_dir_fd=at, dst_dir_fd=at)
 
 
 def read_server_keys(path: str | Path | None = None) -> ServerKeys | None:
-    """Read the keys of a graph server.
-
-    Args:
-        path: a `server.key`. If None, the one that $KHOP_KEY_FILE names.
+    """Read the keys of a graph server: from a `server.key`, or the file that $KHOP_KEY_FILE names.
 
     Returns:
         The keys. None if no file is named.

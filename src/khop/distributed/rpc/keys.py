@@ -46,18 +46,13 @@ _log = log.get(__name__)
 
 @dataclass(frozen=True)
 class ClientKeys:
-    """Keys of a trainer.
-
-    Attributes:
-        client: its own pair, which servers admit.
-        server_key: public key of the servers.
-    """
+    """Keys of a trainer: its own pair, which servers admit, and the servers' public key."""
 
     client: KeyPair
     server_key: str
 
     def credentials(self) -> KeyPair:
-        """Return the client's pair, as `Connection` takes it."""
+        """Return the pair for connections to servers."""
         return self.client
 
     def endpoint(self, address: str) -> Endpoint:
@@ -91,11 +86,11 @@ class ServerKeys:
     clients: Mapping[str, str]
 
     def curve(self) -> dict[str, Any]:
-        """Return the keys as `PartitionServer` takes them in its argument `curve`."""
+        """Return the keys in the form of `PartitionServer`'s argument `curve`."""
         return {**asdict(self.server), "clients": list(self.clients.values())}
 
     def credentials(self) -> KeyPair:
-        """Return the server's pair, with which it connects to other servers of the job."""
+        """Return the pair for connections to other servers of the job."""
         return self.server
 
     @property
@@ -128,12 +123,7 @@ class ServerKeys:
 
 @dataclass(frozen=True)
 class JobKeys:
-    """All keys of a job.
-
-    Attributes:
-        server: the servers' pair.
-        clients: {name: pair} of the clients.
-    """
+    """All keys of a job: the servers' pair, and the clients' pairs by name."""
 
     server: KeyPair
     clients: Mapping[str, KeyPair]
@@ -164,8 +154,7 @@ def check_secured(
         server: name of the server that listens or is reached, for messages: 'graph server 0'.
 
     Raises:
-        SecurityError: there are no keys, `insecure` is False, and the address is not this machine's
-            loopback.
+        SecurityError: no keys, not `insecure`, and the address is not this machine's loopback.
     """
     if keys is not None or is_loopback(host):
         return

@@ -71,13 +71,7 @@ ENVELOPE_BYTES = FRAME_BYTES + 1024
 
 
 class RateLimiter:
-    """Token buckets, one for each of the last 4096 peers.
-
-    Args:
-        rate: tokens (requests) added to a bucket per second.
-        burst: tokens of a full bucket.
-        clock: function that returns seconds.
-    """
+    """Token buckets of the last 4096 peers: `rate` tokens per second, at most `burst` at a time."""
 
     _MAX_PEERS = 4096
 
@@ -104,8 +98,7 @@ class RateLimiter:
 class ErrorLog:
     """Log of unexpected errors in a loop that continues, bounded so that it cannot fill a disk.
 
-    Args:
-        count: called at each error, logged or not.
+    Each error is counted (`count`), logged or not.
     """
 
     def __init__(self, count: Callable[[], None]) -> None:
@@ -114,11 +107,7 @@ class ErrorLog:
 
     @contextlib.contextmanager
     def guarded(self, work: str) -> Iterator[None]:
-        """Log and count an error in the block, so that its caller continues.
-
-        Args:
-            work: name of the work in the block, for the log.
-        """
+        """Log and count an error in the block, so that its caller continues with other work."""
         try:
             yield
         except Exception as error:
@@ -133,7 +122,6 @@ class _Waiting:
 
     Attributes:
         sent: (tracker of a frame, bytes since the tracked frame before it), oldest first.
-        nbytes: bytes of all these.
         untracked: bytes sent since the last tracked frame.
     """
 
@@ -160,13 +148,7 @@ class SendBacklog:
         self._counting = threading.Lock()
 
     def send(self, socket: zmq.Socket[bytes], peer: bytes, frames: Sequence[Any]) -> None:
-        """Send a message and count its bytes. Dropped if the peer has disconnected.
-
-        Args:
-            socket: a ROUTER.
-            peer: the receiver's routing id.
-            frames: objects with the buffer protocol, not copied if large.
-        """
+        """Send a message and count its bytes. Dropped if the peer has disconnected."""
         waiting = self._peers.pop(peer, None) or _Waiting()
         self._peers[peer] = waiting
         if len(self._peers) > self._MAX_PEERS:
@@ -198,9 +180,9 @@ class SendBacklog:
             return waiting.nbytes
 
     def _forget_oldest(self) -> None:
-        """Forget the least recently served peer, if it has read all or has disconnected.
+        """Forget the peer that was served the longest time ago, unless it has unread bytes.
 
-        Other peers are kept: there are no more of them than connections.
+        So no more peers are kept than there are connections.
         """
         oldest = next(iter(self._peers))
         if self.of(oldest):
@@ -223,13 +205,7 @@ def check_unread(nbytes: int, limit: int) -> None:
 
 
 def check_reply_bytes(nbytes: int, limit: int, content: str) -> None:
-    """Raise ProtocolError if a reply would be larger than allowed.
-
-    Args:
-        nbytes: bytes of all its arrays.
-        limit: see `Limits.reply_bytes`.
-        content: content of the reply, for the message: 'neighbours of 5 rows'.
-    """
+    """Raise ProtocolError if a reply ('neighbours of 5 rows') would be larger than allowed."""
     if nbytes > limit:
         raise ProtocolError(
             f"{content} would make a reply of {nbytes} bytes, more than the {limit} that are "

@@ -98,7 +98,6 @@ class PartitionClient:
             self._register(part)
 
     def _register(self, part: int) -> None:
-        """Register the sockets of a connection with the poller in place of those before."""
         new = self._connections[part].sockets
         for socket in self._registered.get(part, ()):
             self.poller.unregister(socket)
@@ -131,12 +130,7 @@ class PartitionClient:
         return all(connection.is_up for connection in self._connections.values())
 
     def give_up(self, part: int, why: str) -> None:
-        """Fail all requests to a partition until its server is back or relocated.
-
-        Args:
-            part: the partition.
-            why: state of its server: 'has ended'.
-        """
+        """Fail all requests to a partition, which 'has ended', until it is back or relocated."""
         self._connections[part].give_up(why)
         self._fail_all(part, why)
 
@@ -301,7 +295,6 @@ class PartitionClient:
     def _complete(
         self, part: int, header: dict[str, Any], arrays: list[Array], nbytes: int
     ) -> None:
-        """Complete the request of a reply."""
         if "goodbye" in header:
             self.give_up(part, f"has ended: {printable(str(header['goodbye'])[:1000])}")
             return
@@ -320,7 +313,6 @@ class PartitionClient:
             request.succeed(arrays)
 
     def _late(self, request: Request, waited: float) -> Exception:
-        """Return the error of a request past its deadline."""
         part = request.server
         assert part is not None
         connection = self._connections[part]

@@ -42,12 +42,7 @@ _MAX_IDLE = 64 << 20
 
 
 class RequestHandler(FrameHandler):
-    """Handler of requests for one part.
-
-    Args:
-        part: the part.
-        reply_bytes: see `Limits`.
-        types: further requests, see `users_requests`.
+    """Handler of requests for one part, with further ones of a user (see `users_requests`).
 
     Attributes:
         state: handler of the further requests that write or read state. None if there are none.
@@ -177,13 +172,7 @@ class RequestHandler(FrameHandler):
     def _in_slices(
         self, draw: Callable[[slice], Drawn], costs: int | Int64Array, count: int
     ) -> Steps:
-        """Draw for rows in slices of about the same cost, and return the reply.
-
-        Args:
-            draw: draws for the rows of a slice.
-            costs: cost of each row, or of all.
-            count: number of rows.
-        """
+        """Draw for rows in slices of about the same cost, and return the reply."""
         if isinstance(costs, int):
             parts = list(work.ranges(count, max(1, work.SLICE // costs)))
         else:

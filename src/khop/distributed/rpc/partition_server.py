@@ -132,7 +132,6 @@ class PartitionServer:
                 self.sockets.send(*reply)
 
     def _queue(self, front: int, name: zmq.Frame, *frames: zmq.Frame) -> None:
-        """Queue a request, or refuse it."""
         peer = name.bytes
         self._peers.pop((front, peer), None)
         self._peers[front, peer] = None
@@ -153,11 +152,7 @@ class PartitionServer:
         return self._threads.put(f"{front} {peer.hex()}", front, peer, frames)
 
     def say_goodbye(self, why: str) -> None:
-        """Notify all known peers that this server ends for good. Call before `close`.
-
-        Args:
-            why: the reason.
-        """
+        """Notify all known peers why this server ends for good. Call before `close`."""
         for front, name in [] if self.sockets.context.closed else list(self._peers):
             self.sockets.send_now(front, name, pack({"id": None, "goodbye": why}, []))
         self._linger_ms = _GOODBYE_MS
@@ -171,11 +166,7 @@ class PartitionServer:
 
 
 def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> None:
-    """Run a server for the trainer at the other end of the control line.
-
-    Args:
-        make_handler: makes the request handler from the trainer's configuration.
-    """
+    """Run a server for the trainer at the other end of the control line."""
     line, message = start_up()
     raise_descriptor_limit()
     config = message.json()

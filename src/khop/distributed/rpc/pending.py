@@ -23,8 +23,6 @@ class Request:
 
     Attributes:
         server: key of the server: a partition or a rank. None is the directory.
-        frames: the message.
-        begun: when it was made.
         deadline: when it fails without a reply.
         done: True if the request has a reply or has failed.
         log_entry: its entry in a log of requests.
@@ -64,11 +62,7 @@ R = TypeVar("R", bound=Request)
 
 
 class PendingRequests(Generic[R]):
-    """Table of the requests in flight. For one thread.
-
-    Args:
-        clock: source of time.
-    """
+    """Table of the requests in flight. For one thread."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -103,8 +97,7 @@ class PendingRequests(Generic[R]):
     def expire(self, explain: Callable[[R, float], Exception]) -> None:
         """Fail the requests past their deadline, and forget requests that are done.
 
-        Args:
-            explain: returns the error of a request, from the seconds that it has waited.
+        `explain` returns the error of a request, from the seconds that it has waited.
         """
         now = self._clock()
         for request_id, request in list(self._requests.items()):

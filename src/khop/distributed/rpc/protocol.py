@@ -187,13 +187,8 @@ def peek_part(header: Any) -> int | None:
 def check_carried(frames: Sequence[Any], op: str, most: int, most_arrays: int) -> None:
     """Raise ProtocolError if a request carries more than requests of its name may.
 
-    To be called before arrays are joined and their descriptions are read.
-
-    Args:
-        frames: the request.
-        op: name of the request. '' if it is unknown.
-        most: most bytes of its arrays.
-        most_arrays: most arrays.
+    To be called before arrays are joined and their descriptions are read. `most` bounds the bytes
+    of its arrays. `op` is '' if the name is unknown.
     """
     nbytes = sum(map(len, frames[1:]))
     if nbytes > most or len(frames) > 1 + most_arrays + most // FRAME_BYTES:
@@ -204,13 +199,7 @@ def check_carried(frames: Sequence[Any], op: str, most: int, most_arrays: int) -
 
 
 def request_header(request: RequestFields, request_id: int, **envelope: Any) -> dict[str, Any]:
-    """Return the header of a request.
-
-    Args:
-        request: the request.
-        request_id: its id, which the reply repeats.
-        **envelope: further fields: `part`, `timed`, `state`.
-    """
+    """Return the header of a request. `envelope` has further fields: part, timed, state."""
     # The name comes first: a reader of a message sees it at once.
     fields: dict[str, Any] = codec.to_json(request)
     return {"op": request.op, "protocol": PROTOCOL, "id": request_id, **envelope, **fields}
@@ -267,7 +256,7 @@ def rebuild_error(described: object, where: str, is_own: bool = False) -> Except
 
 
 def _imported(module: object, name: str) -> type[Exception] | None:
-    """Return a module's class of exceptions. None if it has none, or one with code of its own."""
+    """Return a module's class of exceptions, unless that has code of its own."""
     cls = getattr(sys.modules.get(str(module)), name, None)
     if name in _NOT_REBUILT or not isinstance(cls, type) or not issubclass(cls, Exception):
         return None
@@ -280,11 +269,7 @@ def _imported(module: object, name: str) -> type[Exception] | None:
 
 
 def wait_until_ready(process: ChildProcess, where: str) -> Message:
-    """Wait for the READY message of a server that was started, and return it.
-
-    Args:
-        process: its process.
-        where: name of the server, for messages: 'graph server 0'.
+    """Wait for the READY message of a server that was started ('graph server 0'), and return it.
 
     Raises:
         PartitionUnavailableError: it ended first.

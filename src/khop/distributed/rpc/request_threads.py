@@ -47,7 +47,7 @@ class Handler(Protocol):
     def steps(
         self, frames: list[Any], source: Source = ...
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Process a request slice by slice, and return the frames of the reply."""
+        """Answer a request slice by slice, and return the frames of the reply."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,8 +88,7 @@ class RequestThreads:
             `unread_bytes` gets errors.
         unread: returns how many bytes a peer has not read. Called in the threads.
         clock: processor time of the calling thread, in seconds.
-        completes: whether a request that was begun is finished even if its sender has
-            disconnected.
+        completes: whether to finish a request that was begun, even if its sender has disconnected.
 
     Attributes:
         descriptor: readable when `replies` has something to do.
@@ -140,11 +139,11 @@ class RequestThreads:
         """Queue a request. Return False if the user's queue is full.
 
         Args:
-            user: its user.
+            user: its user, whose bounds apply if `is_bounded`.
             front: index of the socket where it arrived.
             peer: ZeroMQ's name of the sender there.
             frames: its frames, as received.
-            is_bounded: whether the bounds of a user apply.
+            is_bounded: see above.
             source: its sender, for handlers that need to know.
         """
         nbytes = sum(map(len, frames))

@@ -162,9 +162,6 @@ class ServerSockets:
 
         None if there is none, and after many greetings: clients send them when they connect, and
         they are skipped.
-
-        Args:
-            front: index of the socket.
         """
         source = self.fronts[front]
         if isinstance(source, ChannelFront):
@@ -187,13 +184,7 @@ class ServerSockets:
         return None
 
     def send(self, front: int, peer: bytes, frames: Sequence[Any]) -> None:
-        """Send frames to a peer. They are dropped if it has disconnected, or does not read.
-
-        Args:
-            front: index of the socket to which the peer is connected.
-            peer: ZeroMQ's name of the peer there.
-            frames: objects with the buffer protocol, not copied if large.
-        """
+        """Send frames to a peer. Dropped if it has disconnected, or does not read."""
         target = self.fronts[front]
         if isinstance(target, ChannelFront):
             target.send(peer, [f.buffer if isinstance(f, zmq.Frame) else f for f in frames])
@@ -214,10 +205,8 @@ class ServerSockets:
     ) -> str | None:
         """Return the reason to refuse a request. None if it is admitted.
 
-        Args:
-            peer: its connection.
-            user: user for whom the rate is counted. If None, it is counted for the connection.
-            is_limited: True if the rate of requests is limited.
+        The rate of requests is counted for the user, or if None for the connection (`peer`), and is
+        bounded if `is_limited`.
         """
         if is_limited and not self._rates.admit(user or peer):
             return (
@@ -227,11 +216,7 @@ class ServerSockets:
         return unread_error(self.backlog.of(peer), self.limits.unread_bytes)
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close the sockets. A second call does nothing.
-
-        Args:
-            linger_ms: milliseconds that messages which are being sent may still take.
-        """
+        """Close the sockets. Messages that are being sent may still take `linger_ms`."""
         if self.context.closed:
             return
         for front in self.fronts:
@@ -242,13 +227,9 @@ class ServerSockets:
 
 
 class ChannelFront:
-    """Connections of an acceptor, as a server's loop sees them.
+    """Connections of an acceptor, as a server's loop sees them. A channel that fails ends alone.
 
-    A channel that fails ends alone.
-
-    Args:
-        acceptor: the end at which clients connect.
-        most: most connections at a time. Later ones are closed at once.
+    At most `most` connections are open at a time. Later ones are closed at once.
     """
 
     def __init__(self, acceptor: Acceptor, most: int) -> None:

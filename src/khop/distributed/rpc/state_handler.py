@@ -48,11 +48,6 @@ _IDLE_SECONDS = 600.0
 class StateHandler(FrameHandler):
     """Handler of the requests of classes `write` and `read_state` for one part.
 
-    Args:
-        part: number of the part.
-        types: the requests.
-        incarnation: incarnation of the server.
-
     Attributes:
         moved: reason for which this server is not the part's primary. If None, it is. Any thread.
     """
@@ -64,7 +59,6 @@ class StateHandler(FrameHandler):
         self.moved: str | None = None
 
     def _enroll(self, request: Enroll, arrays: list[Array]) -> list[Array]:
-        """Reply to an `Enroll`, for which `_answer` has made a window."""
         check_empty(arrays)
         return []
 
@@ -95,15 +89,7 @@ class StateHandler(FrameHandler):
 
 
 class WriterThread(RequestThreads):
-    """The thread that applies the writes to a part, and reads its state.
-
-    Args:
-        state: handler of the requests.
-        sockets: sockets of the server.
-
-    Attributes:
-        state: the handler.
-    """
+    """The thread that applies the writes to a part, and reads its state."""
 
     def __init__(self, state: StateHandler, sockets: ServerSockets) -> None:
         super().__init__(state, 1, sockets.limits, sockets.backlog.of, completes=True)
@@ -142,11 +128,7 @@ def users_requests(modules: Sequence[str], part: Part) -> list[RequestType]:
 
 
 class Write:
-    """A write that is being applied or has been. Its reply is kept in case it is sent again.
-
-    Args:
-        apply: applies it, and returns the reply's arrays.
-    """
+    """A write that is being applied or has been. Its reply is kept in case it is sent again."""
 
     __slots__ = ("_apply", "_error", "_reply")
 
@@ -203,8 +185,6 @@ def _apply(earlier: Sequence[Write], begin: Callable[[], list[Array] | Steps]) -
 
 
 class _Window:
-    """Writes of one client."""
-
     __slots__ = ("key", "last", "last_used", "settled", "user", "writes")
 
     def __init__(self, source: Source, now: float) -> None:
@@ -217,11 +197,7 @@ class _Window:
 
 
 class WriteWindows:
-    """Windows of all clients of a part's state. For one thread.
-
-    Args:
-        clock: source of time, in seconds.
-    """
+    """Windows of all clients of a part's state. For one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -253,12 +229,7 @@ class WriteWindows:
     def admit(
         self, envelope: StateEnvelope, source: Source, begin: Callable[[], list[Array] | Steps]
     ) -> Write:
-        """Return the write of a request: a new one, or the one that was sent before.
-
-        Args:
-            envelope: its envelope.
-            source: its sender.
-            begin: begins to apply it.
+        """Return the write of a request: a new one, which `begin` begins, or the one sent before.
 
         Raises:
             StateLostError: the client has no window, or none that this sender may use.

@@ -38,14 +38,6 @@ _MAX_INCARNATION = 16
 class StateRequest(Request):
     """A request to the state of a part: the ticket that its sender waits for.
 
-    Args:
-        part: the part.
-        request_id: its id among the requests in flight.
-        message: its fields.
-        arrays: its arrays.
-        timeout: seconds that it may take.
-        is_write: whether it is of class `write`.
-
     Attributes:
         sequence: number of the write. 0 before it is sent for the first time.
         is_sent: whether it has been sent over the present connection.
@@ -81,15 +73,7 @@ class StateRequest(Request):
 
 
 class StateRequests:
-    """Requests of a client to the state of a part. For one thread.
-
-    Args:
-        part: the part.
-        pending: the client's requests in flight, to which these are added.
-        connection: the client's connection to the server.
-        name: returns the name of the part and its address, for messages.
-        timeout: seconds that a request may take.
-    """
+    """Requests of a client to the state of a part. For one thread."""
 
     def __init__(
         self,
@@ -163,9 +147,7 @@ class StateRequests:
     def check_reply(self, request: Request | None, header: dict[str, Any]) -> bool:
         """Check a reply of the server. Return whether it completes its request.
 
-        Args:
-            request: the request. If None, it already had a reply.
-            header: header of the reply.
+        The request is None if it already had a reply.
         """
         incarnation, error = header.get("incarnation"), header.get("error")
         is_own = isinstance(request, StateRequest) or (

@@ -55,10 +55,10 @@ def raise_descriptor_limit() -> None:
 
 
 class Listener:
-    """A listening TCP socket.
+    """A listening TCP socket at an address, or at '*': all addresses of this machine.
 
     Args:
-        host: an address, or '*' for all addresses of this machine.
+        host: the address.
         port: the port. If 0, any free port.
         backlog: connections that wait to be accepted.
 

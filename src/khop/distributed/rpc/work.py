@@ -63,11 +63,7 @@ def ranges(count: int, at_once: int | None = None) -> Iterator[slice]:
 
 
 def slices(costs: Int64Array, limit: int | None = None) -> list[slice]:
-    """Cut rows into slices of about the same cost.
-
-    Args:
-        costs: [n] int64 cost of each row.
-        limit: most cost of a slice beside its first row. If None, `SLICE`.
+    """Cut rows into slices of about the same cost: at most `limit` beside its first row.
 
     Example:
         >>> slices(np.array([3, 3, 3, 9, 1]), 10)
@@ -81,12 +77,7 @@ def slices(costs: Int64Array, limit: int | None = None) -> list[slice]:
 
 
 def check_cost(cost: int, content: str) -> None:
-    """Raise ProtocolError if a request costs more than allowed.
-
-    Args:
-        cost: its cost.
-        content: content of the reply, for the message: 'neighbours of 5 rows'.
-    """
+    """Raise ProtocolError if a request ('neighbours of 5 rows') costs more than allowed."""
     if cost > MOST:
         raise ProtocolError(
             f"{content} would take the work of reading {cost} neighbours, more than the {MOST} "
@@ -189,12 +180,7 @@ def cost_of_rows(num_rows: int, row_bytes: int) -> int:
 def joined(
     pieces: Sequence[Sequence[Array]], empty: Callable[[tuple[int, ...], np.dtype[Any]], Array]
 ) -> Generator[None, None, list[Array]]:
-    """Return the arrays of replies to pieces of a request, joined.
-
-    Args:
-        pieces: arrays of the replies.
-        empty: allocates the arrays.
-    """
+    """Return the arrays of replies to pieces of a request, joined in memory of `empty`."""
     outs: list[Array] = []
     for arrays in zip(*pieces, strict=True):
         out = empty((sum(map(len, arrays)),), arrays[0].dtype)
