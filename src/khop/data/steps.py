@@ -7,8 +7,8 @@ from typing import Any
 
 from khop.data.waiter import TIMEOUT, waiter
 
-Steps = Generator[list[Any], None, Any]
-"""A generator that yields the tickets that it waits for."""
+Steps = Generator["list[Any] | None", None, Any]
+"""A generator that yields the tickets that it waits for. If None, it waits for none."""
 
 
 def run(
@@ -34,7 +34,7 @@ def run(
             if clock is not None:
                 before = clock.phase
                 clock.enter(phase)
-            own.wait(tickets, sockets, timeout)
+            own.wait(tickets or (), sockets, timeout)
             if clock is not None:
                 clock.enter(before)
     except StopIteration as stop:

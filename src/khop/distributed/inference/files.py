@@ -41,14 +41,9 @@ PROBE = ".khop-probe-"
 
 @dataclass(frozen=True)
 class Share:
-    """Nodes of one part that one trainer computes.
+    """Nodes of one part that one trainer computes: share `index` of `of` shares of the part.
 
-    Attributes:
-        rank: rank of the trainer.
-        part: the part.
-        index: index of the share among the part's shares.
-        of: number of the part's shares.
-        ranges: first and one-past-last new id, for each node type.
+    `ranges` has the first and one-past-last new id for each node type.
     """
 
     rank: int
@@ -64,19 +59,15 @@ class Share:
         return f"part-{self.part}{share}.npy"
 
     def num_rows(self, node_type: int) -> int:
-        """Return the number of its nodes of a type."""
         low, high = self.ranges[node_type]
         return high - low
 
 
 @dataclass(frozen=True)
 class RowSpec:
-    """Dtypes and shape of a layer's output for one node type.
+    """Shape of a row of a layer's output, and its dtypes for one node type.
 
-    Attributes:
-        stored: name of the dtype on disk.
-        computed: name of the dtype that the layer returned and that the next one gets.
-        shape: shape of one row.
+    `stored` is on disk. `computed` is what the layer returned, and what the next layer gets.
     """
 
     stored: str
@@ -92,10 +83,7 @@ def output_file(root: Path, layer: int, node_type: NodeType, file_name: str) -> 
 def clear_folder(root: Path, overwrite: bool, probes: Collection[str]) -> None:
     """Check that a folder holds no outputs, or remove them.
 
-    Args:
-        root: the folder.
-        overwrite: remove existing outputs.
-        probes: names of the trainers' probes, which stay. Probes of ended trainers are removed.
+    Probes of trainers that take part stay. Probes of ended trainers are removed.
 
     Raises:
         FileExistsError: it holds outputs and `overwrite` is False, or it holds other files.
@@ -137,13 +125,7 @@ def remove_outputs(root: Path, layer: int, shares: Sequence[Share]) -> None:
 
 
 class RowWriter:
-    """Writer of a file of rows, one batch after the other.
-
-    Args:
-        file: the file, which exists after `finish`.
-        spec: dtypes and shape of the rows.
-        num_rows: number of rows to be written.
-    """
+    """Writer of a file of `num_rows` rows, batch by batch. The file exists after `finish`."""
 
     def __init__(self, file: Path, spec: RowSpec, num_rows: int) -> None:
         self.spec = spec
@@ -209,14 +191,8 @@ class OutputClient(PartitionClient):
 class ShareRows(RowFetcher):
     """Fetcher of rows of a layer's output of one node type. Each share is a slice.
 
-    Args:
-        root: the folder.
-        shares: all shares, in the order of their ids.
-        layer: index of the layer.
-        node_type: index and name of the node type.
-        spec: dtypes and shape of the rows.
-        visible: ranks of the trainers whose files are in this trainer's folder.
-        client: the servers of the other trainers' files. If None, there are none.
+    Shares are in the order of their ids. Rows of trainers that are not `visible` in this trainer's
+    folder come from their servers, over the client.
     """
 
     def __init__(
@@ -262,12 +238,7 @@ class ShareRows(RowFetcher):
 
 
 def check_shares(shares: Sequence[Share], counts: Sequence[int]) -> None:
-    """Raise ValueError unless the shares, in their order, hold every node exactly once.
-
-    Args:
-        shares: the shares.
-        counts: number of nodes of each node type.
-    """
+    """Raise ValueError unless the shares, in their order, hold every node exactly once."""
     for node_type, count in enumerate(counts):
         ranges = [share.ranges[node_type] for share in shares]
         ends = [0, *(high for _, high in ranges)]

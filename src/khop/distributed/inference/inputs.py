@@ -31,11 +31,7 @@ class LayerInput(NamedTuple):
 
 
 class NodeInputs:
-    """Inputs of the first layer.
-
-    Args:
-        data: the dataset.
-        x: input of all node types, or {node type: input}.
+    """Inputs of the first layer: one for all node types, or {node type: input}.
 
     Raises:
         KeyError: no such node type or attribute.
@@ -72,13 +68,7 @@ class NodeInputs:
     def of_first_layer(
         self, parts: dict[int, Part], home: int, client: PartitionClient | None
     ) -> list[LayerInput | None]:
-        """Return the first layer's input for each node type, None for types without.
-
-        Args:
-            parts: the parts on this machine, by number.
-            home: the home partition.
-            client: the servers of other parts. If None, there are none.
-        """
+        """Return the first layer's input for each node type, None for types without."""
         inputs: list[LayerInput | None] = []
         for i, source in enumerate(self._sources):
             if source is None:
@@ -103,11 +93,7 @@ def _rows_of_ids(make: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
 
 
 class EdgeAttrs:
-    """Edge attributes that layers get.
-
-    Args:
-        data: the dataset.
-        names: names of the attributes.
+    """Edge attributes that layers get, by name.
 
     Raises:
         KeyError: no edge type has some attribute.

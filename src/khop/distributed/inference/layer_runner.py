@@ -39,9 +39,6 @@ class LayerRunner:
     """Runner of layers, batch by batch.
 
     Attributes:
-        meta: metadata of the partition folder.
-        edge_attrs: the edge attributes that layers get.
-        device: device of the layers.
         stored: name of the dtype of floating-point outputs on disk. If None, the layer's dtype.
         bipartite: pass layers pairs of all nodes' rows and own nodes' rows.
         batch_size: maximum number of nodes of a batch.
@@ -66,12 +63,7 @@ class LayerRunner:
     ) -> list[RowSpec | None]:
         """Compute a layer's output for this trainer's shares, and write it to files.
 
-        Args:
-            layer: the layer.
-            index: its index.
-            inputs: its input for each node type.
-            peers: has this trainer's shares and the output folder.
-            check: called between batches. It raises if another trainer has failed.
+        `check` is called between batches. It raises if another trainer has failed.
 
         Returns:
             Dtypes and shape of the rows of each node type. None for types without output.
@@ -156,12 +148,7 @@ class _LayerFiles:
                 writer.abandon()
 
     def append(self, output: object, seeds: Sequence[Range]) -> None:
-        """Write the rows of a batch's own nodes.
-
-        Args:
-            output: return value of the layer.
-            seeds: range of the batch's own nodes, for each node type.
-        """
+        """Write the rows of a batch's own nodes, from the layer's return value."""
         for node_type, rows in self._by_type(output).items():
             low, high = seeds[node_type]
             name = self._meta.node_types[node_type].name

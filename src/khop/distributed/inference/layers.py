@@ -42,11 +42,7 @@ _PAIRED = (SAGEConv, GATConv, GATv2Conv, GINConv, EdgeConv)
 
 
 def as_layers(model: Model, with_edge_attrs: bool) -> list[Layer]:
-    """Return the layers of a model.
-
-    Args:
-        model: see `Model`. It may be wrapped in `DistributedDataParallel`.
-        with_edge_attrs: whether layers are to get edge attributes.
+    """Return the layers of a model, which may be wrapped in `DistributedDataParallel`.
 
     Raises:
         TypeError: another type of model.

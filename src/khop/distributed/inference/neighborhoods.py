@@ -40,12 +40,7 @@ class Neighborhood:
 
 
 class FullNeighbors:
-    """Reader of a part's nodes with all their neighbours. For one thread at a time.
-
-    Args:
-        part: the part.
-        edge_attrs: names of the edge attributes to read, for each edge type.
-    """
+    """Reader of a part's nodes with all their neighbours. For one thread at a time."""
 
     def __init__(self, part: Part, edge_attrs: Sequence[Sequence[str]]) -> None:
         self._part = part
@@ -91,10 +86,7 @@ class FullNeighbors:
     ) -> Iterator[list[Range]]:
         """Divide ranges into batches, which hold nodes of all types in even proportion.
 
-        Args:
-            ranges: range of the part's new ids, for each node type.
-            batch_size: maximum number of nodes of a batch.
-            max_edges: maximum number of edges of a batch of several nodes.
+        A batch has at most `batch_size` nodes, and at most `max_edges` edges or one node.
         """
         count = sum(high - low for low, high in ranges)
         num_pieces = -(-count // batch_size)
@@ -133,11 +125,7 @@ class FullNeighbors:
         return total
 
     def read(self, ranges: list[Range]) -> Neighborhood:
-        """Read a batch.
-
-        Args:
-            ranges: range of new ids for each node type, from `batches`.
-        """
+        """Read a batch: a range of new ids for each node type, from `batches`."""
         subgraph = self._subgraph
         subgraph.begin()
         for node_type, (low, high) in enumerate(ranges):

@@ -26,15 +26,7 @@ from khop.typing import Array, NodeType
 
 
 class OutputHandler(FrameHandler):
-    """Handler of requests for rows of a trainer's outputs.
-
-    Args:
-        rank: rank of the trainer.
-        root: folder of its outputs.
-        num_layers: number of layers.
-        node_types: names of the node types.
-        file_names: names of its files, the same for each layer and node type.
-    """
+    """Handler of requests for rows of a trainer's outputs, in files that it has named."""
 
     def __init__(
         self,

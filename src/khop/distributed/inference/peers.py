@@ -28,13 +28,6 @@ from khop.storage.part import Part
 class InferencePeers:
     """State of one layer-wise inference on which trainers agree, for one of them.
 
-    Args:
-        context: the trainer's group.
-        barrier: barrier of the inference.
-        name: name of the inference, unique in the group.
-        data: the trainer's partition.
-        root: the output folder.
-
     Attributes:
         parts: the parts whose files are on this machine, by number.
         root: the output folder, as absolute path.

@@ -31,12 +31,6 @@ class NodeOutputs:
         dtype: dtype of the rows.
         shape: [num_nodes, ...] shape of the whole output.
 
-    Args:
-        data: the dataset.
-        node_type: the node type.
-        reader: reader of rows by new id.
-        files: the shares that this trainer has computed, with their files.
-
     Example:
         >>> dataset = DistDataset().load(folder, partition_idx=0)
         >>> model = torch_geometric.nn.GraphSAGE(4, 8, num_layers=2, out_channels=3).eval()

@@ -35,14 +35,10 @@ _NO_SIGN = "it has ended, or has not begun"
 class Barrier:
     """Context manager for steps that all members of a group take together.
 
-    All members create one, in the same order, and enter it. An exception that leaves the context
-    is published. The other members raise RendezvousError at their next `check` or `all_gather`.
-    They raise it in place of an OSError too: that may be a consequence, as files and servers are
-    gone.
-
-    Args:
-        members: the group.
-        name: prefix of the names of values, unique in the group.
+    All members create one, in the same order, with a name that is unique in the group. An error
+    that leaves the context is published. The other members raise RendezvousError at their next
+    `check` or `all_gather`. They raise it in place of an OSError too: that may be a consequence, as
+    files and servers are gone.
     """
 
     def __init__(self, members: Membership, name: str) -> None:

@@ -49,8 +49,7 @@ class Membership:
         rank: rank of this member.
         world_size: number of members.
         timeout: seconds to wait for a member that is to come.
-        lease: seconds of silence after which a member counts as ended. If None, $KHOP_LEASE, or
-            30 s.
+        lease: seconds of silence after which a member counts as ended. If None, $KHOP_LEASE or 30.
 
     Attributes:
         role: role of the members in errors.
@@ -136,13 +135,9 @@ class Membership:
     def wait_for(self, name: str, ranks: Iterable[int], action: str) -> dict[int, Any]:
         """Wait for the values of other members, and return them by rank.
 
-        Args:
-            name: name of the value.
-            ranks: ranks of the members.
-            action: action that publishes it, for the error message.
-
         Raises:
-            RendezvousError: a member did not publish its value in time. Names the members.
+            RendezvousError: a member did not publish its value in time. Names the members, and the
+                `action` that publishes it.
         """
         ranks, values = list(ranks), dict[int, Any]()
         end = time.monotonic() + self.timeout

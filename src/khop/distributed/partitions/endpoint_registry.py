@@ -70,20 +70,14 @@ class EndpointWatcher:
         return self._updates.get(key)
 
     def look_for(self, key: int) -> None:
-        """Start a search for a lost server, as `EndpointRegistry.look_for`."""
         self._endpoint_registry.look_for(key)
 
     def check_servers(self) -> None:
-        """Raise PartitionUnavailableError if one of this trainer's servers has been given up."""
         self._endpoint_registry.check_servers()
 
 
 class EndpointRegistry:
     """Table of the servers of a group of trainers. Restarts this trainer's own servers.
-
-    Args:
-        context: the trainer's group.
-        name: name of the service, unique in the group.
 
     Attributes:
         updates: last update of every server that has moved or ended, by key.
@@ -142,9 +136,7 @@ class EndpointRegistry:
     ) -> None:
         """Register a client of this process, which then gets updates of servers that it has lost.
 
-        Args:
-            client: the client.
-            key_of: returns the key of a server from its number in the client.
+        `key_of` returns the key of a server from its number in the client.
         """
         applied: dict[int, EndpointUpdate] = {}
         looked: dict[int, float] = {}
@@ -172,7 +164,7 @@ class EndpointRegistry:
         return subscription
 
     def check_servers(self) -> None:
-        """Raise PartitionUnavailableError if one of this trainer's servers has been given up."""
+        """Raise PartitionUnavailableError if one of this trainer's servers was given up."""
         if self._own_failure is not None:
             raise PartitionUnavailableError(
                 f"{self._own_failure}: other trainers cannot go on without it"

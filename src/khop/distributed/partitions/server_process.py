@@ -29,15 +29,15 @@ Announcement: TypeAlias = "Mapping[str, str | None]"
 
 
 class PartitionServerProcess:
-    """Server process of this trainer.
+    """Server process of this trainer, needed by trainers on this machine (near) or others (far).
 
     Args:
         context: the trainer's group.
         module: the program, `khop.distributed.rpc.partition_server` for example.
         config: configuration of the program, without sockets and keys.
         content: name of its data, for error messages: 'partition 3'.
-        near: trainers on this machine need it.
-        far: trainers on other machines need it.
+        near: see above.
+        far: see above.
         credentials: the job's keys. If None, no CURVE.
 
     Raises:

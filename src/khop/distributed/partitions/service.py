@@ -22,7 +22,7 @@ from khop.distributed.partitions.server_process import (
     PartitionServerProcess,
     announced_endpoint,
 )
-from khop.distributed.rpc.endpoint import Endpoint, EndpointUpdate, KeyPair
+from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.errors import RendezvousError
 from khop.storage.folder import PartitionFolder
@@ -79,8 +79,7 @@ class PartitionService:
         self.claims = [Claim(**c) for c in gathered]
         """Claim of each trainer, by rank."""
         self._check_claims()
-        self._endpoints: dict[int, Endpoint] | None = None
-        self._primaries: dict[int, Endpoint] = {}
+        self._first_endpoints: dict[int, Endpoint] | None = None  # by key in the registry
         self.credentials: KeyPair | None = None
 
     @property
@@ -123,11 +122,7 @@ class PartitionService:
 
         Starts this trainer's servers first.
         """
-        if self._endpoints is None:
-            self._start_servers()
-            self._endpoints = self._find_endpoints()
-        updates = self.endpoint_registry.updates
-        return {part: _newest(updates.get(part), e) for part, e in self._endpoints.items()}
+        return {key: endpoint for key, endpoint in self._by_key().items() if key >= 0}
 
     def state_client(self, timeout: float) -> PartitionClient:
         """Connect to the primaries of all partitions, the home included.
@@ -137,11 +132,8 @@ class PartitionService:
         """
         if not self._requests:
             raise ValueError("no state: name modules of requests (requests=)")
-        self.endpoints()
-        updates = self.endpoint_registry.updates
-        endpoints = {
-            part: _newest(updates.get(primary_key(part)), e) for part, e in self._primaries.items()
-        }
+        by_key = self._by_key()
+        endpoints = {part: by_key[primary_key(part)] for part in range(self._folder.num_parts)}
         client = PartitionClient(endpoints, self.credentials, timeout)
         self.endpoint_registry.follow(client, primary_key)
         return client
@@ -154,6 +146,17 @@ class PartitionService:
         client = PartitionClient(endpoints, self.credentials, timeout)
         self.endpoint_registry.follow(client)
         return client
+
+    def _by_key(self) -> dict[int, Endpoint]:
+        """Return the last known endpoints, by key in the registry."""
+        if self._first_endpoints is None:
+            self._start_servers()
+            self._first_endpoints = self._find_endpoints()
+        newest = {**self._first_endpoints}
+        for key, update in self.endpoint_registry.updates.items():
+            if key in newest and isinstance(update, Endpoint):
+                newest[key] = update
+        return newest
 
     def _needed_by(self, part: int, server: int) -> tuple[bool, bool]:
         """Return whether trainers on this host, and on others, get a partition from `server`."""
@@ -219,28 +222,21 @@ class PartitionService:
         return server.announcement
 
     def _find_endpoints(self) -> dict[int, Endpoint]:
-        rank = self._context.rank
-        servers = {
-            part: self._server_of(part, rank)
-            for part in range(self._folder.num_parts)
-            if part != self.home
-        }
-        primaries = {}
+        rank, parts = self._context.rank, range(self._folder.num_parts)
+        servers = [(p, p, self._server_of(p, rank)) for p in parts if p != self.home]
         if self._requests:
-            primaries = {part: self.primary(part) for part in range(self._folder.num_parts)}
+            servers += [(primary_key(p), p, self.primary(p)) for p in parts]
         gathered = self._context.members.wait_for(
             f"{self._name}/servers",
-            {*servers.values(), *primaries.values()},
+            {server for _, _, server in servers},
             "start a partition server",
         )
-
-        def find(part: int, server: int, key: int) -> Endpoint:
+        endpoints = {}
+        for key, part, server in servers:
             is_near = self.claims[server].host == self._context.host
             self.endpoint_registry.assign(key, server, is_near)
-            return announced_endpoint(gathered[server][str(part)], is_near)
-
-        self._primaries = {p: find(p, server, primary_key(p)) for p, server in primaries.items()}
-        return {part: find(part, server, part) for part, server in servers.items()}
+            endpoints[key] = announced_endpoint(gathered[server][str(part)], is_near)
+        return endpoints
 
     def close(self) -> None:
         """End this trainer's servers."""
@@ -252,7 +248,3 @@ class PartitionService:
 def primary_key(part: int) -> int:
     """Return the key of a partition's primary in the registry. Readers use other keys."""
     return -1 - part
-
-
-def _newest(update: EndpointUpdate | None, at_first: Endpoint) -> Endpoint:
-    return update if isinstance(update, Endpoint) else at_first

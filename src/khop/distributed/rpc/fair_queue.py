@@ -90,11 +90,7 @@ class Turn(Generic[_T]):
 class FairQueue(Generic[_T]):
     """Queues of pending work, one per user, served by the time that users have used.
 
-    For one thread at a time.
-
-    Args:
-        most: maximum number of entries of a user.
-        most_bytes: maximum bytes of these. A single entry is always accepted.
+    For one thread at a time. A user may have `most` entries of `most_bytes`, or a single one.
 
     Example:
         >>> queue = FairQueue[int](100, 100)

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from khop import _native
 from khop.channel.message import MAX_ARRAYS, MESSAGE_BYTES, pack, unpack
 from khop.codec import INT64
+from khop.data.steps import run
 from khop.data.tickets import Ticket
-from khop.data.waiter import waiter
 from khop.distributed.rpc.identity import NOBODY, Source
 from khop.distributed.rpc.protocol import (
     RequestFields,
@@ -44,15 +44,7 @@ Answer = Callable[[Any, list[Array]], "list[Array] | Steps"]
 
 def finish(reply: list[Array] | Steps) -> list[Array]:
     """Return a reply's arrays, after all steps to them."""
-    if isinstance(reply, list):
-        return reply
-    while True:
-        try:
-            tickets = next(reply)
-        except StopIteration as end:
-            arrays: list[Array] = end.value
-            return arrays
-        waiter().wait(tickets or ())
+    return reply if isinstance(reply, list) else run(reply)
 
 
 Access = Literal["read", "read_state", "write"]

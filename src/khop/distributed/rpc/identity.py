@@ -11,9 +11,9 @@ fifth of the time in which a server starts.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import zmq
 from zmq.utils import z85
@@ -27,6 +27,14 @@ _ADDRESS = "inproc://zeromq.zap.01"
 _VERSION = b"1.0"
 # version, request id, domain, address, routing id, mechanism, key
 _FRAMES = 7
+
+
+class CurveKeys(TypedDict):
+    """Keys of a socket in Z85 text: its own pair, and the public keys that it admits."""
+
+    public: str
+    secret: str
+    clients: list[str]
 
 
 @dataclass(frozen=True)
@@ -57,15 +65,13 @@ NOBODY = Source((-1, b""), "")
 """Sender of a request whose sender does not matter."""
 
 
-def source_of(
-    front: int, peer: zmq.Frame, frame: zmq.Frame, curve: Mapping[str, Any] | None
-) -> Source:
-    """Return the sender of a message.
+def source_of(front: int, peer: zmq.Frame, frame: zmq.Frame, curve: CurveKeys | None) -> Source:
+    """Return the sender of a message, from any of its frames.
 
     Args:
         front: index of the socket at which it arrived.
         peer: ZeroMQ's name of the peer.
-        frame: any frame of the message. libzmq attaches properties of the connection to each.
+        frame: the frame. libzmq attaches properties of the connection to each.
         curve: keys of the socket. If None, it is local or has no keys.
     """
     connection = front, peer.bytes

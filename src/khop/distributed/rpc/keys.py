@@ -28,6 +28,7 @@ from zmq.utils import z85
 
 from khop import log
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
+from khop.distributed.rpc.identity import CurveKeys
 from khop.errors import SecurityError
 from khop.loopback import is_loopback
 
@@ -85,9 +86,10 @@ class ServerKeys:
     server: KeyPair
     clients: Mapping[str, str]
 
-    def curve(self) -> dict[str, Any]:
-        """Return the keys in the form of `PartitionServer`'s argument `curve`."""
-        return {**asdict(self.server), "clients": list(self.clients.values())}
+    def curve(self) -> CurveKeys:
+        """Return the keys of a server's socket."""
+        pair, clients = self.server, list(self.clients.values())
+        return {"public": pair.public, "secret": pair.secret, "clients": clients}
 
     def credentials(self) -> KeyPair:
         """Return the pair for connections to other servers of the job."""

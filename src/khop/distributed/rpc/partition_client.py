@@ -51,12 +51,6 @@ _log = log.get(__name__)
 class PartitionClient:
     """Client that sends requests to the servers of other partitions.
 
-    Args:
-        endpoints: endpoint of each other partition's server.
-        credentials: the job's keys. Needed for endpoints with a server key.
-        timeout: seconds that a request may take.
-        on_lost: see below.
-
     Attributes:
         bytes_received: bytes of all replies.
         poller: polls the sockets of all connections, which `pump` and `relocate` change. Callers

@@ -24,7 +24,7 @@ from khop.channel.message import pack
 from khop.distributed.processes.child import parent_has_gone, start_up
 from khop.distributed.processes.socket_files import remove_socket
 from khop.distributed.rpc.frame_handler import FrameHandler, refusal
-from khop.distributed.rpc.identity import source_of
+from khop.distributed.rpc.identity import CurveKeys, source_of
 from khop.distributed.rpc.limits import DEFAULT, Limits
 from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import describe_error, peek_op
@@ -66,7 +66,7 @@ class PartitionServer:
         handler: FrameHandler,
         ipc_path: str | None,
         tcp_host: str | None,
-        curve: Mapping[str, Any] | None,
+        curve: CurveKeys | None,
         num_threads: int = 1,
         tcp_port: int | None = None,
         limits: Limits = DEFAULT,

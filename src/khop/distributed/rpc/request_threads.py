@@ -136,16 +136,7 @@ class RequestThreads:
         is_bounded: bool = True,
         source: Source = NOBODY,
     ) -> bool:
-        """Queue a request. Return False if the user's queue is full.
-
-        Args:
-            user: its user, whose bounds apply if `is_bounded`.
-            front: index of the socket where it arrived.
-            peer: ZeroMQ's name of the sender there.
-            frames: its frames, as received.
-            is_bounded: see above.
-            source: its sender, for handlers that need to know.
-        """
+        """Queue a request. Return False if the user's queue is full, and the bounds apply."""
         nbytes = sum(map(len, frames))
         job = _Job(front, peer, frames, source)
         with self._changed:

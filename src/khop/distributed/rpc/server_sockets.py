@@ -14,7 +14,7 @@ import ctypes
 import itertools
 import os
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import zmq
 from khop import log
 from khop.distributed.processes.socket_files import own_path
 from khop.distributed.rpc.connections import Connections
-from khop.distributed.rpc.identity import KeyGate
+from khop.distributed.rpc.identity import CurveKeys, KeyGate
 from khop.distributed.rpc.limits import (
     DEFAULT,
     ENVELOPE_BYTES,
@@ -47,8 +47,7 @@ class ServerSockets:
     Args:
         ipc_path: path of the socket for this machine. If None, there is no such socket.
         tcp_host: address to listen at for other machines. If None, there is no such socket.
-        curve: {'public', 'secret', 'clients': [..]} keys in Z85 text: its own pair, and the public
-            keys that it admits. If None, CURVE is not used (insecure).
+        curve: its own pair, and the public keys that it admits. If None, CURVE is not used.
         tcp_port: the TCP port. If None or 0, any free port.
         limits: bounds for each peer.
         transport: a user's own transport. If None, there is none.
@@ -71,7 +70,7 @@ class ServerSockets:
         self,
         ipc_path: str | None,
         tcp_host: str | None,
-        curve: Mapping[str, Any] | None,
+        curve: CurveKeys | None,
         tcp_port: int | None = None,
         limits: Limits = DEFAULT,
         transport: Transport | None = None,
@@ -99,7 +98,7 @@ class ServerSockets:
     @property
     def server_key(self) -> str | None:
         """Public key of the TCP socket. None if CURVE is not used."""
-        return None if self.curve is None else str(self.curve["public"])
+        return None if self.curve is None else self.curve["public"]
 
     def _bind_ipc(self, path: str) -> None:
         front = self._router()

@@ -57,11 +57,6 @@ def raise_descriptor_limit() -> None:
 class Listener:
     """A listening TCP socket at an address, or at '*': all addresses of this machine.
 
-    Args:
-        host: the address.
-        port: the port. If 0, any free port.
-        backlog: connections that wait to be accepted.
-
     Raises:
         zmq.ZMQError: the address cannot be bound.
     """
