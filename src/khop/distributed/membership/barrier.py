@@ -150,7 +150,7 @@ class Barrier:
                 break
         return silent
 
-    def all_gather(self, step: str, value: Any) -> list[Any]:
+    def all_gather(self, step: str, value: object) -> list[Any]:
         """Publish a value and wait for the values of all members.
 
         Args:

@@ -84,7 +84,7 @@ class MemberStore(abc.ABC):
     is_bounded: bool
 
     @abc.abstractmethod
-    def put(self, name: str, value: Any) -> None:
+    def put(self, name: str, value: object) -> None:
         """Publish a value of this member, anything that JSON can hold."""
 
     @abc.abstractmethod
@@ -95,7 +95,7 @@ class MemberStore(abc.ABC):
     def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
         """Return the values of all ranks, or fewer if one is still missing after some seconds."""
 
-    def announce(self, name: str, value: Any) -> None:
+    def announce(self, name: str, value: object) -> None:
         """Publish a value that few members have, and that others read repeatedly."""
         self.put(name, value)
 

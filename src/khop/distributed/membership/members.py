@@ -87,7 +87,7 @@ class Membership:
 
     # Values -------------------------------------------------------------------------------------
 
-    def publish(self, name: str, value: Any) -> None:
+    def publish(self, name: str, value: object) -> None:
         """Publish this member's value, anything that JSON can hold.
 
         Raises:
@@ -95,11 +95,11 @@ class Membership:
         """
         self._call(self._store.put, name, value)
 
-    def post(self, name: str, value: Any) -> None:
+    def post(self, name: str, value: object) -> None:
         """Publish a value as `publish` does, soon, without waiting, if the store is reachable."""
         self._submit_if_reachable(self._store.put, name, value)
 
-    def announce(self, name: str, value: Any, wait: bool = True) -> None:
+    def announce(self, name: str, value: object, wait: bool = True) -> None:
         """Publish a value that few members have, for members that `watch` it.
 
         If not `wait`, the value is in the store soon, unless the store has gone.

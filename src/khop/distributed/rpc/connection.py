@@ -23,7 +23,15 @@ import zmq
 from khop.channel.message import unpack
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.limits import ENVELOPE_BYTES
-from khop.distributed.rpc.transport import LOST, REFUSED, REFUSED_KEY, UP, Channel, transport_of
+from khop.distributed.rpc.transport import (
+    LOST,
+    REFUSED,
+    REFUSED_KEY,
+    UP,
+    Buffer,
+    Channel,
+    transport_of,
+)
 from khop.errors import ProtocolError
 from khop.typing import Array
 
@@ -72,7 +80,7 @@ class Connection:
         self.final: str | None = None
         self.has_returned = False
         self._has_been_up = False
-        self._unread: deque[list[Any]] = deque()
+        self._unread: deque[Sequence[Buffer]] = deque()
         self._pause = _MIN_PAUSE
         self._connect_at = 0.0
         self._up_since = 0.0
@@ -182,7 +190,7 @@ class Connection:
             self._channel.close()
         self._channel, self.sockets, self._is_broken = None, [], False
 
-    def send(self, frames: Sequence[Any]) -> None:
+    def send(self, frames: Sequence[Buffer]) -> None:
         """Send a message. It is dropped while the connection is down."""
         if self._channel is not None and self.lost_since is None:
             try:
@@ -329,12 +337,12 @@ class ZmqChannel(Channel):
                 return
             yield _MEANINGS[event]
 
-    def send(self, frames: Sequence[Any]) -> None:
+    def send(self, frames: Sequence[Buffer]) -> None:
         """Send a message. It is dropped while ZeroMQ makes the connection again."""
         with contextlib.suppress(zmq.Again):
             self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
 
-    def receive(self) -> list[Any] | None:
+    def receive(self) -> list[Buffer] | None:
         """Return the frames of the next message. None if there is none."""
         try:
             return [f.buffer for f in self._socket.recv_multipart(zmq.NOBLOCK, copy=False)]

@@ -33,7 +33,7 @@ from khop.distributed.rpc.limits import (
     unread_error,
 )
 from khop.distributed.rpc.tcp_sockets import Listener
-from khop.distributed.rpc.transport import Acceptor, Channel, Transport
+from khop.distributed.rpc.transport import Acceptor, Buffer, Channel, Transport
 
 # Greetings skipped in one call, and events of a transport that one call looks at, so that a peer
 # which sends nothing else, or connects without end, cannot hold a loop.
@@ -244,7 +244,7 @@ class ChannelFront:
         """Return a descriptor that is readable when `receive` has something to do."""
         return self._epoll.fileno()
 
-    def receive(self) -> list[Any] | None:
+    def receive(self) -> list[Buffer] | None:
         """Return the next message, the name of its peer first. None if there is none."""
         for descriptor, _ in self._epoll.poll(0, _EVENTS_AT_ONCE):
             name = self._names.get(descriptor)
@@ -272,7 +272,7 @@ class ChannelFront:
         self._names[channel.fileno()], self._channels[name] = name, channel
         self._epoll.register(channel.fileno(), select.EPOLLIN)
 
-    def send(self, peer: bytes, frames: Sequence[Any]) -> None:
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Send a message to a peer. It is dropped if the connection has ended."""
         channel = self._channels.get(peer)
         if channel is None:

@@ -15,7 +15,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES
 from khop.distributed.rpc.limits import ENVELOPE_BYTES
@@ -32,6 +32,15 @@ UP, LOST, REFUSED, REFUSED_KEY = "up", "lost", "refused", "refused-key"
 """Events of a channel."""
 
 
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+"""Memory of a frame."""
+
+
+class _Descriptor(Protocol):
+    def fileno(self) -> int: ...
+    def close(self) -> object: ...
+
+
 class _End:
     """Base of channels and acceptors, with the descriptor of `end`: a socket, for example.
 
@@ -39,11 +48,11 @@ class _End:
         end: object with `fileno` and `close`. Subclasses without one override both.
     """
 
-    end: Any
+    end: _Descriptor
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when there is something to do, or an error."""
-        return int(self.end.fileno())
+        return self.end.fileno()
 
     def close(self) -> None:
         """Close `end`. A second call does nothing."""
@@ -53,8 +62,8 @@ class _End:
 class Channel(_End, ABC):
     """A connection between a client and a server, over which whole messages go. For one thread.
 
-    It is made connected. When it is lost, the client makes another. `fileno` and `close` are those
-    of its attribute `end`, a socket for example, unless a subclass has its own.
+    It is made connected. When it is lost, the client makes another. `fileno` and `close` call the
+    methods of its attribute `end`, a socket for example, unless a subclass has its own.
 
     Example:
         >>> sorted(Channel.__abstractmethods__), Channel.MOST_FRAME_BYTES >= 2**20
@@ -69,19 +78,19 @@ class Channel(_End, ABC):
     _has_begun = False
 
     @abstractmethod
-    def send(self, frames: Sequence[Any]) -> None:
+    def send(self, frames: Sequence[Buffer]) -> None:
         """Send a message without waiting. Drop it if the connection is lost.
 
         Args:
-            frames: objects with the buffer protocol, which do not change afterwards.
+            frames: memory that does not change afterwards.
 
         Raises:
             OSError: the connection is lost, or its peer does not read.
         """
 
     @abstractmethod
-    def receive(self) -> list[Any] | None:
-        """Return the frames of the next message, as buffers. None if there is none yet.
+    def receive(self) -> Sequence[Buffer] | None:
+        """Return the frames of the next message. None if there is none yet.
 
         Raises:
             OSError: the connection is lost, or its peer sent something else than messages.
