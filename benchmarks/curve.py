@@ -101,7 +101,7 @@ def frames_of(folder: PartitionFolder) -> tuple[list[int], list[int]]:
     from khop.storage.part import Part
 
     first = folder.meta.node_types[0].bounds[_PART]
-    header = {"op": "fetch", "kind": "node", "index": 0, "names": ["id", "x"]}
+    header = {"op": "fetch", "element": "node", "index": 0, "names": ["id", "x"]}
     common = {"protocol": PROTOCOL, "id": 1000, "part": _PART}
     request = pack({**header, **common}, [np.arange(first, first + _ROWS)])
     reply = RequestHandler(Part(folder, _PART))([bytes(frame) for frame in request])

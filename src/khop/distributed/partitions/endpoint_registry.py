@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -99,15 +99,10 @@ class EndpointRegistry:
         self._subscriptions: weakref.WeakSet[EndpointWatcher] = weakref.WeakSet()
         self._lock = threading.Lock()
 
-    def keep(
-        self, key: int, server: PartitionServerProcess, known_as: Sequence[int] | None = None
-    ) -> None:
-        """Keep a server of this trainer running.
-
-        Trainers use it under the keys `known_as`. If None, under its own key.
-        """
+    def keep(self, key: int, server: PartitionServerProcess, *further_keys: int) -> None:
+        """Keep a server of this trainer running, which trainers use under these keys."""
         self._served[key] = server.content
-        self._known_as[key] = [key] if known_as is None else list(known_as)
+        self._known_as[key] = [key, *further_keys]
         self.supervisor.keep(key, server)
         self._context.members.hold()
 
@@ -147,7 +142,10 @@ class EndpointRegistry:
             update = self.updates.get(key)
             if update is not None and applied.get(key) != update:
                 applied[key] = update
-                apply(client, part, update)
+                if isinstance(update, Endpoint):
+                    client.relocate(part, update)
+                else:
+                    client.give_up(part, update)
             elif time.monotonic() - looked.get(key, 0.0) > 1.0:
                 looked[key] = time.monotonic()
                 self.look_for(key)
@@ -222,11 +220,3 @@ class EndpointRegistry:
         for search in list(self._searches.values()):
             self._context.members.unwatch(search)
         self.supervisor.close()
-
-
-def apply(client: PartitionClient, key: int, update: EndpointUpdate) -> None:
-    """Apply an update of a server to a client."""
-    if isinstance(update, Endpoint):
-        client.relocate(key, update)
-    else:
-        client.give_up(key, update)

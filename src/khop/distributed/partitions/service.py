@@ -217,8 +217,7 @@ class PartitionService:
             far,
             self.credentials,
         )
-        keys = [part] if not requests else [part, primary_key(part)]
-        self.endpoint_registry.keep(part, server, keys)
+        self.endpoint_registry.keep(part, server, *([primary_key(part)] if requests else []))
         return server.announcement
 
     def _find_endpoints(self) -> dict[int, Endpoint]:

@@ -48,8 +48,6 @@ class ServerSupervisor:
 
     Attributes:
         num_restarts: number of restarts.
-        last_return: time at which a restarted server was last ready (`time.monotonic`). None if no
-            server was.
     """
 
     def __init__(
@@ -68,7 +66,6 @@ class ServerSupervisor:
         self._owner = os.getpid()
         self._thread = threading.Thread(target=self._run, name="khop-supervisor", daemon=True)
         self.num_restarts = 0
-        self.last_return: float | None = None
 
     def keep(self, key: int, server: PartitionServerProcess) -> None:
         """Supervise a server from now on, until `close` ends it."""
@@ -84,11 +81,18 @@ class ServerSupervisor:
 
     def _run(self) -> None:
         while not self._is_closing:
-            lines = self._lines()
+            supervised = list(self._kept.items())
+            lines = {
+                kept.server.process.line.fileno(): (key, kept)
+                for key, kept in supervised
+                if kept.start_at is None
+            }
+            due = [kept.start_at for _, kept in supervised if kept.start_at is not None]
+            timeout_ms = max(0.0, min(due) - time.monotonic()) * 1000 + 1 if due else None
             poller = select.poll()
             for descriptor in (self._wake, *lines):
                 poller.register(descriptor, select.POLLIN)
-            for descriptor, _ in poller.poll(self._timeout_ms()):
+            for descriptor, _ in poller.poll(timeout_ms):
                 if descriptor == self._wake:
                     os.eventfd_read(self._wake)
                 elif not self._is_closing:
@@ -96,22 +100,12 @@ class ServerSupervisor:
             if not self._is_closing:
                 self._start_due()
 
-    def _lines(self) -> dict[int, tuple[int, _Supervised]]:
-        """Return the control lines of running servers, by descriptor."""
-        running = [(key, k) for key, k in list(self._kept.items()) if k.start_at is None]
-        return {kept.server.process.line.fileno(): (key, kept) for key, kept in running}
-
-    def _timeout_ms(self) -> float | None:
-        """Return the milliseconds until the next restart. None if none is due."""
-        due = [kept.start_at for kept in list(self._kept.values()) if kept.start_at is not None]
-        return None if not due else max(0.0, min(due) - time.monotonic()) * 1000 + 1
-
     def _read_messages(self, key: int, kept: _Supervised) -> None:
         server = kept.server
         try:
             while (message := server.process.line.receive()) is not None:
                 if message.op is Op.READY:
-                    kept.began = self.last_return = time.monotonic()
+                    kept.began = time.monotonic()
                     pid = server.process.pid
                     _log.info("server-up", f"the server of {server.content} is up", pid=pid)
                     if server.learn_addresses(message):

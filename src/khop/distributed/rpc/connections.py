@@ -269,7 +269,10 @@ class Connections:
                 while self._reports.poll(0):
                     event, descriptor = _EVENT.unpack(self._reports.recv_multipart()[0])
                     self._note_event(event, descriptor)
-                self._note_early()
+                while self._early:  # messages taken before this thread knew of their connection
+                    message = self._early.popleft()
+                    if (connection := self._open.get(message.descriptor)) is not None:
+                        self._count(message, connection)
                 with self._lock:
                     most = self._most_connections()
                 self._pause_or_resume(most)
@@ -293,14 +296,6 @@ class Connections:
                     self._by_key += Counter()  # forget those at 0
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._proved.append(self._clock())
-
-    def _note_early(self) -> None:
-        """Count messages that the server took before this thread knew of their connection."""
-        while self._early:
-            message = self._early.popleft()
-            connection = self._open.get(message.descriptor)
-            if connection is not None:
-                self._count(message, connection)
 
     def _look(self) -> None:
         """End connections that are silent, or have too many untaken bytes."""
