@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from khop.codec import from_json, to_json
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.inference.files import RowSpec, ShareRows, output_file, remove_outputs
-from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, NodeInput, NodeInputs
+from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, NodeInputs
 from khop.distributed.inference.layer_runner import LayerRunner
-from khop.distributed.inference.layers import Model, as_layers, device_of, takes_pairs
+from khop.distributed.inference.layers import as_layers, device_of, takes_pairs
 from khop.distributed.inference.peers import InferencePeers
 from khop.distributed.inference.result import LayerwiseOutputs, NodeOutputs
 from khop.distributed.job.worker_group import require_context
@@ -37,10 +37,10 @@ from khop.typing import NodeType
 
 def layerwise_inference(
     data: DistDataset,
-    model: Model,
+    model: nn.Module | Sequence[Callable[..., object]],
     output_dir: str | os.PathLike[str],
     *,
-    x: NodeInput | Mapping[NodeType, NodeInput] = "x",
+    x: str | Callable[[Tensor], Tensor] | Mapping[NodeType, str | Callable[[Tensor], Tensor]] = "x",
     edge_attrs: Sequence[str] = (),
     batch_size: int = 4096,
     max_edges: int = 1 << 20,
@@ -151,7 +151,7 @@ def layerwise_inference(
             for node_type, of_type in zip(data.meta.node_types, rows, strict=True)
             if of_type is not None
         }
-        result = LayerwiseOutputs(peers.root, outputs, peers.end, peers.clients)
+        result = LayerwiseOutputs(peers.root, outputs, peers.end, peers.close_clients)
         on_failure.pop_all()
     return result
 

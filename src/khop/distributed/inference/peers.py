@@ -62,11 +62,6 @@ class InferencePeers:
         self._endpoint_registry = EndpointRegistry(context, f"{name}/outputs")
         self._uses_network = False
 
-    @property
-    def clients(self) -> list[PartitionClient]:
-        """Connections to other trainers."""
-        return [c for c in (self.folder_client, self.output_client) if c is not None]
-
     def meet(
         self,
         edge_attrs: Sequence[Sequence[str]],
@@ -187,8 +182,13 @@ class InferencePeers:
             f"has ended: trainer {self._context.rank} needs its outputs no more"
         )
 
+    def close_clients(self) -> None:
+        """Close the connections to other trainers."""
+        for client in (self.folder_client, self.output_client):
+            if client is not None:
+                client.close()
+
     def close(self) -> None:
         """End clients and server at once, after a failed inference."""
-        for client in self.clients:
-            client.close()
+        self.close_clients()
         self._end_server()

@@ -15,7 +15,6 @@ from khop.data.arrays import storage_dtype
 from khop.data.files import load_npy
 from khop.distributed.dataset import DistDataset
 from khop.distributed.inference.files import Share
-from khop.distributed.rpc.partition_client import PartitionClient
 from khop.loader.batches.collate import to_tensor
 from khop.loader.inputs import checked_nodes
 from khop.sampler.rows.row_fetcher import FetchedRows
@@ -136,12 +135,12 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
         root: Path,
         nodes: Mapping[NodeType, NodeOutputs],
         agree_on_end: Callable[[bool], None],
-        clients: Sequence[PartitionClient],
+        close_clients: Callable[[], None],
     ) -> None:
         self.root = root
         self._nodes = nodes
         self._agree_on_end = agree_on_end
-        self._finalizer = weakref.finalize(self, _close_all, clients)
+        self._finalizer = weakref.finalize(self, close_clients)
 
     @overload
     def __getitem__(self, key: NodeType) -> NodeOutputs: ...
@@ -187,8 +186,3 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
 
     def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         self._close(wait=error_type is None)
-
-
-def _close_all(clients: Sequence[PartitionClient]) -> None:
-    for client in clients:
-        client.close()

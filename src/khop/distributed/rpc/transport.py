@@ -78,7 +78,7 @@ class Channel(_End, ABC):
     _has_begun = False
 
     @abstractmethod
-    def send(self, frames: Sequence[Buffer]) -> None:
+    def send(self, frames: Sequence[bytes | bytearray | memoryview]) -> None:
         """Send a message without waiting. Drop it if the connection is lost.
 
         Args:
@@ -89,7 +89,7 @@ class Channel(_End, ABC):
         """
 
     @abstractmethod
-    def receive(self) -> Sequence[Buffer] | None:
+    def receive(self) -> Sequence[bytes | bytearray | memoryview] | None:
         """Return the frames of the next message. None if there is none yet.
 
         Raises:
