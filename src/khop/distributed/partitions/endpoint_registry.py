@@ -107,7 +107,7 @@ class EndpointRegistry:
         self._context.members.hold()
 
     def assign(self, key: int, rank: int, is_near: bool) -> None:
-        """Record the rank of the trainer that runs a server, here used from its machine or not."""
+        """Record which trainer runs a server in use, and whether it is on this machine."""
         self._owners[key] = rank
         self._is_near[key] = is_near
         if rank != self._context.rank:

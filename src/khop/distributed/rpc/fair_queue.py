@@ -119,9 +119,9 @@ class FairQueue(Generic[_T]):
         connection: Hashable = None,
         is_bounded: bool = True,
     ) -> bool:
-        """Append an entry to the queue of its connection. Return False if the user's is full.
+        """Append an entry to the queue of its connection, whose entries are served in order.
 
-        Entries of a connection are served in order. The bounds apply if `is_bounded`.
+        If `is_bounded` and the user has too many entries, return False.
         """
         own = self._users.get(user) if is_bounded else None
         if own is not None and (own.count >= self._most or own.nbytes + nbytes > self._most_bytes):

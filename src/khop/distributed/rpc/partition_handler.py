@@ -39,6 +39,8 @@ from khop.storage.part import Part
 from khop.typing import Array, Int32Array, Int64Array
 
 _MAX_IDLE = 64 << 20
+# Most bytes of a neighbour in a reply, without and with its edge.
+_EDGE_BYTES = (8, 16)
 
 
 class RequestHandler(FrameHandler):
@@ -100,7 +102,7 @@ class RequestHandler(FrameHandler):
         Raises:
             ProtocolError: the neighbours would not fit a reply, or would take too long.
         """
-        count, fanout, width = len(rows.ids), hop.fanout, _edge_bytes(hop.with_edge)
+        count, fanout, width = len(rows.ids), hop.fanout, _EDGE_BYTES[hop.with_edge]
         name = f"neighbours of {count} rows"
         nbytes = 4 * count + count * fanout * width
         fits = fanout >= 0 and nbytes <= self._reply_bytes
@@ -164,7 +166,7 @@ class RequestHandler(FrameHandler):
 
         # The number of a row's neighbours in the batch is known only afterwards. So a slice's reply
         # would fit if all neighbours were in the batch, or is of a single row.
-        room = self._reply_bytes // _edge_bytes(with_edge)
+        room = self._reply_bytes // _EDGE_BYTES[with_edge]
         if int(degrees.sum()) > room:
             costs = np.maximum(costs, degrees * work.SLICE // max(room, 1))
         return (yield from self._in_slices(find, costs, len(rows.ids)))
@@ -241,11 +243,6 @@ class RequestHandler(FrameHandler):
                 cost += work.cost_of_rows(piece.stop - piece.start, row_bytes)
             replies.append(out)
         return replies
-
-
-def _edge_bytes(with_edge: bool) -> int:
-    """Return the maximum bytes of a neighbour in a reply."""
-    return 16 if with_edge else 8
 
 
 def _excluded_of(rows: RowSet) -> _native.ExcludedPairs | None:

@@ -120,8 +120,8 @@ class PartitionServer:
     def end(self, *_signal: object) -> None:
         """Have `serve` return after the message that is being sent.
 
-        It handles SIGTERM. An exception in its place could come between two frames of a message,
-        and the next message, the goodbye, would then end that one.
+        It handles SIGTERM. If it raised an exception instead, that might come between two frames of
+        a message. The next message, the goodbye, would then end the first.
         """
         self._is_ending = True
         self._threads.wake()

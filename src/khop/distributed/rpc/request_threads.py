@@ -136,7 +136,7 @@ class RequestThreads:
         is_bounded: bool = True,
         source: Source = NOBODY,
     ) -> bool:
-        """Queue a request. Return False if the user's queue is full, and the bounds apply."""
+        """Queue a request. If it `is_bounded` and the user has too many, return False."""
         nbytes = sum(map(len, frames))
         job = _Job(front, peer, frames, source)
         with self._changed:

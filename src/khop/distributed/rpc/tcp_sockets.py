@@ -6,7 +6,7 @@ A connection takes a descriptor, and memory up to the size of a frame, before it
 ZeroMQ does not bound the number of connections: it accepts until descriptors run out, and then
 retries without a pause. It cannot pause either: to unbind a socket ends all of its connections. So
 the server makes the listening socket itself (`ZMQ_USE_FD`). While there are too many connections,
-the kernel drops requests for more: a socket filter, which leaves connections alone that exist.
+the kernel drops requests for more: a socket filter, which does not apply to existing connections.
 Connected peers are served meanwhile, and TCP retries the others. `connections` bounds two numbers:
 all connections, and those not authenticated. Strangers get no more than the second, since a
 handshake that takes too long ends with its connection.

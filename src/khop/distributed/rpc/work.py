@@ -85,10 +85,10 @@ def check_cost(cost: int, content: str) -> None:
         )
 
 
-def check_count(count: int, most: int, names: str) -> None:
-    """Raise ProtocolError if a request has more than `most` names: 'excluded edges'."""
+def check_count(count: int, most: int, entries: str) -> None:
+    """Raise ProtocolError if a request names more than `most` entries: 'excluded edges'."""
     if count > most:
-        raise ProtocolError(f"a request names {count} {names}, more than the {most} allowed")
+        raise ProtocolError(f"a request names {count} {entries}, more than the {most} allowed")
 
 
 def picks_of(hop: HopRequest, degrees: Int64Array) -> Int64Array:
