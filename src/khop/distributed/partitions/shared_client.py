@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.partition_client import PartitionClient
@@ -34,27 +34,14 @@ class SharedClient:
         self._credentials = credentials
         self._endpoint_registry = endpoint_registry
         self._owner = os.getpid()
-        self._start()
-
-    def _start(self) -> None:
         # By process id: a fork must use neither its parent's sockets nor its locks.
         self._clients: dict[int, PartitionClient] = {}
         self._locks: dict[int, threading.Lock] = {}
         weakref.finalize(self, _close, self._clients)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the endpoints, without connections."""
-        return {
-            "_endpoints": self._endpoints,
-            "_credentials": self._credentials,
-            "_endpoint_registry": None,
-            "_owner": self._owner,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the endpoints in another process."""
-        self.__dict__.update(state)
-        self._start()
+    def __reduce__(self) -> tuple[type[SharedClient], tuple[dict[int, Endpoint], KeyPair | None]]:
+        """Pickle the endpoints, without connections and registry."""
+        return SharedClient, (self._endpoints, self._credentials)
 
     @contextmanager
     def client(self) -> Iterator[PartitionClient]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from khop import codec
 from khop.data.tickets import Ticket
@@ -184,16 +185,14 @@ def _apply(earlier: Sequence[Write], begin: Callable[[], list[Array] | Steps]) -
     return [array.copy() for array in reply]  # state changes, this reply does not
 
 
+@dataclass(slots=True)
 class _Window:
-    __slots__ = ("key", "last", "last_used", "settled", "user", "writes")
-
-    def __init__(self, source: Source, now: float) -> None:
-        self.user = source.user
-        self.key = source.key
-        self.last_used = now
-        self.last = 0
-        self.settled = 0
-        self.writes: dict[int, Write] = {}
+    user: str
+    key: str | None
+    last_used: float
+    last: int = 0
+    settled: int = 0
+    writes: dict[int, Write] = field(default_factory=dict)
 
 
 class WriteWindows:
@@ -224,7 +223,7 @@ class WriteWindows:
                     "this part: close some, or use them for several writes"
                 )
             del self._windows[own[0]]
-        self._windows[client] = _Window(source, self._clock())
+        self._windows[client] = _Window(source.user, source.key, self._clock())
 
     def admit(
         self, envelope: StateEnvelope, source: Source, begin: Callable[[], list[Array] | Steps]
