@@ -71,7 +71,7 @@ def khop_fetch(folder: PartitionFolder, keys: JobKeys | None) -> Iterator[Callab
         assert message is not None
         address = message.json()["addresses"]["tcp"]
         own = None if keys is None else keys.for_client()
-        endpoint = Endpoint(address) if own is None else own.endpoint(address)
+        endpoint = Endpoint(address, None if own is None else own.server_key)
         client = PartitionClient({_PART: endpoint}, None if own is None else own.credentials())
         bounds = folder.meta.node_types[0].bounds
         random = np.random.default_rng(1)

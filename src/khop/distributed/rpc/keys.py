@@ -27,7 +27,7 @@ import zmq
 from zmq.utils import z85
 
 from khop import log
-from khop.distributed.rpc.endpoint import Endpoint, KeyPair
+from khop.distributed.rpc.endpoint import KeyPair
 from khop.distributed.rpc.identity import CurveKeys
 from khop.errors import SecurityError
 from khop.loopback import is_loopback
@@ -55,10 +55,6 @@ class ClientKeys:
     def credentials(self) -> KeyPair:
         """Return the pair for connections to servers."""
         return self.client
-
-    def endpoint(self, address: str) -> Endpoint:
-        """Return the endpoint of a server of the job at an address."""
-        return Endpoint(address, self.server_key)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with the secrets, for a key file or a control line only."""
@@ -99,10 +95,6 @@ class ServerKeys:
     def server_key(self) -> str:
         """Public key of the servers."""
         return self.server.public
-
-    def endpoint(self, address: str) -> Endpoint:
-        """Return the endpoint of another server of the job at an address."""
-        return Endpoint(address, self.server_key)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with the secrets, for a key file or a control line only."""
