@@ -185,7 +185,7 @@ class EndpointRegistry:
             self._update({key: after})
 
     def _update(self, updates: Mapping[int, EndpointUpdate]) -> None:
-        self.updates |= updates
+        self.updates.update(updates)
         with self._lock:
             for subscription in self._subscriptions:
                 subscription.notify()

@@ -152,10 +152,10 @@ class PartitionService:
         if self._first_endpoints is None:
             self._start_servers()
             self._first_endpoints = self._find_endpoints()
-        newest = {**self._first_endpoints}
-        for key, update in self.endpoint_registry.updates.items():
-            if key in newest and isinstance(update, Endpoint):
-                newest[key] = update
+        newest, updates = {}, self.endpoint_registry.updates  # which other threads change
+        for key, first in self._first_endpoints.items():
+            update = updates.get(key)
+            newest[key] = update if isinstance(update, Endpoint) else first
         return newest
 
     def _needed_by(self, part: int, server: int) -> tuple[bool, bool]:
