@@ -128,7 +128,6 @@ class EdgeAttrs:
 
 
 def described(value: object) -> str:
-    """Describe a value that a callable returned, for error messages."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {list(value.shape)}"
     return f"'{type(value).__name__}'"

@@ -74,7 +74,6 @@ class OutputHandler(FrameHandler):
 
 
 def main() -> None:
-    """Serve a trainer's outputs."""
     run_server(
         lambda c: OutputHandler(
             c["rank"], c["output_root"], c["num_layers"], c["node_types"], c["file_names"]

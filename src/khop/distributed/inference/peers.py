@@ -183,7 +183,6 @@ class InferencePeers:
         )
 
     def close_clients(self) -> None:
-        """Close the connections to other trainers."""
         for client in (self.folder_client, self.output_client):
             if client is not None:
                 client.close()

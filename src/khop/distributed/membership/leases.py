@@ -96,7 +96,6 @@ class LeaseTable:
         self.looked_at = clock()
 
     def grant(self) -> Lease:
-        """Return a new lease, renewed now."""
         return self.follow(Lease(self._clock))
 
     def follow(self, lease: Lease) -> Lease:

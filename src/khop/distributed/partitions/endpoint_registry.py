@@ -153,7 +153,6 @@ class EndpointRegistry:
         client.on_lost = look
 
     def subscribe(self) -> EndpointWatcher:
-        """Return a new watcher of the updates."""
         subscription = EndpointWatcher(self)
         with self._lock:
             self._subscriptions.add(subscription)

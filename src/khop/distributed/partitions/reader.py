@@ -53,7 +53,6 @@ class PartitionReader:
 
     @cached_property
     def part(self) -> Part:
-        """The home part."""
         return Part(self._folder, self._home)
 
     def rows(

@@ -84,7 +84,6 @@ class PartitionService:
 
     @property
     def homes(self) -> list[int]:
-        """Home partition of each trainer, by rank."""
         return [claim.home for claim in self.claims]
 
     def owners(self, part: int) -> list[int]:
@@ -238,7 +237,6 @@ class PartitionService:
         return endpoints
 
     def close(self) -> None:
-        """End this trainer's servers."""
         self.endpoint_registry.close(
             f"has ended: trainer {self._context.rank} has finished or failed"
         )

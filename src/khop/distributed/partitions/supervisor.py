@@ -76,7 +76,6 @@ class ServerSupervisor:
 
     @property
     def servers(self) -> dict[int, PartitionServerProcess]:
-        """Servers by key."""
         return {key: kept.server for key, kept in list(self._kept.items())}
 
     def _run(self) -> None:
@@ -157,7 +156,6 @@ class ServerSupervisor:
                     self._on_exit(key, kept)
 
     def close(self) -> None:
-        """End the servers and the thread."""
         if self._is_closing or os.getpid() != self._owner:
             return
         self._is_closing = True

@@ -252,7 +252,6 @@ class Connection:
         return lost if self.refused is None else f"{lost}: {self.refused}"
 
     def close(self) -> None:
-        """End the connection."""
         self._drop()
         self._unread.clear()
         self.endpoint = None
@@ -325,11 +324,9 @@ class ZmqChannel(Channel):
         return int(self._socket.fileno())
 
     def sockets(self) -> list[Any]:
-        """Return the socket and its monitor."""
         return [self._socket, self._monitor]
 
     def events(self) -> Iterator[str]:
-        """Yield what the monitor reports."""
         while True:
             try:
                 event = _EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])[0]
@@ -343,7 +340,6 @@ class ZmqChannel(Channel):
             self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
 
     def receive(self) -> list[Buffer] | None:
-        """Return the frames of the next message. None if there is none."""
         try:
             return [f.buffer for f in self._socket.recv_multipart(zmq.NOBLOCK, copy=False)]
         except zmq.Again:

@@ -149,7 +149,6 @@ class Connections:
 
     @property
     def num_connections(self) -> int:
-        """Number of open connections."""
         return len(self._open)
 
     # Keys ---------------------------------------------------------------------------------------

@@ -182,6 +182,5 @@ class FairQueue(Generic[_T]):
             own.connections.charge(turn.connection, seconds)
 
     def clear(self) -> None:
-        """Remove all entries."""
         while self.take() is not None:
             pass

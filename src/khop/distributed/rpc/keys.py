@@ -83,7 +83,6 @@ class ServerKeys:
     clients: Mapping[str, str]
 
     def curve(self) -> CurveKeys:
-        """Return the keys of a server's socket."""
         pair, clients = self.server, list(self.clients.values())
         return {"public": pair.public, "secret": pair.secret, "clients": clients}
 
@@ -93,7 +92,6 @@ class ServerKeys:
 
     @property
     def server_key(self) -> str:
-        """Public key of the servers."""
         return self.server.public
 
     def to_json(self) -> dict[str, Any]:
@@ -128,11 +126,9 @@ class JobKeys:
         return cls(KeyPair.new(), {name: KeyPair.new() for name in names})
 
     def for_servers(self) -> ServerKeys:
-        """Return the keys of the job's graph servers."""
         return ServerKeys(self.server, {name: pair.public for name, pair in self.clients.items()})
 
     def for_client(self, name: str = "client") -> ClientKeys:
-        """Return the keys of a trainer."""
         return ClientKeys(self.clients[name], self.server.public)
 
 

@@ -141,26 +141,22 @@ class PartitionClient:
         return f"{self.subject} {part} at {self._connections[part].address}"
 
     def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Request:
-        """Request neighbours of a part's nodes."""
         names, arrays = pack_rows(rows)
         return self._send(part, Sample(relation, names, request), arrays)
 
     def induce(
         self, part: int, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
     ) -> Request:
-        """Request the neighbours of a part's nodes that are in a batch, given its nodes' keys."""
         names, arrays = pack_rows(rows)
         return self._send(part, Induce(relation, names, with_edge), [*arrays, keys])
 
     def has_edges(
         self, part: int, relation: int, rows: Int64Array, neighbors: Int64Array
     ) -> Request:
-        """Request whether edges join pairs of a part's nodes and other nodes."""
         names, arrays = pack_rows(RowSet(rows))
         return self._send(part, HasEdges(relation, names), [*arrays, neighbors])
 
     def degrees(self, part: int, relation: int, rows: Int64Array) -> Request:
-        """Request the numbers of neighbours of a part's nodes."""
         return self._send(part, Degrees(relation), [rows])
 
     def fetch(
@@ -171,7 +167,6 @@ class PartitionClient:
         ids: Int64Array,
         names: Sequence[str],
     ) -> Request:
-        """Request attributes of a part's nodes or edges."""
         return self._send(part, Fetch(element, index, list(names)), [ids])  # type: ignore[arg-type]
 
     def write(self, part: int, message: RequestFields, arrays: Sequence[Array] = ()) -> Request:

@@ -202,7 +202,6 @@ def _make_server(handler: FrameHandler, config: Mapping[str, Any]) -> PartitionS
 
 
 def main() -> None:
-    """Serve a partition."""
     run_server(_make_handler)
 
 

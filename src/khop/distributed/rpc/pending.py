@@ -50,11 +50,9 @@ class Request:
         return self._result
 
     def succeed(self, arrays: list[Array]) -> None:
-        """Complete the request with the arrays of its reply."""
         self._result, self.done = arrays, True
 
     def fail(self, error: Exception) -> None:
-        """Complete the request with an error."""
         self._error, self.done = error, True
 
 
@@ -71,7 +69,6 @@ class PendingRequests(Generic[R]):
         self._requests: dict[int, R] = {}
 
     def add(self, request_id: int, request: R) -> None:
-        """Add a request under its id."""
         self._requests[request_id] = request
 
     def of(self, server: int | None) -> list[R]:

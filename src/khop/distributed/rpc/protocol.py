@@ -221,7 +221,6 @@ def read_request(message: type[_T], header: Mapping[str, Any]) -> _T:
 
 
 def describe_error(error: BaseException) -> dict[str, str]:
-    """Return type name and text of an exception."""
     return {"type": type(error).__name__, "message": _short(str(error))}
 
 

@@ -291,7 +291,6 @@ class ChannelFront:
         channel.close()
 
     def close(self, _linger_ms: int = 0) -> None:
-        """End all connections, and listening."""
         for channel in self._channels.values():
             channel.close()
         self._acceptor.close()

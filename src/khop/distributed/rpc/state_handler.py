@@ -97,7 +97,6 @@ class WriterThread(RequestThreads):
         self.state = state
 
     def handles(self, op: str) -> bool:
-        """Return whether requests of this name are processed here."""
         return op in self.state.names
 
 
@@ -140,7 +139,6 @@ class Write:
 
     @property
     def is_done(self) -> bool:
-        """True if the write has a reply or has failed."""
         return self._apply is None
 
     def advance(self) -> list[Ticket] | None:

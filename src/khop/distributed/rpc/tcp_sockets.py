@@ -87,7 +87,6 @@ class Listener:
         self.is_paused = True
 
     def resume(self) -> None:
-        """Accept connections again."""
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
         self.is_paused = False
 
