@@ -72,6 +72,7 @@ from khop.distributed.remote.session_messages import (
     Open,
 )
 from khop.distributed.rpc.connection import Connection
+from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.keys import ClientKeys, JobKeys
 from khop.distributed.rpc.protocol import request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
@@ -90,7 +91,8 @@ class Honest:
 
     def __init__(self, address: str, keys: ClientKeys, spec: PipelineSpec) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._link = Connection(self._context, keys.credentials(), keys.endpoint(address))
+        endpoint = Endpoint(address, keys.server_key)
+        self._link = Connection(self._context, keys.credentials(), endpoint)
         self._spec = session_of("honest", spec)
         self._number = 0
         self._layouts: dict[int, Layout] = {}

@@ -64,7 +64,7 @@ TORCH_FREE_MODULES = {
         *("batch_checks", "local_sampler", "reassembly", "receiver"),
         *("server_locator", "server_session"),
     },
-    "distributed.inference": {"files", "neighborhoods", "output_server", "rows"},
+    "distributed.inference": {"files", "neighborhoods", "output_server"},
 }
 
 BLOCKED = """

@@ -16,6 +16,7 @@ from khop.data.steps import run
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.job.worker_group import require_context
 from khop.distributed.loaders.sampling_options import info_for
+from khop.distributed.partitions.reader import Table
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.sampling.link_sampling import link_sampler
 from khop.distributed.stores.edge_lookup import (
@@ -172,11 +173,10 @@ class _PartDrawer:
         """Return a drawn subgraph by original ids, which may be on other machines."""
         drawn, reader = self._writer.write(subgraph), self._data.reader
         wanted = [
-            (reader.table("node", i, ["id"]), new_ids.numpy())
-            for i, new_ids in enumerate(drawn.nodes)
+            (Table("node", i, ["id"]), new_ids.numpy()) for i, new_ids in enumerate(drawn.nodes)
         ]
         positions = {i: edge.numpy() for i, edge in enumerate(drawn.edges) if edge is not None}
-        wanted += [(reader.table("edge", i, ["edge_id"]), at) for i, at in positions.items()]
+        wanted += [(Table("edge", i, ["edge_id"]), at) for i, at in positions.items()]
         ids = [
             torch.from_numpy(rows[table.names[0]])
             for rows, (table, _) in zip(reader.rows_with(wanted, client), wanted, strict=True)

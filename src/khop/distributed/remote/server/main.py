@@ -68,12 +68,12 @@ from khop.distributed.remote.server.validation import SessionLimits, SessionVali
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.keys import ServerKeys, check_secured
 from khop.distributed.rpc.limits import DEFAULT
-from khop.distributed.rpc.listener import raise_descriptor_limit
 from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.rpc.request_threads import RequestThreads
 from khop.distributed.rpc.server_sockets import ServerSockets
 from khop.distributed.rpc.state_handler import WriterThread, users_requests
+from khop.distributed.rpc.tcp_sockets import raise_descriptor_limit
 from khop.errors import RendezvousError
 from khop.sampler.methods.modules import import_methods, modules_named
 from khop.storage.folder import PartitionFolder
