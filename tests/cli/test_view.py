@@ -27,7 +27,7 @@ def picture(rank, uptime, batches, requests=0, pid=7):
          "ring_bytes": 10_000_000}
         for name in ("aaaaaaaaaaaaaaaaaaaa", "bb")
     ]  # fmt: skip
-    counted = ServerCounters(rank, [rank], "a", lambda: {"clients": ["c"], "sessions": sessions})
+    counted = ServerCounters(rank, [rank], "a", lambda: sessions)
     for session in sessions:
         counted.session_opened(session["session"])
     for _ in range(batches):

@@ -15,9 +15,7 @@ from typing import Any
 from khop.cli.snapshot import check_snapshot, check_table
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.directory_messages import Lookup
-from khop.distributed.remote.encoding import read_text
-from khop.distributed.remote.graph_messages import Statistics
+from khop.distributed.remote.messages import Lookup, Statistics, read_json
 from khop.distributed.remote.server_client import Reply
 from khop.errors import KhopError, ProtocolError
 
@@ -135,7 +133,7 @@ class Poller:
             if rank is None:
                 self._table = self._read_table(reply)
             else:
-                content = read_text(reply.arrays, who)
+                content = read_json(reply.arrays, who)
                 self._pictures[rank] = check_snapshot(content, who)
         except ProtocolError as malformed:  # as if it had not replied
             self._why[rank] = str(malformed)
@@ -145,7 +143,7 @@ class Poller:
 
     def _read_table(self, reply: Reply) -> Mapping[str, Any]:
         who = self._name(None)
-        return check_table(read_text(reply.arrays, who), who)
+        return check_table(read_json(reply.arrays, who), who)
 
     def _name(self, rank: int | None) -> str:
         return f"the directory at {self._master}" if rank is None else f"server {rank}"

@@ -92,6 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     from khop.distributed.membership.leases import lease_seconds
     from khop.distributed.processes.child import explain_crashes
     from khop.distributed.remote.server.main import serve
+    from khop.distributed.remote.server.server_config import ServerConfig
     from khop.distributed.rpc.key_files import key_file_path, read_server_keys
     from khop.log import identify, speak
 
@@ -103,23 +104,23 @@ def run(arguments: argparse.Namespace) -> int:
     ours, theirs = socket_pair()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ours.close())
-    config = {
-        "root": arguments.folder,
-        "rank": arguments.rank,
-        "num_servers": arguments.num_servers,
-        "num_clients": arguments.num_clients,
-        "parts": arguments.part,
-        "master": arguments.master,
-        "host": arguments.host,
-        "port": arguments.port,
-        "keys": None if keys is None else keys.to_json(),
-        "key_file": key_file_path(arguments.key_file),
-        "insecure": arguments.insecure,
-        "buffer_limit": arguments.buffer_limit,
-        "lease": lease_seconds(arguments.lease),
-        "metrics_port": arguments.metrics_port,
-        "methods": arguments.methods,
-    }
+    config = ServerConfig(
+        root=arguments.folder,
+        rank=arguments.rank,
+        num_servers=arguments.num_servers,
+        num_clients=arguments.num_clients,
+        parts=arguments.part,
+        master=arguments.master,
+        host=arguments.host,
+        port=arguments.port,
+        keys=None if keys is None else keys.to_json(),
+        key_file=key_file_path(arguments.key_file),
+        insecure=arguments.insecure,
+        buffer_limit=arguments.buffer_limit,
+        lease=lease_seconds(arguments.lease),
+        metrics_port=arguments.metrics_port,
+        methods=arguments.methods,
+    )
     with ours, theirs:
         serve(config, read_labels(arguments.folder, arguments.labels), ControlLine(theirs), _say)
     return 0

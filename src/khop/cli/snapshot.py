@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from khop import codec
 from khop.codec import AtMost, Between, Id
-from khop.distributed.remote.directory_messages import Table
+from khop.distributed.remote.messages import Table
 from khop.metrics.buckets import REQUEST_BUCKETS
 
 _Seconds = Annotated[float, Between(0.0, 1e15)]

@@ -1,7 +1,7 @@
 """Interface of the places where a group's members keep values and leases. Imports no torch.
 
 Trainers keep them in torch's store (`job.torch_store`), clients of graph servers in the directory
-(`remote.client.directory_store`).
+(`remote.client.client_context`).
 """
 
 from __future__ import annotations

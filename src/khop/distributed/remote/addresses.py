@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from khop.distributed.processes.hosts import host_identity
 from khop.distributed.processes.socket_files import is_own_socket
-from khop.distributed.remote.directory_messages import ServerEntry
+from khop.distributed.remote.messages import ServerEntry
+from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 
 
@@ -33,10 +34,6 @@ class Servers:
         """Endpoint of the directory."""
         return Endpoint(f"tcp://{self.master}", self.server_key)
 
-    def endpoint(self, entry: ServerEntry) -> Endpoint:
-        """Return the endpoint of a registered server, as reached from this machine."""
-        return endpoint_of(entry, self.server_key)
-
 
 def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
     """Return the endpoint of a server, as reached from this machine.
@@ -51,16 +48,31 @@ def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
     return Endpoint(entry.addresses.tcp, server_key)
 
 
+def relocate(connection: Connection, entry: ServerEntry | None, server_key: str | None) -> None:
+    """Move a connection to a server's endpoint. An invalid one is the reason that it is down.
+
+    Args:
+        connection: connection to the server.
+        entry: entry of the server in the directory. If None, nothing changes.
+        server_key: key of its TCP socket. If None, CURVE is not used.
+    """
+    if entry is not None:
+        try:
+            connection.relocate(endpoint_of(entry, server_key))
+        except Exception as error:
+            connection.refuse(f"its address in the directory is {entry.addresses}: {error}")
+
+
 def local_socket(entry: ServerEntry) -> str | None:
     """Return the path of a server's `ipc://` socket, if the server is this machine's and user's.
 
     Traffic over it is not encrypted, and the process that registered the address need not have the
     server's key. So the path is used only if this user alone can have put a socket there.
     """
-    near = entry.addresses.ipc
-    if near is None or entry.host != host_identity():
+    ipc = entry.addresses.ipc
+    if ipc is None or entry.host != host_identity():
         return None
-    path = near.removeprefix("ipc://")
+    path = ipc.removeprefix("ipc://")
     return path if is_own_socket(path) else None
 
 
@@ -70,27 +82,28 @@ def address_of(host: str, port: int | str) -> str:
     Raises:
         ValueError: invalid port or host.
     """
-    number = -1
+    port_number = -1
     with contextlib.suppress(TypeError, ValueError):
-        number = int(port)
-    if not 0 < number < 1 << 16:
+        port_number = int(port)
+    if not 0 < port_number < 1 << 16:
         raise ValueError(f"master_port must be a port, 1 to 65535 (got {port!r})")
     if not host or not isinstance(host, str):
         raise ValueError(f"master_addr must be an address or a name (got {host!r})")
-    return f"[{host}]:{number}" if ":" in host and not host.startswith("[") else f"{host}:{number}"
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"{host}:{port_number}"
 
 
-def check_place(num_servers: int, num_clients: int, role: str, rank: int) -> None:
-    """Check the numbers that a process of a job with graph servers was given.
+def check_rank(num_servers: int, num_clients: int, role: str, rank: int) -> None:
+    """Check numbers of servers and clients, and the rank of a process among its role.
 
     Args:
         num_servers: number of servers.
-        num_clients: number of clients; 0: any number.
+        num_clients: number of clients. 0: any number.
         role: role of the process, 'server' or 'client'.
-        rank: its rank among those.
+        rank: its rank in this role.
 
     Raises:
-        TypeError: one of them is no integer.
+        TypeError: one of the numbers is no integer.
         ValueError: one of them is too small, or the rank too large.
     """
     for name, value, low in (

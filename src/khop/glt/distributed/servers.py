@@ -14,8 +14,8 @@ from khop import distributed as core
 from khop.distributed.job.context import DistRole, leave
 from khop.distributed.remote.addresses import Servers, address_of
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.directory_messages import Table
 from khop.distributed.remote.launch import ServerContext
+from khop.distributed.remote.messages import Table
 from khop.distributed.rpc.key_files import read_server_keys
 from khop.errors import RendezvousError
 from khop.glt.distributed.dataset import DistDataset

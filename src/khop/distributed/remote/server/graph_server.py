@@ -2,11 +2,10 @@
 
 One thread, the loop, owns the sockets, the sessions with their sampler processes, and on server 0
 the directory. It answers requests that concern these (`control_handler`), sends chunks of batches
-of all sessions in turn, and never does anything that takes long. Requests about the graph alone
-(of other servers' samplers, for ids or splits) are processed by other threads (`request_threads`),
-so that they do not wait for batches. Users have their turns in both. One more thread
-(`DirectoryClient`) registers this server with the directory every second, and gets the other
-servers' addresses.
+of all sessions in turn, and never does anything that takes long. Other threads (`request_threads`)
+process requests about the graph alone, of clients and of other servers' samplers, so that they do
+not wait for batches. Users take turns in both. One more thread (`DirectoryClient`) registers this
+server with the directory every second, and gets the other servers' addresses.
 
 An error in the work for one peer, session or sampler does not end the loop: it is logged with its
 origin and fails that item alone (`ErrorLog`).
@@ -27,7 +26,7 @@ from khop import log
 from khop.channel.control import ControlLine
 from khop.distributed.membership.leases import LeaseTable
 from khop.distributed.remote.addresses import endpoint_of
-from khop.distributed.remote.directory_messages import Table
+from khop.distributed.remote.messages import Table
 from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
@@ -50,10 +49,10 @@ _log = log.get(__name__)
 _TICK_MS = 250
 # Messages read from a socket before other work of the loop.
 _READ_AT_ONCE = 64
-# Maximum seconds that server 0 stays after all clients are gone, for other servers to leave.
+# Most seconds that server 0 stays after all clients are gone, for other servers to leave.
 _FAREWELL = 5.0
 
-_TOO_MANY = "too many requests of yours wait here: wait for answers before you ask again"
+_TOO_MANY = "too many requests of yours wait here: wait for replies before you send others"
 
 
 class GraphServer:
@@ -121,12 +120,11 @@ class GraphServer:
     # Called by other threads --------------------------------------------------------------------
 
     def take_table(self, table: Table) -> None:
-        """Take over a new table of the directory."""
         self._tables.append(table)
         os.eventfd_write(self._wake, 1)
 
     def admit(self, clients: Sequence[str]) -> None:
-        """Admit these clients' public keys and no others; connections of others end."""
+        """Admit these clients' public keys and no others, whose connections end."""
         self._sockets.admit(clients)
 
     def take_refusal(self, error: Exception) -> None:
@@ -158,21 +156,22 @@ class GraphServer:
                 elif ready in lines:
                     self._sessions.listen(*lines[ready])
                 else:
-                    self._attend(ready)
+                    self._on_ready(ready)
             if self._refused is not None:
                 raise self._refused
             while self._tables:
                 with self._errors.guarded("the directory's table"):
-                    self._follow_table(self._tables.popleft())
+                    self._apply_table(self._tables.popleft())
             if self._has_read_all:
                 self._read_until = began
-            self._control.answer_some()
+            self._control.process_queued()
             self._sessions.stream()
             if time.monotonic() >= tick_at:
                 self._tick()
                 tick_at = time.monotonic() + _TICK_MS / 1000
 
-    def _attend(self, ready: Any) -> None:
+    def _on_ready(self, ready: object) -> None:
+        """Process a descriptor or socket that is readable, but no line."""
         if ready == self._wake:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
@@ -190,17 +189,17 @@ class GraphServer:
     def _follow_lines(
         self, poller: zmq.Poller, polled: dict[Any, int]
     ) -> dict[Any, tuple[Session, SamplerProcess]]:
-        """Poll the lines of the current samplers, and clients of this machine; return the lines."""
+        """Poll the lines of the current samplers, and clients of this machine. Return the lines."""
         lines: dict[Any, tuple[Session, SamplerProcess]] = {}
-        wanted: dict[Any, int] = dict.fromkeys(self._local_samplers.descriptors(), zmq.POLLIN)
+        current: dict[Any, int] = dict.fromkeys(self._local_samplers.descriptors(), zmq.POLLIN)
         for session, sampler in self._sessions.samplers():
             line = sampler.process.line
             lines[line.fileno()] = session, sampler
-            wanted[line.fileno()] = zmq.POLLIN | (zmq.POLLOUT if line.has_unsent else 0)
-        for descriptor in polled.keys() - wanted.keys():
+            current[line.fileno()] = zmq.POLLIN | (zmq.POLLOUT if line.has_unsent else 0)
+        for descriptor in polled.keys() - current.keys():
             poller.unregister(descriptor)
             del polled[descriptor]
-        for descriptor, flags in wanted.items():
+        for descriptor, flags in current.items():
             if polled.get(descriptor) != flags:
                 poller.register(descriptor, flags)
                 polled[descriptor] = flags
@@ -239,7 +238,7 @@ class GraphServer:
             self._sockets.send(front, peer.bytes, refusal(request, ProtocolError(why)))
 
     def _threads_of(self, op: str, request: list[Any]) -> RequestThreads:
-        """Return the threads that process a request: the writer of its part, or the others."""
+        """Return the threads for a request: the writer of its part, or the others."""
         part = peek_part(request[0]) if self._writers and request else None
         writer = None if part is None else self._writers.get(part)
         return writer if writer is not None and writer.handles(op) else self._threads
@@ -261,8 +260,8 @@ class GraphServer:
 
     # Servers and clients ------------------------------------------------------------------------
 
-    def _follow_table(self, table: Table) -> None:
-        """Update endpoints of partitions and the clients that are gone; start waiting samplers."""
+    def _apply_table(self, table: Table) -> None:
+        """Update endpoints and the clients that are gone, and start samplers that wait."""
         for rank, client in table.clients.items():
             if client.gone:
                 self.gone[rank] = client.incarnation
@@ -272,8 +271,11 @@ class GraphServer:
             self._end_with_clients(table)
         for entry in table.servers.values():
             for part in entry.parts:
-                if part not in self._parts:
-                    self._note_endpoint(part, endpoint_of(entry, self._sockets.server_key))
+                endpoint = endpoint_of(entry, self._sockets.server_key)
+                if part not in self._parts and self._endpoints.get(part) != endpoint:
+                    self._endpoints[part] = endpoint
+                    self._sessions.relocate(part, endpoint)
+                    self._local_samplers.relocate(part, endpoint)
         for part, writer in self._writers.items():
             primary = table.primary(part)
             if primary is not None:
@@ -281,13 +283,6 @@ class GraphServer:
                 writer.state.moved = None if primary == self._rank else f"{where}, not {self._rank}"
         self._sessions.start()
         self._local_samplers.start_pending()
-
-    def _note_endpoint(self, part: int, endpoint: Endpoint) -> None:
-        if self._endpoints.get(part) == endpoint:
-            return
-        self._endpoints[part] = endpoint
-        self._sessions.relocate(part, endpoint)
-        self._local_samplers.relocate(part, endpoint)
 
     def _end_with_clients(self, table: Table) -> None:
         """End, as all clients are gone. Server 0 waits until the other servers have left."""
@@ -309,7 +304,7 @@ class GraphServer:
 
 
 def _has_ended(line: ControlLine) -> bool:
-    """Discard messages on a line; return whether its other end has closed it."""
+    """Discard messages on a line. Return whether its other end has closed it."""
     with contextlib.suppress(EOFError):
         while line.receive() is not None:
             pass
