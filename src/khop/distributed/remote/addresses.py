@@ -13,6 +13,7 @@ from khop.distributed.processes.socket_files import is_own_socket
 from khop.distributed.remote.messages import ServerEntry
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
+from khop.distributed.rpc.keys import ClientKeys, ServerKeys
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Servers:
     master: str
     server_key: str | None = None
     credentials: KeyPair | None = None
+
+    @classmethod
+    def with_keys(cls, master: str, keys: ClientKeys | ServerKeys | None) -> Servers:
+        """Return the address with a process's keys. If None, CURVE is not used."""
+        return cls(master) if keys is None else cls(master, keys.server_key, keys.credentials())
 
     @property
     def directory(self) -> Endpoint:

@@ -121,8 +121,7 @@ class Table:
     Attributes:
         directory: its incarnation. Another one after a restart, which loses its contents.
         num_servers, num_clients: numbers of servers and clients in the job. 0 clients: any number.
-        num_parts: number of partitions of the folder.
-        fingerprint: fingerprint of the folder.
+        num_parts, fingerprint: of the folder.
         servers: servers that have registered, by rank.
         clients: clients by rank. Empty in replies to a client's registration.
         finished: all clients have registered and are gone.
@@ -162,7 +161,7 @@ class Done:
 
 
 class GraphServerRequest:
-    """Base of the requests to graph servers.
+    """Base of the requests to graph servers. Subclasses pass their attributes as class arguments.
 
     Attributes:
         op: name of the request.
@@ -174,29 +173,31 @@ class GraphServerRequest:
     reply: ClassVar[type[Any]] = Done
     carries: ClassVar[int] = 0
 
+    def __init_subclass__(
+        cls, op: str = "", reply: type[Any] | None = None, carries: int | None = None
+    ) -> None:
+        super().__init_subclass__()
+        if op:
+            cls.op = op
+        cls.reply = cls.reply if reply is None else reply
+        cls.carries = cls.carries if carries is None else carries
+
 
 @dataclass(frozen=True)
-class Lookup(GraphServerRequest):
+class Lookup(GraphServerRequest, op="lookup"):
     """Request for the directory's contents. The reply carries a `Table`, as JSON."""
 
-    op = "lookup"
-
 
 @dataclass(frozen=True)
-class RegisterServer(GraphServerRequest):
+class RegisterServer(GraphServerRequest, op="register_server"):
     """Registration and heartbeat of a server, every second. Needs the servers' key.
 
     The reply carries a `Table`, as JSON.
 
     Attributes:
-        secret: secret of its process.
-        num_servers, num_clients: the numbers that it was started with.
         parts, addresses, host, pid: see `ServerEntry`.
-        fingerprint: fingerprint of its folder.
         gone: {client: incarnation} of clients that are gone, for a directory that was restarted.
     """
-
-    op = "register_server"
 
     rank: ServerRank
     secret: Digest
@@ -213,13 +214,11 @@ class RegisterServer(GraphServerRequest):
 
 
 @dataclass(frozen=True)
-class RegisterClient(GraphServerRequest):
+class RegisterClient(GraphServerRequest, op="register_client"):
     """Registration and heartbeat of a client, every second.
 
     The reply carries a `Table` without the clients, as JSON.
     """
-
-    op = "register_client"
 
     rank: ClientRank
     secret: Digest
@@ -232,10 +231,8 @@ class RegisterClient(GraphServerRequest):
 
 
 @dataclass(frozen=True)
-class Goodbye(GraphServerRequest):
+class Goodbye(GraphServerRequest, op="goodbye"):
     """Notice that the server or client with this rank and secret leaves."""
-
-    op = "goodbye"
 
     role: Literal["server", "client"]
     rank: ClientRank
@@ -243,11 +240,8 @@ class Goodbye(GraphServerRequest):
 
 
 @dataclass(frozen=True)
-class Publish(GraphServerRequest):
+class Publish(GraphServerRequest, op="publish", carries=MAX_VALUE):
     """Request to publish a client's value by name. Carries its JSON, uint8, at most 64 KiB."""
-
-    op = "publish"
-    carries = MAX_VALUE
 
     rank: ClientRank
     secret: Digest
@@ -267,11 +261,8 @@ class Published:
 
 
 @dataclass(frozen=True)
-class WaitFor(GraphServerRequest):
+class WaitFor(GraphServerRequest, op="wait_for", reply=Published):
     """Request for clients' values. The reply comes when all are there, or after `wait` seconds."""
-
-    op = "wait_for"
-    reply = Published
 
     rank: ClientRank
     secret: Digest
@@ -291,65 +282,48 @@ class Pong:
 
 
 @dataclass(frozen=True)
-class Ping(GraphServerRequest):
+class Ping(GraphServerRequest, op="ping", reply=Pong):
     """Request that shows whether a server answers."""
 
-    op = "ping"
-    reply = Pong
-
 
 @dataclass(frozen=True)
-class Statistics(GraphServerRequest):
+class Statistics(GraphServerRequest, op="statistics"):
     """Request for a server's counters. The reply carries `ServerCounters.snapshot`, as JSON."""
 
-    op = "statistics"
-
 
 @dataclass(frozen=True)
-class DescribeGraph(GraphServerRequest):
+class DescribeGraph(GraphServerRequest, op="graph"):
     """Request for a description of the graph. The reply carries JSON text, uint8."""
 
-    op = "graph"
-
 
 @dataclass(frozen=True)
-class NodesRequest(GraphServerRequest):
+class NodesRequest(GraphServerRequest, carries=8 * MAX_ROWS):
     """Base of requests that carry ids of nodes of one type, [n] int64, for a value per node."""
-
-    carries = 8 * MAX_ROWS
 
     node_type: Id
 
 
 @dataclass(frozen=True)
-class ToNewIds(NodesRequest):
+class ToNewIds(NodesRequest, op="to_new_ids"):
     """Request for the folder's ids of original ids."""
 
-    op = "to_new_ids"
-
 
 @dataclass(frozen=True)
-class ToOriginalIds(NodesRequest):
+class ToOriginalIds(NodesRequest, op="to_original_ids"):
     """Request for the original ids of the folder's ids."""
 
-    op = "to_original_ids"
-
 
 @dataclass(frozen=True)
-class NodeTimes(NodesRequest):
+class NodeTimes(NodesRequest, op="node_times"):
     """Request for the times of nodes, by the folder's ids."""
 
-    op = "node_times"
-
 
 @dataclass(frozen=True)
-class Split(GraphServerRequest):
+class Split(GraphServerRequest, op="split"):
     """Request for a split, from its entry `begin` on.
 
     The reply carries [its length], ids of the folder (ascending), and their original ids.
     """
-
-    op = "split"
 
     node_type: Id
     name: Label
@@ -357,13 +331,11 @@ class Split(GraphServerRequest):
 
 
 @dataclass(frozen=True)
-class HomeEdges(GraphServerRequest):
+class HomeEdges(GraphServerRequest, op="home_edges"):
     """Request for edges begin, begin + step, ... < end of a partition.
 
     The reply carries [2, n] original ids of their sources and destinations.
     """
-
-    op = "home_edges"
 
     edge_type: Id
     partition: Part
@@ -373,10 +345,8 @@ class HomeEdges(GraphServerRequest):
 
 
 @dataclass(frozen=True)
-class DeviceCount(GraphServerRequest):
+class DeviceCount(GraphServerRequest, op="device_count"):
     """Request for the number of CUDA devices of the server's machine. The reply carries [it]."""
-
-    op = "device_count"
 
 
 # Encoding ---------------------------------------------------------------------------------------

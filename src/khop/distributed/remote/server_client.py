@@ -2,8 +2,8 @@
 
 Base of `DirectoryClient`. Requests are idempotent: if their connection is lost, they are sent again
 over the next. Messages of servers are checked before they are used. A malformed message ends its
-connection, never the thread. If the thread ends all the same, all requests in flight fail at once with its
-reason. Clients, graph servers and `khop top` run it. Imports no torch.
+connection, never the thread. If the thread ends all the same, all requests in flight fail at once,
+with its reason. Clients, graph servers and `khop top` run it. Imports no torch.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Open(GraphServerRequest):
+class Open(GraphServerRequest, op="open", reply=Held, carries=MESSAGE_BYTES):
     """Request to open a session, or to take one over to this connection.
 
     Carries the arrays of `names`: sampling weights of negative endpoints, float64.
@@ -109,21 +109,14 @@ class Open(GraphServerRequest):
         names: names of the arrays.
     """
 
-    op = "open"
-    reply = Held
-    carries = MESSAGE_BYTES
-
     spec: SessionSpec
     outstanding: BatchIds
     names: Annotated[list[Literal["src_weight", "dst_weight"]], Distinct()]
 
 
 @dataclass(frozen=True)
-class Batch(GraphServerRequest):
+class Batch(GraphServerRequest, op="batch", carries=3 * 8 * MAX_SEEDS):
     """Request for a batch. Carries [num_columns, n] int64. No reply: events follow."""
-
-    op = "batch"
-    carries = 3 * 8 * MAX_SEEDS
 
     session: Name
     batch_id: Id
@@ -132,20 +125,16 @@ class Batch(GraphServerRequest):
 
 
 @dataclass(frozen=True)
-class Cancel(GraphServerRequest):
+class Cancel(GraphServerRequest, op="cancel"):
     """Request to drop batches. No reply."""
-
-    op = "cancel"
 
     session: Name
     ids: BatchIds
 
 
 @dataclass(frozen=True)
-class Acknowledge(GraphServerRequest):
+class Acknowledge(GraphServerRequest, op="ack"):
     """Acknowledgement of bytes that have arrived: as many more can be sent. No reply."""
-
-    op = "ack"
 
     session: Name
     bytes: Id
@@ -166,20 +155,15 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Alive(GraphServerRequest):
+class Alive(GraphServerRequest, op="alive", reply=Progress):
     """Heartbeat of a session's client, every second. A session that is silent for 10 s ends."""
-
-    op = "alive"
-    reply = Progress
 
     session: Name
 
 
 @dataclass(frozen=True)
-class Close(GraphServerRequest):
+class Close(GraphServerRequest, op="close"):
     """Request to end a session."""
-
-    op = "close"
 
     session: Name
 

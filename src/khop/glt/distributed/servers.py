@@ -59,12 +59,8 @@ def init_server(
         key_file=key_file,
         **kwargs,
     )
-    keys = read_server_keys(key_file)
-    _directory = Servers(
-        address_of(master_addr, master_port),
-        None if keys is None else keys.server_key,
-        None if keys is None else keys.credentials(),
-    )
+    master = address_of(master_addr, master_port)
+    _directory = Servers.with_keys(master, read_server_keys(key_file))
     return context
 
 

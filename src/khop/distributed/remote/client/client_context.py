@@ -228,11 +228,7 @@ def init_client(
     check_rank(num_servers, num_clients, "client", client_rank)
     keys = read_client_keys(key_file)
     check_secured(master_addr, keys, insecure, "the graph servers")
-    servers = Servers(
-        address_of(master_addr, master_port),
-        None if keys is None else keys.server_key,
-        None if keys is None else keys.credentials(),
-    )
+    servers = Servers.with_keys(address_of(master_addr, master_port), keys)
     group_name = client_group_name or _DEFAULT_GROUP
     if len(group_name) > _MAX_GROUP_NAME or not group_name.isprintable():
         raise ValueError(

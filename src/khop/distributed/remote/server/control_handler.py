@@ -72,10 +72,7 @@ class ControlHandler:
     """Queues of requests about a server's state, and the answers to them.
 
     Args:
-        sessions: sessions of clients.
         directory: the directory, on server 0. None on others.
-        counters: counters of the server.
-        rank: rank of the server.
         send: sends frames to a peer.
         limits: `waiting` and `waiting_bytes` bound the queue of each user, `unread_bytes` the bytes
             that a peer has not read.
@@ -124,11 +121,7 @@ class ControlHandler:
     def put(self, source: Source, frames: list[Any], nbytes: int, is_bounded: bool = True) -> bool:
         """Queue a request for its user. Return False if the user's queue is full.
 
-        Args:
-            source: sender of the request.
-            frames: its frames.
-            nbytes: their size.
-            is_bounded: whether the bounds apply.
+        If not `is_bounded`, it is never full.
         """
         waiting = _Waiting(source, frames, time.monotonic())
         return self._queue.put(source.user, waiting, nbytes, source.connection, is_bounded)

@@ -29,14 +29,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class SamplerState(TypedDict):
-    """A sampler process of a session.
-
-    Attributes:
-        pid: its process id.
-        outstanding: batches in flight.
-        made: batches that it has made.
-        bytes: bytes of these.
-    """
+    """A sampler process of a session: batches in flight, and batches made with their bytes."""
 
     pid: int
     outstanding: int
@@ -49,11 +42,9 @@ class SessionState(TypedDict):
 
     Attributes:
         session: name under which its batches are counted (`ServerCounters.batch`).
-        loader: name of the loader, given by the client.
-        client: name of the client.
+        loader: name of the loader, chosen by the client.
         direct: whether its samplers write to a trainer of this machine. If so, the server does not
             see their batches, and the numbers below are 0.
-        samplers: its sampler processes.
         restarts: number of restarts of samplers.
         buffered_bytes: bytes of batches that are made and not sent in full.
         unsent_chunks: chunks of them that are not sent.
@@ -86,16 +77,13 @@ class _Batches:
     """Counters of batches."""
 
     count: int = 0
-    nbytes: int = 0
+    bytes: int = 0
     seconds: float = 0.0
 
     def add(self, nbytes: int, seconds: float) -> None:
         self.count += 1
-        self.nbytes += nbytes
+        self.bytes += nbytes
         self.seconds += seconds
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"count": self.count, "bytes": self.nbytes, "seconds": self.seconds}
 
 
 class ServerCounters:
@@ -106,9 +94,7 @@ class ServerCounters:
     names that the server answers, and 'other' for unknown ones: then no known name is the 65th.
 
     Args:
-        rank: rank of the server.
-        parts: partitions that it serves.
-        address: its address.
+        rank, parts, address: of the server.
         sessions: returns the current sessions. Called by the thread that takes a snapshot.
     """
 
@@ -136,15 +122,7 @@ class ServerCounters:
     def count_request(
         self, op: str, seconds: float, bytes_in: int, bytes_out: int, failed: bool = False
     ) -> None:
-        """Count a request that was answered.
-
-        Args:
-            op: its name, or 'other' if it is unknown.
-            seconds: time that the answer took.
-            bytes_in: bytes of the request.
-            bytes_out: bytes of the reply.
-            failed: whether the reply is an exception.
-        """
+        """Count a request that was answered in `seconds`. `op`: its name, or 'other' if unknown."""
         bucket = bisect_left(REQUEST_BUCKETS, seconds)
         with self._lock:
             requests = self._requests.get(op)
@@ -170,23 +148,15 @@ class ServerCounters:
             self._of_sessions.setdefault(session, _Batches())
 
     def session_ended(self, session: str, expired: bool = False) -> None:
-        """Count the end of a session and drop its counters. The sums keep them.
-
-        Args:
-            session: its name.
-            expired: whether it ended because its client was silent, not by request.
-        """
+        """Count the end of a session, by request or as its client was silent, but keep the sums."""
         with self._lock:
             self._sessions["expired" if expired else "closed"] += 1
             self._of_sessions.pop(session, None)
 
     def batch(self, session: str, nbytes: int, seconds: float) -> None:
-        """Count a batch that was sent in full.
+        """Count a batch that was sent in full, `seconds` after its request.
 
-        Args:
-            session: its session. If that is not open, the batch counts for the sums only.
-            nbytes: its size.
-            seconds: time since it was requested.
+        If its session is not open, it counts for the sums only.
         """
         with self._lock:
             self._batches.add(nbytes, seconds)
@@ -196,7 +166,6 @@ class ServerCounters:
                 own.add(nbytes, seconds)
 
     def sampler_restarted(self) -> None:
-        """Count a restart of a sampler process."""
         with self._lock:
             self._restarts += 1
 
@@ -221,7 +190,7 @@ class ServerCounters:
         current = self._current()  # takes other locks, so not under this one
         with self._lock:
             sessions = [
-                {**s, "batches": self._of_sessions.get(s["session"], _Batches()).as_dict()}
+                {**s, "batches": asdict(self._of_sessions.get(s["session"], _Batches()))}
                 for s in current
             ]
             counted = {
@@ -229,7 +198,7 @@ class ServerCounters:
                 "refused": dict(self._refused),
                 "bytes_in": self._bytes_in,
                 "bytes_out": self._bytes_out,
-                "batches": self._batches.as_dict(),
+                "batches": asdict(self._batches),
                 "sessions_total": dict(self._sessions),
                 "sampler_restarts": self._restarts,
             }

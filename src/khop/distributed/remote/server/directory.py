@@ -56,17 +56,11 @@ class Directory:
     """The directory's table, and the answers to its requests.
 
     Args:
-        num_servers: number of servers in the job.
-        num_clients: number of clients. 0: any number, that come and go.
-        num_parts: number of partitions of the folder.
-        fingerprint: fingerprint of the folder.
+        num_servers, num_clients: of the job. 0 clients: any number, that come and go.
+        num_parts, fingerprint: of the folder.
         lease: seconds of silence after which a client counts as lost.
         clock: returns the time in seconds.
         leases: table of the leases, by the same clock. If None, a new one.
-
-    Attributes:
-        incarnation: incarnation of this directory.
-        values: values of clients.
     """
 
     def __init__(

@@ -59,10 +59,8 @@ class GraphRequestHandler(FrameHandler):
     """Handler of requests about the graph.
 
     Args:
-        folder: the partition folder.
         meta: metadata of the folder, with additional labels.
-        rank: rank of this server.
-        parts: partitions that it serves.
+        rank, parts: of the server.
     """
 
     def __init__(
@@ -186,10 +184,7 @@ def _in_slices(count: int, read: Callable[[slice], Array]) -> Generator[None, No
 class ServerHandler:
     """Handler of requests that need no state of the server's loop, which counts them.
 
-    Args:
-        graph: handler of requests about the graph.
-        parts: {partition: handler of its requests}.
-        counters: counters of the server.
+    They are about the graph, or about one of the partitions in `parts`.
     """
 
     def __init__(

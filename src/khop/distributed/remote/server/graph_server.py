@@ -59,17 +59,11 @@ class GraphServer:
     """Server of a graph, and of batches for clients.
 
     Args:
-        sockets: its sockets.
         threads: threads that process requests about the graph.
         control: answers requests about directory, sessions and statistics.
-        sessions: sessions of clients.
-        local_samplers: samplers for clients of this machine.
-        parts: partitions that it serves.
         endpoints: {partition: endpoint of its server}, updated here.
-        counters: counters of the server.
         directory: the directory, on server 0. None on others.
         leases: leases of clients and sessions.
-        rank: rank of this server.
         writers: {partition: thread that applies its writes}, where it has requests that write.
 
     Attributes:
@@ -128,7 +122,6 @@ class GraphServer:
         self._sockets.admit(clients)
 
     def take_refusal(self, error: Exception) -> None:
-        """End this server, which the directory refuses."""
         self._refused = error
         os.eventfd_write(self._wake, 1)
 
@@ -206,7 +199,7 @@ class GraphServer:
         return lines
 
     def _queue_requests(self, front: int) -> None:
-        """Queue messages that have arrived at a socket for their users, a few at a time."""
+        """Queue a few messages that have arrived at a socket, for their users."""
         for _ in range(_READ_AT_ONCE):
             message = self._sockets.receive(front)
             if message is None:

@@ -20,7 +20,9 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from khop import codec, log
@@ -75,8 +77,6 @@ class LocalSamplerService:
 
     Args:
         path: path of the socket, in a folder that only the owner can enter.
-        host: environment of samplers on this server.
-        checks: checks of clients' requests.
         max_clients: maximum number of connected clients, each with one sampler at most.
     """
 
@@ -88,8 +88,8 @@ class LocalSamplerService:
         self._max_clients = max_clients
         self._path = path
         self._local_clients: dict[int, _LocalClient] = {}
-        self._by_sampler_pidfd: dict[int, _LocalClient] = {}
-        self._by_pidfd: dict[int, _LocalClient] = {}
+        # {descriptor that is polled: its function}, except for the listener.
+        self._on_ready: dict[int, Callable[[], None]] = {}
         self._accept_again = 0.0
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.setblocking(False)
@@ -98,22 +98,17 @@ class LocalSamplerService:
 
     def descriptors(self) -> set[int]:
         """Return the descriptors to poll. Call `process_ready` with each that is readable."""
-        descriptors = {*self._local_clients, *self._by_sampler_pidfd, *self._by_pidfd}
+        descriptors = set(self._on_ready)
         if time.monotonic() >= self._accept_again:
             descriptors.add(self._listener.fileno())
         return descriptors
 
     def process_ready(self, descriptor: int) -> None:
         """Process a readable descriptor."""
-        # The descriptor processed just before can have ended this one's owner.
         if descriptor == self._listener.fileno():
             self._accept()
-        elif descriptor in self._local_clients:
-            self._receive(self._local_clients[descriptor])
-        elif descriptor in self._by_sampler_pidfd:
-            self._on_exit(self._by_sampler_pidfd[descriptor])
-        elif descriptor in self._by_pidfd:
-            self._disconnect(self._by_pidfd[descriptor])
+        elif descriptor in self._on_ready:  # else the one before has ended its owner
+            self._on_ready[descriptor]()
 
     def _accept(self) -> None:
         try:
@@ -131,10 +126,11 @@ class LocalSamplerService:
             return
         client = _LocalClient(ControlLine(accepted))
         self._local_clients[accepted.fileno()] = client
+        self._on_ready[accepted.fileno()] = partial(self._receive, client)
         with contextlib.suppress(OSError):
             client.pidfd = os.pidfd_open(pid) if pid > 0 else None
         if client.pidfd is not None:
-            self._by_pidfd[client.pidfd] = client
+            self._on_ready[client.pidfd] = partial(self._disconnect, client)
 
     def _receive(self, client: _LocalClient) -> None:
         """Process the request of a client, or its end."""
@@ -203,7 +199,7 @@ class LocalSamplerService:
             end_process(process)
             raise
         client.is_granted, client.sampler = True, _LocalSampler(spec, process, pidfd)
-        self._by_sampler_pidfd[pidfd] = client
+        self._on_ready[pidfd] = partial(self._on_exit, client)
         client.connection.send_json(Op.READY, {"pid": process.pid}, [process.line.fileno()])
         _log.info(
             "sampler-lent",
@@ -225,7 +221,7 @@ class LocalSamplerService:
     def _end_sampler(self, client: _LocalClient) -> None:
         sampler, client.sampler = client.sampler, None
         if sampler is not None:
-            del self._by_sampler_pidfd[sampler.pidfd]
+            del self._on_ready[sampler.pidfd]
             os.close(sampler.pidfd)
             # The client has this end of the line, too, so it is shut down for both.
             sampler.process.line.shut_down()
@@ -238,15 +234,16 @@ class LocalSamplerService:
             client.pending_request.close_descriptors()
             client.pending_request = None
         if client.pidfd is not None:
-            del self._by_pidfd[client.pidfd]
+            del self._on_ready[client.pidfd]
             os.close(client.pidfd)
             client.pidfd = None
         del self._local_clients[client.connection.fileno()]
+        del self._on_ready[client.connection.fileno()]
         client.connection.close()
 
     def _samplers(self) -> list[_LocalSampler]:
-        clients = list(self._by_sampler_pidfd.values())
-        return [client.sampler for client in clients if client.sampler is not None]
+        samplers = [client.sampler for client in list(self._local_clients.values())]
+        return [sampler for sampler in samplers if sampler is not None]
 
     def relocate(self, part: int, endpoint: Endpoint) -> None:
         """Send the new endpoint of a partition to the samplers."""

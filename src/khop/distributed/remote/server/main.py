@@ -97,11 +97,7 @@ def serve(
             watch.start()
             stack.callback(watch.close)
         remote = DirectoryClient(
-            Servers(
-                config.master,
-                None if keys is None else keys.server_key,
-                None if keys is None else keys.credentials(),
-            ),
+            Servers.with_keys(config.master, keys),
             lambda secret: replace(registration, secret=secret, gone=dict(server.gone)),
             on_table=server.take_table,
             on_refused=server.take_refusal,

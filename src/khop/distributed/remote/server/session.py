@@ -106,7 +106,7 @@ class Session:
         arrays: arrays that its samplers read, by name.
         host: environment of sessions on this server.
         send: sends an event to the client.
-        clock: current time in seconds.
+        clock: returns the time in seconds.
 
     Attributes:
         lease: lease of the client, renewed by each of its messages.

@@ -57,10 +57,7 @@ SendFrames: TypeAlias = Callable[[int, bytes, Sequence[Any]], None]
 class Requester:
     """Sender of a request, which gets the replies.
 
-    Args:
-        source: connection and user of the sender.
-        request_id: id of the request, chosen by the sender. If None, there was none.
-        send_frames: sends the frames of a message.
+    `request_id` is the sender's. If None, the request had none.
     """
 
     __slots__ = ("_send_frames", "request_id", "source")
@@ -88,13 +85,6 @@ Answer: TypeAlias = Callable[[Any, list[Array], Requester], None]
 
 class SessionTable:
     """The sessions of a server. For one thread, except `states`.
-
-    Args:
-        checks: checks of sessions and of the columns of their batches.
-        host: environment of sessions on this server.
-        counters: counters of the server.
-        allowed: limits of sessions.
-        leases: table of the leases. If None, a new one.
 
     Attributes:
         answers: {class of a request: function that answers it}.
@@ -201,7 +191,6 @@ class SessionTable:
                     self._end(session, expired=True)
 
     def close(self) -> None:
-        """End all sessions."""
         for session in list(self._sessions.values()):
             self._end(session)
 
