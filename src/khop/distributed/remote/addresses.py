@@ -44,9 +44,7 @@ class Servers:
 def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
     """Return the endpoint of a server, as reached from this machine.
 
-    Args:
-        entry: the server's entry in the directory.
-        server_key: key of its TCP socket. If None, CURVE is not used.
+    `server_key` is the key of its TCP socket. If None, CURVE is not used.
     """
     path = local_socket(entry)
     if path is not None:
@@ -55,12 +53,9 @@ def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
 
 
 def relocate(connection: Connection, entry: ServerEntry | None, server_key: str | None) -> None:
-    """Move a connection to a server's endpoint. An invalid one is the reason that it is down.
+    """Move a connection to the endpoint of a server, if the directory has an entry of it.
 
-    Args:
-        connection: connection to the server.
-        entry: entry of the server in the directory. If None, nothing changes.
-        server_key: key of its TCP socket. If None, CURVE is not used.
+    If the endpoint is invalid, the connection ends with this reason.
     """
     if entry is not None:
         try:
@@ -83,11 +78,7 @@ def local_socket(entry: ServerEntry) -> str | None:
 
 
 def address_of(host: str, port: int | str) -> str:
-    """Return 'HOST:PORT' in ZeroMQ's form.
-
-    Raises:
-        ValueError: invalid port or host.
-    """
+    """Return 'HOST:PORT' in ZeroMQ's form. ValueError if one of them is invalid."""
     port_number = -1
     with contextlib.suppress(TypeError, ValueError):
         port_number = int(port)
@@ -100,13 +91,7 @@ def address_of(host: str, port: int | str) -> str:
 
 
 def check_rank(num_servers: int, num_clients: int, role: str, rank: int) -> None:
-    """Check numbers of servers and clients, and the rank of a process among its role.
-
-    Args:
-        num_servers: number of servers.
-        num_clients: number of clients. 0: any number.
-        role: role of the process, 'server' or 'client'.
-        rank: its rank in this role.
+    """Check the numbers of a job, and the rank of a process with role 'server' or 'client'.
 
     Raises:
         TypeError: one of the numbers is no integer.

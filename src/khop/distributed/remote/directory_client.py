@@ -82,12 +82,7 @@ class DirectoryClient(ServerClient):
     def wait_for_table(
         self, accept: Callable[[Table], bool], condition: str, timeout: float | None = None
     ) -> Table:
-        """Wait for a table of the directory that is accepted, and return it.
-
-        Args:
-            accept: predicate on a table.
-            condition: name of the condition, for the error message.
-            timeout: seconds to wait. If None, this object's timeout.
+        """Wait for a table that `accept` accepts. The error message names the condition.
 
         Raises:
             RendezvousError: the directory refuses this process, or time is over.
@@ -147,11 +142,7 @@ class DirectoryClient(ServerClient):
         self._published.pop(name, None)
 
     def look_up(self) -> Table:
-        """Request the directory's table, with all clients.
-
-        Raises:
-            ProtocolError: the reply is malformed.
-        """
+        """Return the directory's table, with all clients. ProtocolError if it is malformed."""
         return read_table(self.request(None, Lookup()).arrays, self.name_of(None))
 
     def _publication(self, name: str) -> Publish:
@@ -186,11 +177,7 @@ class DirectoryClient(ServerClient):
         return values
 
     def close(self, goodbye: bool = True) -> None:
-        """Unregister from the directory if it answers within a second, and end the thread.
-
-        Args:
-            goodbye: whether to unregister.
-        """
+        """Unregister if the directory answers within a second (if `goodbye`), end the thread."""
         if self._closing or os.getpid() != self._owner:
             return
         own = self._identity()

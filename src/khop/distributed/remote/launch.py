@@ -49,7 +49,7 @@ class ServerContext(DistContext):
     def __init__(self, config: ServerConfig, labels: Mapping[str, Array], group_name: str) -> None:
         super().__init__(DistRole.SERVER, config.num_servers, config.rank, group_name)
         self.addresses: dict[str, str] = {}
-        self._num_clients = config.num_clients
+        self._num_servers, self._num_clients = config.num_servers, config.num_clients
         memory = [share(labels)] if labels else []
         try:
             program, content = "khop.distributed.remote.server.main", codec.to_json(config)
@@ -63,19 +63,6 @@ class ServerContext(DistContext):
         except BaseException:
             self.close()
             raise
-
-    @property
-    def global_world_size(self) -> int:
-        """Number of servers and clients."""
-        return self.world_size + self._num_clients
-
-    def num_servers(self) -> int:
-        """Return the number of graph servers."""
-        return self.world_size
-
-    def num_clients(self) -> int:
-        """Return the number of clients. 0: any number, that come and go."""
-        return self._num_clients
 
     def wait(self) -> None:
         """Wait until the server has ended.

@@ -1,8 +1,7 @@
 """Requests about a loader's session on a graph server, and its events. Imports no torch.
 
 Graph servers, clients and receivers use it. `messages` has the other requests, and describes how
-requests are sent. A client on the server's machine requests a sampler of its own with
-`HostedSampler`.
+requests are sent. Clients on the server's machine send a `HostedSampler` instead.
 """
 
 from __future__ import annotations
@@ -72,12 +71,7 @@ class SessionSpec:
 
 
 def session_fields(config: Mapping[str, Any], credits: int) -> dict[str, Any]:
-    """Return the JSON of the `SessionSpec` of a receiver's or local sampler's configuration.
-
-    Args:
-        config: the configuration, see `docs/protocol.md`.
-        credits: most bytes in flight without an acknowledgement.
-    """
+    """Return the JSON of a `SessionSpec` from a receiver's configuration."""
     fields = {name: value for name, value in config["session"].items() if name != "loader"}
     return {
         **fields,

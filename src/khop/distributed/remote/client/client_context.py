@@ -60,7 +60,7 @@ class DirectoryStore(MemberStore):
         return self._read(name, list(ranks), 0.0)
 
     def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return values as soon as all are there, or those that are there in time."""
+        """Return values as soon as all are there. After `seconds`, some can be missing."""
         return self._read(name, list(ranks), min(seconds, _WAIT_SECONDS))
 
     def _read(self, name: str, missing: list[int], seconds: float) -> dict[int, Any]:
@@ -131,22 +131,9 @@ class ClientContext(TrainerContext):
         self._pools: weakref.WeakSet[SamplerPool] = weakref.WeakSet()
 
     @property
-    def global_world_size(self) -> int:
-        """Number of servers and clients."""
-        return self._num_servers + self._num_clients
-
-    @property
     def global_rank(self) -> int:
         """Rank of this client among servers and clients: servers come first."""
         return self._num_servers + self.rank
-
-    def num_servers(self) -> int:
-        """Return the number of graph servers."""
-        return self._num_servers
-
-    def num_clients(self) -> int:
-        """Return the number of clients. 0: any number, that come and go."""
-        return self._num_clients
 
     @cached_property
     def graph(self) -> ServedGraph:

@@ -83,12 +83,7 @@ class BatchReassembler:
     ) -> None:
         """Report the batch to the trainer, as a sampler does.
 
-        Args:
-            line: control line to the trainer.
-            epoch: epoch of the batch.
-            batch: its index.
-            layout: its layout, with the number that was sent to the trainer.
-            extras: JSON of the batch's extras.
+        `layout` has the number that was sent to the trainer, `extras` is JSON.
 
         Raises:
             ProtocolError: the extras are not a JSON object, or are too long.
@@ -170,9 +165,6 @@ class Layouts:
 
     def add(self, content: Any) -> Layout:
         """Return a server's layout with this receiver's number. Send new ones to the trainer.
-
-        Args:
-            content: the layout, parsed JSON.
 
         Raises:
             ProtocolError: malformed, not a layout of the loader's batches, or too many layouts.

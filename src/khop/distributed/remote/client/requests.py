@@ -57,9 +57,9 @@ def request_server(
 
     Args:
         server_rank: rank of the server.
-        func: name of a request. 'device_count' returns the number of CUDA devices of its machine,
-            as does `torch.cuda.device_count`. 'graph' returns a description of its graph,
-            'ping' its rank, 'statistics' its counters.
+        func: name of a request. 'device_count' returns the number of CUDA devices of its machine.
+            `torch.cuda.device_count` is accepted for it. 'graph' returns a description of its
+            graph, 'ping' its rank, 'statistics' its counters.
         *args: requests have no arguments. Accepted for the error message.
         **kwargs: likewise.
 
@@ -84,12 +84,6 @@ def async_request_server(
     server_rank: int, func: str | Callable[[], int], *args: object, **kwargs: object
 ) -> torch.futures.Future[Any]:
     """Send a request to a graph server without waiting. Arguments as of `request_server`.
-
-    Args:
-        server_rank: rank of the server.
-        func: name of a request.
-        *args: requests have no arguments.
-        **kwargs: likewise.
 
     Returns:
         A future, whose `wait()` returns the result, or raises the errors of `request_server`.

@@ -83,13 +83,7 @@ class PendingBatch:
 class ServerSession:
     """A server, and the session on it.
 
-    Args:
-        spec: specification of the session.
-        rank: rank of the server.
-        connection: connection to the server.
-
     Attributes:
-        state: state of the session.
         pending: {id: batch} in flight, in order of the requests.
         progress: time of the last progress, or of the first fault since (`time.monotonic`).
         fault: description of the last invalid message since a batch was completed, if any.
@@ -141,11 +135,7 @@ class ServerSession:
         self.connection.send(pack(request_header(request, request_id), arrays))
 
     def connect(self, arrays: Mapping[str, Array]) -> None:
-        """Process events of the connection, and open the session over a new one.
-
-        Args:
-            arrays: arrays that its samplers read, by name.
-        """
+        """Process events of the connection. Open the session over a new one, with its arrays."""
         if self.connection.pump():
             self.end()
             self._open_at = 0.0
@@ -209,7 +199,6 @@ class ServerSession:
             raise ProtocolError(f"more than {_MAX_LAYOUTS} layouts of one session")
 
     def opened(self) -> None:
-        """Note that the server has opened the session."""
         self.state = OPEN
         self.refused = None
         if self._opening_counts:
@@ -291,13 +280,7 @@ class ServerSession:
         log_it(event, text, server=self.rank, session=self.name, pending=len(self.pending))
 
     def unavailable(self, pending: PendingBatch, timeout: float, outage: str | None) -> Exception:
-        """Return the error of a batch that timed out.
-
-        Args:
-            pending: the batch.
-            timeout: the timeout in seconds.
-            outage: state of the directory, if that is unreachable.
-        """
+        """Return the error of a batch that timed out. `outage`: why the directory is down."""
         waited = f"{time.monotonic() - pending.requested_at:.1f} s (timeout is {timeout:g} s)"
         missing = f"{self.where} has not made batch {pending.batch} in {waited}"
         if self.fault is not None:

@@ -107,7 +107,6 @@ class Directory:
         return self._num_clients > 0 and all(r in clients and clients[r].gone for r in expected)
 
     def lookup(self) -> Table:
-        """Return the table."""
         clients = {
             rank: replace(peer.entry, silent=_seconds(peer.lease.silence()), gone=peer.gone)
             for rank, peer in sorted(self._clients.items())
@@ -205,7 +204,7 @@ class Directory:
         entry: Entry,
         source: Source,
     ) -> bool:
-        """Enter a peer. Return False if its rank is perhaps still that of another process."""
+        """Enter a peer. Return False if another process perhaps still has its rank."""
         known = peers.get(rank)
         if known is not None and known.entry.incarnation == entry.incarnation:
             known.entry, known.source, known.gone = entry, source, False

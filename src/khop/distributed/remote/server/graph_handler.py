@@ -42,11 +42,9 @@ from khop.typing import Array, Int64Array
 
 
 def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
-    """Return the metadata of a folder with additional labels.
+    """Return the metadata of a folder with labels [num_nodes, ...] of node types, by index.
 
-    Args:
-        meta: metadata of the folder.
-        labels: {index of a node type: [num_nodes, ...]}, which become an attribute `y`.
+    They become an attribute `y`.
     """
     types = list(meta.node_types)
     for i, rows in labels.items():
@@ -208,7 +206,7 @@ class ServerHandler:
     def steps(
         self, frames: list[Any], source: Source = NOBODY
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Process a request in slices, and return the frames of the reply. Never raises."""
+        """Process one request in slices. Return the frames of the reply. Never raises."""
         began = time.monotonic()
         op = peek_op(frames[0]) if frames else ""
         part = peek_part(frames[0]) if frames else None

@@ -109,9 +109,7 @@ class _Waiter:
 class PublishedValues:
     """Values of the clients, by name, and the requests that wait for some of them.
 
-    Args:
-        clients: the registered clients by rank, kept by the directory.
-        clock: returns the time in seconds.
+    The directory keeps the registered clients, by rank.
     """
 
     def __init__(

@@ -67,7 +67,6 @@ class SendQueue:
     Args:
         session: name of the session.
         credits: most bytes in flight without an acknowledgement.
-        send: sends an event to the client.
         on_sent: called with a batch when all of it was sent.
     """
 
@@ -85,7 +84,6 @@ class SendQueue:
 
     @property
     def ids(self) -> list[int]:
-        """Ids of the queued batches."""
         return list(self._ready)
 
     @property
@@ -95,13 +93,11 @@ class SendQueue:
 
     @property
     def num_chunks(self) -> int:
-        """Number of chunks to send."""
         unsent = [len(ready.raw) - ready.sent for ready in list(self._ready.values())]
         return sum(-(-nbytes // CHUNK_BYTES) for nbytes in unsent)
 
     @property
     def can_send(self) -> bool:
-        """True if a chunk can be sent now."""
         return bool(self._ready) and self._credits > 0
 
     def layout_number(self, layout: Layout) -> int:

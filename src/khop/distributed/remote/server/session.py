@@ -102,11 +102,8 @@ class Session:
     """A loader's session on this server.
 
     Args:
-        spec: specification from the client.
         arrays: arrays that its samplers read, by name.
-        host: environment of sessions on this server.
         send: sends an event to the client.
-        clock: returns the time in seconds.
 
     Attributes:
         lease: lease of the client, renewed by each of its messages.
@@ -190,7 +187,7 @@ class Session:
         self.dispatch()
 
     def listen(self, sampler: SamplerProcess) -> None:
-        """Process a sampler's messages, or its end."""
+        """Process the messages of a sampler, or its end."""
         restarts_before = self.pool.num_restarts
         try:
             for message in self.pool.messages(sampler):
@@ -317,7 +314,6 @@ class Session:
             self.queue.send_error(request.id, error)
 
     def state(self) -> SessionState:
-        """Return the session's state, for statistics."""
         samplers = list(self.samplers)
         return {
             "session": self.spec.session,

@@ -122,7 +122,7 @@ class SessionTable:
 
     @property
     def has_turns(self) -> bool:
-        """True if there is a chunk to send with `stream`, or a sampler to start."""
+        """True if `stream` has a chunk to send, or a sampler to start."""
         return bool(self._turns) or self._next_to_start() is not None
 
     def _next_to_start(self) -> Session | None:
@@ -151,7 +151,7 @@ class SessionTable:
             session.fail({**describe_error(error), "traceback": ""})
 
     def listen(self, session: Session, sampler: SamplerProcess) -> None:
-        """Process a sampler's messages, if it has not been ended meanwhile."""
+        """Process the messages of a sampler, if it has not been ended meanwhile."""
         if sampler in session.samplers:
             with self._guarded(session):
                 sampler.process.line.flush()
