@@ -130,7 +130,7 @@ def test_a_lying_server_is_asked_less_and_less_often(root, spec):
         server.change = partial(header_of_last(offset=-1), server)
         epoch, _ = trainer.open(columns(root))
         trainer.ask(epoch, [0])
-        with pytest.raises(ProtocolError, match=r"[3-6] times without a batch.*offset"):
+        with pytest.raises(ProtocolError, match=r"[3-6] invalid messages without a batch.*offset"):
             trainer.take(epoch, 0, 12.0)
         assert 2 < server.count("open") <= 7
 

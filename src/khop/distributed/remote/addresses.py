@@ -37,7 +37,6 @@ class Servers:
 
     @property
     def directory(self) -> Endpoint:
-        """Endpoint of the directory."""
         return Endpoint(f"tcp://{self.master}", self.server_key)
 
 

@@ -72,7 +72,7 @@ class DirectoryClient(ServerClient):
         self._published: dict[str, Array] = {}
         self._beat_at = 0.0
         self._beating: Future[Reply] | None = None
-        self._start()
+        self._thread.start()
 
     @property
     def table(self) -> Table | None:

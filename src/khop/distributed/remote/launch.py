@@ -81,7 +81,6 @@ class ServerContext(DistContext):
             )
 
     def close(self, wait: bool = True) -> None:
-        """End the server."""
         del wait
         self.process.close()
         ipc = self.addresses.get("ipc")

@@ -50,7 +50,6 @@ class Reply(NamedTuple):
 
     Attributes:
         fields: an instance of the request's `reply`.
-        arrays: the arrays that it carries.
     """
 
     fields: object
@@ -83,14 +82,13 @@ class PendingRequest(Ticket):
             self.future.set_exception(error)
 
     def pack(self, request_id: int) -> None:
-        """Make the request's message."""
         self.frames = pack(request_header(self.request, request_id), self.arrays)
 
 
 class ServerClient(abc.ABC):
     """Connections to graph servers, by rank, and to their directory.
 
-    Subclasses call `_start` when they have made their own state.
+    Subclasses start the thread when they have made their own state.
 
     Args:
         servers: address of the servers, and keys.
@@ -113,9 +111,6 @@ class ServerClient(abc.ABC):
         self._closing = False
         self._owner = os.getpid()
         self._thread = threading.Thread(target=self._run, name="khop-remote", daemon=True)
-
-    def _start(self) -> None:
-        self._thread.start()
 
     # Called by other threads --------------------------------------------------------------------
 

@@ -35,8 +35,7 @@ class BatchSchema:
     """Required form of a loader's batches, and the sizes of the graph that checks need.
 
     Attributes:
-        num_nodes: number of nodes of the graph, by node type.
-        num_edges: number of edges of the graph, by edge type.
+        num_nodes, num_edges: numbers of nodes and edges of the graph, by type.
         ends: node types of the rows of `edge_index`, by edge type: neighbours, then seeds.
         arrays: name, dtype and axes of each array of a batch, as in a layout.
         counters: name and length of each counter.

@@ -143,7 +143,7 @@ class ClientContext(TrainerContext):
             RendezvousError: a server has not registered in time, or a partition is not served.
             PartitionUnavailableError: a server does not answer.
         """
-        return ServedGraph(self, self.remote, self._num_servers, self._num_clients)
+        return ServedGraph(self, self.remote)
 
     def keep(self, pool: SamplerPool) -> None:
         """Register a loader's processes, which end with the client.

@@ -48,10 +48,6 @@ class LocalSampler:
         config: fields of a `session_messages.HostedSampler`.
         memory: descriptors to pass along.
 
-    Attributes:
-        line: the control line to the sampler.
-        pid: its process id.
-
     Raises:
         OSError: the server is unreachable, or is another user's.
         KhopError: it refuses, or does not answer.
@@ -82,20 +78,16 @@ class LocalSampler:
         return message
 
     def exit_status(self) -> str:
-        """Return how the sampler ended, in words, as its server reports. Call after its end."""
         return "ended with its graph server" if self._end is None else self._end.status
 
     @property
     def ended_with_server(self) -> bool:
-        """True if its server has ended, too."""
         return self._end is None
 
     def last_task(self) -> tuple[int, int] | None:
-        """Return the (epoch, batch) that it worked on last, if its server reports it."""
         return None if self._end is None else self._end.task
 
     def log_tail(self) -> str:
-        """Return the end of its log, as its server reports it."""
         return "" if self._end is None else self._end.log
 
     @cached_property

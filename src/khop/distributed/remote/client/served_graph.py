@@ -46,25 +46,15 @@ class ServedGraph(PartitionedGraph):
     Every server has ids, times and splits of the whole graph. The client sends its requests to the
     server of its rank (modulo their number), or to another while that one is lost.
 
-    Args:
-        context: the client's context.
-        servers: connections to the servers.
-        num_servers: number of servers.
-        num_clients: number of clients. 0: any number.
-
     Raises:
         RendezvousError: a server has not registered in time, or a partition is not served.
         PartitionUnavailableError: a server does not answer.
         ProtocolError: its reply is no description of a graph.
     """
 
-    def __init__(
-        self, context: TrainerContext, servers: DirectoryClient, num_servers: int, num_clients: int
-    ) -> None:
+    def __init__(self, context: TrainerContext, servers: DirectoryClient) -> None:
         self._context = context
         self._servers = servers
-        self._num_servers = num_servers
-        self._num_clients = num_clients
         self.node_labels = {}
         servers.wait_for_servers()
         server = self._server()
@@ -88,12 +78,10 @@ class ServedGraph(PartitionedGraph):
 
     @property
     def where(self) -> str:
-        """Location of the graph, for error messages."""
         return f"the graph served at {self._servers.master}"
 
     @property
     def context(self) -> TrainerContext:
-        """The client's context."""
         return self._context
 
     def connect(self) -> None:
@@ -107,7 +95,7 @@ class ServedGraph(PartitionedGraph):
             part: partition that it must serve. If None, any.
         """
         servers = self._servers.wait_for_servers().servers
-        own, count = self._context.rank, self._num_servers
+        own, count = self._context.rank, self._context.num_servers()
         ranks = [(own + i) % count for i in range(count)]
         if part is not None:
             ranks = [rank for rank in ranks if part in servers[rank].parts]
@@ -120,7 +108,7 @@ class ServedGraph(PartitionedGraph):
         Raises:
             ValueError: the number of clients is not fixed.
         """
-        num_clients, num_servers = self._num_clients, self._num_servers
+        num_clients, num_servers = self._context.num_clients(), self._context.num_servers()
         if num_clients == 0:
             raise ValueError(
                 "clients that come and go (num_clients=0) cannot divide anything among them: pass "

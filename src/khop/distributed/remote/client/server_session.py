@@ -74,7 +74,6 @@ class PendingBatch:
     most_arrived: int = 0
 
     def drop_incoming(self) -> None:
-        """Drop the bytes that have arrived."""
         if self.incoming is not None:
             self.incoming.abandon()
             self.incoming = None
@@ -125,7 +124,6 @@ class ServerSession:
 
     @property
     def where(self) -> str:
-        """Rank and address of the server, for messages."""
         return f"graph server {self.rank} at {self.connection.address}"
 
     def send(

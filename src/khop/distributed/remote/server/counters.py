@@ -142,7 +142,6 @@ class ServerCounters:
             self._refused[name] = self._refused.get(name, 0) + 1
 
     def session_opened(self, session: str) -> None:
-        """Count a session, and its batches from now on."""
         with self._lock:
             self._sessions["opened"] += 1
             self._of_sessions.setdefault(session, _Batches())

@@ -204,14 +204,25 @@ class Directory:
         entry: Entry,
         source: Source,
     ) -> bool:
-        """Enter a peer. Return False if another process perhaps still has its rank."""
+        """Enter a peer. Return False while another process perhaps still has its rank.
+
+        Raises:
+            RendezvousError: that process has renewed its lease since.
+        """
         known = peers.get(rank)
         if known is not None and known.entry.incarnation == entry.incarnation:
             known.entry, known.source, known.gone = entry, source, False
             known.lease.renew()
             return True
         if known is not None and not known.gone and not self._may_replace(known, entry, source):
-            return self._contend(role, rank, known, entry.incarnation)
+            if known.contender is None or known.contender[0] != entry.incarnation:
+                known.contender = entry.incarnation, self._clock()
+            elif known.lease.heard_at > known.contender[1]:
+                raise RendezvousError(
+                    f"there is a {role} {rank} already, which is alive (pid {known.entry.pid}): "
+                    "each must have a rank of its own"
+                )
+            return False
         if known is not None:
             self.values.forget(known)  # the new process publishes other values
         peers[rank] = RegisteredProcess(entry, source, self._clock(), self._leases.grant())
@@ -231,23 +242,6 @@ class Directory:
         # If each client has its own key, another key gets a rank only once its client is lost.
         is_same = source.user == known.source.user or not source.has_own_key
         return silent > (_REPLACED_AFTER if is_same else self._lease)
-
-    def _contend(
-        self, role: str, rank: int, known: RegisteredProcess[Entry], incarnation: str
-    ) -> bool:
-        """Return False while it is open whether a rank is in use.
-
-        Raises:
-            RendezvousError: its process has renewed its lease since.
-        """
-        if known.contender is None or known.contender[0] != incarnation:
-            known.contender = incarnation, self._clock()
-        elif known.lease.heard_at > known.contender[1]:
-            raise RendezvousError(
-                f"there is a {role} {rank} already, which is alive (pid {known.entry.pid}): each "
-                "must have a rank of its own"
-            )
-        return False
 
     def _take_gone(self, gone: dict[int, str], source: Source) -> None:
         """Enter clients that a server reports as gone. A restarted directory has lost them."""

@@ -31,7 +31,7 @@ from khop.distributed.remote.messages import (
 )
 from khop.distributed.remote.server.counters import OTHER, ServerCounters
 from khop.distributed.rpc import work
-from khop.distributed.rpc.frame_handler import Answer, FrameHandler, RequestType, Steps, finish
+from khop.distributed.rpc.frame_handler import Answer, FrameHandler, RequestType, Steps
 from khop.distributed.rpc.identity import NOBODY, Source
 from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import check_index, ids_of, peek_op, peek_part
@@ -198,10 +198,6 @@ class ServerHandler:
         for part in self._parts.values():
             part.stop = graph.stop  # one ends all
         self._known = {*graph.names, *next(iter(self._parts.values())).names}
-
-    def __call__(self, frames: list[Any]) -> list[Any]:
-        """Return the frames of the reply to a request's frames. Never raises."""
-        return finish(self.steps(frames))
 
     def steps(
         self, frames: list[Any], source: Source = NOBODY

@@ -221,7 +221,10 @@ class GraphServer:
             if self._control.handles(op):
                 has_room = self._control.put(source, request, nbytes, is_bounded)
             else:
-                threads = self._threads_of(op, request)
+                # A request that writes goes to the writer of its part.
+                part = peek_part(request[0]) if self._writers and request else None
+                writer = None if part is None else self._writers.get(part)
+                threads = writer if writer and writer.handles(op) else self._threads
                 name = peer.bytes
                 has_room = threads.put(source.user, front, name, frames, is_bounded, source)
             why = None if has_room else _TOO_MANY
@@ -229,12 +232,6 @@ class GraphServer:
             self._counters.refused("too much at a time")
             _log.debug("request-refused", f"{source.user}: {why}")
             self._sockets.send(front, peer.bytes, refusal(request, ProtocolError(why)))
-
-    def _threads_of(self, op: str, request: list[Any]) -> RequestThreads:
-        """Return the threads for a request: the writer of its part, or the others."""
-        part = peek_part(request[0]) if self._writers and request else None
-        writer = None if part is None else self._writers.get(part)
-        return writer if writer is not None and writer.handles(op) else self._threads
 
     def _tick(self) -> None:
         self._leases.look()
@@ -260,8 +257,13 @@ class GraphServer:
                 self.gone[rank] = client.incarnation
             else:
                 self.gone.pop(rank, None)
-        if table.finished:
-            self._end_with_clients(table)
+        if table.finished:  # server 0 waits until the other servers have left
+            now = time.monotonic()
+            if self._finished_at is None:
+                self._finished_at = now
+                _log.info("clients-gone", "all clients have gone: ending")
+            is_last = self._directory is None or len(table.servers) <= 1
+            self._finished = is_last or now - self._finished_at > _FAREWELL
         for entry in table.servers.values():
             for part in entry.parts:
                 endpoint = endpoint_of(entry, self._sockets.server_key)
@@ -277,17 +279,7 @@ class GraphServer:
         self._sessions.start()
         self._local_samplers.start_pending()
 
-    def _end_with_clients(self, table: Table) -> None:
-        """End, as all clients are gone. Server 0 waits until the other servers have left."""
-        now = time.monotonic()
-        if self._finished_at is None:
-            self._finished_at = now
-            _log.info("clients-gone", "all clients have gone: ending")
-        is_last = self._directory is None or len(table.servers) <= 1
-        self._finished = is_last or now - self._finished_at > _FAREWELL
-
     def close(self) -> None:
-        """End the sessions and close the sockets."""
         self._local_samplers.close()
         self._sessions.close()
         for threads in self._all_threads.values():

@@ -104,7 +104,6 @@ class LocalSamplerService:
         return descriptors
 
     def process_ready(self, descriptor: int) -> None:
-        """Process a readable descriptor."""
         if descriptor == self._listener.fileno():
             self._accept()
         elif descriptor in self._on_ready:  # else the one before has ended its owner
@@ -228,7 +227,6 @@ class LocalSamplerService:
             end_process(sampler.process)
 
     def _disconnect(self, client: _LocalClient) -> None:
-        """End a client's sampler and close its connection."""
         self._end_sampler(client)
         if client.pending_request is not None:
             client.pending_request.close_descriptors()
@@ -246,7 +244,6 @@ class LocalSamplerService:
         return [sampler for sampler in samplers if sampler is not None]
 
     def relocate(self, part: int, endpoint: Endpoint) -> None:
-        """Send the new endpoint of a partition to the samplers."""
         for sampler in self._samplers():
             send_endpoint(sampler.process, part, endpoint)
 

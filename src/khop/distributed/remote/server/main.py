@@ -270,7 +270,6 @@ class KeyFileWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
         self._stop.set()
         self._thread.join()
 

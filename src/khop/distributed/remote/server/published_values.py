@@ -58,7 +58,6 @@ class RegisteredProcess(Generic[Entry]):
     """A server or client that has registered.
 
     Attributes:
-        entry: its entry, which others get.
         source: sender of its last registration.
         since: time of its first registration.
         lease: its lease, renewed by each registration and value.
@@ -128,7 +127,6 @@ class PublishedValues:
 
     @property
     def has_answers(self) -> bool:
-        """True if `answer_ready` has something to do."""
         return bool(self._ready)
 
     def publish(self, request: Publish, value: bytes) -> None:

@@ -88,7 +88,6 @@ class SendQueue:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the queued batches."""
         return sum(len(ready.raw) for ready in list(self._ready.values()))
 
     @property
@@ -129,7 +128,6 @@ class SendQueue:
             ready.sent = 0
 
     def acknowledge(self, nbytes: int) -> None:
-        """Add bytes that the client has acknowledged to the credits."""
         self._credits = min(self._credits + nbytes, self._most)
 
     def send_chunk(self) -> None:
@@ -157,6 +155,5 @@ class SendQueue:
         self._announced.add(layout)
 
     def send_error(self, batch_id: int, error: Mapping[str, str]) -> None:
-        """Send the error of a batch that cannot be made."""
         described = ErrorText(error["type"], error["message"], error.get("traceback", ""))
         self._send(event_header(Failed(self._session, batch_id, described)), [])

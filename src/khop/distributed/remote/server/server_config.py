@@ -106,14 +106,11 @@ class ServerConfig:
         if not published or published in _ANY_ADDRESS:
             published = master if is_first else host_address(master)
         listen = self.host or published
-        port = self.port or (int(master_port) if is_first else 0)
-        return listen if listen in _ANY_ADDRESS else _resolved(listen), published, port
-
-
-def _resolved(host: str) -> str:
-    """Return the IPv4 address of a name: sockets are bound to addresses."""
-    try:
-        results = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError as error:
-        raise RendezvousError(f"'{host}' is no address of this machine: {error}") from None
-    return str(results[0][4][0])
+        if listen not in _ANY_ADDRESS:  # sockets are bound to addresses, not to names
+            try:
+                results = socket.getaddrinfo(listen, None, socket.AF_INET, socket.SOCK_STREAM)
+            except OSError as error:
+                text = f"'{listen}' is no address of this machine: {error}"
+                raise RendezvousError(text) from None
+            listen = str(results[0][4][0])
+        return listen, published, self.port or (int(master_port) if is_first else 0)

@@ -58,8 +58,7 @@ class SessionEnvironment:
 
     Attributes:
         sampler: configuration that all samplers have in common: root, credentials, modes.
-        parts: partitions of the server.
-        num_parts: number of partitions of the folder.
+        parts, num_parts: partitions of the server, and their number in the folder.
         endpoints: {partition: endpoint of its server}, kept up to date.
         labels: descriptor of labels that samplers read. None if there are none.
         counted: called with session, bytes and seconds of a batch that was sent.
@@ -253,7 +252,6 @@ class Session:
         return {*(request.id for request in self._requests.values()), *self.queue.ids}
 
     def cancel(self, ids: Sequence[int]) -> None:
-        """Drop requests and their batches."""
         unwanted = set(ids)
         for batch_id in unwanted:
             self.queue.drop(batch_id)

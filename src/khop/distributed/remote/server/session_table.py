@@ -137,7 +137,6 @@ class SessionTable:
         return [session.state() for session in list(self._sessions.values())]
 
     def samplers(self) -> list[tuple[Session, SamplerProcess]]:
-        """Return all sampler processes, each with its session."""
         return [(s, sampler) for s in self._sessions.values() for sampler in s.samplers]
 
     @contextlib.contextmanager
@@ -159,7 +158,6 @@ class SessionTable:
                 self._give_turn(session)
 
     def relocate(self, part: int, endpoint: Endpoint) -> None:
-        """Send the new endpoint of a partition to all samplers."""
         for session in self._sessions.values():
             with self._guarded(session):
                 session.pool.relocate(part, endpoint)
