@@ -323,13 +323,19 @@ def parent_has_gone(line: ControlLine, parent: int) -> bool:
     return False
 
 
-def wait_for_message(line: ControlLine) -> Message | None:
-    """Wait for the next message on a line. Return None if the other end is closed."""
+def wait_for_message(line: ControlLine, seconds: float | None = None) -> Message | None:
+    """Wait for the next message on a line. Return None if its other end is closed.
+
+    Args:
+        line: the line.
+        seconds: longest time to wait for a message, after which None is returned. If None, any.
+    """
     poller = select.poll()
     poller.register(line.fileno(), select.POLLIN)
     try:
         while (message := line.receive()) is None:
-            poller.poll()
+            if not poller.poll(None if seconds is None else 1000 * seconds):
+                return None
     except EOFError:
         return None
     return message

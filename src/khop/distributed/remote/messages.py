@@ -170,11 +170,11 @@ class GraphServerRequest:
     """
 
     op: ClassVar[str]
-    reply: ClassVar[type[Any]] = Done
+    reply: ClassVar[type[object]] = Done
     carries: ClassVar[int] = 0
 
     def __init_subclass__(
-        cls, op: str = "", reply: type[Any] | None = None, carries: int | None = None
+        cls, op: str = "", reply: type[object] | None = None, carries: int | None = None
     ) -> None:
         super().__init_subclass__()
         if op:

@@ -11,7 +11,6 @@ this user's, and could change this process's memory as well. Imports no torch.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import stat
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 
 from khop import codec, log
 from khop.channel.control import ControlLine, Message, Op
-from khop.distributed.processes.child import ChildProcess
+from khop.distributed.processes.child import ChildProcess, wait_for_message
 from khop.distributed.processes.socket_files import is_own_socket, lines_path, peer_of
 from khop.distributed.remote.addresses import local_socket
 from khop.distributed.remote.directory_client import DirectoryClient
@@ -57,25 +56,13 @@ class LocalSampler:
         self._server = ControlLine(_connected(path))
         try:
             self._server.send_json(Op.CONFIG, dict(config), memory)
-            message = self._receive(_START)
+            message = wait_for_message(self._server, _START)
             if message is None:
                 raise PartitionUnavailableError(f"{_WHERE} does not answer")
             self.line, self.pid = _started(message)
         except BaseException:
             self._server.close()
             raise
-
-    def _receive(self, seconds: float) -> Message | None:
-        """Return the server's next message. None if none comes in time or the server has ended."""
-        poller = select.poll()
-        poller.register(self._server.fileno(), select.POLLIN)
-        try:
-            while (message := self._server.receive()) is None:
-                if not poller.poll(1000 * seconds):
-                    return None
-        except EOFError:
-            return None
-        return message
 
     def exit_status(self) -> str:
         return "ended with its graph server" if self._end is None else self._end.status
@@ -97,7 +84,7 @@ class LocalSampler:
         Raises:
             ProtocolError: the report is malformed.
         """
-        message = self._receive(_STATUS)
+        message = wait_for_message(self._server, _STATUS)
         if message is None:
             return None
         message.close_descriptors()

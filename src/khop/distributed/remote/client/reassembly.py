@@ -9,7 +9,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -37,6 +36,7 @@ class BatchReassembler:
 
     Attributes:
         arrived: bytes that have arrived.
+        raw: [nbytes] uint8, the batch.
 
     Raises:
         ProtocolError: the size is out of bounds.
@@ -56,6 +56,7 @@ class BatchReassembler:
         else:
             self._offset = 0
             self._own_memory, self._memory = _memory_for(nbytes)
+        self.raw: Array = np.frombuffer(self._memory, np.uint8)
 
     def write(self, offset: int, chunk: Array) -> bool:
         """Write a chunk. Return whether the batch is complete.
@@ -69,14 +70,9 @@ class BatchReassembler:
                 f"bytes {offset} to {end} of a batch of {self.nbytes} bytes "
                 f"of which {self.arrived} have arrived"
             )
-        np.frombuffer(self._memory, np.uint8)[offset:end] = chunk
+        self.raw[offset:end] = chunk
         self.arrived = end
         return end == self.nbytes
-
-    @property
-    def raw(self) -> Array:
-        """[nbytes] uint8, the batch."""
-        return np.frombuffer(self._memory, np.uint8)
 
     def announce(
         self, line: ControlLine, epoch: int, batch: int, layout: Layout, extras: str | None
@@ -163,7 +159,7 @@ class Layouts:
         self._check = check
         self._known: dict[str, Layout] = {}
 
-    def add(self, content: Any) -> Layout:
+    def add(self, content: object) -> Layout:
         """Return a server's layout with this receiver's number. Send new ones to the trainer.
 
         Raises:

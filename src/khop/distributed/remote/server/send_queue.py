@@ -68,6 +68,9 @@ class SendQueue:
         session: name of the session.
         credits: most bytes in flight without an acknowledgement.
         on_sent: called with a batch when all of it was sent.
+
+    Attributes:
+        ready: {id: batch} to send, in order.
     """
 
     def __init__(
@@ -77,27 +80,23 @@ class SendQueue:
         self._most = self._credits = credits
         self._send = send
         self._on_sent = on_sent
-        self._ready: OrderedDict[int, EncodedBatch] = OrderedDict()
+        self.ready: OrderedDict[int, EncodedBatch] = OrderedDict()
         self._layouts: dict[str, int] = {}
         self._numbers: WeakKeyDictionary[Layout, int] = WeakKeyDictionary()
         self._announced: set[int] = set()
 
     @property
-    def ids(self) -> list[int]:
-        return list(self._ready)
-
-    @property
     def nbytes(self) -> int:
-        return sum(len(ready.raw) for ready in list(self._ready.values()))
+        return sum(len(ready.raw) for ready in list(self.ready.values()))
 
     @property
     def num_chunks(self) -> int:
-        unsent = [len(ready.raw) - ready.sent for ready in list(self._ready.values())]
+        unsent = [len(ready.raw) - ready.sent for ready in list(self.ready.values())]
         return sum(-(-nbytes // CHUNK_BYTES) for nbytes in unsent)
 
     @property
     def can_send(self) -> bool:
-        return bool(self._ready) and self._credits > 0
+        return bool(self.ready) and self._credits > 0
 
     def layout_number(self, layout: Layout) -> int:
         """Return the session's number of a layout.
@@ -110,21 +109,12 @@ class SendQueue:
             known = self._numbers[layout] = self._layouts.setdefault(text, len(self._layouts))
         return known
 
-    def put(self, ready: EncodedBatch) -> None:
-        self._ready[ready.request.id] = ready
-
-    def drop(self, batch_id: int) -> None:
-        self._ready.pop(batch_id, None)
-
-    def clear(self) -> None:
-        self._ready.clear()
-
     def reset(self, send: Send) -> None:
         """Send from the start again, over the client's new connection."""
         self._send = send
         self._credits = self._most
         self._announced.clear()
-        for ready in self._ready.values():
+        for ready in self.ready.values():
             ready.sent = 0
 
     def acknowledge(self, nbytes: int) -> None:
@@ -132,7 +122,7 @@ class SendQueue:
 
     def send_chunk(self) -> None:
         """Send the next chunk without a copy: ZeroMQ keeps the batch's memory until it is sent."""
-        ready = next(iter(self._ready.values()))
+        ready = next(iter(self.ready.values()))
         if ready.layout not in self._announced:
             self._announce(ready.layout)
         begin, nbytes = ready.sent, len(ready.raw)
@@ -144,7 +134,7 @@ class SendQueue:
         self._credits -= max(end - begin, LEAST_CHUNK)
         ready.sent = end
         if is_last:
-            del self._ready[ready.request.id]
+            del self.ready[ready.request.id]
             self._on_sent(ready)
 
     def _announce(self, layout: int) -> None:

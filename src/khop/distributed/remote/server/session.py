@@ -209,7 +209,7 @@ class Session:
                 self._made_bytes += len(raw)
                 layout = self.queue.layout_number(layout_of(raw.data, sampler.layouts))
                 text = extras.decode() if extras else None
-                self.queue.put(EncodedBatch(request, raw, layout, text))
+                self.queue.ready[request.id] = EncodedBatch(request, raw, layout, text)
         elif message.op is Op.ERROR:
             failed, content = sampler.read_error(message)
             error = {name: str(content[name]) for name in ("type", "message", "traceback")}
@@ -249,12 +249,12 @@ class Session:
         self.dispatch()
 
     def _known(self) -> set[int]:
-        return {*(request.id for request in self._requests.values()), *self.queue.ids}
+        return {*(request.id for request in self._requests.values()), *self.queue.ready}
 
     def cancel(self, ids: Sequence[int]) -> None:
         unwanted = set(ids)
         for batch_id in unwanted:
-            self.queue.drop(batch_id)
+            self.queue.ready.pop(batch_id, None)
         self._requests = {k: r for k, r in self._requests.items() if r.id not in unwanted}
         self._waiting = deque(key for key in self._waiting if key in self._requests)
         for sampler, key in self.pool.forget(lambda key: key not in self._requests):
@@ -278,7 +278,7 @@ class Session:
     def _next_fits(self) -> bool:
         """Return whether one more batch fits in the buffer, by the mean size of batches so far."""
         making = len(self._requests) - len(self._waiting)
-        if making == 0 and not self.queue.ids:
+        if making == 0 and not self.queue.ready:
             return True
         mean = self._made_bytes / self.made if self.made else 0.0
         return self.queue.nbytes + (making + 1) * mean <= self.spec.buffer_bytes
@@ -337,7 +337,7 @@ class Session:
         """End the samplers and drop all requests and batches."""
         self._requests.clear()
         self._waiting.clear()
-        self.queue.clear()
+        self.queue.ready.clear()
         self.pool.close(wait=False)
         if self._shared is not None:
             os.close(self._shared)

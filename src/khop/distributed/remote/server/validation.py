@@ -12,6 +12,7 @@ import numpy as np
 
 from khop.distributed.remote.messages import MAX_SEEDS
 from khop.distributed.remote.server.session import SESSION_LEASE
+from khop.distributed.rpc.protocol import check_index
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
 from khop.storage.folder import FolderMeta
@@ -74,13 +75,13 @@ class SessionValidator:
         _check_names([t.attrs for t in edges], collect.edge_attrs, "edge")
         if len(collect.with_edge) != len(edges):
             raise ValueError("'with_edge' has no entry for each edge type")
-        _index(pipeline.seed_type, len(nodes), "seed_type")
+        check_index(pipeline.seed_type, len(nodes), "seed_type")
         if pipeline.link is not None:
-            _index(pipeline.link.src_type, len(nodes), "src_type")
-            _index(pipeline.link.dst_type, len(nodes), "dst_type")
+            check_index(pipeline.link.src_type, len(nodes), "src_type")
+            check_index(pipeline.link.dst_type, len(nodes), "dst_type")
             for relation in (pipeline.link.relation, *(r for r, _ in pipeline.link.excluded)):
                 if relation is not None:
-                    _index(relation, len(edges), "relation")
+                    check_index(relation, len(edges), "relation")
 
     def arrays(
         self, pipeline: PipelineSpec, names: Sequence[str], arrays: Sequence[Array]
@@ -137,8 +138,3 @@ def _check_names(known: Sequence[Collection[str]], names: list[list[str]], entit
         unknown = [name for name in names[i] if name not in attrs]
         if unknown:
             raise ValueError(f"{entity} type {i} has no attributes {unknown}")
-
-
-def _index(value: int, count: int, name: str) -> None:
-    if value >= count:
-        raise ValueError(f"'{name}' is {value!r}, but there are {count}")
