@@ -53,6 +53,18 @@ def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
     return replace(meta, node_types=types)
 
 
+def by_new_id(folder: PartitionFolder, type_index: int, labels: Array) -> Array:
+    """Return labels in the order of the folder's numbering."""
+    node_type = folder.meta.node_types[type_index]
+    if len(labels) != node_type.count:
+        raise ValueError(
+            f"{len(labels)} labels for {node_type.count} nodes of type '{node_type.name}'"
+        )
+    ordered = np.empty_like(labels)
+    ordered[folder.id_map(node_type.name)] = labels
+    return ordered
+
+
 class GraphRequestHandler(FrameHandler):
     """Handler of requests about the graph.
 

@@ -13,36 +13,55 @@ origin and fails that item alone (`ErrorLog`).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import zmq
 
 from khop import log
 from khop.channel.control import ControlLine
-from khop.distributed.membership.leases import LeaseTable
+from khop.channel.shared import share
+from khop.cores import half_of_cores
+from khop.distributed.membership.leases import LeaseTable, lease_seconds
+from khop.distributed.processes.hosts import host_identity
+from khop.distributed.processes.socket_files import lines_path, remove_socket, socket_folder
 from khop.distributed.remote.addresses import endpoint_of
-from khop.distributed.remote.messages import Table
+from khop.distributed.remote.messages import Addresses, RegisterServer, Table
 from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
+from khop.distributed.remote.server.graph_handler import (
+    GraphRequestHandler,
+    ServerHandler,
+    by_new_id,
+    with_labels,
+)
 from khop.distributed.remote.server.local_clients import LocalSamplerService
-from khop.distributed.remote.server.session import Session
+from khop.distributed.remote.server.server_config import ServerConfig
+from khop.distributed.remote.server.session import SESSION_LEASE, Session, SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
+from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.frame_handler import refusal
 from khop.distributed.rpc.identity import source_of
+from khop.distributed.rpc.keys import ServerKeys
 from khop.distributed.rpc.limits import ErrorLog
+from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import peek_op, peek_part
 from khop.distributed.rpc.request_threads import RequestThreads
-from khop.distributed.rpc.server_sockets import ServerSockets
-from khop.distributed.rpc.state_handler import WriterThread
+from khop.distributed.rpc.state_handler import WriterThread, users_requests
 from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.errors import ProtocolError
+from khop.storage.folder import PartitionFolder
+from khop.storage.named_stores import NamedStore
+from khop.storage.part import Part
+from khop.typing import Array
 
 _log = log.get(__name__)
 
@@ -59,48 +78,102 @@ class GraphServer:
     """Server of a graph, and of batches for clients.
 
     Args:
-        threads: threads that process requests about the graph.
-        control: answers requests about directory, sessions and statistics.
-        endpoints: {partition: endpoint of its server}, updated here.
-        directory: the directory, on server 0. None on others.
-        leases: leases of clients and sessions.
-        writers: {partition: thread that applies its writes}, where it has requests that write.
+        config: configuration.
+        keys: keys of the server. If None, there are none.
+        labels: {index of a node type: [num_nodes, ...] by original id} that the folder lacks.
+        stack: gets functions that clean up when the server has been closed.
 
     Attributes:
         addresses: addresses of its sockets, by 'tcp' and 'ipc'.
-        gone: {rank: incarnation} of the clients that have left or are lost.
+        counters: its counters.
     """
 
     def __init__(
         self,
-        sockets: ServerSockets,
-        threads: RequestThreads,
-        control: ControlHandler,
-        sessions: SessionTable,
-        local_samplers: LocalSamplerService,
-        parts: Sequence[int],
-        endpoints: dict[int, Endpoint],
-        counters: ServerCounters,
-        directory: Directory | None,
-        leases: LeaseTable,
-        rank: int,
-        writers: Mapping[int, WriterThread],
+        config: ServerConfig,
+        keys: ServerKeys | None,
+        labels: Mapping[int, Array],
+        stack: contextlib.ExitStack,
     ) -> None:
-        self._rank = rank
-        self._writers = writers
-        self._all_threads = {t.descriptor: t for t in (threads, *writers.values())}
+        self._config = config
+        self._folder = folder = PartitionFolder(config.root)
+        folder.attach(map(NamedStore.from_json, config.stores))
+        self._parts = config.parts_of(folder)
+        meta = with_labels(folder.meta, labels)
+        shared = None
+        if labels:
+            shared = share({f"label.{i}": by_new_id(folder, i, a) for i, a in labels.items()})
+            stack.callback(os.close, shared)
+        ipc_path = str(socket_folder() / "server")
+        atexit.register(remove_socket, ipc_path)
+        stack.callback(remove_socket, ipc_path)
+        self._sockets = sockets = config.create_sockets(keys, ipc_path)
         self.addresses = sockets.addresses
-        self._sockets = sockets
-        self._threads = threads
-        self._control = control
-        self._sessions = sessions
-        self._local_samplers = local_samplers
-        self._parts = parts
-        self._endpoints = endpoints
-        self._counters = counters
+        # Sessions need the counters. The counters read the sessions, but only when both exist.
+        self.counters = counters = ServerCounters(
+            config.rank,
+            self._parts,
+            self.addresses["tcp"],
+            lambda: self._sessions.states() + self._local_samplers.states(),
+        )
         self._errors = ErrorLog(lambda: counters.refused("unexpected"))
-        self._directory = directory
-        self._leases = leases
+        # Samplers of one of its partitions send it requests for its other partitions.
+        self._endpoints = {part: Endpoint(self.addresses["ipc"]) for part in self._parts}
+        sampler = {
+            "root": str(folder.root),
+            "credentials": None if keys is None else asdict(keys.credentials()),
+            "graph_mode": config.graph_mode,
+            "feature_mode": config.feature_mode,
+            "pin_memory": False,
+            "methods": config.methods,
+            "stores": config.stores,
+        }
+        host = SessionEnvironment(
+            sampler,
+            self._parts,
+            folder.num_parts,
+            self._endpoints,
+            shared,
+            counters.batch,
+            counters.sampler_restarted,
+        )
+        lease = lease_seconds() if config.lease is None else config.lease
+        self._leases = LeaseTable()
+        allowed = SessionLimits(
+            config.buffer_limit, samplers=config.sampler_limit, lease=min(lease, SESSION_LEASE)
+        )
+        checks = SessionValidator(meta)
+        self._sessions = SessionTable(checks, host, counters, allowed, self._leases)
+        self._local_samplers = LocalSamplerService(
+            lines_path(ipc_path), host, checks, allowed.samplers
+        )
+        self._directory: Directory | None = None
+        if config.rank == 0:
+            self._directory = Directory(
+                config.num_servers,
+                config.num_clients,
+                folder.num_parts,
+                folder.fingerprint,
+                lease,
+                leases=self._leases,
+            )
+        handlers = {}
+        for part in self._parts:
+            opened = Part(folder, part)
+            handlers[part] = RequestHandler(opened, types=users_requests(config.requests, opened))
+        graph = GraphRequestHandler(folder, meta, config.rank, self._parts)
+        handler, limits = ServerHandler(graph, handlers, counters), sockets.limits
+        unread, rank = sockets.backlog.of, config.rank
+        # At least two threads, so that requests about the graph do not wait for one another.
+        self._threads = RequestThreads(handler, half_of_cores(2, 8), limits, unread)
+        self._control = ControlHandler(
+            self._sessions, self._directory, counters, rank, sockets.send, limits, unread
+        )
+        # {partition: thread that applies its writes}, where it has requests that write.
+        self._writers = {
+            p: WriterThread(h.state, sockets) for p, h in handlers.items() if h.state is not None
+        }
+        self._all_threads = {t.descriptor: t for t in (self._threads, *self._writers.values())}
         self._tables: deque[Table] = deque()
         # Time up to which all that had arrived has been read.
         self._read_until = time.monotonic()
@@ -109,9 +182,26 @@ class GraphServer:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._refused: Exception | None = None
         self._finished = False
-        self.gone: dict[int, str] = {}
+        # {rank: incarnation} of the clients that have left or are lost.
+        self._gone: dict[int, str] = {}
 
     # Called by other threads --------------------------------------------------------------------
+
+    def registration(self, secret: str) -> RegisterServer:
+        """Return the registration with the directory, see `DirectoryClient`."""
+        config, folder = self._config, self._folder
+        return RegisterServer(
+            config.rank,
+            secret,
+            config.num_servers,
+            config.num_clients,
+            self._parts,
+            Addresses(**self.addresses),
+            host_identity(),
+            os.getpid(),
+            folder.fingerprint,
+            dict(self._gone),
+        )
 
     def take_table(self, table: Table) -> None:
         self._tables.append(table)
@@ -229,7 +319,7 @@ class GraphServer:
                 has_room = threads.put(source.user, front, name, frames, is_bounded, source)
             why = None if has_room else _TOO_MANY
         if why is not None:
-            self._counters.refused("too much at a time")
+            self.counters.refused("too much at a time")
             _log.debug("request-refused", f"{source.user}: {why}")
             self._sockets.send(front, peer.bytes, refusal(request, ProtocolError(why)))
 
@@ -254,9 +344,9 @@ class GraphServer:
         """Update endpoints and the clients that are gone, and start samplers that wait."""
         for rank, client in table.clients.items():
             if client.gone:
-                self.gone[rank] = client.incarnation
+                self._gone[rank] = client.incarnation
             else:
-                self.gone.pop(rank, None)
+                self._gone.pop(rank, None)
         if table.finished:  # server 0 waits until the other servers have left
             now = time.monotonic()
             if self._finished_at is None:
@@ -275,7 +365,9 @@ class GraphServer:
             primary = table.primary(part)
             if primary is not None:
                 where = f"graph server {primary} is the primary of partition {part}"
-                writer.state.moved = None if primary == self._rank else f"{where}, not {self._rank}"
+                writer.state.moved = (
+                    None if primary == self._config.rank else f"{where}, not {self._config.rank}"
+                )
         self._sessions.start()
         self._local_samplers.start_pending()
 

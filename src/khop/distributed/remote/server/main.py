@@ -6,58 +6,28 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-
-import numpy as np
-import zmq
 
 from khop import codec, log
 from khop.channel.control import ControlLine, Op
-from khop.channel.shared import read_shared, share
-from khop.cores import half_of_cores
-from khop.distributed.membership.leases import LeaseTable, lease_seconds
+from khop.channel.shared import read_shared
 from khop.distributed.processes.child import start_up
-from khop.distributed.processes.hosts import host_identity
-from khop.distributed.processes.socket_files import lines_path, remove_socket, socket_folder
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.messages import Addresses, RegisterServer
-from khop.distributed.remote.server.control_handler import ControlHandler
-from khop.distributed.remote.server.counters import ServerCounters
-from khop.distributed.remote.server.directory import Directory
-from khop.distributed.remote.server.graph_handler import (
-    GraphRequestHandler,
-    ServerHandler,
-    with_labels,
-)
 from khop.distributed.remote.server.graph_server import GraphServer
-from khop.distributed.remote.server.local_clients import LocalSamplerService
 from khop.distributed.remote.server.server_config import ServerConfig
-from khop.distributed.remote.server.session import SESSION_LEASE, SessionEnvironment
-from khop.distributed.remote.server.session_table import SessionTable
-from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
-from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.key_files import read_server_keys
-from khop.distributed.rpc.keys import ServerKeys, check_secured
-from khop.distributed.rpc.limits import DEFAULT
+from khop.distributed.rpc.keys import ServerKeys
 from khop.distributed.rpc.listener import raise_descriptor_limit
-from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import describe_error
-from khop.distributed.rpc.request_threads import RequestThreads
-from khop.distributed.rpc.server_sockets import ServerSockets
-from khop.distributed.rpc.state_handler import WriterThread, users_requests
-from khop.errors import RendezvousError, SecurityError
+from khop.errors import SecurityError
 from khop.sampler.methods.modules import import_methods, modules_named
-from khop.storage.folder import PartitionFolder
-from khop.storage.named_stores import NamedStore
-from khop.storage.part import Part
 from khop.typing import Array
 
 # Seconds between checks of the key file.
@@ -90,7 +60,7 @@ def serve(
     raise_descriptor_limit()
     import_methods(config.methods)
     with contextlib.ExitStack() as stack:
-        server, counters, registration = _create_server(config, labels, keys, stack)
+        server = GraphServer(config, keys, labels, stack)
         stack.callback(server.close)
         if keys is not None and config.key_file is not None:
             watch = KeyFileWatch(config.key_file, keys, server.admit)
@@ -98,7 +68,7 @@ def serve(
             stack.callback(watch.close)
         remote = DirectoryClient(
             Servers.with_keys(config.master, keys),
-            lambda secret: replace(registration, secret=secret, gone=dict(server.gone)),
+            server.registration,
             on_table=server.take_table,
             on_refused=server.take_refusal,
         )
@@ -109,138 +79,13 @@ def serve(
             from khop.metrics import MetricsServer, of_server
 
             stack.enter_context(
-                MetricsServer(config.metrics_port, lambda: of_server(counters.snapshot()))
+                MetricsServer(config.metrics_port, lambda: of_server(server.counters.snapshot()))
             )
         address = server.addresses["tcp"]
         _log.info("server-ready", f"graph server {config.rank} is at {address}", address=address)
         on_ready(server.addresses)
         server.serve(line)
     _log.info("server-ended", f"graph server {config.rank} has ended")
-
-
-def _create_server(
-    config: ServerConfig,
-    labels: Mapping[int, Array],
-    keys: ServerKeys | None,
-    stack: contextlib.ExitStack,
-) -> tuple[GraphServer, ServerCounters, RegisterServer]:
-    """Return the server, its counters and its registration. `stack` cleans up at the end."""
-    rank, num_servers, num_clients = config.rank, config.num_servers, config.num_clients
-    folder = PartitionFolder(config.root)
-    folder.attach(map(NamedStore.from_json, config.stores))
-    parts = config.parts_of(folder)
-    meta = with_labels(folder.meta, labels)
-    shared_labels = None
-    if labels:
-        shared_labels = share({f"label.{i}": _by_new_id(folder, i, a) for i, a in labels.items()})
-        stack.callback(os.close, shared_labels)
-    ipc_path = str(socket_folder() / "server")
-    atexit.register(remove_socket, ipc_path)
-    stack.callback(remove_socket, ipc_path)
-    sockets = _create_sockets(config, keys, ipc_path)
-
-    # Sessions need the counters. The counters read the sessions, but only when both exist.
-    counters = ServerCounters(
-        rank, parts, sockets.addresses["tcp"], lambda: sessions.states() + local_samplers.states()
-    )
-    # Samplers of one of its partitions send it requests for its other partitions.
-    endpoints = {part: Endpoint(sockets.addresses["ipc"]) for part in parts}
-    sampler = {
-        "root": str(folder.root),
-        "credentials": None if keys is None else asdict(keys.credentials()),
-        "graph_mode": config.graph_mode,
-        "feature_mode": config.feature_mode,
-        "pin_memory": False,
-        "methods": config.methods,
-        "stores": config.stores,
-    }
-    host = SessionEnvironment(
-        sampler,
-        parts,
-        folder.num_parts,
-        endpoints,
-        shared_labels,
-        counters.batch,
-        counters.sampler_restarted,
-    )
-    lease = lease_seconds() if config.lease is None else config.lease
-    leases = LeaseTable()
-    allowed = SessionLimits(
-        config.buffer_limit, samplers=config.sampler_limit, lease=min(lease, SESSION_LEASE)
-    )
-    checks = SessionValidator(meta)
-    sessions = SessionTable(checks, host, counters, allowed, leases)
-    local_samplers = LocalSamplerService(lines_path(ipc_path), host, checks, allowed.samplers)
-    handlers = {}
-    for part in parts:
-        opened = Part(folder, part)
-        handlers[part] = RequestHandler(opened, types=users_requests(config.requests, opened))
-    directory = None
-    if rank == 0:
-        fingerprint, num_parts = folder.fingerprint, folder.num_parts
-        directory = Directory(
-            num_servers, num_clients, num_parts, fingerprint, lease, leases=leases
-        )
-    graph = GraphRequestHandler(folder, meta, rank, parts)
-    limits, unread = sockets.limits, sockets.backlog.of
-    server = GraphServer(
-        sockets,
-        # At least two threads, so that requests about the graph do not wait for one another.
-        RequestThreads(
-            ServerHandler(graph, handlers, counters), half_of_cores(2, 8), limits, unread
-        ),
-        ControlHandler(sessions, directory, counters, rank, sockets.send, limits, unread),
-        sessions,
-        local_samplers,
-        parts,
-        endpoints,
-        counters,
-        directory,
-        leases,
-        rank,
-        {p: WriterThread(h.state, sockets) for p, h in handlers.items() if h.state is not None},
-    )
-    registration = RegisterServer(
-        rank,
-        "",
-        num_servers,
-        num_clients,
-        parts,
-        Addresses(**sockets.addresses),
-        host_identity(),
-        os.getpid(),
-        folder.fingerprint,
-    )
-    return server, counters, registration
-
-
-def _by_new_id(folder: PartitionFolder, type_index: int, labels: Array) -> Array:
-    """Return labels in the order of the folder's numbering."""
-    node_type = folder.meta.node_types[type_index]
-    if len(labels) != node_type.count:
-        raise ValueError(
-            f"{len(labels)} labels for {node_type.count} nodes of type '{node_type.name}'"
-        )
-    ordered = np.empty_like(labels)
-    ordered[folder.id_map(node_type.name)] = labels
-    return ordered
-
-
-def _create_sockets(config: ServerConfig, keys: ServerKeys | None, ipc_path: str) -> ServerSockets:
-    listen, published, port = config.address()
-    check_secured(listen, keys, config.insecure, f"graph server {config.rank}")
-    limits = replace(DEFAULT, connections=config.connection_limit)
-    curve = None if keys is None else keys.curve()
-    try:
-        sockets = ServerSockets(ipc_path, listen, curve, port, limits)
-    except zmq.ZMQError as error:
-        raise RendezvousError(
-            f"graph server {config.rank} cannot listen at {listen}:{port or '(any port)'}: "
-            f"{error.strerror}. Is another server there, or is it another machine's address?"
-        ) from None
-    own_port = sockets.addresses["tcp"].rpartition(":")[2]
-    sockets.addresses["tcp"] = f"tcp://{published}:{own_port}"
-    return sockets
 
 
 class KeyFileWatch:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import zmq
+
 from khop.distributed.processes.hosts import host_address
+from khop.distributed.rpc.keys import ServerKeys, check_secured
 from khop.distributed.rpc.limits import DEFAULT
+from khop.distributed.rpc.server_sockets import ServerSockets
 from khop.errors import RendezvousError
 from khop.storage.folder import PartitionFolder
 
@@ -91,12 +95,13 @@ class ServerConfig:
             raise ValueError("a graph server needs a partition to serve")
         return [folder.check_part(part) for part in parts]
 
-    def address(self) -> tuple[str, str, int]:
-        """Return the address to listen at, the address to publish, and the port (0: any).
+    def create_sockets(self, keys: ServerKeys | None, ipc_path: str) -> ServerSockets:
+        """Return the server's sockets, whose TCP address is the one to publish.
 
         Raises:
             ValueError: `master` is malformed.
-            RendezvousError: `host` has no address.
+            SecurityError: the server would listen beyond loopback without keys.
+            RendezvousError: `host` has no address, or the address cannot be bound.
         """
         master, _, master_port = self.master.rpartition(":")
         if not master or not master_port.isdecimal() or not 0 < int(master_port) < 1 << 16:
@@ -113,4 +118,17 @@ class ServerConfig:
                 text = f"'{listen}' is no address of this machine: {error}"
                 raise RendezvousError(text) from None
             listen = str(results[0][4][0])
-        return listen, published, self.port or (int(master_port) if is_first else 0)
+        check_secured(listen, keys, self.insecure, f"graph server {self.rank}")
+        port = self.port or (int(master_port) if is_first else 0)
+        limits = replace(DEFAULT, connections=self.connection_limit)
+        curve = None if keys is None else keys.curve()
+        try:
+            sockets = ServerSockets(ipc_path, listen, curve, port, limits)
+        except zmq.ZMQError as error:
+            raise RendezvousError(
+                f"graph server {self.rank} cannot listen at {listen}:{port or '(any port)'}: "
+                f"{error.strerror}. Is another server there, or is it another machine's address?"
+            ) from None
+        own_port = sockets.addresses["tcp"].rpartition(":")[2]
+        sockets.addresses["tcp"] = f"tcp://{published}:{own_port}"
+        return sockets
