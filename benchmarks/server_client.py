@@ -39,8 +39,8 @@ from khop import codec
 from khop.channel.control import Op
 from khop.channel.layout import Record
 from khop.channel.message import pack
+from khop.data.steps import run
 from khop.distributed.loaders.sampling_options import collect_spec
-from khop.distributed.partitions.shared_client import run
 from khop.distributed.processes.child import ChildProcess, wait_for_message
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema

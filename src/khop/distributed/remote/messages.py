@@ -366,8 +366,8 @@ def read_reply(
 ) -> object:
     """Read a server's reply to a request, of type `request.reply`."""
     fields = {name: value for name, value in header.items() if name not in _ENVELOPE}
-    what_came = f"{where} sent a malformed reply to '{request.op}'"
-    return codec.from_json(request.reply, fields, what_came)
+    text = f"{where} sent a malformed reply to '{request.op}'"
+    return codec.from_json(request.reply, fields, text)
 
 
 def json_array(content: object) -> Array:

@@ -90,7 +90,7 @@ class Directory:
     def _log_change(
         self, user: str, event: str, message: str, is_warning: bool = False, **fields: Any
     ) -> None:
-        """Log a change that a user has caused, if it is not the user's one too many."""
+        """Log a change that a user has caused. Lines beyond the user's rate are only counted."""
         if not self._lines.admit(user.encode()):
             self._num_omitted += 1
             return
