@@ -19,7 +19,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import zmq
@@ -95,8 +95,8 @@ class GraphServer:
         labels: Mapping[int, Array],
         stack: contextlib.ExitStack,
     ) -> None:
-        self._config = config
-        self._folder = folder = PartitionFolder(config.root)
+        self._rank = config.rank
+        folder = PartitionFolder(config.root)
         folder.attach(map(NamedStore.from_json, config.stores))
         self._parts = config.parts_of(folder)
         meta = with_labels(folder.meta, labels)
@@ -184,15 +184,9 @@ class GraphServer:
         self._finished = False
         # {rank: incarnation} of the clients that have left or are lost.
         self._gone: dict[int, str] = {}
-
-    # Called by other threads --------------------------------------------------------------------
-
-    def registration(self, secret: str) -> RegisterServer:
-        """Return the registration with the directory, see `DirectoryClient`."""
-        config, folder = self._config, self._folder
-        return RegisterServer(
+        self._registration = RegisterServer(
             config.rank,
-            secret,
+            "",
             config.num_servers,
             config.num_clients,
             self._parts,
@@ -200,8 +194,13 @@ class GraphServer:
             host_identity(),
             os.getpid(),
             folder.fingerprint,
-            dict(self._gone),
         )
+
+    # Called by other threads --------------------------------------------------------------------
+
+    def registration(self, secret: str) -> RegisterServer:
+        """Return the registration with the directory, see `DirectoryClient`."""
+        return replace(self._registration, secret=secret, gone=dict(self._gone))
 
     def take_table(self, table: Table) -> None:
         self._tables.append(table)
@@ -365,9 +364,7 @@ class GraphServer:
             primary = table.primary(part)
             if primary is not None:
                 where = f"graph server {primary} is the primary of partition {part}"
-                writer.state.moved = (
-                    None if primary == self._config.rank else f"{where}, not {self._config.rank}"
-                )
+                writer.state.moved = None if primary == self._rank else f"{where}, not {self._rank}"
         self._sessions.start()
         self._local_samplers.start_pending()
 
