@@ -355,8 +355,10 @@ class GraphServer:
             self._finished = is_last or now - self._finished_at > _FAREWELL
         for entry in table.servers.values():
             for part in entry.parts:
+                if part in self._parts:
+                    continue
                 endpoint = endpoint_of(entry, self._sockets.server_key)
-                if part not in self._parts and self._endpoints.get(part) != endpoint:
+                if self._endpoints.get(part) != endpoint:
                     self._endpoints[part] = endpoint
                     self._sessions.relocate(part, endpoint)
                     self._local_samplers.relocate(part, endpoint)
