@@ -121,9 +121,9 @@ def directory(root: Path) -> Run:
         try:
             request = read_request(type(message), header)
             if isinstance(request, WaitFor):
-                made[0].wait_for(request, source, lambda reply, arrays: None)
+                made[0].values.wait_for(request, source, lambda reply, arrays: None)
             elif isinstance(request, Publish):
-                made[0].publish(request, bytes_changed(random, b'{"b": [1]}', [b"["]))
+                made[0].values.publish(request, bytes_changed(random, b'{"b": [1]}', [b"["]))
             else:
                 getattr(made[0], _NAMES[type(request)])(request, source)
         except (ProtocolError, RendezvousError, SecurityError):
