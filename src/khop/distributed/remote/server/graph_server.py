@@ -27,7 +27,7 @@ import zmq
 from khop import log
 from khop.channel.control import ControlLine
 from khop.channel.shared import share
-from khop.cores import half_of_cores
+from khop.cores import background_threads
 from khop.distributed.membership.leases import LeaseTable, lease_seconds
 from khop.distributed.processes.hosts import host_identity
 from khop.distributed.processes.socket_files import lines_path, remove_socket, socket_folder
@@ -165,7 +165,7 @@ class GraphServer:
         handler, limits = ServerHandler(graph, handlers, counters), sockets.limits
         unread, rank = sockets.backlog.of, config.rank
         # At least two threads, so that requests about the graph do not wait for one another.
-        self._threads = RequestThreads(handler, half_of_cores(2, 8), limits, unread)
+        self._threads = RequestThreads(handler, background_threads(2, 8), limits, unread)
         self._control = ControlHandler(
             self._sessions, self._directory, counters, rank, sockets.send, limits, unread
         )
