@@ -143,8 +143,7 @@ def serve(case: str, rank: int, root: Path, port: int, begun: Any, noticed: Any)
     """Run a graph server, and look when a client's session is gone."""
     from khop.distributed.remote.addresses import Servers
     from khop.distributed.remote.directory_client import DirectoryClient
-    from khop.distributed.remote.encoding import read_text
-    from khop.distributed.remote.graph_messages import Statistics
+    from khop.distributed.remote.messages import Statistics, read_json
 
     dataset = DistDataset().load(root / "parts", partition_idx=0, also_serve=[1])
     init_server(1, rank, dataset, "127.0.0.1", port, 1)
@@ -153,7 +152,7 @@ def serve(case: str, rank: int, root: Path, port: int, begun: Any, noticed: Any)
     had = False
     while True:
         reply = client.request(0, Statistics())
-        sessions = read_text(reply.arrays, "it")["sessions"]
+        sessions = read_json(reply.arrays, "it")["sessions"]
         had = had or bool(sessions)
         if had and not sessions:
             noticed.put((time.monotonic(), "the session has ended"))

@@ -63,7 +63,7 @@ from khop.channel.layout import Layout
 from khop.channel.message import pack
 from khop.distributed.loaders.sampling_options import collect_spec
 from khop.distributed.processes.child import ChildProcess, wait_for_message
-from khop.distributed.remote.graph_messages import ToNewIds
+from khop.distributed.remote.messages import ToNewIds
 from khop.distributed.remote.session_messages import (
     Acknowledge,
     Alive,
@@ -127,7 +127,7 @@ class Honest:
         for header, arrays, _ in self._link.receive():
             if header.get("event") == "layout":
                 layout = Layout.from_json(json.loads(arrays[0].tobytes()))
-                self._layouts[header["number"]] = layout
+                self._layouts[header["layout"]] = layout
             elif header.get("event") == "chunk":
                 nbytes += max(len(arrays[0]), 4096)
                 self._take(header, arrays[0].tobytes())

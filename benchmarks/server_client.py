@@ -46,9 +46,7 @@ from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.client.local_sampler import LocalSamplerFactory
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.encoding import read_text
-from khop.distributed.remote.graph_messages import Statistics
-from khop.distributed.remote.message_fields import new_secret
+from khop.distributed.remote.messages import Statistics, new_secret, read_json
 from khop.distributed.remote.session_messages import Acknowledge, Batch, Open, SessionSpec
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
@@ -99,7 +97,7 @@ def graph_server(root: Path, keys: JobKeys | None = None) -> Iterator[tuple[Serv
 
 def statistics_of(watcher: DirectoryClient) -> dict[str, Any]:
     """What the server has counted."""
-    found: dict[str, Any] = read_text(watcher.request(0, Statistics()).arrays, "the server")
+    found: dict[str, Any] = read_json(watcher.request(0, Statistics()).arrays, "the server")
     return found
 
 

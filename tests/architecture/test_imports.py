@@ -57,12 +57,10 @@ TORCH_FREE_MODULES = {
         *("arguments", "link_spec", "options", "plan", "replies", "requests", "seed_times", "spec"),
     },
     "distributed.remote": {
-        *("addresses", "directory_client", "directory_messages", "encoding", "graph_messages"),
-        *("message_fields", "server_client", "session_messages"),
+        *("addresses", "directory_client", "messages", "server_client", "session_messages"),
     },
     "distributed.remote.client": {
-        *("batch_checks", "local_sampler", "reassembly", "receiver"),
-        *("server_locator", "server_session"),
+        *("batch_checks", "local_sampler", "reassembly", "receiver", "server_session"),
     },
     "distributed.inference": {"files", "neighborhoods", "output_server"},
 }

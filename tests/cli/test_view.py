@@ -9,8 +9,7 @@ from hypothesis import given, strategies as st
 from khop import codec
 from khop.cli.poller import Lost, Poll, Rates, Server, read_snapshot
 from khop.cli.view import as_json, duration, render, size
-from khop.distributed.remote.directory_messages import Table
-from khop.distributed.remote.encoding import read_table, text_array
+from khop.distributed.remote.messages import Table, json_array, read_table
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.errors import ProtocolError
 
@@ -29,7 +28,7 @@ def statistics(rank, uptime, batches, requests=0, pid=7):
          "ring_bytes": 10_000_000}
         for name in ("aaaaaaaaaaaaaaaaaaaa", "bb")
     ]  # fmt: skip
-    counted = ServerCounters(rank, [rank], "a", lambda: {"clients": ["c"], "sessions": sessions})
+    counted = ServerCounters(rank, [rank], "a", lambda: sessions)
     for session in sessions:
         counted.session_opened(session["session"])
     for _ in range(batches):
@@ -248,7 +247,7 @@ def test_altered_statistics_are_shown_or_refused(data, value):
     path = data.draw(st.sampled_from([*places(good)][value is places :]))
     bad = changed(good, path, value)
     try:
-        entries = codec.to_json(read_table([text_array(bad)], "it")) if is_table else None
+        entries = codec.to_json(read_table([json_array(bad)], "it")) if is_table else None
         seen = read_snapshot(STATISTICS if is_table else bad, "it")
     except ProtocolError as error:
         assert str(error).startswith("it ")

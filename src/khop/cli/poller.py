@@ -16,9 +16,14 @@ from khop import codec
 from khop.codec import AtMost, Between, Id
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.directory_messages import Lookup, ServerEntry, Table
-from khop.distributed.remote.encoding import read_table, read_text
-from khop.distributed.remote.graph_messages import Statistics
+from khop.distributed.remote.messages import (
+    Lookup,
+    ServerEntry,
+    Statistics,
+    Table,
+    read_json,
+    read_table,
+)
 from khop.distributed.remote.server_client import Reply
 from khop.errors import KhopError, ProtocolError
 from khop.metrics.text import REQUEST_BUCKETS
@@ -286,7 +291,7 @@ class Poller:
             self._table: Table = read_table(reply.arrays, f"the directory at {self._master}")
         else:
             name = f"server {rank}"
-            snapshot = read_snapshot(read_text(reply.arrays, name), name)
+            snapshot = read_snapshot(read_json(reply.arrays, name), name)
             self._rates[rank] = Rates.between(self._snapshots.get(rank), snapshot)
             self._snapshots[rank] = snapshot
         self._replied_at[rank] = time.monotonic()

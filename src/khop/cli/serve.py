@@ -76,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     from khop.distributed.membership.leases import lease_seconds
     from khop.distributed.processes.child import explain_crashes
     from khop.distributed.remote.server.main import serve
+    from khop.distributed.remote.server.server_config import ServerConfig
     from khop.distributed.rpc.key_files import key_file_path, read_server_keys
     from khop.log import configure_program, identify
 
@@ -87,23 +88,23 @@ def run(arguments: argparse.Namespace) -> int:
     controller, controlled = socket_pair()
     for stop in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop, lambda *_: controller.close())
-    config = {
-        "root": arguments.folder,
-        "rank": arguments.rank,
-        "num_servers": arguments.num_servers,
-        "num_clients": arguments.num_clients,
-        "parts": arguments.part or None,
-        "master": arguments.master,
-        "host": arguments.host,
-        "port": arguments.port,
-        "keys": None if keys is None else keys.to_json(),
-        "key_file": key_file_path(arguments.key_file),
-        "insecure": arguments.insecure,
-        "buffer_limit": arguments.buffer_limit,
-        "lease": lease_seconds(arguments.lease),
-        "metrics_port": arguments.metrics_port,
-        "methods": arguments.methods,
-    }
+    config = ServerConfig(
+        root=arguments.folder,
+        rank=arguments.rank,
+        num_servers=arguments.num_servers,
+        num_clients=arguments.num_clients,
+        parts=arguments.part or None,
+        master=arguments.master,
+        host=arguments.host,
+        port=arguments.port,
+        keys=None if keys is None else keys.to_json(),
+        key_file=key_file_path(arguments.key_file),
+        insecure=arguments.insecure,
+        buffer_limit=arguments.buffer_limit,
+        lease=lease_seconds(arguments.lease),
+        metrics_port=arguments.metrics_port,
+        methods=arguments.methods,
+    )
 
     def on_ready(addresses: Mapping[str, str]) -> None:
         print(f"serving at {addresses['tcp']}", flush=True)

@@ -14,7 +14,7 @@ from khop.cli.main import main
 from khop.cli.poller import Poller
 from khop.cli.view import render
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.encoding import text_array
+from khop.distributed.remote.messages import json_array
 from khop.errors import ProtocolError
 
 ESCAPE = "\x1b]0;pwned\x07\x1b[2J"
@@ -50,7 +50,7 @@ def answering(answers):
                 asked = json.loads(frame)
                 said = answers(asked["op"], address)
                 header = said if isinstance(said, dict) and "error" in said else {}
-                arrays = [] if header else [text_array(said)]
+                arrays = [] if header else [json_array(said)]
                 socket.send_multipart([peer, *pack({**header, "id": asked["id"]}, arrays)])
 
     thread = threading.Thread(target=serve)

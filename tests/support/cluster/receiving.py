@@ -16,7 +16,7 @@ from khop.channel.shared import share
 from khop.codec import to_json
 from khop.distributed.processes.child import ChildProcess
 from khop.distributed.remote.client.batch_checks import BatchSchema
-from khop.distributed.remote.message_fields import new_secret
+from khop.distributed.remote.messages import new_secret
 from khop.distributed.rpc.protocol import rebuild_error
 from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.loader.iteration.epochs import EpochKeys

@@ -52,6 +52,9 @@ class DistContext:
         (0, 1, True)
     """
 
+    _num_servers = 0
+    _num_clients = 0
+
     def __init__(self, role: DistRole, world_size: int, rank: int, group_name: str) -> None:
         self.role = role
         self.world_size = world_size
@@ -65,8 +68,8 @@ class DistContext:
 
     @property
     def global_world_size(self) -> int:
-        """Number of processes of all roles."""
-        return self.world_size
+        """Number of processes of all roles: graph servers and their clients, or trainers."""
+        return self._num_servers + self._num_clients or self.world_size
 
     @property
     def global_rank(self) -> int:
@@ -87,11 +90,11 @@ class DistContext:
 
     def num_servers(self) -> int:
         """Return the number of graph servers of the job."""
-        return 0
+        return self._num_servers
 
     def num_clients(self) -> int:
-        """Return the number of clients of the graph servers."""
-        return 0
+        """Return the number of clients of the graph servers. 0: any number, that come and go."""
+        return self._num_clients
 
     def close(self, wait: bool = True) -> None:
         """Leave the job.

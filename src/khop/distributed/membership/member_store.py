@@ -1,7 +1,7 @@
 """Stores in which a group's members keep values and leases, and records about members.
 
 Trainers keep them in torch's store (`job.torch_store`), clients of graph servers in the directory
-(`remote.client.directory_store`). Imports no torch.
+(`remote.client.client_context`). Imports no torch.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.client.client_context import ClientContext, require_client
-from khop.distributed.remote.message_fields import MAX_ROWS
+from khop.distributed.remote.messages import MAX_ROWS
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.glt.partition.parts import FEATURES, LABELS
 from khop.glt.typing import EdgeType, NodeType

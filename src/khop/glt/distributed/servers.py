@@ -14,8 +14,8 @@ from khop import distributed as core
 from khop.distributed.job.context import DistRole, leave
 from khop.distributed.remote.addresses import Servers, address_of
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.directory_messages import Table
 from khop.distributed.remote.launch import ServerContext
+from khop.distributed.remote.messages import Table
 from khop.distributed.rpc.key_files import read_server_keys
 from khop.errors import RendezvousError
 from khop.glt.distributed.dataset import DistDataset
@@ -51,12 +51,8 @@ def init_server(
         dataset.serve_splits()
     job = num_servers, server_rank, dataset, master_addr, master_port
     context: ServerContext = core.init_server(*job, *args, key_file=key_file, **kwargs)
-    keys = read_server_keys(key_file)
-    _directory = Servers(
-        address_of(master_addr, master_port),
-        None if keys is None else keys.server_key,
-        None if keys is None else keys.credentials(),
-    )
+    master = address_of(master_addr, master_port)
+    _directory = Servers.with_keys(master, read_server_keys(key_file))
     return context
 
 
