@@ -18,7 +18,7 @@ import pytest
 import torch
 import zmq.sugar.socket
 
-from khop.channel.control import ONE, Op
+from khop.channel.control import U64, Op
 from khop.distributed import shutdown_worker_group
 from khop.distributed.loaders import backends as making
 from khop.distributed.processes import child
@@ -262,7 +262,7 @@ def test_sampler_that_does_not_listen_for_a_while(graph, folder_of):
     lines = [sampler.process.line for sampler in loader._backend._pool.samplers]
     for line in lines:
         for _ in range(2000):
-            line.post(Op.CLOSE_EPOCH, ONE.pack(10**6))  # of no epoch
+            line.post(Op.CLOSE_EPOCH, U64.pack(10**6))  # of no epoch
     assert all(line.has_unsent for line in lines)
     wake = threading.Timer(0.5, lambda: [os.kill(p, signal.SIGCONT) for p in jobs.pids_of(loader)])
     wake.start()

@@ -31,7 +31,7 @@ MAX_LARGE_PAYLOAD = 64 << 20
 
 _MAX_DESCRIPTORS = 8
 _ANCILLARY = socket.CMSG_SPACE(4 * (_MAX_DESCRIPTORS + 1))
-# Set in a message's first byte if the payload is in the first descriptor, and `ONE` its length.
+# Set in a message's first byte if the payload is in the first descriptor, and `U64` its length.
 _IS_LARGE = 0x80
 # No process can change or shorten what the receiver reads.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
@@ -48,7 +48,7 @@ class Op(enum.IntEnum):
     FREE = 5  # offset of a slot
     TRACE = 6  # 1: a recording has begun, 0: it has ended
     ENDPOINT = 7  # JSON: a part, and its server's endpoint, or why it is no longer served
-    MAKE = 8  # ORDER, and columns of int64: a batch that belongs to no epoch; many columns are in
+    MAKE = 8  # MAKE_HEADER, and columns of int64: a batch that belongs to no epoch; many columns are in
     # a memfd
     # process -> trainer
     READY = 16  # JSON
@@ -63,15 +63,15 @@ class Op(enum.IntEnum):
 ON_DEVICE = 1
 """Bit set in the offset of a slot in the device arena: slots are pages, so offsets are even.
 
-The payload of such a batch continues with: length of its numbers (`ONE`), numbers, JSON.
+The payload of such a batch continues with: length of its numbers (`U64`), numbers, JSON.
 """
 
 _OPS = {int(op): op for op in Op}
 _OPS_WITH_DESCRIPTORS = {Op.CONFIG, Op.OPEN_EPOCH, Op.MAKE, Op.READY, Op.BATCH, Op.LAYOUT}
-ONE = struct.Struct("<Q")
-TWO = struct.Struct("<QQ")
+U64 = struct.Struct("<Q")
+U64_PAIR = struct.Struct("<QQ")
 BATCH = struct.Struct("<QQQQ")
-ORDER = struct.Struct("<QQQQ")  # request id (as the epoch), batch index, run key, columns
+MAKE_HEADER = struct.Struct("<QQQQ")  # request id (as the epoch), batch index, run key, columns
 
 
 class Message(NamedTuple):
@@ -155,7 +155,7 @@ class _Frame(NamedTuple):
         except BaseException:
             os.close(memory)
             raise
-        return cls(bytes([op | _IS_LARGE]) + ONE.pack(len(payload)), memory)
+        return cls(bytes([op | _IS_LARGE]) + U64.pack(len(payload)), memory)
 
     def send_to(self, end: socket.socket, descriptors: Sequence[int] = ()) -> None:
         """Send the whole message, or nothing: BlockingIOError if there is no room."""
@@ -341,9 +341,9 @@ def _read(data: bytes, flags: int, descriptors: list[int]) -> Message:
 
 def _read_large(length: bytes, descriptors: list[int]) -> bytes:
     """Read the payload in the first descriptor; close it and remove it from the list."""
-    if len(length) != ONE.size or not descriptors:
+    if len(length) != U64.size or not descriptors:
         raise ProtocolError("a large control message does not say where its payload is")
-    (nbytes,) = ONE.unpack(length)
+    (nbytes,) = U64.unpack(length)
     if nbytes > MAX_LARGE_PAYLOAD:
         raise ProtocolError(
             f"a control message of {nbytes} bytes is too long: at most {MAX_LARGE_PAYLOAD} are read"

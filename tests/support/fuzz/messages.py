@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 
 from khop.channel.arena import ArenaReader, create_memory
-from khop.channel.control import BATCH, ONE, ControlLine, Message, Op, socket_pair
+from khop.channel.control import BATCH, U64, ControlLine, Message, Op, socket_pair
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record, read_record
 from khop.channel.message import ArraySpec, Block, pack, read_block, unpack
 from khop.distributed.rpc.keys import ClientKeys, JobKeys, ServerKeys
@@ -168,7 +168,7 @@ def _receiving() -> Run:
     os.write(sealed, b'{"a": 1}')
     fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, 0xF)
     passed = [sealed, create_memory(8), os.open("/dev/null", os.O_RDWR)]
-    valid = [bytes([op | large]) + ONE.pack(8) for op in Op for large in (0, 0x80)]
+    valid = [bytes([op | large]) + U64.pack(8) for op in Op for large in (0, 0x80)]
 
     def run(random: Random) -> None:
         data = random.choice(valid)
@@ -199,7 +199,7 @@ def control(root: Path) -> Run:
     shared = ArenaReader(memory)
     record.write(memoryview(shared.lease(4096, record.nbytes, None)))
     sampler = SamplerProcess(0, _NoProcess(), shared, None, True)  # type: ignore[arg-type]
-    sampler.learn(described)
+    sampler.layouts[described.number] = described
     plain = BATCH.pack(1, 2, 4096, record.nbytes)
     valid = [plain, plain + b'{"a": [1, 2]}', BATCH.pack(0, 0, 0, 0)]
     failed = b'{"epoch": 1, "batch": 2, "type": "KeyError", "message": "a", "traceback": "b"}'
@@ -227,7 +227,7 @@ def control(root: Path) -> Run:
             return
         payload = bytes_changed(random, random.choice(valid), valid)
         try:
-            _, _, received = sampler.read(Message(Op.BATCH, payload, []))
+            _, received = sampler.read(Message(Op.BATCH, payload, []))
             for array in received.arrays:
                 array.tobytes()
         except ProtocolError:

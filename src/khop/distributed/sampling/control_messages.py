@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from khop.channel.arena import ArenaReader, create_memory, map_memory
-from khop.channel.control import MAX_PAYLOAD, ONE, ORDER, TWO, ControlLine, Message, Op
+from khop.channel.control import MAX_PAYLOAD, U64, MAKE_HEADER, U64_PAIR, ControlLine, Message, Op
 from khop.sampler.plan import EpochPlan
 from khop.typing import Int64Array
 
@@ -81,15 +81,15 @@ def read_epoch(message: Message) -> EpochInfo:
 def encode_sample_request(freed: Sequence[int], tasks: Sequence[BatchKey]) -> bytes:
     """Return the payload of SAMPLE: slots that are free again, and requested (epoch, batch)."""
     return struct.pack(f"<Q{len(freed)}Q", len(freed), *freed) + b"".join(
-        TWO.pack(*task) for task in tasks
+        U64_PAIR.pack(*task) for task in tasks
     )
 
 
 def decode_sample_request(payload: bytes) -> tuple[list[int], Iterator[BatchKey]]:
     """Read SAMPLE: free slots, and requested (epoch, batch) in order."""
-    end = ONE.size * (1 + ONE.unpack_from(payload)[0])
-    freed = [offset for (offset,) in ONE.iter_unpack(payload[ONE.size : end])]
-    return freed, TWO.iter_unpack(payload[end:])
+    end = U64.size * (1 + U64.unpack_from(payload)[0])
+    freed = [offset for (offset,) in U64.iter_unpack(payload[U64.size : end])]
+    return freed, U64_PAIR.iter_unpack(payload[end:])
 
 
 def send_request(line: ControlLine, key: BatchKey, run_key: int, columns: Int64Array) -> None:
@@ -98,7 +98,7 @@ def send_request(line: ControlLine, key: BatchKey, run_key: int, columns: Int64A
     Raises:
         OSError: no memory or descriptor is left for many columns.
     """
-    head = ORDER.pack(*key, run_key, len(columns))
+    head = MAKE_HEADER.pack(*key, run_key, len(columns))
     if columns.nbytes <= _MAX_INLINE:
         line.post(Op.MAKE, head + columns.tobytes())
         return
@@ -113,8 +113,8 @@ def send_request(line: ControlLine, key: BatchKey, run_key: int, columns: Int64A
 
 def read_request(message: Message) -> tuple[BatchKey, int, Int64Array]:
     """Read MAKE: key, run key, and columns of the seeds."""
-    request, batch, run_key, num_columns = ORDER.unpack_from(message.payload)
-    raw: Any = message.payload[ORDER.size :]
+    request, batch, run_key, num_columns = MAKE_HEADER.unpack_from(message.payload)
+    raw: Any = message.payload[MAKE_HEADER.size :]
     if message.descriptors:
         try:
             raw = map_memory(message.descriptor())

@@ -15,7 +15,7 @@ import numpy as np
 
 from khop import _native
 from khop.channel.arena import ArenaWriter
-from khop.channel.control import MAX_PAYLOAD, ON_DEVICE, ONE
+from khop.channel.control import MAX_PAYLOAD, ON_DEVICE, U64
 from khop.channel.device_arena import DeviceArenaWriter, Scratch, arrays_of, open_device_arena
 from khop.channel.layout import Record
 from khop.distributed.sampling.slots import Announce, Slot
@@ -98,7 +98,7 @@ class DeviceSlot(Slot):
     @property
     def header(self) -> bytes:
         """Length and numbers of a batch in the device arena; empty if it lies elsewhere."""
-        return b"" if self._device_arena is None else ONE.pack(len(self._head)) + self._head
+        return b"" if self._device_arena is None else U64.pack(len(self._head)) + self._head
 
     def allocate(self, record: Record) -> Mapping[str, Any]:
         """Allocate memory for a batch and write its numbers; return the arrays to fill."""

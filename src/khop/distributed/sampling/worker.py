@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, ControlLine, Message, Op
+from khop.channel.control import BATCH, MAX_PAYLOAD, U64, ControlLine, Message, Op
 from khop.channel.layout import Layout, Record
 from khop.channel.shared import read_shared
 from khop.data.tickets import Ticket
@@ -165,15 +165,15 @@ class Sampler:
                 self._slots.free(offset)
             self._requested.extend(requested)
         elif message.op is Op.FREE:
-            self._slots.free(ONE.unpack(message.payload)[0])
+            self._slots.free(U64.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
             self._open_epoch(message)
         elif message.op is Op.CLOSE_EPOCH:
-            self._close_epoch(ONE.unpack(message.payload)[0])
+            self._close_epoch(U64.unpack(message.payload)[0])
         elif message.op is Op.MAKE:
             self._take_request(message)
         elif message.op is Op.TRACE:
-            wanted = bool(ONE.unpack(message.payload)[0])
+            wanted = bool(U64.unpack(message.payload)[0])
             self._clock.keep_segments(wanted)
             if self._client is not None:
                 self._client.log = RequestLog() if wanted else None

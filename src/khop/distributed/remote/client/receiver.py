@@ -22,7 +22,7 @@ import zmq
 
 from khop import codec, log
 from khop.channel.arena import ArenaWriter
-from khop.channel.control import ONE, ControlLine, Message, Op
+from khop.channel.control import U64, ControlLine, Message, Op
 from khop.channel.shared import read_shared
 from khop.distributed.processes.child import start_up
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
@@ -149,11 +149,11 @@ class Receiver:
                 self._arena.free(offset)
             self._requested.extend(requested)
         elif message.op is Op.FREE:
-            self._arena.free(ONE.unpack(message.payload)[0])
+            self._arena.free(U64.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
             self._open_epoch(message)
         elif message.op is Op.CLOSE_EPOCH:
-            self._close_epoch(ONE.unpack(message.payload)[0])
+            self._close_epoch(U64.unpack(message.payload)[0])
 
     def _open_epoch(self, message: Message) -> None:
         opened = read_epoch(message)
