@@ -48,8 +48,8 @@ class Op(enum.IntEnum):
     FREE = 5  # offset of a slot
     TRACE = 6  # 1: a recording has begun, 0: it has ended
     ENDPOINT = 7  # JSON: a part, and its server's endpoint, or why it is no longer served
-    MAKE = 8  # MAKE_HEADER, and columns of int64: a batch that belongs to no epoch; many columns are in
-    # a memfd
+    MAKE = 8  # `MAKE_HEADER`, and columns of int64: a batch that belongs to no epoch. A memfd if
+    # there are many columns.
     # process -> trainer
     READY = 16  # JSON
     BATCH = 17  # epoch, batch index, offset, bytes; JSON if the batch has extras;

@@ -10,6 +10,7 @@ from functools import cached_property
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from khop.channel.layout import Received
@@ -73,9 +74,9 @@ class DistLoader(StatefulLoader, abc.ABC):
         self.batch_size = options["batch_size"]
         self.drop_last = options["drop_last"]
         pin_memory = bool(getattr(worker_options, "pin_memory", False))
-        self._destination = TargetDevice(options["device"], pin_memory)
-        self.device = self._destination.torch_device
-        self._transfer = DeviceTransfer(self._destination)
+        target = TargetDevice(options["device"], pin_memory)
+        self.device = target.torch_device
+        self._transfer = DeviceTransfer(target)
         self.transform = options["transform"]
         self._columns = columns
         edge_types, method = batch_edge_types(data.meta), spec.sampling.method
@@ -103,7 +104,6 @@ class DistLoader(StatefulLoader, abc.ABC):
             worker_options,
             replace(self._plan, batch_size=self._most_seeds()),
             self._weights,
-            self._destination,
             self._transfer,
         )
         self._tally = StatsAccumulator(self._backend.num_samplers)
@@ -132,7 +132,7 @@ class DistLoader(StatefulLoader, abc.ABC):
     def _labels(self) -> dict[NodeType, Tensor]:
         """Return the labels that the folder does not hold, on the batches' device."""
         labels, device = self.data.node_labels, self.device
-        if not self._destination.is_device:
+        if not self._transfer.target.is_device:
             return labels
         return {node_type: values.to(device) for node_type, values in labels.items()}
 
@@ -168,9 +168,17 @@ class DistLoader(StatefulLoader, abc.ABC):
     def _num_restarts(self) -> int:
         return self._backend.num_restarts
 
-    @abc.abstractmethod
     def _described_seeds(self, share: Int64Array | None) -> list[Any]:
         """Return type, original ids and times of the seeds of a share, or of all, for `digest`."""
+        seed_type, *columns = self._seed_columns()
+        if share is not None:
+            columns = [None if column is None else column[share] for column in columns]
+        lists = [] if self._plan.lists is None else [np.asarray(self._plan.lists)]
+        return [seed_type, *columns, *lists]
+
+    @abc.abstractmethod
+    def _seed_columns(self) -> list[Any]:
+        """Return the type of the seeds, None for homogeneous graphs; their ids; their times."""
 
     @cached_property
     def _digests(self) -> tuple[str, str]:
@@ -255,7 +263,7 @@ class BackendBatches(BatchSource):
         columns = columns if order is None else columns[:, order]
         self._loader = loader
         self._plan, self._order = plan, order
-        self.can_prefetch = loader._destination.is_device
+        self.can_prefetch = loader._transfer.target.is_device
         self._epoch = backend.new_epoch()
         self._end = weakref.finalize(self, backend.close_epoch, self._epoch)
         try:

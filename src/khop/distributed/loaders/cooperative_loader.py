@@ -22,8 +22,7 @@ from khop import _native
 from khop.data import RowStore
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.job.worker_group import require_context
-from khop.distributed.loaders.exchange import Exchange
-from khop.distributed.loaders.trainer_group import Step, TrainerGroup
+from khop.distributed.loaders.trainer_group import Exchange, Step, TrainerGroup
 from khop.loader.arguments import check_positive
 from khop.loader.batches.collate import to_tensor
 from khop.loader.inputs import checked_nodes

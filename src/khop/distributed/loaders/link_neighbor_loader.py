@@ -12,12 +12,7 @@ from khop.distributed.dataset import DistDataset
 from khop.distributed.loaders.base import DistLoader
 from khop.distributed.loaders.collate import Tensors
 from khop.distributed.loaders.loader_options import LoaderOptions
-from khop.distributed.loaders.sampling_options import (
-    check_data,
-    collect_spec,
-    info_for,
-    sampling_options_of,
-)
+from khop.distributed.loaders.sampling_options import check_sampling
 from khop.distributed.loaders.split import shares_of_links
 from khop.distributed.loaders.trainer_inputs import checked_weights, joined, link_input
 from khop.distributed.sampling.pipeline import PipelineSpec
@@ -96,16 +91,14 @@ class DistLinkNeighborLoader(DistLoader):
         **options: Unpack[LoaderOptions],
     ) -> None:
         chosen: LoaderOptions = resolved(LoaderOptions, self, options)
-        worker_options = chosen["worker_options"]
-        graph = check_data(data, chosen["edge_dir"], worker_options)
-        is_temporal = chosen["time_attr"] is not None
-        check_times("edge_label_time", edge_label_time is not None, is_temporal, required=True)
-        sampling_options = sampling_options_of(graph, chosen)
-        info = info_for(graph, num_neighbors, sampling_options)
-        sampling = sampling_options.spec(num_neighbors, info)
+        graph, info, sampling, collect = check_sampling(data, num_neighbors, chosen)
+        has_times = edge_label_time is not None
+        check_times("edge_label_time", has_times, info.is_temporal, required=True)
         negatives = checked_negatives(neg_sampling, neg_sampling_ratio)
         is_whole = chosen["num_virtual_ranks"] is not None
-        self._link_type, ends, lists = link_input(graph, edge_label_index, worker_options, is_whole)
+        self._link_type, ends, lists = link_input(
+            graph, edge_label_index, chosen["worker_options"], is_whole
+        )
         link_options = LinkOptions(negatives, strict_negatives, exclude_seed_edges)
         self._link = link_spec(info, self._link_type, link_options, sampling.disjoint)
         count, columns = ends.shape[1], [*ends]
@@ -117,22 +110,18 @@ class DistLinkNeighborLoader(DistLoader):
         if labels is not None and negatives is not None and count and labels.min() == 0:
             labels = labels + 1  # as PyG does: negatives have label 0
         self._label = labels
-        collected = collect_spec(graph.meta, sampling, chosen["collect_features"])
         super().__init__(
             graph,
-            PipelineSpec(sampling, collected, link=self._link),
+            PipelineSpec(sampling, collect, link=self._link),
             np.stack(columns),
             chosen,
             checked_weights(info, self._link, negatives),
             lists,
         )
 
-    def _described_seeds(self, share: Int64Array | None) -> list[Any]:
-        link_type = self._link_type if self.data.meta.heterogeneous else None
-        lists, described = self._plan.lists, [link_type, *self._columns[:2], self._time]
-        if share is not None:
-            described[1:] = [None if part is None else part[share] for part in described[1:]]
-        return described if lists is None else [*described, np.asarray(lists)]
+    def _seed_columns(self) -> list[Any]:
+        seed_type = self._link_type if self.data.meta.heterogeneous else None
+        return [seed_type, *self._columns[:2], self._time]
 
     def _shares(self, homes: Sequence[int]) -> list[Int64Array]:
         return shares_of_links(self.data, self._link_type, self._columns[:2], homes)

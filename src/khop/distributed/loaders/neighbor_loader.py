@@ -15,12 +15,7 @@ from khop.distributed.dataset import DistDataset
 from khop.distributed.loaders.base import DistLoader
 from khop.distributed.loaders.collate import Tensors, add_to
 from khop.distributed.loaders.loader_options import LoaderOptions
-from khop.distributed.loaders.sampling_options import (
-    check_data,
-    collect_spec,
-    info_for,
-    sampling_options_of,
-)
+from khop.distributed.loaders.sampling_options import check_sampling
 from khop.distributed.loaders.split import shares_of_nodes
 from khop.distributed.loaders.trainer_inputs import node_input
 from khop.distributed.sampling.pipeline import PipelineSpec
@@ -80,43 +75,24 @@ class DistNeighborLoader(DistLoader):
         **options: Unpack[LoaderOptions],
     ) -> None:
         chosen: LoaderOptions = resolved(LoaderOptions, self, options)
-        graph = check_data(data, chosen["edge_dir"], chosen["worker_options"])
-        is_temporal = chosen["time_attr"] is not None
-        check_times("input_time", input_time is not None, is_temporal, required=False)
-        sampling_options = sampling_options_of(graph, chosen)
-        info = info_for(graph, num_neighbors, sampling_options)
-        sampling = sampling_options.spec(num_neighbors, info)
+        graph, info, sampling, collect = check_sampling(data, num_neighbors, chosen)
+        check_times("input_time", input_time is not None, info.is_temporal, required=False)
         is_whole = chosen["num_virtual_ranks"] is not None
         seeds = node_input(graph, input_nodes, chosen["worker_options"], is_whole)
-        self._seed_type, self._input_id = seeds.node_type, seeds.input_id
-        self._seeds = seeds.ids
-        new_ids = graph.to_new_ids(seeds.ids, "input_nodes", self._seed_type)
-        count = len(new_ids)
-        self._input_time = checked_times(input_time, count, "input_time", "seeds")
+        seed_type, num_seeds = seeds.node_type, len(seeds.ids)
+        new_ids = graph.to_new_ids(seeds.ids, "input_nodes", seed_type)
+        self._seed_type, self._seeds, self._input_id = seed_type, seeds.ids, seeds.input_id
+        self._input_time = checked_times(input_time, num_seeds, "input_time", "seeds")
         times = seed_times(
-            info,
-            self._seed_type,
-            count,
-            self._input_time,
-            lambda: graph.times_of(self._seed_type, new_ids),
+            info, seed_type, num_seeds, self._input_time, lambda: graph.times_of(seed_type, new_ids)
         )
         columns = [new_ids] if times is None else [new_ids, times]
-        seed_place = info.node_types.index(self._seed_type)
-        collected = collect_spec(graph.meta, sampling, chosen["collect_features"])
-        super().__init__(
-            graph,
-            PipelineSpec(sampling, collected, seed_place),
-            np.stack(columns),
-            chosen,
-            lists=seeds.lists,
-        )
+        spec = PipelineSpec(sampling, collect, info.node_types.index(seed_type))
+        super().__init__(graph, spec, np.stack(columns), chosen, lists=seeds.lists)
 
-    def _described_seeds(self, share: Int64Array | None) -> list[Any]:
+    def _seed_columns(self) -> list[Any]:
         seed_type = self._seed_type if self.data.meta.heterogeneous else None
-        lists, described = self._plan.lists, [seed_type, self._seeds, self._input_time]
-        if share is not None:
-            described[1:] = [None if part is None else part[share] for part in described[1:]]
-        return described if lists is None else [*described, np.asarray(lists)]
+        return [seed_type, self._seeds, self._input_time]
 
     def _shares(self, homes: Sequence[int]) -> list[Int64Array]:
         book = self.data.meta.node_type(self._seed_type).book

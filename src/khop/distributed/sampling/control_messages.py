@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from khop.channel.arena import ArenaReader, create_memory, map_memory
-from khop.channel.control import MAX_PAYLOAD, U64, MAKE_HEADER, U64_PAIR, ControlLine, Message, Op
+from khop.channel.control import MAKE_HEADER, MAX_PAYLOAD, U64, U64_PAIR, ControlLine, Message, Op
 from khop.sampler.plan import EpochPlan
 from khop.typing import Int64Array
 

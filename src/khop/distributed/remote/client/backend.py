@@ -67,9 +67,8 @@ def create_remote_backend(
         num_processes = 1
         in_flight = options.num_workers * options.worker_concurrency * len(ranks)
         concurrency = max(options.prefetch_size, in_flight)
-    size = None if options.buffer_size is None or not is_near else int(options.buffer_size)
-    nbytes = None if size is None else max(size // num_processes, 1 << 16)
-    arena = plan_memory(graph.meta, spec, plan.batch_size, concurrency, num_processes, nbytes)
+    size = options.buffer_size if is_near else None
+    arena = plan_memory(graph.meta, spec, plan.batch_size, concurrency, num_processes, size)
     near: dict[str, Any] = {"program": starter, "is_fallback": starter.is_fallback}
     group = SamplerPool(
         _config(graph, spec, options, ranks, arena, 1 if is_near else options.num_workers),
