@@ -151,11 +151,23 @@ class Layout:
         """
         try:
             text = os.pread(descriptor, min(os.fstat(descriptor).st_size, _MAX_TEXT), 0)
-            content = json.loads(text)
-        except (ValueError, RecursionError, OSError) as error:
-            raise ProtocolError(f"a layout is not JSON: {error}") from None
+        except OSError as error:
+            raise ProtocolError(f"a layout cannot be read: {error}") from None
         finally:
             os.close(descriptor)
+        return cls.from_text(text)
+
+    @classmethod
+    def from_text(cls, text: bytes) -> Layout:
+        """Make a layout from JSON text of `to_json`, as received.
+
+        Raises:
+            ProtocolError: the layout is malformed.
+        """
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"a layout is not JSON: {error}") from None
         return cls.from_json(content)
 
     @classmethod
