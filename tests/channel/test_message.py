@@ -135,7 +135,7 @@ def memory_of(header, body=b""):
 
 
 def shared_of(entry, body=b""):
-    return memory_of({"number": 0, "arrays": [entry], "counters": []}, body)
+    return memory_of({"id": 0, "arrays": [entry], "counters": []}, body)
 
 
 _ENTRIES = [

@@ -26,7 +26,7 @@ from khop.errors import ProtocolError
 from khop.typing import Array
 
 _MAX_HEADER = 1 << 20
-# Most lists and objects of a header, and most values; a name and its value count for four.
+# Most lists and objects of a header, and most values. A name and its value count for four.
 _MAX_LISTS, _MAX_VALUES = 1 << 14, 1 << 17
 _MAX_AXES = 16
 _MAX_BYTES = 1 << 48
@@ -35,7 +35,7 @@ MAX_ARRAYS = 4096
 """Most arrays of a message."""
 
 FRAME_BYTES = 1 << 20
-"""Bytes of a full frame of a message; `ZMQ_MAXMSGSIZE` is a little more."""
+"""Bytes of a full frame of a message. `ZMQ_MAXMSGSIZE` is a little more."""
 
 MESSAGE_BYTES = 1 << 30
 """Most bytes of all arrays of a message."""

@@ -55,7 +55,7 @@ def read_arrays(raw: Array) -> dict[str, Array]:
     if length > min(_MAX_HEADER, len(raw) - _LENGTH.size):
         raise ProtocolError(f"a header of {length} bytes does not fit its shared memory")
     layout = Layout.from_text(raw[_LENGTH.size : _LENGTH.size + length].tobytes())
-    received = read_record(raw[_record_offset(length) :], {layout.number: layout})
+    received = read_record(raw[_record_offset(length) :], {layout.id: layout})
     for array in received.arrays:
         if array.dtype == np.bool_:
             check_booleans(array)

@@ -129,7 +129,7 @@ class Trainer:
     def _take_in(self, message):
         if message.op is Op.LAYOUT:
             self.layouts.append(Layout.read_shared(message.descriptors[0]))
-            self.receiver.layouts[self.layouts[-1].number] = self.layouts[-1]
+            self.receiver.layouts[self.layouts[-1].id] = self.layouts[-1]
         elif message.op is Op.BATCH:
             key, received = self.receiver.read(message)
             self.batches[key] = received

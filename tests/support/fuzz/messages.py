@@ -120,7 +120,7 @@ def layout(root: Path) -> Run:
             if made.head_bytes > 1 << 20:
                 return
             head = bytearray(max(made.head_bytes, nbytes))
-            made.write_numbers(memoryview(head), numbers[: made.num_sizes])
+            Record(made, numbers[: made.num_sizes]).write_head(memoryview(head))
             for array in made.read(np.frombuffer(head, np.uint8)).arrays:
                 assert array.nbytes <= len(head)
                 array.tobytes()
@@ -197,7 +197,7 @@ def control(root: Path) -> Run:
     shared = ArenaReader(memory)
     record.write(memoryview(shared.lease(4096, record.nbytes, None)))
     sampler = SamplerProcess(0, _NoProcess(), shared, None, True)  # type: ignore[arg-type]
-    sampler.layouts[described.number] = described
+    sampler.layouts[described.id] = described
     plain = BATCH.pack(1, 2, 4096, record.nbytes)
     valid = [plain, plain + b'{"a": [1, 2]}', BATCH.pack(0, 0, 0, 0)]
     failed = b'{"epoch": 1, "batch": 2, "type": "KeyError", "message": "a", "traceback": "b"}'

@@ -154,7 +154,7 @@ class Assembler:
         found.update(_delivered(layout, f"n{i}", self._method.value_names("n")))
         if f"t{i}" in layout.index:
             found["batch"] = layout.index[f"t{i}"]
-        if f"n{i}.hops" in layout.places:
+        if f"n{i}.hops" in layout.slices:
             found["num_sampled_nodes"] = derive(_numbers(layout, f"n{i}.hops"))
         return found
 
@@ -165,7 +165,7 @@ class Assembler:
         found.update(_delivered(layout, f"e{i}", self._method.value_names("e")))
         if f"e{i}.edge_id" in layout.index:
             found["e_id"] = layout.index[f"e{i}.edge_id"]
-        if f"e{i}.hops" in layout.places:
+        if f"e{i}.hops" in layout.slices:
             derived.append(_numbers(layout, f"e{i}.hops"))
             found["num_sampled_edges"] = len(layout.arrays) + len(derived) - 1
         return found
@@ -178,7 +178,7 @@ def _delivered(layout: Layout, prefix: str, names: Iterable[str]) -> dict[str, i
 
 
 def _numbers(layout: Layout, name: str) -> _Derived:
-    place = layout.places[name]
+    place = layout.slices[name]
     return lambda _, numbers: numbers[place]
 
 

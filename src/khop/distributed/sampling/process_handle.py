@@ -156,7 +156,7 @@ class SamplerProcess:
     Attributes:
         is_starting: it replaces a sampler that died, and is not ready yet: others are preferred.
         in_flight: batches that were requested and not delivered, in order.
-        layouts: layouts of its batches, by number.
+        layouts: layouts of its batches, by id.
         num_made, nbytes_made: number of batches made so far, and their bytes.
     """
 

@@ -254,7 +254,7 @@ class ProcessPool(Generic[BatchT]):
         """Apply a message of a sampler about itself."""
         if message.op is Op.LAYOUT:
             layout = Layout.read_shared(message.descriptor())
-            sampler.layouts[layout.number] = layout
+            sampler.layouts[layout.id] = layout
         elif message.op is Op.READY:
             sampler.is_starting = False
         elif message.op is Op.RECORDS:

@@ -268,14 +268,14 @@ class Sampler:
 
     def _announce(self, layout: Layout) -> None:
         """Send a layout to the trainer, before its first batch."""
-        if layout.number in self._announced:
+        if layout.id in self._announced:
             return
         memory = layout.share()
         try:
             self._line.send(Op.LAYOUT, b"", [memory])
         finally:
             os.close(memory)
-        self._announced.add(layout.number)
+        self._announced.add(layout.id)
 
     def _deliver(self, task: Task) -> None:
         slot = task.slot

@@ -112,7 +112,7 @@ class SendQueue:
         """
         known = self._numbers.get(layout)
         if known is None:
-            text = json.dumps({**layout.to_json(), "number": 0})
+            text = json.dumps({**layout.to_json(), "id": 0})
             known = self._numbers[layout] = self._layouts.setdefault(text, len(self._layouts))
         return known
 
@@ -161,7 +161,7 @@ class SendQueue:
         if number in self._announced:
             return
         text = next(t for t, known in self._layouts.items() if known == number)
-        layout = {**json.loads(text), "number": number}
+        layout = {**json.loads(text), "id": number}
         self._send(event_header(LayoutEvent(self._session, number)), [text_array(layout)])
         self._announced.add(number)
 
