@@ -195,9 +195,7 @@ class ArenaReader:
         reference: it must neither block nor raise.
         """
         if not 0 <= offset <= offset + nbytes <= self.capacity:
-            raise ProtocolError(
-                f"slot {offset} + {nbytes} exceeds an arena of {self.capacity}"
-            )
+            raise ProtocolError(f"slot {offset} + {nbytes} exceeds an arena of {self.capacity}")
         self._leased += nbytes
 
         def release() -> None:

@@ -319,7 +319,7 @@ class BackendBatches(BatchSource):
 
 def _agree_on_batches(context: TrainerContext, plan: EpochPlan, drop_last: bool) -> EpochPlan:
     """Return the plan with a number of batches that is the same for all trainers."""
-    name = f"loader-{context.number('loader')}"
+    name = context.next_name("loader")
     context.members.publish(name, [plan.num_batches_alone, plan.num_seeds])
     gathered = context.members.all_gather(
         name,

@@ -65,7 +65,7 @@ class TrainerGroup:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._others = [rank for rank in range(self.size) if rank != self.rank]
         self._timeout = timeout
-        self._name = f"exchange-{context.number('exchange')}"
+        self._name = context.next_name("exchange")
         self._members = context.members
         self._barrier = Barrier(context.members, self._name)
         self._failure: RendezvousError | None = None

@@ -103,7 +103,7 @@ def check_agreement(context: TrainerContext, described: Sequence[Any]) -> None:
     """
     if context.world_size == 1:
         return
-    name = f"loader-{context.number('loader')}"
+    name = context.next_name("loader")
     context.members.publish(name, list(described))
     gathered = context.members.all_gather(name, "make this loader")
     for rank, other in enumerate(gathered):
