@@ -140,7 +140,7 @@ class ServedGraph(PartitionedGraph):
         same partition divide its edges round-robin.
         """
         place, homes, rank = (
-            self.edge_place(edge_type),
+            self.edge_type_index(edge_type),
             self.homes,
             self._context.rank,
         )
