@@ -1,7 +1,7 @@
 """Control messages to batch producers, which are sampler or receiver processes.
 
-A trainer opens an epoch once, and requests its batches by number, many in one message. A graph
-server has no epochs: each of its requests says all that the batch depends on.
+A trainer opens an epoch once, and requests its batches by index, many in one message. A graph
+server has no epochs: each of its requests has everything that the batch depends on.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ class EpochInfo(NamedTuple):
     """An epoch that a trainer has opened.
 
     Attributes:
-        number: its number, which requests for its batches have.
+        epoch: its id, which requests for its batches have.
         run_key: its key.
         plan: division of the seeds into batches.
-        columns: [num_columns, num_seeds] int64, ids and times of the seeds; see `Pipeline.make`.
+        columns: [num_columns, num_seeds] int64, ids and times of the seeds, as for `Pipeline.make`.
     """
 
-    number: int
+    epoch: int
     run_key: int
     plan: EpochPlan
     columns: Int64Array
 
 
 def encode_epoch(
-    number: int, run_key: int, plan: EpochPlan, columns: Int64Array
+    epoch: int, run_key: int, plan: EpochPlan, columns: Int64Array
 ) -> tuple[dict[str, Any], int]:
     """Return the JSON of OPEN_EPOCH, and a descriptor of the columns, to pass along and close.
 
     The arguments are the attributes of `EpochInfo`.
     """
     memory = _in_memory(columns)
-    plain = {"epoch": number, "run_key": run_key, "plan": asdict(plan)}
-    return {**plain, "num_columns": len(columns)}, memory
+    shape = {"plan": asdict(plan), "num_columns": len(columns)}
+    return {"epoch": epoch, "run_key": run_key, **shape}, memory
 
 
 def _in_memory(columns: Int64Array) -> int:
@@ -65,7 +65,7 @@ def _in_memory(columns: Int64Array) -> int:
 
 
 def read_epoch(message: Message) -> EpochInfo:
-    """Read OPEN_EPOCH; its memory stays mapped as long as the columns are used."""
+    """Read OPEN_EPOCH. Its memory stays mapped as long as the columns are used."""
     try:
         content = message.json()
         plan = EpochPlan(**content["plan"])
@@ -93,7 +93,7 @@ def decode_sample_request(payload: bytes) -> tuple[list[int], Iterator[BatchKey]
 
 
 def send_request(line: ControlLine, key: BatchKey, run_key: int, columns: Int64Array) -> None:
-    """Send MAKE: a request for a batch that belongs to no epoch; see `Pipeline.make`.
+    """Send MAKE: a request for a batch that belongs to no epoch.
 
     Raises:
         OSError: no memory or descriptor is left for many columns.

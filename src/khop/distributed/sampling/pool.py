@@ -1,7 +1,7 @@
 """Batches of a loader's epochs from sampler processes: requested ahead, and handed out in order.
 
 Run by trainers. `SamplerPool` requests batches by index, keeps each sampler a few batches ahead,
-and keeps those that arrive until the trainer takes them. Its `process_pool` assigns requests to
+and keeps arrived batches until the trainer takes them. Its `process_pool` assigns requests to
 samplers, reads their messages, and restarts samplers that die. If samplers die repeatedly on the
 same batch, the loader ends. The end of a process interrupts every wait here. Imports no torch.
 """
@@ -84,7 +84,7 @@ class SamplerPool:
     """Sampler processes that make the batches of one loader.
 
     Args:
-        config: configuration of samplers; see `khop.distributed.sampling.worker.Sampler`.
+        config: configuration of `khop.distributed.sampling.worker.Sampler`s.
         devices: name of each sampler's device, or None for the CPU.
         depth: batches requested from each sampler ahead of the trainer.
         in_bulk: request batches, and return slots, for half of `depth` at a time.
@@ -207,8 +207,8 @@ class SamplerPool:
             epoch_id: from `new_epoch`.
             run_key: its key.
             plan: division of the seeds into batches.
-            columns: [num_columns, num_seeds] int64, ids and times of the seeds, in the epoch's
-                order; see `Pipeline.make`.
+            columns: [num_columns, num_seeds] int64, ids and times of the seeds in the epoch's
+                order, as for `Pipeline.make`.
             first: index of the first batch that is made.
         """
         self._check_alive()
@@ -341,7 +341,7 @@ class SamplerPool:
             self._pool.assign(batches)
 
     def _wait(self, timeout_ms: int | None = None) -> None:
-        """Wait for messages of samplers, endpoint updates or ended processes; process them."""
+        """Wait for messages of samplers, endpoint updates or ended processes. Process them."""
         self._polled_at = time.monotonic()
         poller = select.poll()
         by_line = {sampler.process.line.fileno(): sampler for sampler in self._pool.samplers}

@@ -1,7 +1,7 @@
 """A process that makes batches: its start, its control line, its arena, and its batches in flight.
 
 Run by trainers and graph servers. The process samples, or receives batches from a graph server.
-Both use the same control messages. `process_pool` decides which batches a process makes.
+Both use the same control messages. `process_pool` assigns batches to processes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ Program: TypeAlias = Callable[[Mapping[str, Any], Sequence[int]], Process]
 
 
 def start_sampler(config: Mapping[str, Any], memory: Sequence[int]) -> Process:
-    """Start a sampler process on this machine; see `khop.distributed.sampling.worker`."""
+    """Start `khop.distributed.sampling.worker` in a process on this machine."""
     return ChildProcess(_SAMPLER, config, memory)
 
 
@@ -199,7 +199,7 @@ class SamplerProcess:
         Args:
             program: factory of the process.
             index: index of the sampler in its loader.
-            config: configuration, `device_arena` included if there is one; see `worker.Sampler`.
+            config: configuration of `worker.Sampler`, `device_arena` included if there is one.
             arena_bytes: bytes of the arena.
             shared: descriptors of arrays that the process reads. They stay open here.
             device_arena: device arena that it shares with this process, if any.
@@ -225,7 +225,7 @@ class SamplerProcess:
 
     def request_batches(self, keys: Sequence[BatchKey]) -> None:
         """Request batches of epochs, and free the slots that destructors have left meanwhile."""
-        # Other threads append; only this one removes.
+        # Other threads append, only this one removes.
         count = min(len(self._freed), _MAX_FREED)
         freed = [self._freed.popleft() for _ in range(count)]
         for start in range(0, max(len(keys), 1), _MAX_REQUESTED):
@@ -272,7 +272,7 @@ class SamplerProcess:
             message.close_descriptors()
 
     def _read_head(self, message: Message) -> tuple[BatchKey, int, int, bytes]:
-        """Count a batch as delivered; return its key, offset and size, and the rest of BATCH."""
+        """Count a batch as delivered. Return its key, offset and size, and the rest of BATCH."""
         if len(message.payload) < BATCH.size:
             raise ProtocolError(f"a sampler's BATCH message has {len(message.payload)} bytes")
         epoch, batch, offset, nbytes = BATCH.unpack_from(message.payload)

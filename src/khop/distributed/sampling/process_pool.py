@@ -66,12 +66,6 @@ class RestartPolicy:
 
     Attributes:
         num_restarts: number of restarts so far.
-
-    Example:
-        >>> policy = RestartPolicy(max_restarts=1)
-        >>> policy.record_exit(None, in_flight=[])
-        >>> policy.record_exit(None, in_flight=[])
-        'samplers have been restarted 1 times; max_restarts bounds it'
     """
 
     def __init__(self, max_restarts: int) -> None:
@@ -87,7 +81,7 @@ class RestartPolicy:
         Args:
             task: batch that it worked on last, by any key that stays the same when the batch is
                 requested again. If None, that is not known.
-            in_flight: keys of all batches in flight; exits on others are forgotten.
+            in_flight: keys of all batches in flight. Exits on others are forgotten.
             name: name of the batch for the reason.
 
         Returns:
@@ -100,7 +94,8 @@ class RestartPolicy:
             if self._exits[task] >= _MAX_AT_A_BATCH:
                 return f"{_MAX_AT_A_BATCH} samplers have died at work on {name}"
         if self.num_restarts >= self._max_restarts:
-            return f"samplers have been restarted {self.num_restarts} times; max_restarts bounds it"
+            times = self.num_restarts
+            return f"samplers have been restarted {times} times (max_restarts bounds it)"
         self.num_restarts += 1
         return None
 
@@ -218,7 +213,7 @@ class ProcessPool(Generic[BatchT]):
     def receive(
         self, sampler: SamplerProcess
     ) -> Iterator[tuple[BatchKey | None, BatchT | SamplerError]]:
-        """Read a sampler's messages; yield its batches, and the errors in place of batches.
+        """Read a sampler's messages. Yield its batches, and the errors in place of batches.
 
         If the key is None, the sampler could not start, and a restart would fail, too. If the
         sampler has ended, the others get its batches, and it is missing.

@@ -1,8 +1,8 @@
 """The sampler process: makes the batches that its trainer or graph server requests.
 
 Single-threaded. Several batches are in flight: while one waits for another partition, the next is
-sampled. A finished batch lies in the arena; the trainer gets its offset. The process sleeps until a
-message of its trainer, a reply of a server or the rows of a store arrive.
+sampled. A finished batch is in the arena, and the trainer gets its offset. The process sleeps until
+a message of its trainer, a reply of a server or the rows of a store arrive.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class Sampler:
     Args:
         line: the control line.
         config: configuration from the trainer: folder, part, pipeline, modules of users' methods,
-            endpoints, concurrency; for a sampler on a device also its name, the placement of graph
+            endpoints, concurrency. On a device also: its name, the placement of graph
             and attributes, and the description of a device arena if there is one.
         memory: descriptors of the arena's memory, and of the device arena's if it has one.
-        arrays: extra arrays of the pipeline; see `Pipeline`.
+        arrays: extra arrays of `Pipeline`.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Sampler:
         self._epochs: dict[int, Epoch] = {}
         self._requested: deque[BatchKey] = deque()
         self._tasks: list[Task] = []
-        self._bytes_told = 0
+        self._reported_bytes = 0
         self._announced: set[int] = set()
         self._waiter, self._timeout = waiter(), config["timeout"]
         # For messages of the trainer and of servers, and for reads of row stores.
@@ -137,26 +137,21 @@ class Sampler:
             EOFError: the trainer closed it.
         """
         while True:
-            self._listen()
+            while (message := self._line.receive()) is not None:
+                self._handle(message)
             if self._client is not None:
                 self._client.pump()
             self._waiter.collect()
             progressed = self._advance()
             if self._start_next() or progressed:
                 continue
-            # Idle until a message arrives; a tick lets requests in flight expire, and lost
+            # Idle until a message arrives. A tick lets requests in flight expire, and lost
             # connections be made again.
             idle = Phase.IDLE if self._epochs else Phase.CLOSED
             self._clock.enter(Phase.REMOTE if self._tasks else idle)
-            self._poller.poll(_TICK_MS if self._needs_tick() else None)
+            is_lost = self._client is not None and not self._client.is_connected
+            self._poller.poll(_TICK_MS if self._tasks or is_lost else None)
             self._clock.enter(Phase.OTHER)
-
-    def _needs_tick(self) -> bool:
-        return bool(self._tasks) or (self._client is not None and not self._client.is_connected)
-
-    def _listen(self) -> None:
-        while (message := self._line.receive()) is not None:
-            self._handle(message)
 
     def _handle(self, message: Message) -> None:
         if message.op is Op.SAMPLE:
@@ -167,21 +162,24 @@ class Sampler:
         elif message.op is Op.FREE:
             self._slots.free(U64.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
-            self._open_epoch(message)
+            opened = read_epoch(message)
+            self._epochs[opened.epoch] = Epoch(opened.run_key, opened.plan, opened.columns)
         elif message.op is Op.CLOSE_EPOCH:
             self._close_epoch(U64.unpack(message.payload)[0])
-        elif message.op is Op.MAKE:
-            self._take_request(message)
+        elif message.op is Op.MAKE:  # a request of a graph server, which has no epochs
+            key, run_key, columns = read_request(message)
+            self._epochs[key[0]] = Epoch(run_key, None, columns)
+            self._requested.append(key)
         elif message.op is Op.TRACE:
-            wanted = bool(U64.unpack(message.payload)[0])
-            self._clock.keep_segments(wanted)
+            is_recorded = bool(U64.unpack(message.payload)[0])
+            self._clock.keep_segments(is_recorded)
             if self._client is not None:
-                self._client.log = RequestLog() if wanted else None
+                self._client.log = RequestLog() if is_recorded else None
         elif message.op is Op.ENDPOINT and self._client is not None:
             self._relocate(self._client, message.json())
 
     def _report_lost(self, part: int, since: float) -> None:
-        """Report an unreachable server that requests wait for to the trainer, once a second."""
+        """Report an unreachable server to the trainer, once per second while requests wait."""
         now = time.monotonic()
         if now - self._reported_lost.get(part, 0.0) > _REPORT_LOST_SECONDS:
             self._reported_lost[part] = now
@@ -198,16 +196,6 @@ class Sampler:
         else:
             client.relocate(part, Endpoint(content["address"], content["server_key"]))
 
-    def _open_epoch(self, message: Message) -> None:
-        opened = read_epoch(message)
-        self._epochs[opened.number] = Epoch(opened.run_key, opened.plan, opened.columns)
-
-    def _take_request(self, message: Message) -> None:
-        """Accept a request for a batch without an epoch, as graph servers send them."""
-        key, run_key, columns = read_request(message)
-        self._epochs[key[0]] = Epoch(run_key, None, columns)
-        self._requested.append(key)
-
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
         self._requested = deque(a for a in self._requested if a[0] != epoch)
@@ -219,14 +207,14 @@ class Sampler:
     def _start_next(self) -> bool:
         if not self._requested or len(self._tasks) >= self._concurrency:
             return False
-        number, batch = self._requested.popleft()
-        epoch = self._epochs[number]  # open: the line keeps the order of messages
+        epoch_id, batch = self._requested.popleft()
+        epoch = self._epochs[epoch_id]  # open: the line keeps the order of messages
         if epoch.plan is None:
-            del self._epochs[number]
+            del self._epochs[epoch_id]
         slot = self._slots.new(self._announce)
         seeds, key = epoch.seeds_of(batch), epoch.key_of(batch)
         steps = self._pipeline.make(seeds, *key, slot.allocate)
-        task = Task(number, batch, steps, slot, [])
+        task = Task(epoch_id, batch, steps, slot, [])
         self._tasks.append(task)
         self._step(task)
         return True
@@ -248,7 +236,8 @@ class Sampler:
             self._clock.enter(Phase.OTHER)
             self._tasks.remove(task)
             task.slot.abandon()
-            self._report(task, error)
+            content = {"epoch": task.epoch, "batch": task.batch, **described_error(error)}
+            self._line.send_json(Op.ERROR, content)
             return
         task.phase = self._clock.phase
         self._clock.enter(Phase.OTHER)
@@ -257,7 +246,7 @@ class Sampler:
             self._deliver(task)
 
     def _run(self, task: Task) -> bool:
-        """Run a batch's next step; return whether the batch is complete in its slot."""
+        """Run a batch's next step. Return whether the batch is complete in its slot."""
         try:
             task.waiting_for = next(task.steps)
         except StopIteration:
@@ -295,7 +284,7 @@ class Sampler:
     def _made(self, slot: Slot) -> BatchTimings:
         """Return the timings of a finished batch."""
         received = self._client.bytes_received if self._client is not None else 0
-        remote_bytes, self._bytes_told = received - self._bytes_told, received
+        remote_bytes, self._reported_bytes = received - self._reported_bytes, received
         me = os.getpid()
         overflows = int(slot.own_memory is not None)
         return self._clock.made(slot.nbytes, remote_bytes, overflows, (me, me))
@@ -312,16 +301,12 @@ class Sampler:
         if log is not None:
             log.answered.clear()
 
-    def _report(self, task: Task, error: Exception) -> None:
-        content = {"epoch": task.epoch, "batch": task.batch, **described_error(error)}
-        self._line.send_json(Op.ERROR, content)
-
 
 def described_error(error: Exception) -> dict[str, str]:
     """Return an exception with its traceback, cut to the size of a control message."""
     described = describe_error(error)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    limit = MAX_PAYLOAD // 8  # JSON may need several bytes a character
+    limit = MAX_PAYLOAD // 8  # JSON may need several bytes for a character
     return {
         "module": type(error).__module__,
         "type": described["type"],

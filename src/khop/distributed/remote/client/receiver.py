@@ -157,7 +157,7 @@ class Receiver:
 
     def _open_epoch(self, message: Message) -> None:
         opened = read_epoch(message)
-        self._epochs[opened.number] = opened
+        self._epochs[opened.epoch] = opened
 
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
