@@ -47,12 +47,11 @@ class DistLoader(StatefulLoader, abc.ABC):
     Args:
         data: the graph: the trainer's partition, or the graph that servers serve.
         spec: specification of the batches.
-        columns: [num_columns, num_seeds] int64, ids and times of the seeds; see `Pipeline.make`.
+        columns: [num_columns, num_seeds] int64, ids and times of the seeds, as for `Pipeline.make`.
         options: the loader's options, all of them.
-        weights: [num_nodes] float64 sampling weights of negative endpoints, by name; see
+        weights: [num_nodes] float64 sampling weights of negative endpoints, by name, as for
             `khop.distributed.sampling.pipeline.Pipeline`.
-        lists: lengths of the lists that the seeds consist of, if each list is for one graph server;
-            see `EpochPlan`.
+        lists: lengths of the lists of seeds in an `EpochPlan`, if each is for one graph server.
 
     Raises:
         ValueError, TypeError: bad options.
@@ -109,7 +108,7 @@ class DistLoader(StatefulLoader, abc.ABC):
         self._tally = StatsAccumulator(self._backend.num_samplers)
 
     def _divide(self, num_virtual_ranks: int, even_batches: bool) -> VirtualShares:
-        """Divide the seeds among virtual ranks; all trainers call it together."""
+        """Divide the seeds among virtual ranks. All trainers call it together."""
         data, plan = self.data, self._plan
         options = [num_virtual_ranks, plan.batch_size, plan.drop_last, self._shuffle, even_batches]
         seeds = [self._keys.seed, digest(self._described_seeds(None))]
@@ -145,11 +144,11 @@ class DistLoader(StatefulLoader, abc.ABC):
         return int(self._columns.shape[1])
 
     def _most_seeds(self) -> int:
-        """Return how many seeds a batch has at most."""
+        """Return the maximum number of seeds per batch."""
         return self._plan.batch_size
 
     def _epoch_plan(self, progress: EpochProgress) -> tuple[EpochPlan, Int64Array | None]:
-        """Return the plan of an epoch's seeds, and their order; None if as given."""
+        """Return the plan of an epoch's seeds, and their order if it is not the user's."""
         plan = self._plan
         if self._virtual is not None:
             assert isinstance(progress, VirtualProgress)
@@ -178,16 +177,16 @@ class DistLoader(StatefulLoader, abc.ABC):
 
     @abc.abstractmethod
     def _seed_columns(self) -> list[Any]:
-        """Return the type of the seeds, None for homogeneous graphs; their ids; their times."""
+        """Return type (None if the graph is homogeneous), ids and times of the seeds."""
 
     @cached_property
     def _digests(self) -> tuple[str, str]:
-        """Digests of the seeds and of the sampling options; computed when first needed."""
+        """Digests of the seeds and of the sampling options, computed when first needed."""
         return digest(self._described_seeds(None)), self._sampling_digest
 
     @cached_property
     def _share_digests(self) -> list[str]:
-        """Digest of the seeds of each virtual rank: that of a loader that has only these."""
+        """Digest of the seeds of each virtual rank, as of a loader that has only these."""
         assert self._virtual is not None
         return [digest(self._described_seeds(share)) for share in self._virtual.shares]
 
@@ -217,7 +216,7 @@ class DistLoader(StatefulLoader, abc.ABC):
 
     @property
     def workers(self) -> list[Worker]:
-        """The processes of this loader that run now, by number; empty after `shutdown`.
+        """The processes of this loader that run now, by number. Empty after `shutdown`.
 
         In worker mode these are its samplers. With graph servers they are a receiver or, where all
         servers are on this machine, their samplers. A loader that samples in the trainer's process
@@ -226,7 +225,7 @@ class DistLoader(StatefulLoader, abc.ABC):
         return list(self._backend.workers)
 
     def shutdown(self) -> None:
-        """End the sampler processes; also called when the loader is garbage-collected."""
+        """End the sampler processes. Also called when the loader is garbage-collected."""
         self._transfer.close()
         self._backend.close()
 
@@ -250,7 +249,7 @@ class _PendingBatch(NamedTuple):
 
 
 class BackendBatches(BatchSource):
-    """Source of the batches of an epoch that a loader's backend makes; any error ends the epoch.
+    """Source of the batches of an epoch that a loader's backend makes. Any error ends the epoch.
 
     Args:
         loader: the loader.

@@ -1,8 +1,8 @@
 """Target device of a loader's batches, and their asynchronous transfer to it. Runs in trainers.
 
-Copies to a GPU run on a separate stream, at the same time as the trainer's kernels, and the copy of
-the next batch starts before a batch is returned. The consumer's stream waits for a batch's copy,
-the host does not. The source is kept until the copy is done: the slot of an arena must not go back
+Copies to a GPU run on a separate stream, at the same time as the trainer's kernels. The copy of the
+next batch starts before a batch is returned. The consumer's stream waits for a batch's copy, the
+host does not. The source is kept until the copy is done: the slot of an arena must not go back
 to its sampler while it is read. Arenas are registered with CUDA, so that copies need no staging.
 Batches in a device arena (`khop.channel.device_arena`) are on the target device already.
 
@@ -38,17 +38,16 @@ class TargetDevice:
     Args:
         device: as for `DistNeighborLoader`: None, anything that `torch.device` takes, or
             'emulated' (for tests: batches are tensors on the CPU).
-        pin_memory: as for `MpDistSamplingWorkerOptions`; warns if it has no effect.
+        pin_memory: as for `MpDistSamplingWorkerOptions`. Warns if it has no effect.
 
     Attributes:
-        device: full name of the device that samplers may share with the trainer; None if there is
-            none.
-        torch_device: device of the batches' tensors; None if they stay where they were made.
+        device: full name of the device that samplers may share with the trainer, or None.
+        torch_device: device of the batches' tensors, or None if they stay where they were made.
         pins_arenas: whether arenas are registered with CUDA, for copies from them.
         pins_batches: whether batches stay on the host, in torch's page-locked memory.
 
     Raises:
-        RuntimeError: the device cannot be used; the message has the reason.
+        RuntimeError: the device cannot be used. The message has the reason.
     """
 
     def __init__(self, device: Any, pin_memory: bool = False) -> None:
@@ -82,7 +81,7 @@ class TargetDevice:
 
 
 def _cuda_index(device: Any, index: int | None) -> int:
-    """Return the index of the GPU; `index` is None for the current one.
+    """Return the index of the GPU, the current one if `index` is None.
 
     Torch makes the copies to it, so torch counts the GPUs: khop may be built without CUDA.
     """
@@ -98,7 +97,7 @@ class PendingTransfer(NamedTuple):
     """Batch whose transfer has started.
 
     Attributes:
-        batch: the batch on the target device; its tensors may not be written yet.
+        batch: the batch on the target device. Its tensors may not be written yet.
         written: event that completes when they are. None if they are written already.
     """
 
@@ -123,9 +122,9 @@ class DeviceTransfer:
         self._copied_from: deque[tuple[Any, list[Tensor]]] = deque()
 
     def start(self, batch: Any) -> PendingTransfer:
-        """Start to copy a batch; tensors on the target device are not copied.
+        """Start to copy the tensors of a batch that are not on the target device.
 
-        Wait for the copy, unless it is to a GPU.
+        Wait for the copy, unless the target is a GPU.
         """
         target = self.target.torch_device
         if self._stream is None:
@@ -156,7 +155,7 @@ class DeviceTransfer:
             self._copied_from.popleft()
 
     def close(self) -> None:
-        """Wait for running copies; their sources may be freed afterwards."""
+        """Wait for running copies, whose sources may be freed afterwards."""
         while self._copied_from:
             self._copied_from.popleft()[0].synchronize()
 
@@ -219,7 +218,7 @@ def _pin(device: torch.device, arena: ArenaReader) -> None:
     """Register an arena with CUDA, for all GPUs, as long as it is mapped.
 
     Raises:
-        RuntimeError: the driver refuses; the message has its error and the size of the arena.
+        RuntimeError: the driver refuses. The message has its error and the size of the arena.
     """
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     with torch.cuda.device(device):  # the call would take half a GB of whichever GPU is current
@@ -243,6 +242,6 @@ def _unpin(device: torch.device, address: int, owner: int) -> None:
 
 
 def _clear_error(device: torch.device) -> None:
-    """Clear the error of a failed call; CUDA would report it for the user's next kernel."""
+    """Clear the error of a failed call, which CUDA would report for the user's next kernel."""
     with contextlib.suppress(RuntimeError):
         torch.ones(1, device=device)

@@ -63,7 +63,7 @@ class InProcessBackend:
     def open_epoch(
         self, epoch_id: int, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0
     ) -> None:
-        """Begin an epoch. The arguments are those of `SamplerPool.open_epoch`."""
+        """Begin an epoch. See `SamplerPool.open_epoch` for the arguments."""
         del first  # each batch is made on request
         self._epochs[epoch_id] = (run_key, plan, columns)
 

@@ -34,38 +34,38 @@ if TYPE_CHECKING:
 class DistLinkNeighborLoader(DistLoader):
     """Neighbourhoods of the ends of links and of negatives, drawn from all partitions.
 
-    Batches equal those that `khop.loader.LinkNeighborLoader` makes of the whole graph with the same
-    links, `seed` and `stream`, bit for bit, negatives included, for any number of partitions and
-    samplers. As with `DistNeighborLoader`, each epoch delivers every link once, in order, in the
+    `khop.loader.LinkNeighborLoader` makes the same batches of the whole graph with the same links,
+    `seed` and `stream`, bit for bit, negatives included. The numbers of partitions and samplers do
+    not matter. As with `DistNeighborLoader`, each epoch delivers every link once, in order, in the
     same number of batches on every trainer.
 
     Args:
         data: the trainer's partition. If None, the graph of this client's servers, with
             `RemoteDistSamplingWorkerOptions`.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}, -1 for all neighbours. Or a
             method with fan-outs, `khop.sampler.Labor([15, 10])`.
         edge_label_index: this trainer's links: [2, num_links] original ids of sources and
             destinations. If None, the edges of its home partition, evenly divided among the
             trainers with this home (for a client, its share of the servers' edges). For a
-            heterogeneous graph (edge type, such links), or an edge type. `link_split` divides a
-            list of links among trainers. With a list of graph servers, a list of links for each
-            (`edge_label` and `edge_label_time` likewise, or all in one): each batch has links of
-            one list, and its server makes it; batches alternate between lists.
-        edge_label: [num_links, ...] labels of links; with binary negatives, labels that begin at 0
+            heterogeneous graph (edge type, links), or an edge type. `link_split` divides a list of
+            links among trainers. With a list of graph servers, a list of links for each
+            (`edge_label` and `edge_label_time` likewise, or all in one): the server of a list makes
+            its batches, and batches alternate between lists.
+        edge_label: [num_links, ...] labels of links. With binary negatives, labels that begin at 0
             are increased by 1, and negatives have label 0.
         neg_sampling: PyG's `NegativeSampling`, or a dictionary or mode for one: 'binary' draws
             negative pairs, 'triplet' negative destinations for each source, uniformly or by
             `src_weight` and `dst_weight`, [num_nodes] by original id. If None, no negatives.
-        neg_sampling_ratio: binary negatives per link; PyG's older argument.
-        edge_label_time: [num_links] time of each link; only neighbours up to it are drawn for its
-            ends. Required with `time_attr`.
+        neg_sampling_ratio: binary negatives per link, PyG's older argument.
+        edge_label_time: [num_links] time of each link. Later neighbours of its ends are not drawn.
+            Required with `time_attr`.
         strict_negatives: draw only negatives that are not edges of the graph, in any partition.
-        exclude_seed_edges: leave a batch's links out of the neighbourhoods; see
+        exclude_seed_edges: leave a batch's links out of the neighbourhoods, as in
             `khop.loader.LinkNeighborLoader`.
         **options: `LoaderOptions`.
 
     Raises:
-        ValueError, TypeError, IndexError: bad arguments; the message has the remedy. While batches
+        ValueError, TypeError, IndexError: bad arguments. The message has the remedy. While batches
             are drawn, ValueError: there is no strict negative.
         RendezvousError: trainers do not agree or do not arrive.
 
@@ -128,20 +128,20 @@ class DistLinkNeighborLoader(DistLoader):
 
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
         count = len(positions)
-        places = torch.from_numpy(positions)
-        time = None if self._time is None else self._time[places]
+        input_id = torch.from_numpy(positions)
+        time = None if self._time is None else self._time[input_id]
         for name, trees in tensors.items():
             if name.startswith("t"):
                 trees.copy_(link_of_tree(trees, count))
         if self._link.mode == "triplet":
             names = ("src_index", "dst_pos_index", "dst_neg_index")
-            metadata = (places, *(tensors[f"s.{name}"] for name in names), time)
+            metadata = (input_id, *(tensors[f"s.{name}"] for name in names), time)
         else:
-            label = None if self._label is None else self._label[places]
+            label = None if self._label is None else self._label[input_id]
             if self._link.mode == "binary":
                 num_negatives = self._link.num_negatives(count)
                 label = binary_labels(label, count, num_negatives)
                 time = None if time is None else repeat_rows(time, count + num_negatives)
-            metadata = (places, tensors["s.edge_label_index"], label, time)
+            metadata = (input_id, tensors["s.edge_label_index"], label, time)
         link_type = self._link_type if self.data.meta.heterogeneous else None
         annotate_links(batch, link_type, metadata, self._link.mode == "triplet")

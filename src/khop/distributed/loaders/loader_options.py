@@ -1,6 +1,6 @@
 """Options of the distributed loaders: the one table of names, types, defaults and descriptions.
 
-An option is declared here and nowhere else; `khop.options` makes signatures, documentation and
+An option is declared here and nowhere else. `khop.options` makes signatures, documentation and
 checks of it. Runs in trainers.
 """
 

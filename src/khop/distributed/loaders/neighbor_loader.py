@@ -32,29 +32,29 @@ if TYPE_CHECKING:
 class DistNeighborLoader(DistLoader):
     """Neighbourhoods of seed nodes, drawn from all partitions, as PyG `Data` or `HeteroData`.
 
-    Batches equal those that `khop.loader.NeighborLoader` makes of the whole graph with the same
-    seeds, `seed` and `stream`, bit for bit, for any number of partitions and samplers. By default
-    they have all attributes of nodes and edges that the folder has, as in memory. Each epoch
-    delivers every seed once, in the loader's order. By default all trainers make the same number of
-    batches, so that DDP cannot hang: trainers with fewer seeds make smaller ones.
+    `khop.loader.NeighborLoader` makes the same batches of the whole graph with the same seeds,
+    `seed` and `stream`, bit for bit. The numbers of partitions and samplers do not matter. By
+    default batches have all attributes of nodes and edges that the folder has, as in memory. Each
+    epoch delivers every seed once, in the loader's order. By default all trainers make the same
+    number of batches, so that DDP cannot hang: trainers with fewer seeds make smaller batches.
 
     Args:
         data: the trainer's partition. If None, the graph of this client's servers, with
             `RemoteDistSamplingWorkerOptions`.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
-            method with such, `khop.sampler.Labor([15, 10])`.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}, -1 for all neighbours. Or a
+            method with fan-outs, `khop.sampler.Labor([15, 10])`.
         input_nodes: this trainer's seeds: original ids, a boolean mask over all nodes, or None for
-            all nodes; of a heterogeneous graph (node type, such seeds), or a node type for all of
-            its nodes. `node_split` makes even shares. The name of a boolean attribute,
-            'train_mask', selects this trainer's share of its nodes (`input_id` holds their ids
-            then). With a list of graph servers, a list of seeds for each: each batch has seeds of
-            one list, and its server makes it; batches alternate between lists.
-        input_time: [number of seeds] time of each seed; only neighbours up to it are drawn. If
-            None, with `time_attr`, the times of the seed nodes.
+            all nodes. For a heterogeneous graph (node type, seeds), or a node type for all of its
+            nodes. `node_split` makes even shares. The name of a boolean attribute, 'train_mask',
+            selects this trainer's share of its nodes (`input_id` holds their ids then). With a list
+            of graph servers, a list of seeds for each: the server of a list makes its batches, and
+            batches alternate between lists.
+        input_time: [num_seeds] time of each seed. Later neighbours are not drawn. If None, with
+            `time_attr`, the times of the seed nodes.
         **options: `LoaderOptions`.
 
     Raises:
-        ValueError, TypeError, IndexError: bad arguments; the message has the remedy.
+        ValueError, TypeError, IndexError: bad arguments. The message has the remedy.
         RendezvousError: trainers do not agree or do not arrive.
 
     Example:
@@ -109,17 +109,18 @@ class DistNeighborLoader(DistLoader):
 
 @takes_options(LoaderOptions)
 class DistSubGraphLoader(DistNeighborLoader):
-    """Loader of induced subgraphs; `khop.loader.SubGraphLoader`, distributed.
+    """Loader of induced subgraphs: a distributed `khop.loader.SubGraphLoader`.
 
-    A batch holds the seeds, the neighbours drawn hop by hop, and every edge of the graph between
-    two of them, also between nodes of other partitions. `mapping` holds the positions of the seeds
-    in the batch. With `disjoint=True` each seed has a separate subgraph, identified by `batch`.
+    A batch holds the seeds and the neighbours drawn hop by hop. It has every edge of the graph
+    between two of them, also between nodes of other partitions. `mapping` holds the positions of
+    the seeds in the batch. With `disjoint=True` each seed has a separate subgraph, identified by
+    `batch`.
 
     Args:
         data: the trainer's partition. If None, the graph of this client's servers, with
             `RemoteDistSamplingWorkerOptions`.
         input_nodes: this trainer's seeds, as for `DistNeighborLoader`.
-        num_neighbors: fan-out of each hop; -1 takes all neighbours. If None, no hops: the subgraph
+        num_neighbors: fan-out of each hop, -1 for all neighbours. If None, no hops: the subgraph
             of only the seeds.
         **options: `LoaderOptions`.
 

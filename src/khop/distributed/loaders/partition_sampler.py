@@ -46,9 +46,9 @@ class PartitionSampler(PygSampler):
         loader = torch_geometric.loader.NodeLoader(
             (dataset, dataset), sampler, input_nodes=node_split('train_mask'), batch_size=1024)
 
-    Ids are original ids. Draws equal those of `khop.sampler.NeighborSampler` on the whole graph
-    with the same seed and stream, bit for bit. Batches of PyG's loaders have edge attributes as
-    well (`khop.distributed.stores.edge_lookup`, also for the rules of `transform_sampler_output`).
+    Ids are original ids. `khop.sampler.NeighborSampler` draws the same from the whole graph, with
+    the same seed and stream, bit for bit. Batches of PyG's loaders have edge attributes as well
+    (`khop.distributed.stores.edge_lookup`, also for the rules of `transform_sampler_output`).
     `DistNeighborLoader` is faster: its sampler processes keep several batches in flight and write
     features where the trainer reads them.
 
@@ -56,12 +56,12 @@ class PartitionSampler(PygSampler):
 
     Args:
         data: the trainer's partition.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
-            method with such, `khop.sampler.Labor([15, 10])`.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}, -1 for all neighbours. Or a
+            method with fan-outs, `khop.sampler.Labor([15, 10])`.
         replace: draw with replacement.
         subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr: as for
-            `khop.sampler.NeighborSampler`; times and weights are those that the folder was
-            partitioned with.
+            `khop.sampler.NeighborSampler`. The folder must have been partitioned with the times
+            and weights.
         with_edge: return the ids of drawn edges. If False, batches have no edge attributes.
         seed: makes draws reproducible: call i of this sampler draws what call i of any equal
             sampler draws. If None, each call takes a key from torch's default generator.
@@ -160,7 +160,7 @@ class _PartDrawer:
         self._engine: tuple[PartitionClient | None, Engine] | None = None
 
     def engine(self, client: PartitionClient | None) -> Engine:
-        """Return the engine that uses a client; a fork has another client than its parent."""
+        """Return the engine that uses a client. A fork has another client than its parent."""
         if self._engine is None or self._engine[0] is not client:
             view = GraphView.of_part(self._data.reader.part)
             self._engine = client, Engine(view, self._spec, client)
@@ -171,15 +171,15 @@ class _PartDrawer:
     ) -> SampledSubgraph:
         """Return a drawn subgraph by original ids, which may be on other machines."""
         drawn, reader = self._writer.write(subgraph), self._data.reader
-        wanted = [
+        reads = [
             (reader.table("node", i, ["id"]), new_ids.numpy())
             for i, new_ids in enumerate(drawn.nodes)
         ]
         positions = {i: edge.numpy() for i, edge in enumerate(drawn.edges) if edge is not None}
-        wanted += [(reader.table("edge", i, ["edge_id"]), at) for i, at in positions.items()]
+        reads += [(reader.table("edge", i, ["edge_id"]), at) for i, at in positions.items()]
         ids = [
             torch.from_numpy(rows[table.names[0]])
-            for rows, (table, _) in zip(reader.rows_with(wanted, client), wanted, strict=True)
+            for rows, (table, _) in zip(reader.rows_with(reads, client), reads, strict=True)
         ]
         nodes, edges = ids[: len(drawn.nodes)], list(drawn.edges)
         for (i, at), edge in zip(positions.items(), ids[len(nodes) :], strict=True):

@@ -3,8 +3,8 @@
 Runs in trainers.
 
 Trainers meet in collective calls, so one that has ended, left the epoch or is elsewhere in it would
-stop all others. Each call is watched: trainers renew leases and publish early ends in the job's
-store (`membership.barrier`), counts carry the step that they belong to, and a wait has a timeout.
+stop all others. Each call is watched. Trainers renew leases and publish early ends in the job's
+store (`membership.barrier`). Counts carry the step that they belong to, and a wait has a timeout.
 The group of gloo ends with the loader, and before the trainer leaves the job: its threads hold
 tensors for a moment after a call has returned, and must not give them back while the interpreter
 ends.
@@ -33,7 +33,7 @@ _SILENCE_SECONDS = 4.0
 
 
 class Step(NamedTuple):
-    """Step of drawing a batch; each draws the same ones, in order.
+    """Step of drawing a batch. All trainers take the same steps, in order.
 
     Attributes:
         epoch: number of epochs that the loader has begun before.
@@ -79,7 +79,7 @@ class TrainerGroup:
     def send_all(
         self, rows: Tensor, sent: list[int], received: list[int], step: Step | None = None
     ) -> Tensor:
-        """Send rows to all trainers, and return those that they have sent.
+        """Send rows to all trainers, and return the rows that they have sent.
 
         Args:
             rows: [n, ...] rows, trainer by trainer.
@@ -220,7 +220,7 @@ class TrainerGroup:
 
 
 class _Exchange(torch.autograd.Function):
-    """Rows to other trainers; in the backward pass, their gradients back."""
+    """Send rows to other trainers, and in the backward pass their gradients back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, exchange: Exchange) -> Tensor:
@@ -239,7 +239,7 @@ class _Exchange(torch.autograd.Function):
 class Exchange:
     """Rows that this trainer sends to each other one, and how many it receives.
 
-    All trainers call it together, as often and in the same order; in the backward pass as well.
+    All trainers call it together, as often and in the same order, also in the backward pass.
 
     Args:
         rows: [n] int64 positions of rows to be sent, trainer by trainer.
@@ -257,10 +257,10 @@ class Exchange:
         """Return the rows of other trainers, trainer by trainer: differentiable.
 
         Args:
-            x: [num_rows, ...] this trainer's rows; of all trainers the same otherwise.
+            x: [num_rows, ...] this trainer's rows. All trainers have the same shape of a row.
         """
-        found: Tensor = _Exchange.apply(x, self)  # type: ignore[no-untyped-call]
-        return found
+        rows: Tensor = _Exchange.apply(x, self)  # type: ignore[no-untyped-call]
+        return rows
 
 
 def _where(step: Step) -> str:
