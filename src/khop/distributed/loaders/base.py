@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -234,20 +234,6 @@ class DistLoader(StatefulLoader, abc.ABC):
             self.shutdown()
 
 
-class _PendingBatch(NamedTuple):
-    """Batch whose transfer to the target device has started.
-
-    Attributes:
-        batch: its index in the epoch.
-        received: its sizes and counters.
-        transfer: its transfer.
-    """
-
-    batch: int
-    received: Received
-    transfer: PendingTransfer
-
-
 class BackendBatches(BatchSource):
     """Source of the batches of an epoch that a loader's backend makes. Any error ends the epoch.
 
@@ -279,7 +265,7 @@ class BackendBatches(BatchSource):
         try:
             received = loader._backend.take(self._epoch, index)
             taken = monotonic_ns()
-            return taken, _PendingBatch(index, received, self._start(received, index))
+            return taken, (index, received, self._start(received, index))
         except BaseException:
             self.close()
             raise
@@ -297,19 +283,19 @@ class BackendBatches(BatchSource):
         loader = self._loader
         return index < len(loader) and loader._backend.has_arrived(self._epoch, index)
 
-    def finish(self, pending: _PendingBatch) -> tuple[Any, Cost]:
+    def finish(self, pending: tuple[int, Received, PendingTransfer]) -> tuple[Any, Cost]:
         """Wait for the transfer of a batch, and transform it."""
-        loader = self._loader
-        batch = loader._transfer.finish(pending.transfer)
+        loader, (index, received, transfer) = self._loader, pending
+        batch = loader._transfer.finish(transfer)
         if loader.transform is not None:
             batch = loader.transform(batch)
-        first, last = self._plan.bounds(pending.batch)
-        counter = pending.received.counter
+        first, last = self._plan.bounds(index)
+        counter = received.counter
         (nodes,), (edges,) = counter("nodes"), counter("edges")
         local, cached, remote = counter("rows")
         sizes = nodes, edges, local, cached, remote
         timings = BatchTimings(*counter("made"))
-        return batch, (self._epoch, pending.batch, last - first, sizes, timings)
+        return batch, (self._epoch, index, last - first, sizes, timings)
 
     def close(self) -> None:
         """End the epoch: its batches are released."""

@@ -19,7 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -53,26 +53,21 @@ class TargetDevice:
     def __init__(self, device: Any, pin_memory: bool = False) -> None:
         self.device: str | None = None
         self.torch_device: torch.device | None = None
-        self._resolve(device)
+        if str(device).partition(":")[0] == "emulated":
+            self.device = full_name(device)
+            self.torch_device = torch.device("cpu")
+        elif device is not None:
+            self.torch_device = torch.device(device)
+            if self.torch_device.type == "cuda":
+                index = _cuda_index(device, self.torch_device.index)
+                self.torch_device = torch.device("cuda", index)
+                self.device = f"cuda:{index}"
         device_type = "cpu" if self.torch_device is None else self.torch_device.type
         has_cuda = pin_memory and torch.cuda.is_available()
         self.pins_arenas = has_cuda and device_type == "cuda"
         self.pins_batches = has_cuda and device_type == "cpu" and not self.is_device
         if pin_memory and not has_cuda:
             warnings.warn("pin_memory=True has no effect: no CUDA device can be used", stacklevel=4)
-
-    def _resolve(self, device: Any) -> None:
-        if device is None:
-            return
-        if str(device).partition(":")[0] == "emulated":
-            self.device = full_name(device)
-            self.torch_device = torch.device("cpu")
-            return
-        self.torch_device = torch.device(device)
-        if self.torch_device.type == "cuda":
-            index = _cuda_index(device, self.torch_device.index)
-            self.torch_device = torch.device("cuda", index)
-            self.device = f"cuda:{index}"
 
     @property
     def is_device(self) -> bool:
@@ -93,16 +88,11 @@ def _cuda_index(device: Any, index: int | None) -> int:
     return current_gpu() if index is None else index
 
 
-class PendingTransfer(NamedTuple):
-    """Batch whose transfer has started.
+PendingTransfer: TypeAlias = tuple[Any, Any]
+"""Batch on the target device, and the event that completes when its tensors are written.
 
-    Attributes:
-        batch: the batch on the target device. Its tensors may not be written yet.
-        written: event that completes when they are. None if they are written already.
-    """
-
-    batch: Any
-    written: Any
+The event is None if they are written already.
+"""
 
 
 class DeviceTransfer:
@@ -129,8 +119,9 @@ class DeviceTransfer:
         target = self.target.torch_device
         if self._stream is None:
             batch = batch if target is None else batch.to(target)
-            return PendingTransfer(batch.pin_memory() if self.target.pins_batches else batch, None)
-        self._forget_copied()
+            return batch.pin_memory() if self.target.pins_batches else batch, None
+        while self._copied_from and self._copied_from[0][0].query():
+            self._copied_from.popleft()
         sources = tensors_in(batch)
         if any(tensor.is_cuda for tensor in sources):
             # Kernels that computed parts of it on the device (seed indices of links, labels) come
@@ -140,19 +131,16 @@ class DeviceTransfer:
             moved = batch.to(target, non_blocking=True)
             written = self._stream.record_event()
         self._copied_from.append((written, [t for t in sources if not t.is_cuda]))
-        return PendingTransfer(moved, written)
+        return moved, written
 
     def finish(self, pending: PendingTransfer) -> Any:
         """Make torch's current stream wait for the copy, and return the batch."""
-        if pending.written is not None:
-            wait_and_record_stream(tensors_in(pending.batch), pending.written)
+        batch, written = pending
+        if written is not None:
+            wait_and_record_stream(tensors_in(batch), written)
             stream = torch.cuda.current_stream(self.target.torch_device)
             self._consumers[stream.cuda_stream] = stream
-        return pending.batch
-
-    def _forget_copied(self) -> None:
-        while self._copied_from and self._copied_from[0][0].query():
-            self._copied_from.popleft()
+        return batch
 
     def close(self) -> None:
         """Wait for running copies, whose sources may be freed afterwards."""
@@ -224,7 +212,8 @@ def _pin(device: torch.device, arena: ArenaReader) -> None:
     with torch.cuda.device(device):  # the call would take half a GB of whichever GPU is current
         error = runtime.cudaHostRegister(arena.address, arena.capacity, 0)
     if int(error) != 0:
-        _clear_error(device)
+        with contextlib.suppress(RuntimeError):  # else CUDA reports it for the user's next kernel
+            torch.ones(1, device=device)
         raise RuntimeError(
             f"pin_memory=True: cudaHostRegister failed for {arena.capacity} bytes ({error}); a "
             "smaller buffer_size may do"
@@ -239,9 +228,3 @@ def _unpin(device: torch.device, address: int, owner: int) -> None:
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         with torch.cuda.device(device):
             runtime.cudaHostUnregister(address)
-
-
-def _clear_error(device: torch.device) -> None:
-    """Clear the error of a failed call, which CUDA would report for the user's next kernel."""
-    with contextlib.suppress(RuntimeError):
-        torch.ones(1, device=device)

@@ -11,6 +11,7 @@ from khop.channel.pool import BufferPool
 from khop.data.steps import run
 from khop.data.waiter import TIMEOUT
 from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.sampling.control_messages import Epoch
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
 from khop.sampler.plan import EpochPlan
@@ -50,7 +51,7 @@ class InProcessBackend:
         self._records = OwnRecords()
         self._pipeline = Pipeline(part, spec, client, weights, self._records.clock)
         self._pool = BufferPool()
-        self._epochs: dict[int, tuple[int, EpochPlan, Int64Array]] = {}
+        self._epochs: dict[int, Epoch] = {}
         self._num_epochs = 0
         self._is_making = False
 
@@ -65,7 +66,7 @@ class InProcessBackend:
     ) -> None:
         """Begin an epoch. See `SamplerPool.open_epoch` for the arguments."""
         del first  # each batch is made on request
-        self._epochs[epoch_id] = (run_key, plan, columns)
+        self._epochs[epoch_id] = Epoch(run_key, plan, columns)
 
     def close_epoch(self, epoch_id: int) -> None:
         """End an epoch."""
@@ -78,8 +79,7 @@ class InProcessBackend:
 
     def take(self, epoch_id: int, batch: int) -> Received:
         """Make a batch."""
-        run_key, plan, columns = self._epochs[epoch_id]
-        first, last = plan.bounds(batch)
+        epoch = self._epochs[epoch_id]
         if self._is_making and self._client is not None:  # an exception ended the last call
             self._client.start_again()
         self._is_making = True
@@ -89,15 +89,13 @@ class InProcessBackend:
             memory.append(self._pool.empty((record.nbytes,), _UINT8))
             return record.write(memory[0].data)
 
-        own = np.ascontiguousarray(columns[:, first:last])
         records, client = self._records, self._client
         records.begin((epoch_id, batch))
         bytes_before = 0
         if client is not None:
             client.log, bytes_before = records.log, client.bytes_received
         try:
-            key = plan.key_of(batch, run_key)
-            steps = self._pipeline.make(own, *key, allocate)
+            steps = self._pipeline.make(epoch.seeds_of(batch), *epoch.key_of(batch), allocate)
             record: Record = run(steps, client, self._timeout, records.clock, Phase.REMOTE)
         finally:
             records.end()

@@ -78,17 +78,18 @@ class DistNeighborLoader(DistLoader):
         graph, info, sampling, collect = check_sampling(data, num_neighbors, chosen)
         check_times("input_time", input_time is not None, info.is_temporal, required=False)
         is_whole = chosen["num_virtual_ranks"] is not None
-        seeds = node_input(graph, input_nodes, chosen["worker_options"], is_whole)
-        seed_type, num_seeds = seeds.node_type, len(seeds.ids)
-        new_ids = graph.to_new_ids(seeds.ids, "input_nodes", seed_type)
-        self._seed_type, self._seeds, self._input_id = seed_type, seeds.ids, seeds.input_id
+        seed_type, self._seeds, self._input_id, lists = node_input(
+            graph, input_nodes, chosen["worker_options"], is_whole
+        )
+        self._seed_type, num_seeds = seed_type, len(self._seeds)
+        new_ids = graph.to_new_ids(self._seeds, "input_nodes", seed_type)
         self._input_time = checked_times(input_time, num_seeds, "input_time", "seeds")
         times = seed_times(
             info, seed_type, num_seeds, self._input_time, lambda: graph.times_of(seed_type, new_ids)
         )
         columns = [new_ids] if times is None else [new_ids, times]
         spec = PipelineSpec(sampling, collect, info.node_types.index(seed_type))
-        super().__init__(graph, spec, np.stack(columns), chosen, lists=seeds.lists)
+        super().__init__(graph, spec, np.stack(columns), chosen, lists=lists)
 
     def _seed_columns(self) -> list[Any]:
         seed_type = self._seed_type if self.data.meta.heterogeneous else None

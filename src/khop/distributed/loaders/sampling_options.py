@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from khop.data.info import GraphInfo
 from khop.distributed.dataset import DistDataset, check_dataset
@@ -19,31 +19,19 @@ from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta
 
 
-class LoaderSampling(NamedTuple):
-    """Checked sampling of a loader.
-
-    Attributes:
-        graph: the graph.
-        info: the graph without times and weights that do not matter to the draws.
-        sampling: specification of the draws.
-        collect: attributes of the batches.
-    """
-
-    graph: PartitionedGraph
-    info: GraphInfo
-    sampling: SamplingSpec
-    collect: CollectSpec
-
-
 def check_sampling(
     data: DistDataset | None, num_neighbors: Any, options: LoaderOptions
-) -> LoaderSampling:
+) -> tuple[PartitionedGraph, GraphInfo, SamplingSpec, CollectSpec]:
     """Check a loader's data, fan-outs and sampling options.
 
     Args:
         data: the trainer's dataset. If None, the graph that this client's servers serve.
         num_neighbors: fan-outs or a method, as users pass them.
         options: the options of the loader, all of them.
+
+    Returns:
+        The graph, its description without times and weights that do not matter, the specification
+        of the draws, and the attributes of the batches.
 
     Raises:
         RuntimeError, TypeError, ValueError: as `check_data`, `info_for` and `SamplingOptions.spec`.
@@ -69,7 +57,7 @@ def check_sampling(
     info = info_for(graph, num_neighbors, draws)
     sampling = draws.spec(num_neighbors, info)
     collect = collect_spec(graph.meta, sampling, options["collect_features"])
-    return LoaderSampling(graph, info, sampling, collect)
+    return graph, info, sampling, collect
 
 
 def info_for(data: PartitionedGraph, num_neighbors: Any, options: SamplingOptions) -> GraphInfo:

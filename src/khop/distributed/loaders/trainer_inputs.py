@@ -6,7 +6,7 @@ Runs in trainers. `khop.loader.inputs` checks what loaders in memory accept as w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,40 +32,9 @@ from khop.typing import Array, EdgeType, Int64Array, NodeType
 _NODES, _LINKS = "input_nodes", "edge_label_index"
 
 
-class NodeInput(NamedTuple):
-    """Seeds of a loader.
-
-    Attributes:
-        node_type: their node type.
-        ids: [n] int64 original ids.
-        input_id: [n] int64 PyG's `input_id` of each.
-        lists: lengths of the seed lists, one for each server of the loader. None if there is one
-            list for all.
-    """
-
-    node_type: NodeType
-    ids: Int64Array
-    input_id: Int64Array
-    lists: list[int] | None
-
-
-class LinkInput(NamedTuple):
-    """Links of a loader.
-
-    Attributes:
-        link_type: their edge type, which need not be one of the folder's.
-        ends: [2, num_links] int64 original ids of sources and destinations.
-        lists: lengths of the lists of links, as for seeds.
-    """
-
-    link_type: EdgeType
-    ends: Int64Array
-    lists: list[int] | None
-
-
 def node_input(
     graph: PartitionedGraph, nodes: Any, options: WorkerOptions | None, is_whole: bool = False
-) -> NodeInput:
+) -> tuple[NodeType, Int64Array, Int64Array, list[int] | None]:
     """Check a loader's seeds and return them.
 
     Args:
@@ -76,6 +45,10 @@ def node_input(
         is_whole: the name of a boolean attribute selects all of its nodes, not this trainer's
             share.
 
+    Returns:
+        Node type, original ids, PyG's `input_id` of each, and the lengths of the seed lists, one
+        for each server. None if there is one list for all.
+
     Raises:
         IndexError, KeyError, TypeError, ValueError: seeds do not exist, or are malformed.
     """
@@ -83,15 +56,15 @@ def node_input(
     node_type, seeds = split_nodes(info, nodes)
     if isinstance(seeds, str):
         share = _share_of_split(graph, node_type, seeds, is_whole)
-        return NodeInput(node_type, share, share, None)
+        return node_type, share, share, None
     if isinstance(seeds, (list, tuple)) and any(map(_is_row, seeds)):
         check_lists(seeds, options, _NODES)
         ids = [
             _node_ids(info, node_type, part, f"{_NODES}[{i}]")[0] for i, part in enumerate(seeds)
         ]
         every, lists = np.concatenate(ids), [len(part) for part in ids]
-        return NodeInput(node_type, every, np.arange(len(every)), lists)
-    return NodeInput(node_type, *_node_ids(info, node_type, seeds, _NODES), None)
+        return node_type, every, np.arange(len(every)), lists
+    return node_type, *_node_ids(info, node_type, seeds, _NODES), None
 
 
 def _share_of_split(
@@ -126,7 +99,7 @@ def _is_row(part: Any) -> bool:
 
 def link_input(
     graph: PartitionedGraph, links: Any, options: WorkerOptions | None, is_whole: bool = False
-) -> LinkInput:
+) -> tuple[EdgeType, Int64Array, list[int] | None]:
     """Check a loader's links and return them.
 
     Args:
@@ -136,6 +109,10 @@ def link_input(
         options: the loader's worker options. With a list of servers, `links` may be a list of lists
             of links.
         is_whole: `links` must have the links of all trainers.
+
+    Returns:
+        Edge type, which need not be one of the folder's. [2, num_links] int64 original ids of
+        sources and destinations. Lengths of the lists of links, as for seeds.
 
     Raises:
         IndexError, TypeError, ValueError: links do not exist, or are malformed, or there is not one
@@ -150,12 +127,12 @@ def link_input(
         )
     if seeds is None:
         check_all_edges(info, link_type)
-        return LinkInput(link_type, graph.owned_edges(link_type), None)
+        return link_type, graph.owned_edges(link_type), None
     if isinstance(seeds, (list, tuple)) and seeds and all(map(_is_list_of_links, seeds)):
         check_lists(seeds, options, _LINKS)
         ends = [_link_ends(info, link_type, part, f"{_LINKS}[{i}]") for i, part in enumerate(seeds)]
-        return LinkInput(link_type, np.concatenate(ends, axis=1), [part.shape[1] for part in ends])
-    return LinkInput(link_type, _link_ends(info, link_type, seeds, _LINKS), None)
+        return link_type, np.concatenate(ends, axis=1), [part.shape[1] for part in ends]
+    return link_type, _link_ends(info, link_type, seeds, _LINKS), None
 
 
 def _link_ends(info: GraphInfo, link_type: EdgeType, links: Any, name: str) -> Int64Array:

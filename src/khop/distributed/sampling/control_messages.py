@@ -27,29 +27,49 @@ _NOTHING = np.empty(0, np.int64)
 _MAX_INLINE = MAX_PAYLOAD // 4
 
 
-class EpochInfo(NamedTuple):
+class Epoch(NamedTuple):
     """An epoch that a trainer has opened.
 
     Attributes:
-        epoch: its id, which requests for its batches have.
         run_key: its key.
         plan: division of the seeds into batches.
         columns: [num_columns, num_seeds] int64, ids and times of the seeds, as for `Pipeline.make`.
     """
 
-    epoch: int
     run_key: int
     plan: EpochPlan
     columns: Int64Array
+
+    def seeds_of(self, batch: int) -> Int64Array:
+        """Return the columns of a batch's seeds, [num_columns, n] int64."""
+        first, last = self.plan.bounds(batch)
+        return np.ascontiguousarray(self.columns[:, first:last])
+
+    def key_of(self, batch: int) -> tuple[int, int]:
+        """Return run key and index of a batch's draws."""
+        return self.plan.key_of(batch, self.run_key)
+
+
+class SingleBatch(NamedTuple):
+    """A batch that a graph server requests, with the run key and the columns of its seeds."""
+
+    run_key: int
+    columns: Int64Array
+
+    def seeds_of(self, batch: int) -> Int64Array:
+        """Return the columns of the batch's seeds, [num_columns, n] int64."""
+        del batch
+        return self.columns
+
+    def key_of(self, batch: int) -> tuple[int, int]:
+        """Return run key and index of the batch's draws."""
+        return self.run_key, batch
 
 
 def encode_epoch(
     epoch: int, run_key: int, plan: EpochPlan, columns: Int64Array
 ) -> tuple[dict[str, Any], int]:
-    """Return the JSON of OPEN_EPOCH, and a descriptor of the columns, to pass along and close.
-
-    The arguments are the attributes of `EpochInfo`.
-    """
+    """Return the JSON of OPEN_EPOCH, and a descriptor of the columns, to pass along and close."""
     memory = _in_memory(columns)
     shape = {"plan": asdict(plan), "num_columns": len(columns)}
     return {"epoch": epoch, "run_key": run_key, **shape}, memory
@@ -64,8 +84,8 @@ def _in_memory(columns: Int64Array) -> int:
     return memory
 
 
-def read_epoch(message: Message) -> EpochInfo:
-    """Read OPEN_EPOCH. Its memory stays mapped as long as the columns are used."""
+def read_epoch(message: Message) -> tuple[int, Epoch]:
+    """Read OPEN_EPOCH: id and epoch. Its memory stays mapped as long as the columns are used."""
     try:
         content = message.json()
         plan = EpochPlan(**content["plan"])
@@ -75,7 +95,7 @@ def read_epoch(message: Message) -> EpochInfo:
     shape = content["num_columns"], plan.num_seeds
     # An empty epoch still has a byte of memory.
     values = np.frombuffer(mapped, np.int64, shape[0] * shape[1]) if plan.num_seeds else _NOTHING
-    return EpochInfo(content["epoch"], content["run_key"], plan, values.reshape(shape))
+    return content["epoch"], Epoch(content["run_key"], plan, values.reshape(shape))
 
 
 def encode_sample_request(freed: Sequence[int], tasks: Sequence[BatchKey]) -> bytes:
@@ -111,8 +131,8 @@ def send_request(line: ControlLine, key: BatchKey, run_key: int, columns: Int64A
         os.close(memory)
 
 
-def read_request(message: Message) -> tuple[BatchKey, int, Int64Array]:
-    """Read MAKE: key, run key, and columns of the seeds."""
+def read_request(message: Message) -> tuple[BatchKey, SingleBatch]:
+    """Read MAKE: the key of a batch, and the batch."""
     request, batch, run_key, num_columns = MAKE_HEADER.unpack_from(message.payload)
     raw: Any = message.payload[MAKE_HEADER.size :]
     if message.descriptors:
@@ -120,4 +140,5 @@ def read_request(message: Message) -> tuple[BatchKey, int, Int64Array]:
             raw = map_memory(message.descriptor())
         finally:
             message.close_descriptors()
-    return (request, batch), run_key, np.frombuffer(raw, np.int64).reshape(num_columns, -1)
+    columns = np.frombuffer(raw, np.int64).reshape(num_columns, -1)
+    return (request, batch), SingleBatch(run_key, columns)

@@ -375,12 +375,16 @@ class SamplerPool:
         """Keep the batches that a sampler has sent, and start its successor if it has ended."""
         try:
             for key, batch in self._pool.receive(sampler):
-                arrived = _rebuilt(batch, sampler) if isinstance(batch, SamplerError) else batch
-                if key is None:  # the sampler cannot start, and a restart would fail, too
-                    assert isinstance(arrived, Exception)
-                    self._failure = arrived
-                    raise arrived
-                if key[0] in self._epochs:
+                arrived: Received | Exception
+                if isinstance(batch, SamplerError):
+                    where = f"sampler process {sampler.index} (pid {sampler.process.pid})"
+                    arrived = rebuild_error(batch.content, where, is_own=True)
+                    if key is None:  # the sampler cannot start, and a restart would fail, too
+                        self._failure = arrived
+                        raise arrived
+                else:
+                    arrived = batch
+                if key is not None and key[0] in self._epochs:
                     self._epochs[key[0]].arrived[key[1]] = arrived
         except SamplerDiedError as error:
             self._failure = error
@@ -397,11 +401,6 @@ class SamplerPool:
         if self._shared is not None and os.getpid() == self._owner:
             os.close(self._shared)
             self._shared = None
-
-
-def _rebuilt(error: SamplerError, sampler: SamplerProcess) -> Exception:
-    where = f"sampler process {sampler.index} (pid {sampler.process.pid})"
-    return rebuild_error(error.content, where, is_own=True)
 
 
 def _send_epoch(sampler: SamplerProcess, epoch: _Epoch) -> None:

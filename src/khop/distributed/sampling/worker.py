@@ -19,8 +19,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from khop.channel.control import BATCH, MAX_PAYLOAD, U64, ControlLine, Message, Op
 from khop.channel.layout import Layout, Record
 from khop.channel.shared import read_shared
@@ -30,6 +28,8 @@ from khop.distributed.processes.child import start_up, task_page
 from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.sampling.control_messages import (
     BatchKey,
+    Epoch,
+    SingleBatch,
     decode_sample_request,
     read_epoch,
     read_request,
@@ -37,13 +37,12 @@ from khop.distributed.sampling.control_messages import (
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.slots import HostSlots, Slot, Slots
 from khop.sampler.methods.modules import import_methods
-from khop.sampler.plan import EpochPlan
 from khop.storage.folder import PartitionFolder
 from khop.storage.named_stores import NamedStore
 from khop.storage.part import Part
 from khop.trace.clock import BatchTimings, Phase, PhaseClock
 from khop.trace.requests import RequestLog, pack_records
-from khop.typing import Array, Int64Array
+from khop.typing import Array
 
 if TYPE_CHECKING:
     from khop.distributed.rpc.partition_client import PartitionClient
@@ -51,29 +50,6 @@ if TYPE_CHECKING:
 
 _TICK_MS = 250
 _REPORT_LOST_SECONDS = 1.0
-
-
-@dataclass
-class Epoch:
-    """An epoch that the trainer has opened: its key, its plan, columns of seeds in order.
-
-    If `plan` is None, it is a request for a single batch, and `columns` has its seeds.
-    """
-
-    run_key: int
-    plan: EpochPlan | None
-    columns: Int64Array
-
-    def seeds_of(self, batch: int) -> Int64Array:
-        """Return the columns of a batch's seeds, [num_columns, n] int64."""
-        if self.plan is None:
-            return self.columns
-        first, last = self.plan.bounds(batch)
-        return np.ascontiguousarray(self.columns[:, first:last])
-
-    def key_of(self, batch: int) -> tuple[int, int]:
-        """Return run key and index of a batch's draws."""
-        return (self.run_key, batch) if self.plan is None else self.plan.key_of(batch, self.run_key)
 
 
 @dataclass
@@ -119,7 +95,7 @@ class Sampler:
         self._clock = PhaseClock()
         self._pipeline = Pipeline(part, spec, self._client, arrays, self._clock, device)
         self._concurrency: int = config["concurrency"]
-        self._epochs: dict[int, Epoch] = {}
+        self._epochs: dict[int, Epoch | SingleBatch] = {}
         self._requested: deque[BatchKey] = deque()
         self._tasks: list[Task] = []
         self._reported_bytes = 0
@@ -162,13 +138,11 @@ class Sampler:
         elif message.op is Op.FREE:
             self._slots.free(U64.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
-            opened = read_epoch(message)
-            self._epochs[opened.epoch] = Epoch(opened.run_key, opened.plan, opened.columns)
+            epoch_id, self._epochs[epoch_id] = read_epoch(message)
         elif message.op is Op.CLOSE_EPOCH:
             self._close_epoch(U64.unpack(message.payload)[0])
         elif message.op is Op.MAKE:  # a request of a graph server, which has no epochs
-            key, run_key, columns = read_request(message)
-            self._epochs[key[0]] = Epoch(run_key, None, columns)
+            key, self._epochs[key[0]] = read_request(message)
             self._requested.append(key)
         elif message.op is Op.TRACE:
             is_recorded = bool(U64.unpack(message.payload)[0])
@@ -209,7 +183,7 @@ class Sampler:
             return False
         epoch_id, batch = self._requested.popleft()
         epoch = self._epochs[epoch_id]  # open: the line keeps the order of messages
-        if epoch.plan is None:
+        if isinstance(epoch, SingleBatch):
             del self._epochs[epoch_id]
         slot = self._slots.new(self._announce)
         seeds, key = epoch.seeds_of(batch), epoch.key_of(batch)

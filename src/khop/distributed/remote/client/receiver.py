@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import zmq
 
 from khop import codec, log
@@ -53,7 +52,7 @@ from khop.distributed.remote.session_messages import (
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.protocol import describe_error
-from khop.distributed.sampling.control_messages import EpochInfo, decode_sample_request, read_epoch
+from khop.distributed.sampling.control_messages import Epoch, decode_sample_request, read_epoch
 from khop.distributed.sampling.worker import described_error
 from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.sampler.methods.modules import import_methods
@@ -108,7 +107,7 @@ class Receiver:
             ServerSession(self._spec, rank, Connection(self._context, key_pair))
             for rank in config["servers"]
         ]
-        self._epochs: dict[int, EpochInfo] = {}
+        self._epochs: dict[int, Epoch] = {}
         self._requested: deque[tuple[int, int]] = deque()
         # Not used by an earlier receiver: a server may still have batches for it.
         self._ids = int.from_bytes(os.urandom(5), "little") << 22
@@ -156,8 +155,8 @@ class Receiver:
             self._close_epoch(U64.unpack(message.payload)[0])
 
     def _open_epoch(self, message: Message) -> None:
-        opened = read_epoch(message)
-        self._epochs[opened.epoch] = opened
+        epoch_id, epoch = read_epoch(message)
+        self._epochs[epoch_id] = epoch
 
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
@@ -204,9 +203,8 @@ class Receiver:
 
     def _request_batch(self, remote: ServerSession, pending: PendingBatch) -> None:
         epoch = self._epochs[pending.epoch]
-        first, last = epoch.plan.bounds(pending.batch)
-        columns = np.ascontiguousarray(epoch.columns[:, first:last])
-        run_key, index = epoch.plan.key_of(pending.batch, epoch.run_key)
+        run_key, index = epoch.key_of(pending.batch)
+        columns = epoch.seeds_of(pending.batch)
         remote.send(Batch(remote.name, pending.id, index, run_key), [columns])
 
     def _send_heartbeats(self) -> None:
