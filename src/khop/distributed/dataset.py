@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,9 +30,6 @@ from khop.storage.named_stores import NamedStore, StoreKey
 from khop.storage.part import Part
 from khop.tables import html_table
 from khop.typing import EDGE, NODE, EdgeType, Int64Array, IntArray, NodeType
-
-PathName: TypeAlias = str | os.PathLike[str]
-StoreName: TypeAlias = str | tuple[NodeType | EdgeType, str]
 
 
 class DistDataset(PartitionStores, PartitionedGraph):
@@ -79,19 +76,23 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
     def load(
         self,
-        root_dir: PathName | None = None,
+        root_dir: str | os.PathLike[str] | None = None,
         partition_idx: int = 0,
         graph_mode: str = "ZERO_COPY",
         input_layout: str = "COO",
         feature_with_gpu: bool = False,
         graph_caching: bool = False,
         device_group_list: object = None,
-        whole_node_label_file: PathName | Mapping[NodeType, PathName] | None = None,
+        whole_node_label_file: str
+        | os.PathLike[str]
+        | Mapping[NodeType, str | os.PathLike[str]]
+        | None = None,
         device: object = None,
         *,
-        graph_dir: PathName | None = None,
+        graph_dir: str | os.PathLike[str] | None = None,
         also_serve: Sequence[int] = (),
-        stores: Mapping[StoreName, Callable[[], RowStore]] | None = None,
+        stores: Mapping[str | tuple[NodeType | EdgeType, str], Callable[[], RowStore]]
+        | None = None,
     ) -> DistDataset:
         """Open a partition.
 
@@ -158,7 +159,9 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return self
 
     def _named_stores(
-        self, meta: FolderMeta, stores: Mapping[StoreName, Callable[[], RowStore]]
+        self,
+        meta: FolderMeta,
+        stores: Mapping[str | tuple[NodeType | EdgeType, str], Callable[[], RowStore]],
     ) -> Iterator[NamedStore]:
         """Open the stores that the user names, to check them before anything is started."""
         counts = {t.name: t.count for owner in ("node", "edge") for t in meta.types(owner)}
@@ -173,7 +176,9 @@ class DistDataset(PartitionStores, PartitionedGraph):
             yield NamedStore.checked(StoreKey(owner, *key), opener, counts[key[0]])
 
     @classmethod
-    def from_folder(cls, root: PathName, partition_idx: int = 0, **options: Any) -> DistDataset:
+    def from_folder(
+        cls, root: str | os.PathLike[str], partition_idx: int = 0, **options: Any
+    ) -> DistDataset:
         """Open a partition: short for `DistDataset().load(root, partition_idx, ...)`."""
         return cls().load(root, partition_idx, **options)
 

@@ -13,11 +13,6 @@ from khop.renames import accepts_old_names
 if TYPE_CHECKING:
     import torch
 
-WorkerDevices: TypeAlias = (
-    "str | torch.device | list[str | torch.device] | tuple[str | torch.device, ...] | None"
-)
-"""Devices of samplers: one for all, or a list that is assigned round-robin."""
-
 
 def _check_timeout(timeout: float) -> None:
     if timeout <= 0:
@@ -93,7 +88,7 @@ class MpDistSamplingWorkerOptions:
     """
 
     num_workers: int = 1
-    worker_devices: WorkerDevices = None
+    worker_devices: str | torch.device | Sequence[str | torch.device] | None = None
     worker_concurrency: int = 4
     timeout: float = 180.0
     buffer_size: int | str | None = None
@@ -175,7 +170,7 @@ class RemoteDistSamplingWorkerOptions:
 
     server_rank: int | Sequence[int] | None = None
     num_workers: int = 1
-    worker_devices: WorkerDevices = None
+    worker_devices: str | torch.device | Sequence[str | torch.device] | None = None
     worker_concurrency: int = 4
     timeout: float = 180.0
     buffer_size: int | str | None = None
@@ -247,7 +242,9 @@ class RemoteDistSamplingWorkerOptions:
 
 
 def _devices_of(
-    devices: WorkerDevices, num_workers: int, default_gpu: int | None = None
+    devices: str | torch.device | Sequence[str | torch.device] | None,
+    num_workers: int,
+    default_gpu: int | None = None,
 ) -> list[str | None]:
     listed = list(devices) if isinstance(devices, (list, tuple)) else [devices]
     names = [_device_of(device, default_gpu) for device in listed or [None]]

@@ -22,6 +22,7 @@ from khop.distributed.job.context import (
 from khop.distributed.job.launch_environment import (
     TORCH,
     TORCHRUN,
+    ClusterEnvironment,
     ClusterName,
     Place,
     find_place,
@@ -47,7 +48,7 @@ def init_worker_group(
     insecure: bool = False,
     timeout: float = 60.0,
     lease: float | None = None,
-    cluster_environment: ClusterName | None = None,
+    cluster_environment: str | ClusterEnvironment | type[ClusterEnvironment] | None = None,
 ) -> WorkerContext:
     """Make this process one of a group of trainers, and wait for the other trainers.
 

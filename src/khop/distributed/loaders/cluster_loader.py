@@ -20,7 +20,7 @@ from khop.loader.iteration.resume import EpochProgress
 from khop.options import resolved, takes_options
 from khop.partition.writing.cluster_ids import CLUSTER
 from khop.sampler.plan import EpochPlan
-from khop.typing import NODE, Int64Array
+from khop.typing import NODE, Int64Array, Numbers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,9 +61,9 @@ class DistClusterLoader(DistNeighborLoader):
     def __init__(
         self,
         data: DistDataset | None,
-        clusters: Any = None,
+        clusters: Numbers | None = None,
         *,
-        assignment: Any = None,
+        assignment: Numbers | None = None,
         **options: Unpack[InducedOptions],
     ) -> None:
         chosen: InducedOptions = resolved(InducedOptions, self, options)
@@ -123,7 +123,7 @@ class DistClusterLoader(DistNeighborLoader):
         """Add nothing: no node of a batch is a seed."""
 
 
-def _assignment(graph: PartitionedGraph, assignment: Any) -> Int64Array:
+def _assignment(graph: PartitionedGraph, assignment: Numbers | None) -> Int64Array:
     """Return the cluster of each node by original id."""
     meta = graph.meta
     if meta.heterogeneous:
@@ -148,7 +148,7 @@ def _assignment(graph: PartitionedGraph, assignment: Any) -> Int64Array:
     return of_node
 
 
-def _checked(clusters: Any, count: int) -> Int64Array:
+def _checked(clusters: Numbers, count: int) -> Int64Array:
     """Return the clusters that a user names."""
     chosen = to_int64(as_tensor(clusters, "clusters"), "clusters")
     check_range(chosen, count, "clusters")

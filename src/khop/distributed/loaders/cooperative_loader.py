@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +30,7 @@ from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
 from khop.sampler.requests import HopRequest, RowSet
 from khop.sampler.spec import SamplingSpec
 from khop.storage.part import Part
-from khop.typing import NODE, Int64Array
+from khop.typing import NODE, Int64Array, Numbers
 
 
 @dataclass
@@ -124,14 +123,14 @@ class CooperativeLoader:
         self,
         data: DistDataset,
         num_neighbors: Sequence[int],
-        input_nodes: Any = None,
+        input_nodes: Numbers | str | None = None,
         batch_size: int = 1,
         shuffle: bool = False,
         drop_last: bool = False,
         replace: bool = False,
         *,
         seed: int = 0,
-        group: Any = None,
+        group: dist.ProcessGroup | None = None,
         timeout: float = 180.0,
     ) -> None:
         self.data = check_dataset(data)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch_geometric.sampler import NegativeSampling
 
 from khop.distributed.dataset import DistDataset
 from khop.distributed.loaders.base import DistLoader
@@ -14,7 +15,11 @@ from khop.distributed.loaders.collate import Tensors
 from khop.distributed.loaders.loader_options import LoaderOptions
 from khop.distributed.loaders.sampling_options import check_sampling
 from khop.distributed.loaders.split import shares_of_links
-from khop.distributed.loaders.trainer_inputs import checked_weights, joined, link_input
+from khop.distributed.loaders.trainer_inputs import (
+    checked_weights,
+    joined,
+    link_input,
+)
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.loader.arguments import checked_negatives
 from khop.loader.batches.collate import annotate_links
@@ -22,9 +27,10 @@ from khop.loader.inputs import checked_labels, checked_times
 from khop.options import resolved, takes_options
 from khop.sampler.drawing.link import link_of_tree
 from khop.sampler.link_spec import ExcludeSeedEdges
+from khop.sampler.methods import SamplingMethod
 from khop.sampler.pyg.links import LinkOptions, binary_labels, link_spec, repeat_rows
 from khop.sampler.seed_times import check_times, given_times
-from khop.typing import Int64Array
+from khop.typing import Int64Array, NumNeighbors, TrainerLinks, TrainerValues
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -79,12 +85,12 @@ class DistLinkNeighborLoader(DistLoader):
     def __init__(
         self,
         data: DistDataset | None,
-        num_neighbors: Any,
-        edge_label_index: Any = None,
+        num_neighbors: NumNeighbors | SamplingMethod,
+        edge_label_index: TrainerLinks = None,
         *,
-        edge_label: Any = None,
-        edge_label_time: Any = None,
-        neg_sampling: Any = None,
+        edge_label: TrainerValues | None = None,
+        edge_label_time: TrainerValues | None = None,
+        neg_sampling: NegativeSampling | str | Mapping[str, Any] | None = None,
         neg_sampling_ratio: float | None = None,
         strict_negatives: bool = False,
         exclude_seed_edges: ExcludeSeedEdges = False,

@@ -21,8 +21,9 @@ from khop.distributed.loaders.trainer_inputs import node_input
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.loader.inputs import checked_times
 from khop.options import resolved, takes_options
+from khop.sampler.methods import SamplingMethod
 from khop.sampler.seed_times import check_times, seed_times
-from khop.typing import Int64Array
+from khop.typing import Int64Array, Numbers, NumNeighbors, TrainerNodes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -68,10 +69,10 @@ class DistNeighborLoader(DistLoader):
     def __init__(
         self,
         data: DistDataset | None,
-        num_neighbors: Any,
-        input_nodes: Any = None,
+        num_neighbors: NumNeighbors | SamplingMethod,
+        input_nodes: TrainerNodes = None,
         *,
-        input_time: Any = None,
+        input_time: Numbers | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
         chosen: LoaderOptions = resolved(LoaderOptions, self, options)
@@ -138,10 +139,10 @@ class DistSubGraphLoader(DistNeighborLoader):
     def __init__(
         self,
         data: DistDataset | None,
-        input_nodes: Any = None,
-        num_neighbors: Any = None,
+        input_nodes: TrainerNodes = None,
+        num_neighbors: NumNeighbors | None = None,
         *,
-        input_time: Any = None,
+        input_time: Numbers | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
         if "subgraph_type" in options:

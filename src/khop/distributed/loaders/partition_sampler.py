@@ -5,10 +5,11 @@ Runs in trainers and in PyG's worker processes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import torch
 from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler.base import SubgraphType
 
 from khop import _native
 from khop.data.info import GraphInfo
@@ -28,6 +29,7 @@ from khop.sampler.drawing.engine import Engine
 from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.link_spec import LinkSpec
+from khop.sampler.methods import SamplingMethod
 from khop.sampler.options import SamplingOptions
 from khop.sampler.pyg.base import PygSampler
 from khop.sampler.pyg.draw_scope import BatchKey
@@ -35,7 +37,7 @@ from khop.sampler.pyg.links import negative_weights
 from khop.sampler.pyg.output import SampledSubgraph, SubgraphWriter, number_by_link
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
-from khop.typing import Int64Array, NodeType
+from khop.typing import Int64Array, NodeType, NumNeighbors
 
 
 class PartitionSampler(PygSampler):
@@ -86,13 +88,14 @@ class PartitionSampler(PygSampler):
     def __init__(
         self,
         data: DistDataset,
-        num_neighbors: Any,
+        num_neighbors: NumNeighbors | SamplingMethod,
         replace: bool = False,
         with_edge: bool = True,
         *,
-        subgraph_type: Any = "directional",
+        subgraph_type: SubgraphType
+        | Literal["directional", "bidirectional", "induced"] = "directional",
         disjoint: bool = False,
-        temporal_strategy: str = "uniform",
+        temporal_strategy: Literal["uniform", "last"] = "uniform",
         time_attr: str | None = None,
         weight_attr: str | None = None,
         seed: int | None = None,
@@ -107,7 +110,7 @@ class PartitionSampler(PygSampler):
         if data.num_partitions > 1:
             data.peers()  # before a worker process is forked; all trainers connect at this point
 
-    def _info_for(self, num_neighbors: Any) -> GraphInfo:
+    def _info_for(self, num_neighbors: NumNeighbors | SamplingMethod) -> GraphInfo:
         return info_for(self.data, num_neighbors, self._options)
 
     def _make_drawer(self) -> _PartDrawer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from khop.data.info import GraphInfo
 from khop.distributed.dataset import DistDataset, check_dataset
@@ -12,15 +11,16 @@ from khop.distributed.job.context import get_context
 from khop.distributed.loaders.loader_options import LoaderOptions
 from khop.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
 from khop.distributed.remote.client.client_context import ClientContext
-from khop.sampler.methods import as_method
+from khop.sampler.methods import SamplingMethod, as_method
 from khop.sampler.options import SamplingOptions
 from khop.sampler.rows.collect import CollectSpec
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta
+from khop.typing import NumNeighbors
 
 
 def check_sampling(
-    data: DistDataset | None, num_neighbors: Any, options: LoaderOptions
+    data: DistDataset | None, num_neighbors: NumNeighbors | SamplingMethod, options: LoaderOptions
 ) -> tuple[PartitionedGraph, GraphInfo, SamplingSpec, CollectSpec]:
     """Check a loader's data, fan-outs and sampling options.
 
@@ -60,7 +60,9 @@ def check_sampling(
     return graph, info, sampling, collect
 
 
-def info_for(data: PartitionedGraph, num_neighbors: Any, options: SamplingOptions) -> GraphInfo:
+def info_for(
+    data: PartitionedGraph, num_neighbors: NumNeighbors | SamplingMethod, options: SamplingOptions
+) -> GraphInfo:
     """Return a graph's description, without times and weights that do not matter to the draws.
 
     Args:
@@ -109,7 +111,9 @@ def collect_spec(meta: FolderMeta, sampling: SamplingSpec, collect_features: boo
     return CollectSpec(node_attrs, edge_attrs, recorded, sampling.disjoint, sampling.counts_hops)
 
 
-def check_data(data: Any, edge_dir: str | None, options: WorkerOptions | None) -> PartitionedGraph:
+def check_data(
+    data: DistDataset | None, edge_dir: str | None, options: WorkerOptions | None
+) -> PartitionedGraph:
     """Check a loader's data and return its graph.
 
     Args:
@@ -135,7 +139,7 @@ def check_data(data: Any, edge_dir: str | None, options: WorkerOptions | None) -
     return graph
 
 
-def _graph_of(data: Any, options: WorkerOptions | None) -> PartitionedGraph:
+def _graph_of(data: DistDataset | None, options: WorkerOptions | None) -> PartitionedGraph:
     is_remote = isinstance(options, RemoteDistSamplingWorkerOptions)
     if data is None:
         if not is_remote and options is not None:

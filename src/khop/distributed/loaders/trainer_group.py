@@ -61,7 +61,9 @@ class TrainerGroup:
         size: number of trainers.
     """
 
-    def __init__(self, context: WorkerContext, group: Any, timeout: float) -> None:
+    def __init__(
+        self, context: WorkerContext, group: dist.ProcessGroup | None, timeout: float
+    ) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._others = [rank for rank in range(self.size) if rank != self.rank]
         self._timeout = timeout

@@ -27,13 +27,21 @@ from khop.loader.inputs import (
 from khop.sampler.drawing.negative import Candidates
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.pyg.links import negative_weights
-from khop.typing import Array, EdgeType, Int64Array, NodeType
+from khop.typing import (
+    Array,
+    EdgeType,
+    Int64Array,
+    NodeType,
+    TrainerLinks,
+    TrainerNodes,
+    TrainerValues,
+)
 
 _NODES, _LINKS = "input_nodes", "edge_label_index"
 
 
 def node_input(
-    graph: PartitionedGraph, nodes: Any, options: WorkerOptions | None, is_whole: bool = False
+    graph: PartitionedGraph, nodes: TrainerNodes, options: WorkerOptions | None, is_whole: bool
 ) -> tuple[NodeType, Int64Array, Int64Array, list[int] | None]:
     """Check a loader's seeds and return them.
 
@@ -98,7 +106,7 @@ def _is_row(part: Any) -> bool:
 
 
 def link_input(
-    graph: PartitionedGraph, links: Any, options: WorkerOptions | None, is_whole: bool = False
+    graph: PartitionedGraph, links: TrainerLinks, options: WorkerOptions | None, is_whole: bool
 ) -> tuple[EdgeType, Int64Array, list[int] | None]:
     """Check a loader's links and return them.
 
@@ -147,7 +155,9 @@ def _is_list_of_links(part: Any) -> bool:
     return getattr(part, "ndim", 0) == 2
 
 
-def joined(values: Any, lists: Sequence[int] | None, name: str) -> Any:
+def joined(
+    values: TrainerValues | None, lists: Sequence[int] | None, name: str
+) -> TrainerValues | None:
     """Concatenate values that come in as many lists as the links. Return others as they are.
 
     Raises:
