@@ -366,7 +366,6 @@ def _read_large(length: bytes, descriptors: list[int]) -> bytes:
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    """Return the descriptors that came with a message."""
     received = array.array("i")
     for level, type_, data in ancillary:
         if (level, type_) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

@@ -116,11 +116,7 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
 
 
 def _joined(frames: Sequence[Any], begin: int, end: int, nbytes: int) -> Any:
-    """Return a copy of the frames of an array, all full but the last.
-
-    Raises:
-        ProtocolError: a frame has the wrong size.
-    """
+    """Return a copy of the frames of an array, all full but the last."""
     of_array = frames[begin:end]
     for i, frame in enumerate(of_array):
         size = min(nbytes - i * FRAME_BYTES, FRAME_BYTES)
@@ -164,11 +160,7 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 def _check_described(name: Any, shape: Any) -> tuple[np.dtype[Any], int]:
-    """Return the dtype of a described array, and its size in bytes.
-
-    Raises:
-        ProtocolError: there is no such dtype or shape.
-    """
+    """Return the dtype of a described array, and its size in bytes."""
     if type(name) is not str or type(shape) is not list or len(shape) > _MAX_AXES:
         raise ProtocolError("an array is not described by dtype and shape")
     try:

@@ -143,7 +143,6 @@ class WorkerContext(TrainerContext):
         host: identity of the machine, equal for trainers that can share socket files.
         address: address at which other machines reach this one.
         insecure: whether traffic between machines goes without CURVE.
-        members: membership in the group of trainers: values that they share, leases, failures.
         others_have_finished: whether all others are known to have left the group.
         store: torch.distributed store that holds only what these trainers write. For
             `init_process_group(..., store=context.store, rank=context.rank,

@@ -145,7 +145,6 @@ def find_place(
 
 
 def _place_by(named: ClusterName, environment: Mapping[str, str]) -> Place:
-    """Return this process's place as the cluster environment that the user named gives it."""
     cluster = CLUSTERS.checked(named)
     launched = cluster.detect(environment)
     name = named if isinstance(named, str) else type(cluster).__qualname__

@@ -169,11 +169,7 @@ def require_context() -> WorkerContext:
 
 
 def _joined_context() -> WorkerContext | None:
-    """Return this trainer's context, or None before `init_worker_group`.
-
-    Raises:
-        RuntimeError: this process has another role.
-    """
+    """Return this trainer's context, or None before `init_worker_group`."""
     context = get_context()
     if context is None:
         return None
@@ -211,7 +207,6 @@ def _launched(
 
 
 def _joined_place() -> Place | None:
-    """Return the place in torch.distributed's process group, or None if there is none."""
     if not dist.is_available() or not dist.is_initialized():
         return None
     return with_master(Place(TORCH, dist.get_rank(), dist.get_world_size()))

@@ -76,7 +76,6 @@ def _make_samplers(
     weights: Mapping[str, Array],
     transfer: DeviceTransfer,
 ) -> SamplerPool:
-    """Start this trainer's sampler processes. See `create_backend` for the arguments."""
     shared_device = transfer.target.device
     devices = _devices(data, options, shared_device)
     service = data.service()

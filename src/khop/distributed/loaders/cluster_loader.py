@@ -124,7 +124,6 @@ class DistClusterLoader(DistNeighborLoader):
 
 
 def _assignment(graph: PartitionedGraph, assignment: Numbers | None) -> Int64Array:
-    """Return the cluster of each node by original id."""
     meta = graph.meta
     if meta.heterogeneous:
         raise ValueError("DistClusterLoader takes a homogeneous graph (got one of several types)")
@@ -149,7 +148,6 @@ def _assignment(graph: PartitionedGraph, assignment: Numbers | None) -> Int64Arr
 
 
 def _checked(clusters: Numbers, count: int) -> Int64Array:
-    """Return the clusters that a user names."""
     chosen = to_int64(as_tensor(clusters, "clusters"), "clusters")
     check_range(chosen, count, "clusters")
     if len(np.unique(chosen)) < len(chosen):
@@ -170,12 +168,6 @@ def _homes_of(graph: PartitionedGraph, of_node: Int64Array, count: int) -> Int64
 def _divided(
     graph: PartitionedGraph, clusters: Int64Array, homes: Sequence[int]
 ) -> list[Int64Array]:
-    """Return the positions of each trainer's clusters, ascending.
-
-    Args:
-        graph: the graph.
-        clusters: home partition of each cluster.
-        homes: home partition of each trainer.
-    """
+    """Return positions of each trainer's clusters, by home partitions of clusters and trainers."""
     order = np.argsort(clusters, kind="stable")
     return [np.sort(share) for share in divide(clusters, order, graph.num_partitions, homes)]

@@ -159,7 +159,6 @@ class Assembler:
         return attrs
 
     def _edge_attrs(self, i: int, layout: Layout, derived: list[_Derived]) -> dict[str, int]:
-        """Return {attribute of an edge type: its position}."""
         attrs = {"edge_index": layout.index[f"e{i}.edge_index"]}
         attrs.update(_delivered(layout, f"e{i}", self._folder.edge_types[i].attrs))
         attrs.update(_delivered(layout, f"e{i}", self._method.value_names("e")))

@@ -294,7 +294,6 @@ class _Share:
         return [self._layer(hop) for hop in reversed(range(len(self._edges)))]
 
     def _layer(self, hop: int) -> CooperativeLayer:
-        """Return the layer with the edges of all hops up to `hop`."""
         neighbors, destinations, edges = (
             np.concatenate(arrays) for arrays in zip(*self._edges[: hop + 1], strict=True)
         )

@@ -203,11 +203,7 @@ def pinning(target: TargetDevice) -> Callable[[ArenaReader], None] | None:
 
 
 def _pin(device: torch.device, arena: ArenaReader) -> None:
-    """Register an arena with CUDA, for all GPUs, as long as it is mapped.
-
-    Raises:
-        RuntimeError: the driver refuses. The message has its error and the size of the arena.
-    """
+    """Register an arena with CUDA, for all GPUs, as long as it is mapped."""
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     with torch.cuda.device(device):  # the call would take half a GB of whichever GPU is current
         error = runtime.cudaHostRegister(arena.address, arena.capacity, 0)

@@ -304,7 +304,6 @@ class ProcessPool(Generic[BatchT]):
             end_process(sampler.process)
 
     def _exit_report(self, dead: SamplerProcess, status: str, why: str) -> str:
-        """Return a text with a sampler's exit status, batches in flight, current task and log."""
         task, tail = dead.process.last_task(), dead.process.log_tail()
         where = "" if self._session is None else " of the graph server"
         last = "It had worked on none" if task is None else f"It worked on batch {task[1]} last"

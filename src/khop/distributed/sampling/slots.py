@@ -49,7 +49,6 @@ class Slot:
         """Wait until the arrays are written."""
 
     def _take(self, record: Record) -> memoryview:
-        """Allocate memory of the host for a batch."""
         self._announce(record.layout)
         self.record = record
         self.nbytes = record.nbytes

@@ -160,7 +160,6 @@ class Sampler:
             self._line.send_json(Op.LOST, {"part": part, "seconds": now - since})
 
     def _relocate(self, client: PartitionClient, content: Mapping[str, Any]) -> None:
-        """Apply an endpoint update of a server."""
         # Imported here: see `_client`.
         from khop.distributed.rpc.endpoint import Endpoint
 
@@ -256,7 +255,6 @@ class Sampler:
             os.close(slot.own_memory)
 
     def _made(self, slot: Slot) -> BatchTimings:
-        """Return the timings of a finished batch."""
         received = self._client.bytes_received if self._client is not None else 0
         remote_bytes, self._reported_bytes = received - self._reported_bytes, received
         me = os.getpid()
@@ -321,7 +319,6 @@ def _device(config: Mapping[str, Any]) -> DeviceOfSampler | None:
 def _slots(
     config: Mapping[str, Any], memory: Sequence[int], device: DeviceOfSampler | None
 ) -> Slots:
-    """Return the memory that batches are written to."""
     arena, *device_arena = memory
     if device is None:
         slots: Slots = HostSlots(arena)
