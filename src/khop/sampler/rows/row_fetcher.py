@@ -214,7 +214,7 @@ class RowFetcher(ABC):
                 continue
             copies = self.copies()
             if copies is not None:
-                found = copies.places.find(wanted)
+                found = copies.positions.find(wanted)
                 hit = found >= 0
                 tables = [copies.features[name] for name in self.attributes]
                 fetch.local.append(LocalRows(tables, found[hit], where[hit], True))
