@@ -72,3 +72,12 @@ NODE: NodeType = "node"
 
 EDGE: EdgeType = (NODE, "to", NODE)
 """The edge type of homogeneous graphs."""
+
+TrainerNodes: TypeAlias = "SeedNodes | Sequence[Numbers] | tuple[NodeType, Sequence[Numbers]]"
+"""Seeds of a trainer, the name of a split, or a list of seeds for each graph server."""
+
+TrainerLinks: TypeAlias = "SeedLinks | Sequence[Links] | tuple[EdgeType, Sequence[Links]]"
+"""Links of a trainer, or a list of links for each graph server."""
+
+TrainerValues: TypeAlias = "Numbers | Sequence[Numbers]"
+"""Values of links, or a list of values for each graph server."""

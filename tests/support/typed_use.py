@@ -54,7 +54,12 @@ def refused() -> None:
     """Call loaders with others; an ignored error that is none is an error, too."""
     DistNeighborLoader(None, [2], nonsense=3)  # type: ignore[call-arg]
     DistNeighborLoader(None, [2], batch_size="3")  # type: ignore[arg-type]
-    DistNeighborLoader(None, [2], None, 3)  # type: ignore[call-arg]
+    DistNeighborLoader(None, [2], None, 3)  # type: ignore[call-arg,arg-type]
+    DistNeighborLoader(None, "2")  # type: ignore[arg-type]
+    DistNeighborLoader(None, [2], 3)  # type: ignore[arg-type]
+    DistNeighborLoader(None, [2], temporal_strategy="first")  # type: ignore[arg-type]
+    DistNeighborLoader(None, [2], edge_dir="both")  # type: ignore[arg-type]
+    DistLinkNeighborLoader(None, [2], edge_label="a")  # type: ignore[arg-type]
     DistClusterLoader(None, replace=True)  # type: ignore[call-arg]
     Topology("edges.npy")  # type: ignore[arg-type]
     Topology([[0], [1]], edge_time=3)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from khop.channel.control import TWO
+from khop.channel.control import U64_PAIR
 from khop.errors import ProtocolError
 from khop.trace.clock import Segment
 
@@ -100,18 +100,18 @@ def pack_records(segments: list[Segment], answered: list[Answered]) -> Iterator[
         first, segments = segments[:_MAX_RECORDS], segments[_MAX_RECORDS:]
         room = _MAX_RECORDS - len(first)
         second, answered = answered[:room], answered[room:]
-        counts = TWO.pack(len(first), len(second))
+        counts = U64_PAIR.pack(len(first), len(second))
         arrays = np.array(first, np.int64), np.array(second, np.int64)
         yield counts + arrays[0].tobytes() + arrays[1].tobytes()
 
 
 def unpack_records(payload: bytes) -> tuple[list[Segment], list[Answered]]:
     """Undo `pack_records`. ProtocolError if the payload's length does not match its counts."""
-    counts = TWO.unpack_from(payload) if len(payload) >= TWO.size else (0, 0)
+    counts = U64_PAIR.unpack_from(payload) if len(payload) >= U64_PAIR.size else (0, 0)
     widths = len(Segment._fields), len(Answered._fields)
-    if len(payload) != TWO.size + 8 * sum(n * w for n, w in zip(counts, widths, strict=True)):
+    if len(payload) != U64_PAIR.size + 8 * sum(n * w for n, w in zip(counts, widths, strict=True)):
         raise ProtocolError(f"{len(payload)} bytes of a recording do not hold {counts} records")
-    values = np.frombuffer(payload, np.int64, offset=TWO.size)
+    values = np.frombuffer(payload, np.int64, offset=U64_PAIR.size)
     first, second = np.split(values, [counts[0] * widths[0]])
     segments = list(map(Segment._make, first.reshape(-1, widths[0]).tolist()))
     return segments, list(map(Answered._make, second.reshape(-1, widths[1]).tolist()))

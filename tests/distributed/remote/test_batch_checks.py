@@ -65,7 +65,7 @@ class Made:
     def counter(self, name):
         """A counter, writable."""
         numbers = self.raw[16 : 16 + 8 * self.layout.num_numbers].view(np.int64)
-        return numbers[self.layout.places[name]]
+        return numbers[self.layout.slices[name]]
 
     def check(self):
         """As a receiver does."""
@@ -186,11 +186,11 @@ def test_layouts_are_told_once_and_are_not_many(folder_of):
     content = json.loads(json.dumps(made.layout.to_json()))
     try:
         first = layouts.add(content)
-        assert layouts.add({**content, "number": 9}) is first
+        assert layouts.add({**content, "id": 9}) is first
         with pytest.raises(ProtocolError, match="unknown field 'unknown'"):
             layouts.add({**content, "unknown": [1] * 100})
         content["arrays"].reverse()
-        assert layouts.add(content).number == 1
+        assert layouts.add(content).id == 1
         with pytest.raises(ProtocolError, match="more than 64"):
             for arrays in itertools.permutations(content["arrays"]):
                 layouts.add({**content, "arrays": list(arrays)})

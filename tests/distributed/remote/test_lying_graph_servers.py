@@ -42,7 +42,7 @@ def reference(graph):
     return NeighborLoader(graph, jobs.FANOUTS, SEEDS, **options)
 
 
-NO_LAYOUT = np.frombuffer(b'{"number": 0}', np.uint8)
+NO_LAYOUT = np.frombuffer(b'{"id": 0}', np.uint8)
 
 
 def of(op, change):

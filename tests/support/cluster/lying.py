@@ -174,7 +174,7 @@ def contents(server, messages):
     received = server.layout.read(raw)
     arrays = {name: array for name, (array, _) in received.named().items()}
     numbers = raw[16 : 16 + 8 * server.layout.num_numbers].view("int64")
-    return arrays, {name: numbers[place] for name, place in server.layout.places.items()}
+    return arrays, {name: numbers[place] for name, place in server.layout.slices.items()}
 
 
 def malformed_frames():

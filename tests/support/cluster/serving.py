@@ -203,7 +203,7 @@ class RawSession:
             event = header.get("event")
             if event == "layout":
                 layout = Layout.from_json(json.loads(bytes(arrays[0].data)))
-                self.layouts[layout.number] = layout
+                self.layouts[layout.id] = layout
             elif event == "chunk":
                 self._take_chunk(header, arrays[0], acknowledge)
             elif event == "failed":

@@ -106,7 +106,7 @@ def layerwise_inference(
         torch.Size([6, 3])
     """
     context = require_context()
-    name = f"layerwise_inference-{context.number('inference')}"
+    name = context.next_name("inference")
     # On failure: publish it first, then remove files that other trainers may be reading.
     with (
         contextlib.ExitStack() as on_failure,

@@ -65,7 +65,7 @@ class PartitionService:
         self._requests = list(requests)
         self._context = context
         self._folder = folder
-        self._name = f"service-{context.number('service')}"
+        self._name = context.next_name("service")
         self.endpoint_registry = EndpointRegistry(context, self._name)
         """Updates of servers that have moved or ended."""
         self.home = home

@@ -170,7 +170,7 @@ def all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
             "how many clients there are is not known: pass num_clients to init_client, with "
             "is_dynamic=True, too"
         )
-    name = f"glt-all-gather-{context.number('glt-all-gather')}"
+    name = context.next_name("glt-all-gather")
     context.members.publish(name, obj)
     values = context.members.wait_for(name, range(count), "call all_gather")
     return {f"{context.group_name}_{rank}": values[rank] for rank in range(count)}

@@ -58,16 +58,14 @@ def create_remote_backend(
     warn_of_shared_gpus(devices, is_here=False, stacklevel=5)
     factory = LocalSamplerFactory(context.remote, ranks)
     is_local = options.shared_memory and not any(devices) and factory.all_are_local()
-    size: int | None = None
     if is_local:
         num_processes, num_workers = options.num_workers * len(ranks), 1
         concurrency = options.worker_concurrency
-        if options.buffer_size is not None:
-            size = max(int(options.buffer_size) // num_processes, 1 << 16)
     else:
         num_processes, num_workers = 1, options.num_workers
         in_flight = options.num_workers * options.worker_concurrency * len(ranks)
         concurrency = max(options.prefetch_size, in_flight)
+    size = options.buffer_size if is_local else None
     arena = plan_memory(graph.meta, spec, plan.batch_size, concurrency, num_processes, size)
     # By default, all batches in flight take a quarter of the memory.
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -99,11 +99,11 @@ class BatchReassembler:
         Clocks of other machines cannot be compared with this one's.
         """
         head = np.frombuffer(self._memory, np.int64, 1)
-        head[0] = layout.number
+        head[0] = layout.id
         if self.nbytes < layout.head_bytes:
             return  # the trainer reports the error
         numbers = np.frombuffer(self._memory, np.int64, layout.num_numbers, 2 * _HEAD)
-        span = layout.places.get("made")
+        span = layout.slices.get("made")
         if span is None or span.stop - span.start != len(_TIMINGS):
             return
         made = numbers[span]
@@ -166,9 +166,9 @@ class Layouts:
             ProtocolError: malformed, not a layout of the loader's batches, or too many layouts.
         """
         plain = Layout.from_json(content).to_json()
-        text = json.dumps({**plain, "number": 0})
+        text = json.dumps({**plain, "id": 0})
         if text not in self._known:
-            layout = Layout.from_json({**json.loads(text), "number": len(self._known)})
+            layout = Layout.from_json({**json.loads(text), "id": len(self._known)})
             self._check(layout)
             if len(self._known) >= _MAX_LAYOUTS:
                 raise ProtocolError(f"more than {_MAX_LAYOUTS} layouts of a loader's batches")

@@ -17,12 +17,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import zmq
 
 from khop import codec, log
 from khop.channel.arena import ArenaWriter
-from khop.channel.control import ONE, ControlLine, Message, Op
+from khop.channel.control import U64, ControlLine, Message, Op
 from khop.channel.message import pack
 from khop.channel.shared import read_shared
 from khop.distributed.processes.child import start_up
@@ -54,7 +53,7 @@ from khop.distributed.remote.session_messages import (
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.protocol import describe_error, request_header
-from khop.distributed.sampling.control_messages import EpochInfo, decode_sample_request, read_epoch
+from khop.distributed.sampling.control_messages import Epoch, decode_sample_request, read_epoch
 from khop.distributed.sampling.worker import described_error
 from khop.errors import ProtocolError
 from khop.sampler.methods.modules import import_methods
@@ -99,7 +98,7 @@ class Receiver:
             ServerSession(spec, rank, Connection(self._context, key_pair))
             for rank in config["servers"]
         ]
-        self._epochs: dict[int, EpochInfo] = {}
+        self._epochs: dict[int, Epoch] = {}
         self._requested: deque[tuple[int, int]] = deque()
         # Ids that no earlier receiver used: servers perhaps still have batches for that one.
         self._last_id = int.from_bytes(os.urandom(5), "little") << 22
@@ -137,12 +136,12 @@ class Receiver:
                 self._arena.free(offset)
             self._requested.extend(requested)
         elif message.op is Op.FREE:
-            self._arena.free(ONE.unpack(message.payload)[0])
+            self._arena.free(U64.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
-            opened = read_epoch(message)
-            self._epochs[opened.number] = opened
+            epoch_id, epoch = read_epoch(message)
+            self._epochs[epoch_id] = epoch
         elif message.op is Op.CLOSE_EPOCH:
-            self._close_epoch(ONE.unpack(message.payload)[0])
+            self._close_epoch(U64.unpack(message.payload)[0])
 
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
@@ -218,9 +217,8 @@ class Receiver:
 
     def _request_batch(self, session: ServerSession, pending: PendingBatch) -> None:
         epoch = self._epochs[pending.epoch]
-        first, last = epoch.plan.bounds(pending.batch)
-        columns = np.ascontiguousarray(epoch.columns[:, first:last])
-        run_key, index = epoch.plan.key_of(pending.batch, epoch.run_key)
+        run_key, index = epoch.key_of(pending.batch)
+        columns = epoch.seeds_of(pending.batch)
         session.send(Batch(session.name, pending.id, index, run_key), [columns])
 
     def _send_heartbeats(self) -> None:

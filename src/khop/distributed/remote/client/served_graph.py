@@ -127,7 +127,7 @@ class ServedGraph(PartitionedGraph):
         Partitions that are no client's home are assigned to clients round-robin. Clients of the
         same partition divide its edges round-robin.
         """
-        type_index, homes, rank = self.edge_place(edge_type), self.homes, self._context.rank
+        type_index, homes, rank = self.edge_type_index(edge_type), self.homes, self._context.rank
         shares = [np.empty((2, 0), np.int64)]
         for part in range(self.num_partitions):
             owners = [client for client, home in enumerate(homes) if home == part]

@@ -252,7 +252,7 @@ class GraphServer:
                 self._tick()
                 tick_at = time.monotonic() + _TICK_MS / 1000
 
-    def _on_ready(self, ready: object) -> None:
+    def _on_ready(self, ready: Any) -> None:
         """Process a descriptor or socket that is readable, but no line."""
         if ready == self._wake:
             with contextlib.suppress(BlockingIOError):

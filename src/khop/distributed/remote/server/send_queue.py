@@ -105,7 +105,7 @@ class SendQueue:
         """
         known = self._numbers.get(layout)
         if known is None:
-            text = json.dumps({**layout.to_json(), "number": 0})
+            text = json.dumps({**layout.to_json(), "id": 0})
             known = self._numbers[layout] = self._layouts.setdefault(text, len(self._layouts))
         return known
 
@@ -140,7 +140,7 @@ class SendQueue:
     def _announce(self, layout: int) -> None:
         """Send a layout, before the first batch that has it."""
         text = next(t for t, known in self._layouts.items() if known == layout)
-        content = {**json.loads(text), "number": layout}
+        content = {**json.loads(text), "id": layout}
         self._send(event_header(LayoutEvent(self._session, layout)), [json_array(content)])
         self._announced.add(layout)
 

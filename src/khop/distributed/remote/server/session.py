@@ -19,8 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from khop import log
-from khop.channel.control import ONE, Message, Op
-from khop.channel.layout import layout_of
+from khop.channel.control import U64, Op
 from khop.channel.shared import share
 from khop.distributed.membership.leases import Lease
 from khop.distributed.remote.server.counters import SessionState
@@ -30,11 +29,11 @@ from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.sampling.control_messages import BatchKey, send_request
 from khop.distributed.sampling.process_handle import (
     Program,
+    RawBatch,
     SamplerProcess,
-    start_process,
     start_sampler,
 )
-from khop.distributed.sampling.process_pool import ProcessPool
+from khop.distributed.sampling.process_pool import ProcessPool, SamplerError
 from khop.errors import ProtocolError, SamplerDiedError
 from khop.typing import Array
 
@@ -140,7 +139,13 @@ class Session:
         self.queue = SendQueue(spec.session, spec.credits, send, self._on_sent)
         self._failure: dict[str, str] | None = None
         self._start_at = 0.0
-        self.pool = ProcessPool(spec.num_workers, spec.max_restarts, self._request, spec.session)
+        self.pool = ProcessPool(
+            spec.num_workers,
+            spec.max_restarts,
+            self._request,
+            SamplerProcess.read_raw,
+            session=spec.session,
+        )
 
     # Samplers -----------------------------------------------------------------------------------
 
@@ -174,7 +179,7 @@ class Session:
         shared = [d for d in (self._host.labels, self._shared) if d is not None]
         arena_bytes = max(spec.buffer_bytes // spec.num_workers, 1 << 16)
         try:
-            sampler = start_process(self._host.program, index, config, arena_bytes, shared)
+            sampler = SamplerProcess.start(self._host.program, index, config, arena_bytes, shared)
         except OSError as error:
             if error.errno not in _EXHAUSTED:
                 raise
@@ -189,8 +194,11 @@ class Session:
         """Process the messages of a sampler, or its end."""
         restarts_before = self.pool.num_restarts
         try:
-            for message in self.pool.messages(sampler):
-                self._on_message(sampler, message)
+            for key, batch in self.pool.receive(sampler):
+                if isinstance(batch, SamplerError):
+                    self._on_error(sampler, key, batch.content)
+                elif key is not None:
+                    self._on_batch(key, batch)
         except SamplerDiedError as error:
             name = self.spec.session
             _log.error("session-failed", f"session {name}: {error}", session=name)
@@ -200,26 +208,27 @@ class Session:
             self.start()
         self.dispatch()
 
-    def _on_message(self, sampler: SamplerProcess, message: Message) -> None:
-        if message.op is Op.BATCH:
-            key, raw, extras = sampler.read_raw(message)
-            request = self._requests.pop(key, None)
-            if request is not None:  # else it was cancelled
-                self.made += 1
-                self._made_bytes += len(raw)
-                layout = self.queue.layout_number(layout_of(raw.data, sampler.layouts))
-                text = extras.decode() if extras else None
-                self.queue.ready[request.id] = EncodedBatch(request, raw, layout, text)
-        elif message.op is Op.ERROR:
-            failed, content = sampler.read_error(message)
-            error = {name: str(content[name]) for name in ("type", "message", "traceback")}
-            error["message"] += f"\n\nRaised in sampler process {sampler.number} on this server."
-            if failed is None:  # its start failed, and would fail again
-                self.fail(error)
-                return
-            request = self._requests.pop(failed, None)
-            if request is not None:
-                self.queue.send_error(request.id, error)
+    def _on_batch(self, key: BatchKey, batch: RawBatch) -> None:
+        request = self._requests.pop(key, None)
+        if request is None:  # it was cancelled
+            return
+        self.made += 1
+        self._made_bytes += len(batch.raw)
+        layout = self.queue.layout_number(batch.layout)
+        text = batch.extras.decode() if batch.extras else None
+        self.queue.ready[request.id] = EncodedBatch(request, batch.raw, layout, text)
+
+    def _on_error(
+        self, sampler: SamplerProcess, key: BatchKey | None, content: Mapping[str, Any]
+    ) -> None:
+        error = {name: str(content[name]) for name in ("type", "message", "traceback")}
+        error["message"] += f"\n\nRaised in sampler process {sampler.index} on this server."
+        if key is None:  # the sampler could not start, and a restart would fail, too
+            self.fail(error)
+            return
+        request = self._requests.pop(key, None)
+        if request is not None:
+            self.queue.send_error(request.id, error)
 
     # Requests -----------------------------------------------------------------------------------
 
@@ -258,7 +267,7 @@ class Session:
         self._requests = {k: r for k, r in self._requests.items() if r.id not in unwanted}
         self._waiting = deque(key for key in self._waiting if key in self._requests)
         for sampler, key in self.pool.forget(lambda key: key not in self._requests):
-            sampler.process.line.post(Op.CLOSE_EPOCH, ONE.pack(key[0]))
+            sampler.process.line.post(Op.CLOSE_EPOCH, U64.pack(key[0]))
         self.dispatch()
 
     def dispatch(self) -> None:
