@@ -199,7 +199,7 @@ def test_they_travel_by_checked_fields():
         (lambda: Ppr(5, eps=float("nan")), "eps must be a number"),
         (lambda: PinSage(2.5), "num_neighbors_per_node must be an integer"),
         (lambda: PinSage(2, 0), "num_random_walks must be an integer"),
-        (lambda: PinSage(2, termination_prob=2), "termination_prob must be a chance"),
+        (lambda: PinSage(2, termination_prob=2), "termination_prob must be a number from 0 to 1"),
     ],
 )
 def test_bad_options(make, message):

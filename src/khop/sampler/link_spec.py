@@ -24,15 +24,15 @@ or True), also their reverses ('reverse'), or also those of the edge type named.
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """Specification of link batches; plain values, so that JSON can hold it.
+    """Specification of link batches. Plain values, so that JSON can hold it.
 
     Attributes:
         src_type, dst_type: index of the node types that links join.
         relation: index of their edge type. If None, they are of no edge type of the graph.
         edge_dir: 'in' if the graph holds the sources of each destination, 'out' the reverse.
         disjoint: each end is the root of a separate tree.
-        mode: 'binary': negative pairs; 'triplet': negative destinations. If None, no negatives.
-        amount: negatives per link; a whole number for triplets.
+        mode: 'binary': negative pairs. 'triplet': negative destinations. If None, no negatives.
+        amount: negatives per link. A whole number for triplets.
         strict: negatives are no edges of the graph.
         excluded: (relation, True if its edges run from destinations to sources) of the edges that
             are left out of the neighbourhoods.
@@ -67,7 +67,7 @@ class LinkSpec:
         Args:
             node_types: the graph's node types.
             edge_types: the graph's edge types.
-            link_type: the edge type of links; need not be one of the graph's.
+            link_type: the edge type of links. Need not be one of the graph's.
             edge_dir: see `LinkSpec`.
             disjoint: see `LinkSpec`.
             mode: see `LinkSpec`.
@@ -128,7 +128,7 @@ def excluded_relations(
     """Return the edge types that hold the links and their reverses.
 
     The reverse of (a, r, b) is (b, rev_r, a), that of (a, rev_r, b) is (b, r, a), as PyG's
-    `ToUndirected` names them; else, that of (a, r, a) is itself, that of (a, r, b) the only edge
+    `ToUndirected` names them. Else, that of (a, r, a) is itself, that of (a, r, b) the only edge
     type from b to a.
 
     Returns:

@@ -19,7 +19,7 @@ class SamplingOptions:
         replace: draw with replacement.
         with_edge: record which edges were drawn.
         subgraph_type: 'directional', 'bidirectional' or 'induced', or PyG's `SubgraphType`.
-        disjoint: give each seed a separate subgraph; temporal sampling always does.
+        disjoint: give each seed a separate subgraph. Temporal sampling always does.
         temporal_strategy: 'uniform' or 'last'.
         time_attr: attribute that holds times. If None, draws do not depend on times.
         weight_attr: attribute of edges to draw by. If None, uniformly.
@@ -60,7 +60,7 @@ class SamplingOptions:
             info: the graph, with the times and weights that are to matter.
 
         Raises:
-            TypeError, ValueError: as `SamplingSpec.create`; no weights to draw by.
+            TypeError, ValueError: as `SamplingSpec.create`. No weights to draw by.
         """
         options = self.settled(num_neighbors)
         as_method(num_neighbors).check_node_types(info.node_types)

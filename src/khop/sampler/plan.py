@@ -16,7 +16,7 @@ from khop.typing import Int64Array
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """Division of `num_seeds` seeds into batches; each can be planned without those before it.
+    """Division of `num_seeds` seeds into batches. Each can be planned without those before it.
 
     Attributes:
         num_seeds: number of seeds.
@@ -105,14 +105,14 @@ class EpochPlan:
         return first, (batch + 1) * self.num_seeds // self.num_batches
 
     def key_of(self, batch: int, run_key: int) -> tuple[int, int]:
-        """Return run key and index of a batch's draws; `run_key` is the epoch's."""
+        """Return run key and index of a batch's draws. `run_key` is the epoch's."""
         if self.keys is None:
             return run_key, batch
         run, index = self.keys[batch]
         return run, index
 
     def list_of(self, batch: int) -> int | None:
-        """Return the index of the list that a batch's seeds are of; None without lists."""
+        """Return the index of the list that a batch's seeds are of. None without lists."""
         return None if self.lists is None else self._turns[batch][0]
 
     @cached_property
@@ -154,13 +154,13 @@ def _spread(sizes: Sequence[int], counts: list[int], more: int) -> None:
 def epoch_order(
     num_seeds: int, run_key: int, shuffle: bool, lists: Sequence[int] | None = None
 ) -> Int64Array | None:
-    """Return the order of an epoch's seeds, a permutation by the run key; None if as given.
+    """Return the order of an epoch's seeds, a permutation by the run key. None if as given.
 
     Args:
         num_seeds: number of seeds.
         run_key: key of the epoch.
         shuffle: permute the seeds. If False, they stay as given.
-        lists: see `EpochPlan`; the seeds of each are permuted among themselves.
+        lists: see `EpochPlan`. The seeds of each are permuted among themselves.
     """
     if not shuffle:
         return None

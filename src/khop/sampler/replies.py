@@ -2,7 +2,7 @@
 
 A server that is damaged or hostile must not do more than fail a batch. So the requester checks that
 a reply has the arrays that were asked for, the right number of entries, and only ids that exist.
-All checks raise ProtocolError; kernels rely on them. Imports no torch.
+All checks raise ProtocolError. Kernels rely on them. Imports no torch.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class SeedSet(NamedTuple):
     Attributes:
         node_type: index of the node type.
         ids: [n] int64.
-        times: [n] int64; with temporal sampling only.
+        times: [n] int64. With temporal sampling only.
     """
 
     node_type: int
@@ -104,8 +104,8 @@ class RowSet:
 
     Attributes:
         ids: [n] int64.
-        trees: [n] int32, the seeds that they belong to; in disjoint batches only.
-        times: [n] int64, those of their seeds; with temporal sampling only.
+        trees: [n] int32, the seeds that they belong to. In disjoint batches only.
+        times: [n] int64, those of their seeds. With temporal sampling only.
         excluded: (rows, neighbors), [m] int64 each: edges not to be taken.
     """
 
@@ -152,14 +152,14 @@ class RowSet:
     def draw(
         self, csr: _native.Csr, request: HopRequest, options: _native.HopOptions | None = None
     ) -> Drawn:
-        """Draw one hop from rows that `csr` holds; `options` are those of the request, if known."""
+        """Draw one hop from rows that `csr` holds. `options` are those of the request, if known."""
         if request.last and not csr.has_times:
             request, options = replace(request, last=False), None
         options = request.options() if options is None else options
         return _native.sample_rows(csr, self.ids, options, self.trees, self.times, self.excluded)
 
     def induce(self, csr: _native.Csr, keys: Int64Array, num_nodes: int, with_edge: bool) -> Drawn:
-        """Find the neighbours that are in a batch; `num_nodes` bounds the ids in `keys`."""
+        """Find the neighbours that are in a batch. `num_nodes` bounds the ids in `keys`."""
         return _native.induce_rows(
             csr,
             self.ids,

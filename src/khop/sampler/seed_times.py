@@ -58,7 +58,7 @@ def seed_times(
     given: ArrayLike | None,
     times_of_nodes: Callable[[], Int64Array | None],
 ) -> Int64Array | None:
-    """Return keys of the times of seeds; None in a graph without times.
+    """Return keys of the times of seeds. None in a graph without times.
 
     Args:
         info: the graph.
@@ -68,7 +68,7 @@ def seed_times(
         times_of_nodes: returns the [count] keys of the nodes' times, or None if they have none.
 
     Raises:
-        TypeError, ValueError: times in a graph without times, no times, or not as many as seeds; no
+        TypeError, ValueError: times in a graph without times, no times, or not as many as seeds. No
             times where the nodes have none.
     """
     check_times("input_time", given is not None, info.is_temporal, required=False)

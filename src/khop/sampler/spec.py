@@ -14,7 +14,7 @@ from khop.sampler.requests import HopRequest
 from khop.typing import EdgeType
 
 MAX_HOPS = 1024
-"""Most hops of a batch; methods of users' own have as many steps."""
+"""Most hops of a batch. Methods of users' own have as many steps."""
 
 MAX_TYPES = 1024
 """Most edge types, or node types, that a specification names."""
@@ -28,7 +28,7 @@ class SamplingSpec:
     """Fan-outs and options of neighbour sampling.
 
     Attributes:
-        fanouts: for each edge type, in the graph's order, the fan-out of each hop; -1 takes all.
+        fanouts: for each edge type, in the graph's order, the fan-out of each hop. -1 takes all.
         replace: draw with replacement.
         with_edge: record which edges were drawn.
         subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
@@ -40,7 +40,7 @@ class SamplingSpec:
         reversals: for subgraph type 'bidirectional': (edge type, its reverse, True if the reverse
             becomes the mirror image), by index.
         keep_edge: edges keep their ids when reverses are added.
-        method: sampling method; see `khop.sampler.methods`.
+        method: sampling method. See `khop.sampler.methods`.
 
     Example:
         >>> spec = SamplingSpec.create([15, 10], [("node", "to", "node")])
@@ -124,12 +124,12 @@ class SamplingSpec:
 
         Args:
             num_neighbors: fan-out of each hop, or {edge type: fan-out of each hop}, or PyG's
-                `NumNeighbors`; edge types in any form that PyG knows. Or a method with such.
+                `NumNeighbors`. Edge types in any form that PyG knows. Or a method with such.
             edge_types: the graph's edge types.
             replace: draw with replacement.
             with_edge: record which edges were drawn.
             subgraph_type: 'directional', 'bidirectional' or 'induced', or PyG's `SubgraphType`.
-            disjoint: give each seed a separate subgraph; temporal sampling always does.
+            disjoint: give each seed a separate subgraph. Temporal sampling always does.
             temporal_strategy: 'uniform' or 'last'.
             temporal: draw only what is not later than the seed.
             weighted: for each edge type, True to draw by weight.
@@ -193,8 +193,8 @@ class SamplingSpec:
 def find_reversals(edge_types: Sequence[EdgeType]) -> tuple[tuple[int, int, bool], ...]:
     """Return the edge types that are each other's reverses, by PyG's rules.
 
-    `(b, 'rev_r', a)` reverses `(a, r, b)` and becomes its mirror image; a type from a node type to
-    itself without such a partner reverses itself; else the only type from b to a serves, if there
+    `(b, 'rev_r', a)` reverses `(a, r, b)` and becomes its mirror image. A type from a node type to
+    itself without such a partner reverses itself. Else the only type from b to a serves, if there
     is just one. A type without a reverse keeps its edges as drawn, with a warning.
 
     Args:
@@ -226,7 +226,7 @@ def find_reversals(edge_types: Sequence[EdgeType]) -> tuple[tuple[int, int, bool
 
 
 def _edge_type(key: Any) -> Any:
-    """Return an edge type in full; PyG also omits the relation ('to') or uses one string."""
+    """Return an edge type in full. PyG also omits the relation ('to') or uses one string."""
     if hasattr(key, "to_tuple"):  # PyG's EdgeTypeStr
         return key.to_tuple()
     names = key.split("__") if isinstance(key, str) else key

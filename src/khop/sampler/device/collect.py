@@ -31,7 +31,7 @@ class EdgeNames:
 
     Args:
         device: the device that writes.
-        names: {index of an edge type: ids of all its edges}; for other types, edges' positions are
+        names: {index of an edge type: ids of all its edges}. For other types, edges' positions are
             their ids.
         num_relations: number of edge types.
         mode: memory that holds the ids: 'CUDA' (the device's) or 'ZERO_COPY' (the host's, read in
@@ -107,16 +107,16 @@ class DeviceCollector(Collector):
         batch: int,
         extras: Mapping[str, Array] | None = None,
     ) -> Generator[list[Ticket], None, Record]:
-        """Write a batch of a `DeviceSubgraph`; never waits for another partition.
+        """Write a batch of a `DeviceSubgraph`. Never waits for another partition.
 
         Args:
             subgraph: as the device's engine returned it.
-            allocate: called once with the batch's layout and sizes; returns `DeviceArray`s to fill.
+            allocate: called once with the batch's layout and sizes. Returns `DeviceArray`s to fill.
             batch: index of the batch.
             extras: further arrays of the batch, as of `Collector.collect`.
 
         Returns:
-            The batch; the device is still writing it.
+            The batch. The device is still writing it.
         """
         yield from ()
         extras = extras or {}
@@ -137,7 +137,7 @@ class DeviceCollector(Collector):
     def _write_ids(
         self, subgraph: Any, arrays: Mapping[str, DeviceArray]
     ) -> dict[tuple[str, int], DeviceArray]:
-        """Write the batch's ids and ends; return the positions of each table's attributes."""
+        """Write the batch's ids and ends. Return the positions of each table's attributes."""
         num_nodes, num_edges, _, _ = subgraph.sizes()
         types, relations = range(len(num_nodes)), range(len(num_edges))
 
@@ -218,7 +218,7 @@ class StagedCollector(Collector):
         batch: int,
         extras: Mapping[str, Array] | None = None,
     ) -> Generator[list[Ticket], None, Record]:
-        """Write a batch, as `Collector.collect`; `allocate` returns `DeviceArray`s.
+        """Write a batch, as `Collector.collect`. `allocate` returns `DeviceArray`s.
 
         Waits for all replies before it writes anything: batches in flight share memory on the
         device.
@@ -285,7 +285,7 @@ class StagedCollector(Collector):
 
 
 def _groups_of(fetch: RowFetch) -> list[_Group]:
-    """Return rows of a table by origin; all replies have come."""
+    """Return rows of a table by origin. All replies have come."""
     groups = []
     for local in fetch.local:
         assert local.places is not None  # there are several parts

@@ -59,7 +59,7 @@ class DeviceEngine(Engine):
         batch: int,
         exclude: Sequence[Exclusion] = (),
     ) -> Any:
-        """Draw a batch; return a `DeviceSubgraph` that the device is still drawing.
+        """Draw a batch. Return a `DeviceSubgraph` that the device is still drawing.
 
         The device's lock must be held until it has been written.
         """
@@ -80,7 +80,7 @@ class DeviceEngine(Engine):
 
 
 def graphs_on(device: _native.Device, view: GraphView, mode: str) -> list[_native.DeviceGraph]:
-    """Put a whole graph on a device and wait for it; return it for each edge type.
+    """Put a whole graph on a device and wait for it. Return it for each edge type.
 
     Args:
         device: the device.

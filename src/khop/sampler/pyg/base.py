@@ -70,7 +70,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
 
     @property
     def num_neighbors(self) -> Any:
-        """Fan-out of each hop, for each edge type of a heterogeneous graph; may be set."""
+        """Fan-out of each hop, for each edge type of a heterogeneous graph. May be set."""
         return self._num_neighbors
 
     @num_neighbors.setter
@@ -148,7 +148,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         """Draw the neighbourhood of seed nodes.
 
         Args:
-            index: the seeds, as PyG's loaders pass them; with times if the graph has times. Seeds
+            index: the seeds, as PyG's loaders pass them. With times if the graph has times. Seeds
                 without times see it at the time of their nodes.
             key: random key of the draws. If None, see `seed`.
             with_values: take what the method delivers beside nodes and edges, such as `edge_norm`,
@@ -156,14 +156,14 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
             **kwargs: must be empty.
 
         Returns:
-            Seeds first, then nodes in the order of first appearance; edges grouped by hop. Of a
+            Seeds first, then nodes in the order of first appearance. Edges grouped by hop. Of a
             heterogeneous graph: the same for each type, and all types are there.
 
         Raises:
             IndexError: a seed does not exist.
             PartitionUnavailableError: the server of another partition cannot be reached.
             TypeError: seeds that are no `NodeSamplerInput`.
-            ValueError: times of seeds in a graph without times, or none where they are needed; a
+            ValueError: times of seeds in a graph without times, or none where they are needed. A
                 method that delivers values, which the caller does not take.
         """
         if kwargs:
@@ -185,11 +185,11 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         """Draw the neighbourhood of the ends of links, and of negatives.
 
         Args:
-            index: the links, as PyG's loaders pass them; with times if the graph has times.
+            index: the links, as PyG's loaders pass them. With times if the graph has times.
             neg_sampling: PyG's description of negatives, or a dictionary or mode for one.
             key: random key of the draws. If None, see `seed`.
             strict_negatives: draw negatives that are no edges of the graph, in any partition.
-            exclude_seed_edges: leave the links out of the neighbourhood, and their reverses; see
+            exclude_seed_edges: leave the links out of the neighbourhood, and their reverses. See
                 `khop.loader.LinkNeighborLoader`.
             with_values: as for `sample_from_nodes`.
 
@@ -202,7 +202,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
             IndexError: an end of a link does not exist.
             PartitionUnavailableError: the server of another partition cannot be reached.
             TypeError: links that are no `EdgeSamplerInput`.
-            ValueError: options that contradict one another; no strict negative exists; a method
+            ValueError: options that contradict one another. No strict negative exists. A method
                 that delivers values, which the caller does not take.
         """
         self._check_taken(with_values)
@@ -217,7 +217,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         return to_pyg(drawn, self._info, metadata, self.output_forms)
 
     def seed_set(self, index: NodeSamplerInput) -> SeedSet:
-        """Return the seeds of PyG's input, checked; raise what `sample_from_nodes` raises.
+        """Return the seeds of PyG's input, checked. Raise what `sample_from_nodes` raises.
 
         :meta private:
         """
@@ -236,7 +236,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         return SeedSet(self._info.node_types.index(node_type), seeds, times)
 
     def link_sampler(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
-        """Return the sampler of links of a type; raise ValueError for options that do not fit.
+        """Return the sampler of links of a type. Raise ValueError for options that do not fit.
 
         The last one is kept: its tables of weights are costly.
 
@@ -278,7 +278,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
 
     @abc.abstractmethod
     def _info_for(self, num_neighbors: Any) -> GraphInfo:
-        """Return the graph as draws see it; raise ValueError if it lacks what they need."""
+        """Return the graph as draws see it. Raise ValueError if it lacks what they need."""
 
     @abc.abstractmethod
     def _make_drawer(self) -> Any:
@@ -295,7 +295,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
 
     @abc.abstractmethod
     def _times_of(self, node_type: NodeType, seeds: Int64Array) -> Int64Array | None:
-        """Return the keys of the nodes' times, by ids that draws use; None if they have none."""
+        """Return the keys of the nodes' times, by ids that draws use. None if they have none."""
 
     @abc.abstractmethod
     def _nodes_drawn(self, seeds: SeedSet, key: BatchKey | None) -> SampledSubgraph:

@@ -38,7 +38,7 @@ _FEATURE_MODES = ("CUDA", "ZERO_COPY", "CPU")
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Options of a loader that samples on a device; docs/devices.md compares them.
+    """Options of a loader that samples on a device. Docs/devices.md compares them.
 
     Attributes:
         graph_mode: 'CUDA' (the graph in device memory) or 'ZERO_COPY' (in the host's, read in
@@ -118,7 +118,7 @@ class TorchDevice:
         self.native = open_device(self.name, self._stream)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
-        """Return a tensor in the device's memory, to be written by it; call within `scope`."""
+        """Return a tensor in the device's memory, to be written by it. Call within `scope`."""
         return torch.empty(shape, dtype=dtype, device=self.torch_device)
 
     def scope(self) -> AbstractContextManager[Any]:
@@ -126,7 +126,7 @@ class TorchDevice:
         return contextlib.nullcontext() if self._stream is None else on_stream(self._stream)
 
     def mark(self) -> Any:
-        """Return an event after all work submitted so far; for `wait_and_record_stream`.
+        """Return an event after all work submitted so far. For `wait_and_record_stream`.
 
         Torch has no streams on an emulated device: wait for the work instead, and return None.
         """
@@ -167,7 +167,7 @@ def tensors_in(batch: Any) -> list[Tensor]:
 def tensors_within(value: Any) -> list[Tensor]:
     """Return the dense tensors of a value: a tensor, a sparse matrix, or lists and dicts of such.
 
-    As deep as PyG's `Data.to` copies them; none for anything else.
+    As deep as PyG's `Data.to` copies them. None for anything else.
     """
     if isinstance(value, Mapping):
         value = list(value.values())
@@ -177,7 +177,7 @@ def tensors_within(value: Any) -> list[Tensor]:
 
 
 def _parts_of(value: Any) -> list[Tensor]:
-    """Return the dense tensors of a tensor or a sparse matrix; none for anything else."""
+    """Return the dense tensors of a tensor or a sparse matrix. None for anything else."""
     if isinstance(value, torch_geometric.typing.SparseTensor):
         return [part for part in vars(value.storage).values() if isinstance(part, Tensor)]
     if not isinstance(value, Tensor):
@@ -220,7 +220,7 @@ def _is_torchs(tensor: Tensor) -> bool:
 
 
 class DeviceWriter:
-    """Writer of what a device drew, to tensors in its memory; see `SubgraphWriter`.
+    """Writer of what a device drew, to tensors in its memory. See `SubgraphWriter`.
 
     A batch's tensors are parts of one: an allocation takes longer than a kernel that writes them.
 
@@ -247,7 +247,7 @@ class DeviceWriter:
         self._names = names
 
     def write(self, subgraph: Any) -> SampledSubgraph:
-        """Write a subgraph that the engine returned; the device's lock and scope are held."""
+        """Write a subgraph that the engine returned. The device's lock and scope are held."""
         num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
         num_named = [n for n, has_ids in zip(num_edges, self._has_ids, strict=True) if has_ids]
         num_placed = num_nodes if self._spec.disjoint else []
@@ -318,7 +318,7 @@ class DeviceDrawer(SubgraphSampler):
         self._writer = DeviceWriter(graph, spec, backward, device, names)
 
     def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
-        """Draw the neighbourhood of seeds; `written` is set, see `TorchDevice.mark`."""
+        """Draw the neighbourhood of seeds. `written` is set, see `TorchDevice.mark`."""
         with self._device.lock, self._device.scope():
             drawn = super().draw_nodes(seeds, run_key, batch)
             return drawn._replace(written=self._device.mark())
@@ -326,12 +326,12 @@ class DeviceDrawer(SubgraphSampler):
     def draw_links(
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int
     ) -> tuple[SampledSubgraph, LinkSeeds]:
-        """Draw the neighbourhood of links; `written` is set, see `TorchDevice.mark`."""
+        """Draw the neighbourhood of links. `written` is set, see `TorchDevice.mark`."""
         with self._device.lock, self._device.scope():
             drawn, seeds = super().draw_links(sampler, links, run_key, batch)
             return drawn._replace(written=self._device.mark()), seeds
 
     def _wait_for_tensors(self) -> None:
-        """Wait for the tensors; not on a GPU, where torch's work follows on the same stream."""
+        """Wait for the tensors. Not on a GPU, where torch's work follows on the same stream."""
         if not self._device.native.is_cuda:
             self._device.native.synchronize()

@@ -45,7 +45,7 @@ class SubgraphSampler:
     def draw_links(
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int
     ) -> tuple[SampledSubgraph, LinkSeeds]:
-        """Draw the neighbourhood of links; return the positions of the links' ends in it, too."""
+        """Draw the neighbourhood of links. Return the positions of the links' ends in it, too."""
         subgraph, seeds = run(sampler.sample(self._engine, links, run_key, batch))
         drawn = self._written(subgraph)
         if drawn.trees is not None:
@@ -54,10 +54,10 @@ class SubgraphSampler:
         return drawn, seeds
 
     def _wait_for_tensors(self) -> None:
-        """Wait until torch can read the tensors; on the CPU they are written already."""
+        """Wait until torch can read the tensors. On the CPU they are written already."""
 
     def _written(self, subgraph: Any) -> SampledSubgraph:
-        """Write a drawn subgraph to tensors; its buffers are then free for the next."""
+        """Write a drawn subgraph to tensors. Its buffers are then free for the next."""
         drawn: SampledSubgraph = self._writer.write(subgraph)
         self._engine.release(subgraph)
         return drawn

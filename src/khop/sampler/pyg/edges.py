@@ -19,8 +19,8 @@ class EdgeArrays(NamedTuple):
 
     Attributes:
         layout: 'COO', 'CSC' (compressed by destination) or 'CSR' (by source).
-        src: [num_edges] sources; of layout 'CSR': [num_src + 1] row pointers.
-        dst: [num_edges] destinations; of layout 'CSC': [num_dst + 1] row pointers.
+        src: [num_edges] sources. Of layout 'CSR': [num_src + 1] row pointers.
+        dst: [num_edges] destinations. Of layout 'CSC': [num_dst + 1] row pointers.
     """
 
     layout: GraphLayout
@@ -55,7 +55,7 @@ class EdgeArrays(NamedTuple):
 
         Raises:
             IndexError: an edge that joins nodes which do not exist.
-            TypeError, ValueError: arrays that are no edges; what `Topology` raises.
+            TypeError, ValueError: arrays that are no edges. What `Topology` raises.
         """
         src, dst = self.src, self.dst
         if self.layout == "CSC":
@@ -77,7 +77,7 @@ def _expanded(pointers: IntArray) -> IntArray:
 
 
 def _pointers(values: ArrayLike, what: str, unit: str, num_rows: int, num_edges: int) -> IntArray:
-    """Return row pointers of `num_rows` nodes; trailing nodes without an entry have no edges."""
+    """Return row pointers of `num_rows` nodes. Trailing nodes without an entry have no edges."""
     pointers = to_ids(values, f"row pointers of {what}")
     check_pointers(pointers, num_edges, what)
     missing = num_rows + 1 - len(pointers)

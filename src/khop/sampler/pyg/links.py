@@ -33,7 +33,7 @@ class LinkOptions(NamedTuple):
 def link_spec(
     info: GraphInfo, link_type: EdgeType | None, options: LinkOptions, disjoint: bool
 ) -> LinkSpec:
-    """Return the checked specification of batches of links; see `LinkSpec.create`.
+    """Return the checked specification of batches of links. See `LinkSpec.create`.
 
     Args:
         info: the graph.
@@ -93,8 +93,8 @@ def links_of(index: EdgeSamplerInput, info: GraphInfo, spec: LinkSpec) -> Links:
     """Return the links of PyG's input, checked.
 
     Raises:
-        IndexError, TypeError, ValueError: ends that do not exist or are no vectors of integers;
-            times in a graph without times, or none in one with times.
+        IndexError, TypeError, ValueError: ends that do not exist or are no vectors of integers.
+            Times in a graph without times, or none in one with times.
     """
     ends = []
     for name, value, place in (
@@ -132,7 +132,7 @@ def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> 
 
 
 def binary_labels(label: Tensor | None, num_links: int, num_negatives: int) -> Tensor:
-    """Return labels of links, then zeros for negatives; links without labels have ones."""
+    """Return labels of links, then zeros for negatives. Links without labels have ones."""
     if label is None:
         label = torch.ones(num_links)
     return torch.cat([label, label.new_zeros((num_negatives, *label.shape[1:]))])

@@ -42,46 +42,46 @@ from khop.typing import NODE, ArrayLike, Int64Array, NodeType
 
 
 class NeighborSampler(PygSampler):
-    """Sampler of k-hop neighbourhoods in memory; a drop-in for PyG's `NeighborSampler`.
+    """Sampler of k-hop neighbourhoods in memory. A drop-in for PyG's `NeighborSampler`.
 
     Pass it as `neighbor_sampler=` to PyG's loaders, or let `khop.loader.NeighborLoader` make one.
-    The graph is converted once, in linear time, to 32-bit compressed rows; further memory is about
+    The graph is converted once, in linear time, to 32-bit compressed rows. Further memory is about
     12 bytes an edge, 8 more with times and 12 more with weights.
 
     Args:
         data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), a pair of PyG's
             (FeatureStore, GraphStore), or a `khop.data.Graph`.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all neighbours. Or a
             method with such, `khop.sampler.Labor([15, 10])`.
         subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
             'induced' (all edges among the drawn nodes).
         replace: draw with replacement.
-        disjoint: give each seed a separate subgraph, numbered in `batch`; temporal sampling always
+        disjoint: give each seed a separate subgraph, numbered in `batch`. Temporal sampling always
             does.
         temporal_strategy: 'uniform', or 'last': the latest neighbours.
-        time_attr: attribute of nodes or of edges; only neighbours (or edges) whose time is not
+        time_attr: attribute of nodes or of edges. Only neighbours (or edges) whose time is not
             later than the seed's are drawn. Integers or floats.
-        weight_attr: attribute of edges; neighbours are drawn with probabilities proportional to
+        weight_attr: attribute of edges. Neighbours are drawn with probabilities proportional to
             it, one after the other. A neighbour of weight 0 is never drawn, also not by -1.
         is_sorted: edges are in order of destinations already and, with times, in order of time for
             each destination. They are not sorted then, but checked.
-        share_memory: ignored; threads and forked processes share the graph anyway.
-        directed: deprecated in PyG; False is subgraph type 'induced'.
+        share_memory: ignored. Threads and forked processes share the graph anyway.
+        directed: deprecated in PyG. False is subgraph type 'induced'.
         sample_direction: 'forward' draws in-neighbours (PyG's direction), 'backward'
-            out-neighbours; rows and columns of the output are always sources and destinations.
+            out-neighbours. Rows and columns of the output are always sources and destinations.
         with_edge: return which edges were drawn.
         seed: makes draws reproducible: call i of this sampler draws what call i of any equal
             sampler draws. If None, each call takes a key from torch's default generator.
         stream: separates samplers of the same seed.
         device: a GPU that draws, and whose memory holds the output: 'cuda:1', or 'cuda' for torch's
-            current one. The draws are the same as on the CPU. If 'cpu' or None, the CPU; for None
+            current one. The draws are the same as on the CPU. If 'cpu' or None, the CPU. For None
             and a `Graph` of mode 'CUDA' the current GPU.
-        device_options: whether the graph is copied to the device, and other options; see
+        device_options: whether the graph is copied to the device, and other options. See
             `DeviceOptions`.
 
     Raises:
-        RuntimeError: the device cannot be used; the message gives the reason.
-        ValueError, TypeError: malformed options; invalid times or weights.
+        RuntimeError: the device cannot be used. The message gives the reason.
+        ValueError, TypeError: malformed options. Invalid times or weights.
 
     Example:
         >>> from torch_geometric.loader import NodeLoader
@@ -163,7 +163,7 @@ class NeighborSampler(PygSampler):
 
     @property
     def num_nodes(self) -> Any:
-        """Number of nodes; {node type: number} of a heterogeneous graph."""
+        """Number of nodes. {node type: number} of a heterogeneous graph."""
         return self.graph.num_nodes if self.graph.is_heterogeneous else self.graph.num_nodes[NODE]
 
     def draw_nodes(self, seeds: SeedSet, key: BatchKey | None = None) -> SampledSubgraph:
@@ -292,9 +292,9 @@ class NeighborSampler(PygSampler):
         Args:
             seeds: [num_seeds] node ids, or a PyG `NodeSamplerInput`, whose `input_type` is the
                 seeds' node type in a heterogeneous graph.
-            num_nodes: number of nodes, or {node type: number}; only compared with the graph's.
+            num_nodes: number of nodes, or {node type: number}. Only compared with the graph's.
                 Tensors of these lengths are accepted, as in GraphLearn-for-PyTorch.
-            batch_size: seeds in a batch of training; default: 1024. If None, all seeds make one
+            batch_size: seeds in a batch of training. Default: 1024. If None, all seeds make one
                 batch, which touches most nodes: training has no such batches.
 
         Returns:

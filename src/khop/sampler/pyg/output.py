@@ -29,13 +29,13 @@ class SampledSubgraph(NamedTuple):
         nodes: [num_nodes] ids.
         edge_index: [2, num_edges] numbers of sources and destinations in `nodes`.
         edges: [num_edges] the user's edge ids, or None for a type without.
-        trees: [num_nodes] the tree of each node; None unless the batch is disjoint.
-        nodes_per_hop: number of seeds, then of the nodes that each hop added; None where hops
+        trees: [num_nodes] the tree of each node. None unless the batch is disjoint.
+        nodes_per_hop: number of seeds, then of the nodes that each hop added. None where hops
             cannot be told apart.
         edges_per_hop: number of edges that each hop added, likewise.
         values: what the sampling method delivers beside nodes and edges, by name: 'e0.edge_norm'
-            is [num_edges] float32 of edge type 0, 'n0.node_norm' [num_nodes] of node type 0;
-            names without a type are of the batch: 'layer_wise'.
+            is [num_edges] float32 of edge type 0, 'n0.node_norm' [num_nodes] of node type 0.
+            Names without a type are of the batch: 'layer_wise'.
         written: event after which a device has written the tensors, for
             `khop.sampler.pyg.device.wait_and_record_stream`. If None, they are written.
     """
@@ -73,7 +73,7 @@ class OutputMetadata(tuple[Any, ...]):
 
 
 def values_of(out: Any) -> Mapping[str, Any]:
-    """Return what the method delivers with an output in PyG's form; of another sampler nothing."""
+    """Return what the method delivers with an output in PyG's form. Of another sampler nothing."""
     metadata = out.metadata
     return metadata.values if isinstance(metadata, OutputMetadata) else {}
 
@@ -133,12 +133,12 @@ def to_pyg(
     metadata: tuple[Any, ...],
     forms: tuple[type[SamplerOutput], type[HeteroSamplerOutput]],
 ) -> SamplerOutput | HeteroSamplerOutput:
-    """Return a subgraph in PyG's form; every type of a heterogeneous graph is there.
+    """Return a subgraph in PyG's form. Every type of a heterogeneous graph is there.
 
     Args:
         drawn: the subgraph.
         info: the graph that it was drawn from.
-        metadata: metadata of the output, for a loader; what the method delivers is added.
+        metadata: metadata of the output, for a loader. What the method delivers is added.
         forms: classes of homogeneous and of heterogeneous outputs.
     """
     nodes, _, edges, trees, node_hops, edge_hops, *_ = drawn

@@ -32,7 +32,7 @@ class GraphInput(Protocol):
 
     @property
     def info(self) -> GraphInfo:
-        """Types and counts, for checks of users' input; reads no edges."""
+        """Types and counts, for checks of users' input. Reads no edges."""
 
     @property
     def num_nodes(self) -> dict[NodeType, int]:
@@ -53,7 +53,7 @@ def as_input(data: Any) -> Any:
     """Return the user's data in the form that PyG's loaders know.
 
     Returns:
-        The `Data` or `HeteroData`, also if it was passed as a pair of stores; else a (feature
+        The `Data` or `HeteroData`, also if it was passed as a pair of stores. Else a (feature
         store, graph store) tuple, also for a single object that is both.
 
     Raises:
@@ -87,7 +87,7 @@ def as_input(data: Any) -> Any:
 
 
 def open_input(data: Any) -> GraphInput:
-    """Wrap the user's data; see `as_input` for what is accepted."""
+    """Wrap the user's data. See `as_input` for what is accepted."""
     data = as_input(data)
     return PygInput(data) if isinstance(data, (Data, HeteroData)) else StoreInput(*data)
 
@@ -100,14 +100,14 @@ def node_attribute(data: Any, name: str) -> dict[NodeType, ArrayLike]:
         name: name of the attribute.
 
     Returns:
-        {node type: [num_nodes, ...]} for the types that have it; {NODE: ...} of a homogeneous
+        {node type: [num_nodes, ...]} for the types that have it. {NODE: ...} of a homogeneous
         graph. Values are as the user passed them: tensors or NumPy arrays.
     """
     return open_input(data).node_attribute(name)
 
 
 def edge_attribute(data: Any, name: str) -> dict[EdgeType, ArrayLike]:
-    """Return an edge attribute by name; as `node_attribute`, with rows in the order of edges."""
+    """Return an edge attribute by name. As `node_attribute`, with rows in the order of edges."""
     return open_input(data).edge_attribute(name)
 
 
@@ -127,7 +127,7 @@ def graph_of(
         time_attr: name of the node or edge attribute that holds times.
         weight_attr: name of the edge attribute that holds weights.
         is_sorted: edges are in order of destinations already and, with times, in order of time for
-            each destination; checked, not trusted, where times matter.
+            each destination. Checked, not trusted, where times matter.
 
     Raises:
         TypeError: data of another type.
@@ -162,7 +162,7 @@ def graph_of(
 def times_of(
     source: GraphInput, name: str | None
 ) -> tuple[dict[NodeType, Int64Array], dict[EdgeType, Int64Array], bool]:
-    """Return times of nodes and of edges, as keys that kernels compare; one of both is empty.
+    """Return times of nodes and of edges, as keys that kernels compare. One of both is empty.
 
     Args:
         source: the graph.
@@ -172,7 +172,7 @@ def times_of(
         Keys of nodes, keys of edges, and True if they are of floating-point times.
 
     Raises:
-        ValueError: no such attribute, or one of both nodes and edges; invalid times.
+        ValueError: no such attribute, or one of both nodes and edges. Invalid times.
         TypeError: likewise.
     """
     if name is None:
@@ -218,7 +218,7 @@ def weights_of(source: GraphInput, name: str | None) -> dict[EdgeType, Array]:
 
 
 def _of_type(what: str, kind: NodeType | EdgeType) -> str:
-    """Return an attribute's name in error messages; a homogeneous graph's types have no names."""
+    """Return an attribute's name in error messages. A homogeneous graph's types have no names."""
     return what if kind in (NODE, EDGE) else f"{what} of {kind!r}"
 
 

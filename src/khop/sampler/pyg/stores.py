@@ -2,7 +2,7 @@
 
 A store lists what it has: edge lists by edge type (None in a homogeneous graph) and layout, and
 attributes by group: a node type, an edge type, or None in a homogeneous graph. PyG does not define
-edge attributes in stores. They are recognised by their group, a tuple; in the group None by
+edge attributes in stores. They are recognised by their group, a tuple. In the group None by
 PyG's rule for `Data`: as many rows as edges, and 'edge' in the name if there are as many nodes.
 """
 
@@ -34,7 +34,7 @@ class StoreInput:
 
     Args:
         features: holds the attributes.
-        edges: holds the edges. Edge i is the i-th entry of the layout that is stored; of several
+        edges: holds the edges. Edge i is the i-th entry of the layout that is stored. Of several
             layouts of an edge type, CSC is preferred to COO to CSR, and in a homogeneous graph the
             first that is listed counts, as in PyG.
     """
@@ -75,7 +75,7 @@ class StoreInput:
 
     @cached_property
     def edges(self) -> dict[EdgeType, EdgeArrays]:
-        """Edges of each edge type; fetched from the store."""
+        """Edges of each edge type. Fetched from the store."""
         made = {}
         for edge_type, attr in self._edge_attrs.items():
             src, dst = self._graph_store.get_edge_index(attr)
@@ -139,7 +139,7 @@ class StoreInput:
         return int(size[0]) if size is not None and len(size) > 0 else None
 
     def owner(self, attr: TensorAttr) -> NodeType | EdgeType | None:
-        """Return the node or edge type that an attribute belongs to; None if there is no such type.
+        """Return the node or edge type that an attribute belongs to. None if there is no such type.
 
         Args:
             attr: as the feature store lists it.
@@ -183,7 +183,7 @@ class StoreInput:
 
 
 def _group(attr: TensorAttr) -> Any:
-    """Return the group of an attribute; PyG's `Data` leaves out that it is None."""
+    """Return the group of an attribute. PyG's `Data` leaves out that it is None."""
     return attr.group_name if attr.is_set("group_name") else None
 
 

@@ -3,7 +3,7 @@
 Torch hands out 32 streams of a GPU in turn, to everybody: process groups of NCCL have some of them.
 Work that another library puts on a loader's stream while the loader records a CUDA graph would be
 recorded instead of run. A stream of khop's own has one user at a time. It is never destroyed,
-because torch's allocator may refer to it as long as a tensor lives that was used on it; the next
+because torch's allocator may refer to it as long as a tensor lives that was used on it. The next
 loader takes it instead.
 """
 
@@ -35,10 +35,10 @@ class StreamPool:
             index: number of the GPU.
 
         Returns:
-            A `torch.cuda.ExternalStream`; where khop was built without CUDA, one of torch's.
+            A `torch.cuda.ExternalStream`. Where khop was built without CUDA, one of torch's.
 
         Raises:
-            RuntimeError: CUDA cannot create a stream; names the call.
+            RuntimeError: CUDA cannot create a stream. Names the call.
         """
         if not _native.cuda_status()["compiled"]:  # nothing is recorded: batches are copied alone
             return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]

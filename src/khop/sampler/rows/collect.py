@@ -2,7 +2,7 @@
 
 Rows come from three places: the local part, its copies of other parts' hot rows, and the owners of
 the rest. Requests to owners are sent before anything is copied here. Arrays are named
-`n<type>.<attribute>` and `e<type>.<attribute>`; `id` holds original node ids, `edge_id` original
+`n<type>.<attribute>` and `e<type>.<attribute>`. `id` holds original node ids, `edge_id` original
 edge ids, `edge_index` the endpoints' numbers in the batch, `t<type>` the trees of a disjoint
 batch's nodes, and `s.<name>` what concerns seeds, the positions of links' ends for example. A
 sampling method may add values of nodes or edges: `e<type>.edge_norm`. Counters of a batch: `batch`
@@ -68,7 +68,7 @@ class Collector:
         spec: the attributes.
         remote: the other partitions, if there are any.
         labels: {index of a node type: rows of all its nodes, by new id} that the folder does not
-            hold; batches carry them as `y`.
+            hold. Batches carry them as `y`.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class Collector:
 
         Args:
             subgraph: as the engine returned it.
-            allocate: called once with the batch's layout and sizes; returns the arrays to fill.
+            allocate: called once with the batch's layout and sizes. Returns the arrays to fill.
             batch: index of the batch.
-            extras: further arrays of the batch, by name: 's.<name>' of seeds, of any shape;
+            extras: further arrays of the batch, by name: 's.<name>' of seeds, of any shape.
                 'n<type>.<name>' [num_nodes] and 'e<type>.<name>' [num_edges] of a type.
 
         Returns:
@@ -185,7 +185,7 @@ class Collector:
     def _count(
         self, record: Record, subgraph: _native.Subgraph, batch: int, origins: Sequence[int]
     ) -> None:
-        """Note a batch's counters; `origins` are the numbers of rows in the order of `ROWS`."""
+        """Note a batch's counters. `origins` are the numbers of rows in the order of `ROWS`."""
         meta = self._part.meta
         node_types, edge_types = range(len(meta.node_types)), range(len(meta.edge_types))
         record.note("batch", batch)
@@ -201,7 +201,7 @@ class Collector:
     def _layout(
         self, number: int, subgraph: _native.Subgraph, extras: Mapping[str, Array]
     ) -> Layout:
-        """Return the layout; its sizes are nodes of each type, edges, axes of what seeds have."""
+        """Return the layout. Its sizes are nodes of each type, edges, axes of what seeds have."""
         num_nodes, num_edges = len(self._part.meta.node_types), len(self._part.meta.edge_types)
         node_axes = [-1 - i for i in range(num_nodes)]
         edge_axes = [-1 - num_nodes - i for i in range(num_edges)]

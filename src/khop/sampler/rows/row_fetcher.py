@@ -42,7 +42,7 @@ class LocalRows(NamedTuple):
     """Rows at hand, of one slice or of copies of others' rows.
 
     Attributes:
-        tables: table of each attribute; None if its values are `rows`.
+        tables: table of each attribute. None if its values are `rows`.
         rows: [n] int64 rows of the tables.
         places: [n] int64 position of each among the ids. If None, in their order.
         are_copies: whether they are copies.
@@ -86,7 +86,7 @@ class RowRead(NamedTuple):
     places: Int64Array | None
 
     def write(self) -> None:
-        """Copy the rows; raise the error of a read that failed."""
+        """Copy the rows. Raise the error of a read that failed."""
         if self.ticket is not None:
             self.ticket.result()
         _native.gather(self.values, None, self.out, self.places)
@@ -120,7 +120,7 @@ class RowRequest:
         self.places = places
 
     def result(self) -> list[Array]:
-        """Return the rows of each attribute; ProtocolError if they are not what was asked for."""
+        """Return the rows of each attribute. ProtocolError if they are not what was asked for."""
         fetcher, arrays = self._fetcher, self.ticket.result()
         owner, below = fetcher.owner(self._index), fetcher.bounds[-1]
         return check_rows(arrays, owner, self._count, fetcher.attributes, below)
@@ -152,7 +152,7 @@ class RowFetcher(ABC):
 
     Args:
         bounds: [num_slices + 1] range bounds of the slices.
-        attributes: the attributes to fetch, by name; 'id' and 'edge_id' are original ids.
+        attributes: the attributes to fetch, by name. 'id' and 'edge_id' are original ids.
     """
 
     # Edges without ids of their own are called by their positions: there is nothing to fetch.
@@ -228,7 +228,7 @@ class RowFetcher(ABC):
 
 
 class PartRows(RowFetcher):
-    """Fetcher of rows of a partition folder; each part is a slice.
+    """Fetcher of rows of a partition folder. Each part is a slice.
 
     Args:
         home: the part whose copies of hot rows are used.
@@ -310,7 +310,7 @@ def write_rows(
 def in_flight(
     fetches: Sequence[tuple[RowFetch, Sequence[Array]]],
 ) -> list[tuple[Ticket, Callable[[], None]]]:
-    """Write the rows at hand; return tickets of the others, and what writes the rows of each."""
+    """Write the rows at hand. Return tickets of the others, and what writes the rows of each."""
     reads: list[RowRead] = []
     for fetch, outs in fetches:
         for rows in fetch.local:
@@ -344,7 +344,7 @@ class FetchedRows(RowStore):
         self._pool = BufferPool()
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
-        """Read rows; see `RowStore.read`. Replies of owners are taken by the client's `pump`."""
+        """Read rows. See `RowStore.read`. Replies of owners are taken by the client's `pump`."""
         left = in_flight([(self._fetcher.fetch(ids), [out])])
         if not left:
             return None
@@ -357,7 +357,7 @@ class FetchedRows(RowStore):
         places: Int64Array | None = None,
         num_threads: int = 1,
     ) -> Array:
-        """Read rows, and wait for them; see `RowStore.gather`.
+        """Read rows, and wait for them. See `RowStore.gather`.
 
         Raises:
             PartitionUnavailableError: a server that has rows is unreachable.
