@@ -68,9 +68,9 @@ class RemoteParts(Protocol):
         """Request the numbers of neighbours of a part's nodes."""
 
     def fetch(
-        self, part: int, kind: str, index: int, ids: Int64Array, names: Sequence[str]
+        self, part: int, unit: str, index: int, ids: Int64Array, names: Sequence[str], /
     ) -> Ticket:
-        """Request attributes of a part's nodes (kind 'node') or edges ('edge')."""
+        """Request attributes of a part's nodes (unit 'node') or edges ('edge')."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,7 +227,7 @@ class ShareRows(RowFetcher):
         self._opened: dict[int, Feature] = {}
         self._client = client
 
-    def at_hand(self, index: int) -> list[Feature] | None:
+    def local_tables(self, index: int) -> list[Feature] | None:
         """Return the rows of a slice if their file is visible here, else None."""
         share = self._shares[index]
         if share.rank not in self._visible:

@@ -59,9 +59,9 @@ class DeviceEngine(Engine):
         batch: int,
         exclude: Sequence[Exclusion] = (),
     ) -> Any:
-        """Draw a batch. Return a `DeviceSubgraph` that the device is still drawing.
+        """Return a `DeviceSubgraph` that the device is still drawing.
 
-        The device's lock must be held until it has been written.
+        The device's lock must be held until the subgraph has been written.
         """
         spec = self.spec
         subgraph: Any = self._begin(seeds, exclude)
@@ -80,7 +80,7 @@ class DeviceEngine(Engine):
 
 
 def graphs_on(device: _native.Device, view: GraphView, mode: str) -> list[_native.DeviceGraph]:
-    """Put a whole graph on a device and wait for it. Return it for each edge type.
+    """Put a whole graph on a device, wait for it, and return the rows of each edge type.
 
     Args:
         device: the device.

@@ -21,7 +21,7 @@ from khop.typing import Array, Float64Array, Int64Array, IntArray
 _MOST_STEPS, _LARGEST_SAMPLE = 1000, 1 << 24
 _NO_IDS = np.empty(0, np.int64)
 
-Picks: TypeAlias = IntArray | tuple[IntArray, npt.NDArray[np.floating]]
+StepPicks: TypeAlias = IntArray | tuple[IntArray, npt.NDArray[np.floating]]
 """Entries that a step picks. With `edge_values`, these and their values."""
 
 
@@ -70,7 +70,7 @@ class StepMethod(ProgramMethod):
         """Return the picks of a step, 1 to 2^24: per transit, or for all if it is collective."""
 
     @abstractmethod
-    def next(self, transits: Transits, step: int) -> Picks:
+    def next(self, transits: Transits, step: int) -> StepPicks:
         """Pick neighbours for all transits of a step.
 
         Args:
