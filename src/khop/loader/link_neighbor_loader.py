@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch_geometric.loader
@@ -32,6 +32,7 @@ from khop.loader.inputs import (
 )
 from khop.loader.iteration.epochs import KeyedBatch
 from khop.loader.selection import LinkInputs
+from khop.sampler.arguments import check_times, given_times
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.pyg.device import DeviceOptions
 from khop.sampler.pyg.draw_scope import BatchKey
@@ -39,7 +40,6 @@ from khop.sampler.pyg.links import LinkOptions, link_metadata
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph
 from khop.sampler.pyg.source import as_input, open_input
-from khop.sampler.seed_times import check_times, given_times
 from khop.typing import EdgeType, WorkerType
 
 
@@ -130,7 +130,7 @@ class LinkNeighborLoader(
         replace: bool = False,
         subgraph_type: Any = "directional",
         disjoint: bool = False,
-        temporal_strategy: str = "uniform",
+        temporal_strategy: Literal["uniform", "last"] = "uniform",
         neg_sampling: Any = None,
         neg_sampling_ratio: float | None = None,
         time_attr: str | None = None,

@@ -12,6 +12,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from enum import Enum
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from khop import codec
@@ -118,7 +119,7 @@ class SamplingMethod(ABC):
         """
         return replace, weight_attr
 
-    def settle_subgraph_type(self, subgraph_type: object) -> object:
+    def settle_subgraph_type(self, subgraph_type: str | Enum) -> str | Enum:
         """Return the type of subgraphs to make.
 
         Args:
@@ -210,7 +211,7 @@ class ProgramMethod(SamplingMethod):
                 )
         return False, None
 
-    def settle_subgraph_type(self, subgraph_type: object) -> object:
+    def settle_subgraph_type(self, subgraph_type: str | Enum) -> str | Enum:
         """See `SamplingMethod`. Values of edges need 'directional' subgraphs."""
         settled = super().settle_subgraph_type(subgraph_type)
         if self.edge_values and getattr(settled, "value", settled) != "directional":

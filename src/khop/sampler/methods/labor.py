@@ -9,6 +9,7 @@ they take. So sums are added in the batch's order, the same over any number of p
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from enum import Enum
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -172,7 +173,7 @@ class Labor(SamplingMethod):
         # Rows travel whole: replacement is the program's, and no option of a hop.
         return False, weight_attr if self.weight_attr is None else self.weight_attr
 
-    def settle_subgraph_type(self, subgraph_type: object) -> object:
+    def settle_subgraph_type(self, subgraph_type: str | Enum) -> str | Enum:
         """See `SamplingMethod`. Weights belong to the edges that were drawn."""
         asked = getattr(subgraph_type, "value", subgraph_type)
         if self.edge_norm is not None and asked != "directional":
@@ -267,8 +268,8 @@ class LaborImportance(ProgramMethod):
             return _native.draw_words(key, original, trees)
 
         if self.batch_dependency < 2:
-            drawn = words(graph.batch if self.batch_dependency else 0)
-            return np.right_shift(drawn, np.uint64(11)).astype(np.float64) * 2.0**-53
+            upper: UInt64Array = words(graph.batch if self.batch_dependency else 0) >> np.uint64(11)
+            return upper.astype(np.float64) * 2.0**-53
         first, passed = divmod(graph.batch, self.batch_dependency)
         turns = np.array([0.0, 1.0]) - passed / self.batch_dependency
         near, far = cos_of_turns(np.abs(turns) * 0.25)  # cos and sin of passed / K * pi / 2

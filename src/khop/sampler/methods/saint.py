@@ -30,7 +30,8 @@ def visited(graph: GraphAccess, roots: Int64Array, length: int) -> Waiting[Int64
         [n] int64, the roots, then the nodes that walks reach in each step.
     """
     nodes, _ = yield from walks(graph, roots, WalkPlan((0,) * length, (0,) * length), False)
-    return nodes.T[nodes.T >= 0]
+    by_step: Int64Array = nodes.T
+    return by_step[by_step >= 0]
 
 
 def sources(key: int, ends: Array, count: int) -> Int64Array:
@@ -45,8 +46,7 @@ def sources(key: int, ends: Array, count: int) -> Int64Array:
         [count] int64, ascending.
     """
     edges = np.sort(_native.draw_ids(key, int(ends[-1]), count))
-    nodes: Int64Array = np.searchsorted(ends, edges, side="right").astype(np.int64)
-    return nodes
+    return np.searchsorted(ends, edges, side="right").astype(np.int64)
 
 
 def roots_of(graph: GraphAccess) -> Int64Array:

@@ -158,8 +158,8 @@ class _StepwiseWalks:
     def _words(self, purpose: int, step: int, trial: int, walk: Int64Array) -> UInt64Array:
         """Draw a random number below 2^32 for each walk."""
         key = self._graph.key(purpose, self._plan.first_step + step, trial)
-        words = _native.draw_words(key, walk)
-        return np.right_shift(words, np.uint64(32))
+        words: UInt64Array = _native.draw_words(key, walk) >> np.uint64(32)
+        return words
 
     def _uniform_step(self, step: int, going: Int64Array, trial: int = 0) -> Waiting[_Moves]:
         """Draw a neighbour for each walk. Walks without neighbours do not move."""

@@ -2,6 +2,6 @@
 
 Runs in trainers and in torch's worker processes, and imports torch. `neighbor` has the sampler,
 over `base`. `source`, `edges` and `stores` read users' graphs. `drawer` draws. `links` and `output`
-convert inputs and outputs. `device` and `streams` do so on GPUs. `draw_scope` has what a sampler
-knows of its loader, `random_walks` has `random_walk`.
+convert inputs and outputs, `device` does so on GPUs. `draw_scope` connects a sampler with its
+loader's batch, `random_walks` has `random_walk`.
 """

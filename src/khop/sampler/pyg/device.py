@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -27,7 +28,6 @@ from khop.sampler.device.engine import DeviceEngine
 from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.pyg.drawer import SubgraphSampler
 from khop.sampler.pyg.output import SampledSubgraph
-from khop.sampler.pyg.streams import STREAMS
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.typing import ArrayLike, NodeType
@@ -38,7 +38,7 @@ _FEATURE_MODES = ("CUDA", "ZERO_COPY", "CPU")
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Options of a loader that samples on a device. Docs/devices.md compares them.
+    """Options of a loader that samples on a device, compared in docs/devices.md.
 
     Attributes:
         graph_mode: 'CUDA' (the graph in device memory) or 'ZERO_COPY' (in the host's, read in
@@ -91,6 +91,51 @@ class DeviceOptions:
         return self.split_ratio is not None or self.budget is not None
 
 
+class StreamPool:
+    """Idle CUDA streams of khop's own: leased, reused and never destroyed.
+
+    Torch hands out 32 streams of a GPU in turn. Other libraries, such as NCCL, use some of them. If
+    a loader records a CUDA graph on such a stream, other work on it is recorded and not run. So a
+    stream here has one user at a time. It is never destroyed, because torch's allocator can refer
+    to it as long as a tensor lives that was used on it. The next loader takes it instead.
+
+    Streams have a higher priority than others: the kernels of a batch are small and depend on one
+    another, and each of them would wait for the trainer's large ones.
+    """
+
+    def __init__(self) -> None:
+        # Without a lock: streams come back whenever Python collects garbage, also in `lease`.
+        self._free: dict[int, list[int]] = {}
+
+    def lease(self, index: int) -> Any:
+        """Return a stream of a GPU, which is free again when the returned object is gone.
+
+        Args:
+            index: number of the GPU.
+
+        Returns:
+            A `torch.cuda.ExternalStream`, or one of torch's streams if khop was built without CUDA.
+
+        Raises:
+            RuntimeError: CUDA cannot create a stream. The message names the call.
+        """
+        if not _native.cuda_status()["compiled"]:  # nothing is recorded: batches are copied alone
+            return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
+        free = self._free.setdefault(index, [])
+        try:
+            address = free.pop()
+        except IndexError:
+            address = _native.cuda_stream(index)
+        make: Any = torch.cuda.ExternalStream
+        stream = make(address, torch.device("cuda", index))
+        weakref.finalize(stream, free.append, address).atexit = False
+        return stream
+
+
+STREAMS = StreamPool()
+"""Streams of this process."""
+
+
 class TorchDevice:
     """A device, with its torch device and its CUDA stream.
 
@@ -107,18 +152,18 @@ class TorchDevice:
     """
 
     def __init__(self, name: Any) -> None:
-        kind, index = check_device(name, "device")  # its error names what is missing
-        self.name = f"{kind}:{index}"
+        device_type, index = check_device(name, "device")  # its error names the reason
+        self.name = f"{device_type}:{index}"
         self.lock = threading.Lock()
         self._stream: Any = None
         self.torch_device = torch.device("cpu")
-        if kind == "cuda":
+        if device_type == "cuda":
             self.torch_device = torch.device("cuda", index)
             self._stream = STREAMS.lease(index)
         self.native = open_device(self.name, self._stream)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
-        """Return a tensor in the device's memory, to be written by it. Call within `scope`."""
+        """Return a tensor in the device's memory, for the device to write. Call within `scope`."""
         return torch.empty(shape, dtype=dtype, device=self.torch_device)
 
     def scope(self) -> AbstractContextManager[Any]:
@@ -126,7 +171,7 @@ class TorchDevice:
         return contextlib.nullcontext() if self._stream is None else on_stream(self._stream)
 
     def mark(self) -> Any:
-        """Return an event after all work submitted so far. For `wait_and_record_stream`.
+        """Return an event after all work submitted so far, for `wait_and_record_stream`.
 
         Torch has no streams on an emulated device: wait for the work instead, and return None.
         """
@@ -167,7 +212,7 @@ def tensors_in(batch: Any) -> list[Tensor]:
 def tensors_within(value: Any) -> list[Tensor]:
     """Return the dense tensors of a value: a tensor, a sparse matrix, or lists and dicts of such.
 
-    As deep as PyG's `Data.to` copies them. None for anything else.
+    Nested as deeply as PyG's `Data.to` copies. Other values have no tensors.
     """
     if isinstance(value, Mapping):
         value = list(value.values())
@@ -177,7 +222,7 @@ def tensors_within(value: Any) -> list[Tensor]:
 
 
 def _parts_of(value: Any) -> list[Tensor]:
-    """Return the dense tensors of a tensor or a sparse matrix. None for anything else."""
+    """Return the dense tensors of a tensor or a sparse matrix."""
     if isinstance(value, torch_geometric.typing.SparseTensor):
         return [part for part in vars(value.storage).values() if isinstance(part, Tensor)]
     if not isinstance(value, Tensor):
@@ -194,8 +239,8 @@ def _parts_of(value: Any) -> list[Tensor]:
 def wait_and_record_stream(tensors: Iterable[Tensor], moment: Any) -> None:
     """Make torch's current stream wait until tensors are written, and record that it uses them.
 
-    Torch's memory is kept until that stream is done with it, also if the tensor is deleted earlier.
-    Other memory (a device arena's) is not torch's to keep, and its allocator may raise an error.
+    Torch keeps the memory until this stream is done with it, also if the tensor is deleted earlier.
+    For other memory (a device arena's), torch's allocator can raise an error.
     """
     if moment is None:
         return
@@ -211,25 +256,18 @@ def wait_and_record_stream(tensors: Iterable[Tensor], moment: Any) -> None:
 
 
 def _is_torchs(tensor: Tensor) -> bool:
-    """Return True if torch allocated a tensor's memory: other memory cannot be resized.
+    """Return True if torch allocated a tensor's memory, which can be resized.
 
-    Before torch 2.3 they cannot be told apart, and all memory is taken for torch's.
+    Before torch 2.3 this is not known, and all memory counts as torch's.
     """
     resizable = getattr(tensor.untyped_storage(), "resizable", None)
     return resizable is None or bool(resizable())
 
 
 class DeviceWriter:
-    """Writer of what a device drew, to tensors in its memory. See `SubgraphWriter`.
+    """As `SubgraphWriter`, for subgraphs that a device drew, to tensors in its memory.
 
     A batch's tensors are parts of one: an allocation takes longer than a kernel that writes them.
-
-    Args:
-        graph: the graph that subgraphs are drawn from.
-        spec: how they are drawn.
-        backward: neighbours were drawn along the edges: rows and columns are exchanged.
-        device: the device.
-        names: the user's edge ids on the device, from `names_on`.
     """
 
     def __init__(
@@ -247,48 +285,33 @@ class DeviceWriter:
         self._names = names
 
     def write(self, subgraph: Any) -> SampledSubgraph:
-        """Write a subgraph that the engine returned. The device's lock and scope are held."""
+        """Write a subgraph of the engine. The caller holds the device's lock and scope."""
         num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
         num_named = [n for n, has_ids in zip(num_edges, self._has_ids, strict=True) if has_ids]
-        num_placed = num_nodes if self._spec.disjoint else []
-        sizes = [*num_nodes, *num_placed, *(2 * n for n in num_edges), *num_named]
+        num_in_trees = num_nodes if self._spec.disjoint else []
+        sizes = [*num_nodes, *num_in_trees, *(2 * n for n in num_edges), *num_named]
         block = self._device.empty([sum(sizes)])
         parts = iter(torch.split(block, sizes))
         begins = itertools.accumulate(sizes, initial=block.data_ptr() // 8)
-        places = iter([8 * begin for begin in begins])
+        addresses = iter([8 * begin for begin in begins])
         subgraph.write(
-            nodes=list(itertools.islice(places, len(num_nodes))),
-            trees=list(itertools.islice(places, len(num_placed))),
-            ends=list(itertools.islice(places, len(num_edges))),
-            edges=[next(places) if has_ids else 0 for has_ids in self._has_ids],
+            nodes=list(itertools.islice(addresses, len(num_nodes))),
+            trees=list(itertools.islice(addresses, len(num_in_trees))),
+            ends=list(itertools.islice(addresses, len(num_edges))),
+            edges=[next(addresses) if has_ids else 0 for has_ids in self._has_ids],
             names=self._names.entries,
             backward=self._backward,
         )
         counts_hops = self._spec.counts_hops
         return SampledSubgraph(
             nodes=list(itertools.islice(parts, len(num_nodes))),
-            trees=list(itertools.islice(parts, len(num_placed))) or None,
+            trees=list(itertools.islice(parts, len(num_in_trees))) or None,
             edge_index=[next(parts).view(2, n) for n in num_edges],
             edges=[next(parts) if has_ids else None for has_ids in self._has_ids],
             nodes_per_hop=node_hops if counts_hops else None,
             edges_per_hop=edge_hops if counts_hops else None,
             values=self._spec.method.marks,
         )
-
-
-def names_on(device: TorchDevice, graph: Graph, spec: SamplingSpec, mode: str) -> EdgeNames:
-    """Put the user's edge ids on a device, as far as batches have them, and wait for it.
-
-    Args:
-        device: the device.
-        graph: the graph.
-        spec: how it is drawn from.
-        mode: 'CUDA' or 'ZERO_COPY'.
-    """
-    topologies = enumerate(graph.topologies.values())
-    names = {r: t.edge_ids for r, t in topologies if spec.records_edge(r)}
-    given = {r: ids for r, ids in names.items() if ids is not None}
-    return EdgeNames(device.native, given, len(graph.edge_types), mode)
 
 
 class DeviceDrawer(SubgraphSampler):
@@ -298,7 +321,7 @@ class DeviceDrawer(SubgraphSampler):
         graph, spec, backward: as of `SubgraphSampler`.
         device: the device that draws.
         graphs: the graph on the device, from `graphs_on`.
-        names: the user's edge ids on the device, from `names_on`.
+        names: the user's edge ids on the device.
         cuda_graph: record a batch's kernels and replay them.
     """
 
@@ -318,7 +341,7 @@ class DeviceDrawer(SubgraphSampler):
         self._writer = DeviceWriter(graph, spec, backward, device, names)
 
     def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
-        """Draw the neighbourhood of seeds. `written` is set, see `TorchDevice.mark`."""
+        """As of the base, with `written` from `TorchDevice.mark`."""
         with self._device.lock, self._device.scope():
             drawn = super().draw_nodes(seeds, run_key, batch)
             return drawn._replace(written=self._device.mark())
@@ -326,12 +349,12 @@ class DeviceDrawer(SubgraphSampler):
     def draw_links(
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int
     ) -> tuple[SampledSubgraph, LinkSeeds]:
-        """Draw the neighbourhood of links. `written` is set, see `TorchDevice.mark`."""
+        """As of the base, with `written` from `TorchDevice.mark`."""
         with self._device.lock, self._device.scope():
             drawn, seeds = super().draw_links(sampler, links, run_key, batch)
             return drawn._replace(written=self._device.mark()), seeds
 
     def _wait_for_tensors(self) -> None:
-        """Wait for the tensors. Not on a GPU, where torch's work follows on the same stream."""
+        # On a GPU, torch's work follows on the same stream.
         if not self._device.native.is_cuda:
             self._device.native.synchronize()

@@ -29,13 +29,13 @@ class SampledSubgraph(NamedTuple):
         nodes: [num_nodes] ids.
         edge_index: [2, num_edges] numbers of sources and destinations in `nodes`.
         edges: [num_edges] the user's edge ids, or None for a type without.
-        trees: [num_nodes] the tree of each node. None unless the batch is disjoint.
+        trees: [num_nodes] the tree of each node, if the batch is disjoint.
         nodes_per_hop: number of seeds, then of the nodes that each hop added. None where hops
-            cannot be told apart.
+            are not separable.
         edges_per_hop: number of edges that each hop added, likewise.
-        values: what the sampling method delivers beside nodes and edges, by name: 'e0.edge_norm'
-            is [num_edges] float32 of edge type 0, 'n0.node_norm' [num_nodes] of node type 0.
-            Names without a type are of the batch: 'layer_wise'.
+        values: the sampling method's values, by name: 'e0.edge_norm' is [num_edges] float32 of edge
+            type 0, 'n0.node_norm' [num_nodes] of node type 0. Names without a type are of the whole
+            batch: 'layer_wise'.
         written: event after which a device has written the tensors, for
             `khop.sampler.pyg.device.wait_and_record_stream`. If None, they are written.
     """
@@ -51,7 +51,7 @@ class SampledSubgraph(NamedTuple):
 
 
 class OutputMetadata(tuple[Any, ...]):
-    """Metadata of a sampler's output as PyG's loaders read it, with what the method delivers.
+    """Metadata of a sampler's output as PyG's loaders read it, with the method's values.
 
     Attributes:
         values: as of `SampledSubgraph`.
@@ -65,15 +65,14 @@ class OutputMetadata(tuple[Any, ...]):
         return made
 
     def __getnewargs__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return what makes a copy, in this or another process."""
         return tuple(self), dict(self.values)
 
     def __getstate__(self) -> None:
-        """Return nothing beside what makes a copy."""
+        """Return None: `__getnewargs__` has all."""
 
 
 def values_of(out: Any) -> Mapping[str, Any]:
-    """Return what the method delivers with an output in PyG's form. Of another sampler nothing."""
+    """Return the method's values in an output in PyG's form, if khop's sampler made it."""
     metadata = out.metadata
     return metadata.values if isinstance(metadata, OutputMetadata) else {}
 
@@ -133,12 +132,12 @@ def to_pyg(
     metadata: tuple[Any, ...],
     forms: tuple[type[SamplerOutput], type[HeteroSamplerOutput]],
 ) -> SamplerOutput | HeteroSamplerOutput:
-    """Return a subgraph in PyG's form. Every type of a heterogeneous graph is there.
+    """Return a subgraph in PyG's form, with every type of a heterogeneous graph.
 
     Args:
         drawn: the subgraph.
         info: the graph that it was drawn from.
-        metadata: metadata of the output, for a loader. What the method delivers is added.
+        metadata: metadata of the output, for a loader. The method's values are added.
         forms: classes of homogeneous and of heterogeneous outputs.
     """
     nodes, _, edges, trees, node_hops, edge_hops, *_ = drawn

@@ -67,7 +67,7 @@ def random_walk(
     num_nodes: int | None = ...,
     seed: int | None = ...,
     return_edge_ids: Literal[False] = ...,
-    device: str | torch.device | None = ...,
+    device: str | int | torch.device | None = ...,
 ) -> Tensor: ...
 @overload
 def random_walk(
@@ -82,7 +82,7 @@ def random_walk(
     num_nodes: int | None = ...,
     seed: int | None = ...,
     return_edge_ids: Literal[True],
-    device: str | torch.device | None = ...,
+    device: str | int | torch.device | None = ...,
 ) -> tuple[Tensor, Tensor]: ...
 def random_walk(
     graph: WalkedGraph,
@@ -96,7 +96,7 @@ def random_walk(
     num_nodes: int | None = None,
     seed: int | None = None,
     return_edge_ids: bool = False,
-    device: str | torch.device | None = None,
+    device: str | int | torch.device | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Walk at random along edges, from source to destination.
 
@@ -160,7 +160,7 @@ class Walker:
     """
 
     def __init__(
-        self, graph: Graph | PartitionedRows, device: str | torch.device | None = None
+        self, graph: Graph | PartitionedRows, device: str | int | torch.device | None = None
     ) -> None:
         self.info = graph.info
         if graph.info.edge_dir != "out":
@@ -231,7 +231,7 @@ class Walker:
 def make_walker(
     graph: WalkedGraph | Walker,
     num_nodes: int | None = None,
-    device: str | torch.device | None = None,
+    device: str | int | torch.device | None = None,
 ) -> Walker:
     """Return a user's graph, to be walked over. See `random_walk`."""
     if isinstance(graph, Walker):

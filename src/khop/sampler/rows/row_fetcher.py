@@ -63,7 +63,7 @@ class LocalRows(NamedTuple):
         Returns:
             The reads that are not done.
         """
-        pending = []
+        pending: list[Pending] = []
         for table, out in zip(self.tables, outs, strict=True):
             if table is None:
                 np.copyto(out, self.rows)
