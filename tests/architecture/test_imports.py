@@ -55,7 +55,7 @@ TORCH_FREE = [
 # trainers.
 TORCH_FREE_MODULES = {
     "sampler": {
-        *("arguments", "link_spec", "options", "plan", "replies", "requests", "seed_times", "spec"),
+        *("arguments", "link_spec", "plan", "replies", "requests", "spec"),
     },
     "distributed.remote": {
         *("addresses", "directory_client", "directory_messages", "encoding", "graph_messages"),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from khop import codec
 from khop.codec import AtMost, Between, Id
 from khop.sampler.spec import MAX_TYPES
 from khop.typing import EdgeDir, EdgeType, NodeType
@@ -104,11 +103,6 @@ class LinkSpec:
             strict,
             excluded_relations(exclude, edge_types, link_type),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the spec as a JSON object."""
-        content: dict[str, Any] = codec.to_json(self)
-        return content
 
     def num_negatives(self, num_links: int) -> int:
         """Return the number of negatives of a batch."""

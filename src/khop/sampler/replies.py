@@ -92,11 +92,7 @@ def check_weights(values: Array, dtype: str) -> Float64Array:
 
 
 def check_rows(
-    arrays: list[Array],
-    sender: str,
-    count: int,
-    attributes: Mapping[str, AttrMeta],
-    below: int,
+    arrays: list[Array], sender: str, count: int, attributes: Mapping[str, AttrMeta], below: int
 ) -> list[Array]:
     """Check rows of attributes that another process sent.
 

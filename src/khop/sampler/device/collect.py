@@ -9,8 +9,8 @@ one more gather puts them in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from khop.data.tickets import Ticket
 from khop.sampler.methods.access import Waiting
 from khop.sampler.requests import RemoteParts
 from khop.sampler.rows.collect import Allocate, Collector, CollectSpec
-from khop.sampler.rows.row_fetcher import LocalRows, PartRows, RowFetch
+from khop.sampler.rows.row_fetcher import PartRows, RowFetch
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array, IntArray
 
@@ -42,11 +42,7 @@ class EdgeNames:
     """
 
     def __init__(
-        self,
-        device: _native.Device,
-        names: Mapping[int, IntArray],
-        num_relations: int,
-        mode: str,
+        self, device: _native.Device, names: Mapping[int, IntArray], num_relations: int, mode: str
     ) -> None:
         self._memory = []  # kept as long as the entries
         self.entries = [(0, 8, 0)] * num_relations
@@ -155,25 +151,12 @@ class DeviceCollector(Collector):
         return rows
 
 
-class _Group(NamedTuple):
-    """Rows of a table of one origin: the local part, a copy of others' rows, or a reply.
+_Group: TypeAlias = tuple[Int64Array, "Int64Array | None", Callable[[int], Array]]
+"""Rows of a table with one origin: the local part, copies of others' rows, or a reply.
 
-    Attributes:
-        positions: their positions in the batch.
-        own: their positions in the local part. If None, they are read on the host.
-        rows: the local rows, or the rows of each attribute in the reply.
-    """
-
-    positions: Int64Array
-    own: Int64Array | None
-    rows: LocalRows | list[Array]
-
-    def read(self, index: int) -> Array:
-        """Return rows of an attribute, gathered on the host."""
-        if not isinstance(self.rows, LocalRows):
-            return self.rows[index]
-        table = self.rows.tables[index]
-        return self.rows.rows if table is None else table.gather(self.rows.rows)
+A group has positions in the batch, rows of the local part (None for other origins), and a function.
+The function returns the rows of an attribute, by its index, gathered on the host.
+"""
 
 
 class StagedCollector(Collector):
@@ -250,8 +233,8 @@ class StagedCollector(Collector):
             end += len(positions)
             order[positions] = np.arange(end - len(positions), end)
         ids = np.empty(count, np.int64)
-        for group in groups:
-            ids[group.positions] = group.read(0)
+        for positions, _, read in groups:
+            ids[positions] = read(0)
         outs[0].upload(ids)
         if count == 0 or len(outs) == 1:
             return
@@ -259,10 +242,9 @@ class StagedCollector(Collector):
         for index, (out, feature) in enumerate(zip(outs[1:], features, strict=True), 1):
             width = out.nbytes // count
             staged = self._staged.take(out.nbytes)
-            for group, begin in zip(groups, begins, strict=True):
-                own = group.own
+            for (_, own, read), begin in zip(groups, begins, strict=True):
                 if own is None:
-                    staged.upload(begin * width, np.ascontiguousarray(group.read(index)))
+                    staged.upload(begin * width, np.ascontiguousarray(read(index)))
                 else:
                     into = DeviceArray(staged, begin * width, (len(own), *out.shape[1:]), out.dtype)
                     feature.gather(self._uploaded(self._own, own), into, wait=False)
@@ -277,13 +259,14 @@ class StagedCollector(Collector):
 
 def _groups_of(fetch: RowFetch) -> list[_Group]:
     """Return rows of a table by origin, once all replies have come."""
-    groups = []
+    groups: list[_Group] = []
     for local in fetch.local:
         assert local.positions is not None  # there are several parts
-        groups.append(_Group(local.positions, None if local.are_copies else local.rows, local))
+        own = None if local.are_copies else local.rows
+        groups.append((local.positions, own, local.gather))
     for request in fetch.remote:
         assert request.positions is not None
-        groups.append(_Group(request.positions, None, request.result()))
+        groups.append((request.positions, None, request.result().__getitem__))
     return groups
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,9 @@ class Engine:
         self._program: ProgramMethod | None = spec.method.program
         self._idle: list[_native.Subgraph] = []
         self._is_whole = view.is_whole
+        # Rows that kernels read whole, and the last argument of `sample`. A device has others.
+        self._graphs: Any = view.csrs
+        self._flag = spec.method.layer_wise
         # By edge type, then by hop, without keys, which batches have.
         self._requests = [spec.hop_requests(relation) for relation in range(len(spec.fanouts))]
         self.hops = [[request.options() for request in hops] for hops in self._requests]
@@ -52,31 +56,23 @@ class Engine:
         self._idle.append(subgraph)
 
     def sample_local(
-        self,
-        seeds: Sequence[SeedSet],
-        run_key: int,
-        batch: int,
-        exclude: Sequence[Exclusion] = (),
+        self, seeds: Sequence[SeedSet], run_key: int, batch: int, exclude: Sequence[Exclusion] = ()
     ) -> _native.Subgraph:
         """As `sample`, in a graph whose rows are all local."""
         if self._program is not None:
             drawn: _native.Subgraph = run(self.sample(seeds, run_key, batch, exclude))
             return drawn
-        view, spec = self.view, self.spec
+        spec = self.spec
         subgraph = self._begin(seeds, exclude)
-        subgraph.sample(view.csrs, self.hops, run_key, batch, spec.method.layer_wise)
+        subgraph.sample(self._graphs, self.hops, run_key, batch, self._flag)
         if spec.subgraph_type == "bidirectional":
             subgraph.add_reverses(spec.reversals, spec.keep_edge)
         elif spec.subgraph_type == "induced":
-            subgraph.induce(view.csrs)
+            subgraph.induce(self._graphs)
         return subgraph
 
     def sample(
-        self,
-        seeds: Sequence[SeedSet],
-        run_key: int,
-        batch: int,
-        exclude: Sequence[Exclusion] = (),
+        self, seeds: Sequence[SeedSet], run_key: int, batch: int, exclude: Sequence[Exclusion] = ()
     ) -> Waiting[_native.Subgraph]:
         """Draw one batch.
 
@@ -96,16 +92,9 @@ class Engine:
         view, spec = self.view, self.spec
         if self._program is not None:
             subgraph = self._begin((), exclude)
-            batch_key = run_key, batch
+            key, with_edge = (run_key, batch), spec.with_edge
             drawn = BatchDraw(
-                self.rows,
-                subgraph,
-                seeds,
-                exclude,
-                batch_key,
-                spec.with_edge,
-                spec.fanouts,
-                spec.weighted,
+                self.rows, subgraph, seeds, exclude, key, with_edge, spec.fanouts, spec.weighted
             )
             yield from self._program.draw(drawn)
             _check_values(self._program, subgraph, drawn.values, view)
@@ -133,7 +122,7 @@ class Engine:
         if spec.subgraph_type == "bidirectional":
             subgraph.add_reverses(spec.reversals, spec.keep_edge)
         elif spec.subgraph_type == "induced" and self._is_whole:
-            subgraph.induce(self.view.csrs)
+            subgraph.induce(self._graphs)
         elif spec.subgraph_type == "induced":
             yield from together(
                 self._induce_over_parts(subgraph, relation, exclude)
@@ -152,7 +141,7 @@ class Engine:
             subgraph.exclude(relation, rows, neighbors)
         return subgraph
 
-    def _new_subgraph(self) -> _native.Subgraph:
+    def _new_subgraph(self) -> Any:
         view, spec = self.view, self.spec
         subgraph = _native.Subgraph(view.num_nodes, view.relations, spec.with_edge, spec.disjoint)
         subgraph.values = {}
@@ -169,10 +158,7 @@ class Engine:
 
 
 def _check_values(
-    program: ProgramMethod,
-    subgraph: _native.Subgraph,
-    values: Mapping[str, Array],
-    view: GraphView,
+    program: ProgramMethod, subgraph: _native.Subgraph, values: Mapping[str, Array], view: GraphView
 ) -> None:
     """Raise ValueError unless all values of the program's class are there, per node or edge.
 

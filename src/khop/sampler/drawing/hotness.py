@@ -112,35 +112,22 @@ def sample_prob(
     is_number = isinstance(batch_size, int | np.integer)
     if batch_size is not None and not (is_number and batch_size >= 1):
         raise ValueError(f"batch_size must be at least 1, and whole (got {batch_size!r})")
-    if method.program is not None:
-        touched, batches = _touched(rows, fanouts, seeds, replace, method)
-        return [counts / max(1, batches) for counts in touched]
-    prior = independent_prob(rows, fanouts, seeds, replace)
-    is_certain = batch_size is None or batch_size >= len(ids)
-    if is_certain and all(fanout <= 0 for hops in fanouts for fanout in hops):
-        return prior
-    touched, batches = _touched(rows, fanouts, seeds, replace, method)
-    return [
-        (counts + _PRIOR_BATCHES * expected) / (batches + _PRIOR_BATCHES)
-        for counts, expected in zip(touched, prior, strict=True)
-    ]
-
-
-def _touched(
-    rows: TypedRows,
-    fanouts: Sequence[Sequence[int]],
-    seeds: Seeds,
-    replace: bool,
-    method: MethodSpec,
-) -> tuple[list[Float64Array], int]:
-    """Draw batches. Return how many of them touch each node, and how many there are."""
+    prior, prior_batches = [np.zeros(count) for count in rows.num_nodes], 0
+    if method.program is None:
+        prior, prior_batches = independent_prob(rows, fanouts, seeds, replace), _PRIOR_BATCHES
+        is_certain = batch_size is None or batch_size >= len(ids)
+        if is_certain and all(fanout <= 0 for hops in fanouts for fanout in hops):
+            return prior
     touched = [np.zeros(count) for count in rows.num_nodes]
     batches = 0
     for of_batch in random_batches(rows, fanouts, seeds, _NUM_BATCHES, replace, method):
         for counts, nodes in zip(touched, of_batch, strict=True):
             counts[nodes] += 1  # once, where seeds repeat
         batches += 1
-    return touched, batches
+    return [
+        (counts + prior_batches * expected) / max(1, batches + prior_batches)
+        for counts, expected in zip(touched, prior, strict=True)
+    ]
 
 
 def random_batches(

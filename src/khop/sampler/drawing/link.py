@@ -167,11 +167,7 @@ def _distinct(
     if spec.src_type != spec.dst_type:
         src_ids, src_at = _numbered(src)
         dst_ids, dst_at = _numbered(dst)
-        return (
-            [SeedSet(spec.src_type, src_ids), SeedSet(spec.dst_type, dst_ids)],
-            src_at,
-            dst_at,
-        )
+        return ([SeedSet(spec.src_type, src_ids), SeedSet(spec.dst_type, dst_ids)], src_at, dst_at)
     ids, at = _numbered(np.concatenate([src, dst]))
     return [SeedSet(spec.src_type, ids)], at[: len(src)], at[len(src) :]
 

@@ -7,13 +7,7 @@ to other processes. Imports no torch.
 """
 
 from khop.sampler.methods.access import GraphAccess
-from khop.sampler.methods.base import (
-    METHODS,
-    MethodSpec,
-    ProgramMethod,
-    SamplingMethod,
-    register,
-)
+from khop.sampler.methods.base import METHODS, MethodSpec, ProgramMethod, SamplingMethod, register
 from khop.sampler.methods.fastgcn import FastGcn
 from khop.sampler.methods.hgt import Hgt
 from khop.sampler.methods.labor import Labor

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -28,7 +28,14 @@ from khop.sampler.methods.labor_draws import (
     take_repeatedly,
 )
 from khop.sampler.methods.normal import cos_of_turns, normal_cdf, normal_variates
-from khop.typing import EdgeNorm, Float64Array, Int32Array, Int64Array, UInt64Array
+from khop.typing import (
+    EdgeNorm,
+    Float64Array,
+    Int32Array,
+    Int64Array,
+    NumNeighbors,
+    UInt64Array,
+)
 
 VARIATES = 1
 """Purpose of the random words. With replacement, a node's i-th word has VARIATES + 256 i."""
@@ -110,7 +117,7 @@ class Labor(SamplingMethod):
     name: ClassVar[str] = "labor"
     needs_neighbor_ids: ClassVar[bool] = True
 
-    num_neighbors: Any
+    num_neighbors: NumNeighbors
     _: KW_ONLY
     importance: int = 0
     layer_dependency: bool = True

@@ -304,11 +304,7 @@ def _winners(
 
 
 def _chances(
-    row: Int64Array,
-    arrivals: _Arrivals,
-    taken: Int64Array,
-    draws: Int64Array,
-    masses: Float64Array,
+    row: Int64Array, arrivals: _Arrivals, taken: Int64Array, draws: Int64Array, masses: Float64Array
 ) -> Float64Array:
     """Return the chance of arrivals that were taken, conditional on the other groups' numbers.
 

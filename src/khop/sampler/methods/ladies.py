@@ -181,12 +181,7 @@ class PoissonLadies(LayerMethod):
         return weights[candidates.of_entry]
 
     def _weights(
-        self,
-        graph: GraphAccess,
-        layer: int,
-        candidates: Candidates,
-        count: int,
-        always: BoolArray,
+        self, graph: GraphAccess, layer: int, candidates: Candidates, count: int, always: BoolArray
     ) -> Waiting[Float64Array]:
         """Draw the nodes of one layer, and return the weight of edges from each candidate."""
         words = yield from graph.words(graph.key(_VARIATES, layer), 0, candidates.ids)
@@ -229,12 +224,7 @@ class Ladies(PoissonLadies):
             raise ValueError("Ladies normalises rows always: leave edge_norm out, or 'hajek'")
 
     def _weights(
-        self,
-        graph: GraphAccess,
-        layer: int,
-        candidates: Candidates,
-        count: int,
-        always: BoolArray,
+        self, graph: GraphAccess, layer: int, candidates: Candidates, count: int, always: BoolArray
     ) -> Waiting[Float64Array]:
         weights = always.astype(np.float64)
         free = np.flatnonzero(~always)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from khop.sampler.methods.base import MethodSpec, SamplingMethod, register
+from khop.typing import NumNeighbors
 
 
 @register
@@ -32,7 +33,7 @@ class NeighborSampling(SamplingMethod):
 
     name: ClassVar[str] = "neighbor"
 
-    num_neighbors: Any
+    num_neighbors: NumNeighbors
     _: KW_ONLY
     layer_wise: bool = False
 
@@ -44,7 +45,7 @@ NEIGHBOR = MethodSpec()
 """Specification of `NeighborSampling`."""
 
 
-def as_method(num_neighbors: object) -> SamplingMethod:
+def as_method(num_neighbors: NumNeighbors | SamplingMethod) -> SamplingMethod:
     """Return a loader's `num_neighbors` as a method: fan-outs are `NeighborSampling`."""
     if isinstance(num_neighbors, SamplingMethod):
         return num_neighbors

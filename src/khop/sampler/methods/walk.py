@@ -203,11 +203,7 @@ class _StepwiseWalks:
         return moved[order], reached[order], edges[order]
 
     def _chances(
-        self,
-        step: int,
-        before: Int64Array,
-        reached: Int64Array,
-        words: UInt64Array | None = None,
+        self, step: int, before: Int64Array, reached: Int64Array, words: UInt64Array | None = None
     ) -> Waiting[UInt64Array]:
         """Return the chance of each candidate.
 

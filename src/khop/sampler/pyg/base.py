@@ -71,7 +71,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         self.num_neighbors = num_neighbors
 
     @property
-    def num_neighbors(self) -> Any:
+    def num_neighbors(self) -> list[int] | dict[EdgeType, list[int]]:
         """Fan-out of each hop, for each edge type of a heterogeneous graph. Can be set."""
         return self._num_neighbors
 
@@ -82,7 +82,9 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         self._method, self._info, self._spec = as_method(value), info, spec
         self._delivered = spec.method.delivered
         by_type = dict(zip(info.edge_types, map(list, spec.fanouts), strict=False))
-        self._num_neighbors = by_type if info.heterogeneous else list(spec.fanouts[0])
+        self._num_neighbors: list[int] | dict[EdgeType, list[int]] = (
+            by_type if info.heterogeneous else list(spec.fanouts[0])
+        )
         self._drawer = self._make_drawer()
         self._kept: _KeptSampler | None = None
 
@@ -228,11 +230,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         check_range(seeds, self._info.node_counts[node_type], "seeds")
         seeds = self._own_ids(node_type, seeds)
         times = seed_times(
-            self._info,
-            node_type,
-            len(seeds),
-            index.time,
-            lambda: self._times_of(node_type, seeds),
+            self._info, node_type, len(seeds), index.time, lambda: self._times_of(node_type, seeds)
         )
         return SeedSet(self._info.node_types.index(node_type), seeds, times)
 

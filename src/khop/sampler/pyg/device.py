@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch_geometric.typing
 from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 
 from khop import _native
 from khop.data import Graph
@@ -26,8 +27,7 @@ from khop.data.device import check_device, open_device
 from khop.sampler.device.collect import EdgeNames
 from khop.sampler.device.engine import DeviceEngine
 from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
-from khop.sampler.pyg.drawer import SubgraphSampler
-from khop.sampler.pyg.output import SampledSubgraph
+from khop.sampler.pyg.output import SampledSubgraph, SubgraphSampler
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.typing import ArrayLike, NodeType
@@ -107,7 +107,7 @@ class StreamPool:
         # Without a lock: streams come back whenever Python collects garbage, also in `lease`.
         self._free: dict[int, list[int]] = {}
 
-    def lease(self, index: int) -> Any:
+    def lease(self, index: int) -> torch.cuda.Stream:
         """Return a stream of a GPU, which is free again when the returned object is gone.
 
         Args:
@@ -127,7 +127,7 @@ class StreamPool:
         except IndexError:
             address = _native.cuda_stream(index)
         make: Any = torch.cuda.ExternalStream
-        stream = make(address, torch.device("cuda", index))
+        stream: torch.cuda.Stream = make(address, torch.device("cuda", index))
         weakref.finalize(stream, free.append, address).atexit = False
         return stream
 
@@ -151,11 +151,11 @@ class TorchDevice:
         ValueError, RuntimeError: what `open_device` raises.
     """
 
-    def __init__(self, name: Any) -> None:
+    def __init__(self, name: str | int | torch.device | None) -> None:
         device_type, index = check_device(name, "device")  # its error names the reason
         self.name = f"{device_type}:{index}"
         self.lock = threading.Lock()
-        self._stream: Any = None
+        self._stream: torch.cuda.Stream | None = None
         self.torch_device = torch.device("cpu")
         if device_type == "cuda":
             self.torch_device = torch.device("cuda", index)
@@ -166,29 +166,31 @@ class TorchDevice:
         """Return a tensor in the device's memory, for the device to write. Call within `scope`."""
         return torch.empty(shape, dtype=dtype, device=self.torch_device)
 
-    def scope(self) -> AbstractContextManager[Any]:
+    def scope(self) -> AbstractContextManager[None]:
         """Return a context in which torch works on the device's stream."""
         return contextlib.nullcontext() if self._stream is None else on_stream(self._stream)
 
-    def mark(self) -> Any:
+    def mark(self) -> torch.cuda.Event | None:
         """Return an event after all work submitted so far, for `wait_and_record_stream`.
 
         Torch has no streams on an emulated device: wait for the work instead, and return None.
         """
-        if self._stream is not None:
-            return self._stream.record_event()
-        self.native.synchronize()
-        return None
+        if self._stream is None:
+            self.native.synchronize()
+            return None
+        event: torch.cuda.Event = self._stream.record_event()
+        return event
 
-    def mark_of_user(self) -> Any:
+    def mark_of_user(self) -> torch.cuda.Event | None:
         """Return an event of torch's current stream on this device, after the user's work."""
         if self._stream is None:
             return None
-        return torch.cuda.current_stream(self.torch_device).record_event()
+        event: torch.cuda.Event = torch.cuda.current_stream(self.torch_device).record_event()
+        return event
 
 
 @contextlib.contextmanager
-def on_stream(stream: Any) -> Iterator[None]:
+def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
     """Make torch work on a stream, with the stream's GPU as the current one.
 
     `torch.cuda.stream` alone would make the thread's former GPU current at its end. In a thread
@@ -204,12 +206,12 @@ def tensors_of(drawn: SampledSubgraph) -> list[Tensor]:
     return [*drawn.nodes, *drawn.edge_index, *edges, *(drawn.trees or ())]
 
 
-def tensors_in(batch: Any) -> list[Tensor]:
+def tensors_in(batch: Data | HeteroData) -> list[Tensor]:
     """Return the dense tensors of a `Data` or `HeteroData`."""
     return [t for store in batch.stores for value in store.values() for t in tensors_within(value)]
 
 
-def tensors_within(value: Any) -> list[Tensor]:
+def tensors_within(value: object) -> list[Tensor]:
     """Return the dense tensors of a value: a tensor, a sparse matrix, or lists and dicts of such.
 
     Nested as deeply as PyG's `Data.to` copies. Other values have no tensors.
@@ -221,7 +223,7 @@ def tensors_within(value: Any) -> list[Tensor]:
     return _parts_of(value)
 
 
-def _parts_of(value: Any) -> list[Tensor]:
+def _parts_of(value: object) -> list[Tensor]:
     """Return the dense tensors of a tensor or a sparse matrix."""
     if isinstance(value, torch_geometric.typing.SparseTensor):
         return [part for part in vars(value.storage).values() if isinstance(part, Tensor)]
@@ -236,7 +238,7 @@ def _parts_of(value: Any) -> list[Tensor]:
     return [value]
 
 
-def wait_and_record_stream(tensors: Iterable[Tensor], moment: Any) -> None:
+def wait_and_record_stream(tensors: Iterable[Tensor], moment: torch.cuda.Event | None) -> None:
     """Make torch's current stream wait until tensors are written, and record that it uses them.
 
     Torch keeps the memory until this stream is done with it, also if the tensor is deleted earlier.
@@ -244,7 +246,7 @@ def wait_and_record_stream(tensors: Iterable[Tensor], moment: Any) -> None:
     """
     if moment is None:
         return
-    streams: dict[torch.device, Any] = {}
+    streams: dict[torch.device, torch.cuda.Stream] = {}
     for tensor in tensors:
         if not tensor.is_cuda:
             continue
@@ -284,7 +286,7 @@ class DeviceWriter:
         self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
         self._names = names
 
-    def write(self, subgraph: Any) -> SampledSubgraph:
+    def write(self, subgraph: _native.DeviceSubgraph) -> SampledSubgraph:
         """Write a subgraph of the engine. The caller holds the device's lock and scope."""
         num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
         num_named = [n for n, has_ids in zip(num_edges, self._has_ids, strict=True) if has_ids]

@@ -89,7 +89,7 @@ def _pointers(values: ArrayLike, owner: str, unit: str, num_rows: int, num_edges
     return np.pad(pointers, (0, missing), mode="edge") if missing else pointers
 
 
-def edges_of_adjacency(adj_t: Any, owner: str) -> EdgeArrays:
+def edges_of_adjacency(adj_t: object, owner: str) -> EdgeArrays:
     """Return the edges of a transposed adjacency matrix, in the order of its entries.
 
     Args:
@@ -103,15 +103,17 @@ def edges_of_adjacency(adj_t: Any, owner: str) -> EdgeArrays:
     if isinstance(adj_t, torch_geometric.typing.SparseTensor):
         pointers, sources, _ = adj_t.csr()
         return EdgeArrays("CSC", sources, pointers)
-    layout = adj_t.layout if isinstance(adj_t, Tensor) else None
-    if layout == torch.sparse_csr:
-        return EdgeArrays("CSC", adj_t.col_indices(), adj_t.crow_indices())
-    if layout == torch.sparse_coo:
-        destinations, sources = adj_t._indices()[:2]
-        return EdgeArrays("COO", sources, destinations)
+    form: object = type(adj_t)
+    if isinstance(adj_t, Tensor):
+        form = adj_t.layout
+        if form == torch.sparse_csr:
+            return EdgeArrays("CSC", adj_t.col_indices(), adj_t.crow_indices())
+        if form == torch.sparse_coo:
+            destinations, sources = adj_t._indices()[:2]
+            return EdgeArrays("COO", sources, destinations)
     raise TypeError(
         f"'adj_t' of {owner} must be a torch_sparse.SparseTensor or a torch tensor of layout "
-        f"torch.sparse_csr or torch.sparse_coo (got '{layout or type(adj_t)}'): "
+        f"torch.sparse_csr or torch.sparse_coo (got '{form}'): "
         "torch_geometric.transforms.ToSparseTensor makes them"
     )
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 
 from khop.data import Graph
@@ -33,9 +34,8 @@ from khop.sampler.pyg.device import (
     wait_and_record_stream,
 )
 from khop.sampler.pyg.draw_scope import BatchKey
-from khop.sampler.pyg.drawer import SubgraphSampler
 from khop.sampler.pyg.links import negative_weights
-from khop.sampler.pyg.output import SampledSubgraph
+from khop.sampler.pyg.output import SampledSubgraph, SubgraphSampler
 from khop.sampler.pyg.source import graph_of
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingOptions
@@ -95,7 +95,7 @@ class NeighborSampler(PygSampler):
 
     def __init__(
         self,
-        data: Any,
+        data: Data | HeteroData | tuple[FeatureStore, GraphStore] | Graph,
         num_neighbors: NumNeighbors | SamplingMethod,
         subgraph_type: Literal["directional", "bidirectional", "induced"] | Enum = "directional",
         replace: bool = False,

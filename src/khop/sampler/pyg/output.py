@@ -1,11 +1,11 @@
-"""Drawn subgraphs as tensors, and in PyG's form."""
+"""Subgraphs as tensors: drawn from seeds or links, and converted to PyG's form."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,12 +14,20 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop import _native
 from khop.channel.pool import BufferPool
+from khop.data import Graph
 from khop.data.info import GraphInfo
-from khop.sampler.drawing.link import link_of_tree
+from khop.data.steps import run
+from khop.sampler.drawing.batch_draw import BatchDraw
+from khop.sampler.drawing.engine import Engine
+from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds, link_of_tree
+from khop.sampler.drawing.view import GraphView
+from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.typing import Int64Array, IntArray
 
 _INT64 = np.dtype(np.int64)
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 class SampledSubgraph(NamedTuple):
@@ -47,7 +55,7 @@ class SampledSubgraph(NamedTuple):
     nodes_per_hop: list[list[int]] | None
     edges_per_hop: list[list[int]] | None
     values: Mapping[str, Any] = MappingProxyType({})
-    written: Any = None
+    written: torch.cuda.Event | None = None
 
 
 class OutputMetadata(tuple[Any, ...]):
@@ -71,7 +79,7 @@ class OutputMetadata(tuple[Any, ...]):
         """Return None: `__getnewargs__` has all."""
 
 
-def values_of(out: Any) -> Mapping[str, Any]:
+def values_of(out: SamplerOutput | HeteroSamplerOutput) -> Mapping[str, Any]:
     """Return the method's values in an output in PyG's form, if khop's sampler made it."""
     metadata = out.metadata
     return metadata.values if isinstance(metadata, OutputMetadata) else {}
@@ -126,6 +134,52 @@ def number_by_link(drawn: SampledSubgraph, num_links: int) -> None:
         tree.copy_(link_of_tree(tree, num_links))
 
 
+class SubgraphSampler:
+    """Sampler of a graph in memory, on the CPU. Safe to use from several threads.
+
+    Args:
+        graph: the graph.
+        spec: how neighbours are drawn.
+        backward: neighbours are drawn along the edges.
+    """
+
+    def __init__(self, graph: Graph, spec: SamplingSpec, backward: bool) -> None:
+        self.spec = spec
+        self.view = GraphView.of_graph(graph)
+        self._engine = Engine(self.view, spec)
+        edge_ids = [t.edge_ids for t in graph.topologies.values()]
+        self._writer: Any = SubgraphWriter(edge_ids, spec, backward)
+
+    def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
+        """Draw the neighbourhood of seeds, of each node type once."""
+        return self._written(self._engine.sample_local(seeds, run_key, batch))
+
+    def access(self, run_key: int, batch: int) -> BatchDraw:
+        """Return the graph as programs see it, for draws with the key of a batch."""
+        subgraph = _native.Subgraph(self.view.num_nodes, self.view.relations, False)
+        return BatchDraw(self._engine.rows, subgraph, (), (), (run_key, batch), False)
+
+    def draw_links(
+        self, sampler: LinkSampler, links: Links, run_key: int, batch: int
+    ) -> tuple[SampledSubgraph, LinkSeeds]:
+        """Draw the neighbourhood of links, and return the positions of their ends in it, too."""
+        subgraph, seeds = run(sampler.sample(self._engine, links, run_key, batch))
+        drawn = self._written(subgraph)
+        if drawn.trees is not None:
+            self._wait_for_tensors()
+        number_by_link(drawn, seeds.num_links)
+        return drawn, seeds
+
+    def _wait_for_tensors(self) -> None:
+        """Wait until torch can read the tensors, which on the CPU are written already."""
+
+    def _written(self, subgraph: Any) -> SampledSubgraph:
+        """Write a drawn subgraph to tensors, and reuse its buffers."""
+        drawn: SampledSubgraph = self._writer.write(subgraph)
+        self._engine.release(subgraph)
+        return drawn
+
+
 def to_pyg(
     drawn: SampledSubgraph,
     info: GraphInfo,
@@ -170,17 +224,19 @@ def to_pyg(
     )
 
 
-def _by_type(types: list[Any], values: list[Any] | None) -> dict[Any, Any] | None:
+def _by_type(types: list[_K], values: list[_V] | None) -> dict[_K, _V] | None:
     return None if values is None else dict(zip(types, values, strict=True))
 
 
-def output_on_host(out: Any) -> Any:
+def output_on_host(
+    out: SamplerOutput | HeteroSamplerOutput,
+) -> SamplerOutput | HeteroSamplerOutput:
     """Return a sampler's output, in PyG's form, with its tensors on the CPU."""
     fields = {field.name: _on_host(getattr(out, field.name)) for field in dataclasses.fields(out)}
     return dataclasses.replace(out, **fields)
 
 
-def _on_host(value: Any) -> Any:
+def _on_host(value: object) -> object:
     if isinstance(value, dict):
         return {key: _on_host(entry) for key, entry in value.items()}
     return value.cpu() if isinstance(value, Tensor) else value

@@ -48,7 +48,7 @@ class GraphInput(Protocol):
         """Return an edge attribute [num_edges, ...] of each type with it, in order of `edges`."""
 
 
-def as_input(data: Any) -> Any:
+def as_input(data: object) -> Data | HeteroData | tuple[FeatureStore, GraphStore]:
     """Return the user's data in the form that PyG's loaders know.
 
     Returns:
@@ -85,14 +85,14 @@ def as_input(data: Any) -> Any:
     )
 
 
-def open_input(data: Any) -> GraphInput:
+def open_input(data: object) -> GraphInput:
     """Wrap the user's data, as `as_input` accepts it."""
     data = as_input(data)
     return PygInput(data) if isinstance(data, (Data, HeteroData)) else StoreInput(*data)
 
 
 def graph_of(
-    data: Any,
+    data: Data | HeteroData | tuple[FeatureStore, GraphStore],
     edge_dir: EdgeDir = "in",
     *,
     time_attr: str | None = None,

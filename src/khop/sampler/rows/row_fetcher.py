@@ -57,6 +57,11 @@ class LocalRows(NamedTuple):
     positions: Int64Array | None
     are_copies: bool = False
 
+    def gather(self, index: int) -> Array:
+        """Return the rows of an attribute, by index."""
+        table = self.tables[index]
+        return self.rows if table is None else table.gather(self.rows)
+
     def write(self, outs: Sequence[Array]) -> list[Pending]:
         """Copy the rows to their positions in an array for each attribute, or begin to read them.
 
