@@ -61,12 +61,11 @@ class EdgeNames:
 class DeviceCollector(Collector):
     """Writer of the arrays of batches that a device drew, in its memory.
 
-    Writes what a `Collector` of the same part writes, bit for bit. The part must be the only one:
-    nothing is renumbered then, and all rows are local.
+    Writes the same bits as a `Collector` of the same part. The part must be the only one, where
+    nothing is renumbered and all rows are local.
 
     Args:
-        part: the part.
-        spec: the attributes.
+        part, spec: as of `Collector`.
         device: the device that drew the batches and gathers.
         graph_mode: memory of edge ids: 'CUDA' or 'ZERO_COPY'.
         feature_mode: memory of attributes: 'CUDA', 'ZERO_COPY' or 'CPU'.
@@ -162,12 +161,10 @@ The function returns the rows of an attribute, by its index, gathered on the hos
 class StagedCollector(Collector):
     """Writer of the arrays of batches of several parts, in the memory of a device.
 
-    Writes what a `Collector` of the same part writes, bit for bit.
+    Writes the same bits as a `Collector` of the same part.
 
     Args:
-        part: the local part.
-        spec: the attributes.
-        remote: the other partitions.
+        part, spec, remote: as of `Collector`.
         device: the device that gathers local rows.
         feature_mode: memory of attributes: 'CUDA', 'ZERO_COPY' or 'CPU'.
     """

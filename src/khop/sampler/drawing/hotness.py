@@ -138,16 +138,9 @@ def random_batches(
     replace: bool = False,
     method: MethodSpec = NEIGHBOR,
 ) -> Iterator[list[Int64Array]]:
-    """Draw full batches, the same ones for the same arguments.
+    """Draw `count` full batches, the same for the same arguments, which are as of `sample_prob`.
 
-    Args:
-        rows: the graph.
-        fanouts: for each edge type, the fan-out of each hop.
-        seeds: the seeds that batches are drawn from.
-        count: batches to draw. Fewer if they are large: not much more than 2^28 nodes and edges,
-            2^26 by a program.
-        replace: draw neighbours with replacement.
-        method: sampling method. See `khop.sampler.methods`.
+    Large batches are fewer: not much more than 2^28 nodes and edges are drawn, 2^26 by a program.
 
     Yields:
         For each node type the [n] int64 nodes of a batch.

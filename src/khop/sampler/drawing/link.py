@@ -223,7 +223,10 @@ class LinkSampler:
         negatives = yield from self._draw_negatives(engine, links, run_key, batch)
         seeds = lay_out(self.spec, links, negatives)
         sets = [SeedSet(t, self._to_engine(t, ids), times) for t, ids, times in seeds.sets]
-        exclude = self._exclusions(links)
+        exclude = [
+            Exclusion(relation, *self._rows_and_neighbors(links.src, links.dst, turned))
+            for relation, turned in self.spec.excluded
+        ]
         subgraph = yield from engine.sample(sets, run_key, batch, exclude)
         return subgraph, seeds
 
@@ -250,12 +253,6 @@ class LinkSampler:
                 are_edges if spec.strict else None,
             )
         )
-
-    def _exclusions(self, links: Links) -> list[Exclusion]:
-        return [
-            Exclusion(relation, *self._rows_and_neighbors(links.src, links.dst, turned))
-            for relation, turned in self.spec.excluded
-        ]
 
     def _rows_and_neighbors(
         self, src: Int64Array, dst: Int64Array, turned: bool

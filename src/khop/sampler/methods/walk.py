@@ -51,11 +51,6 @@ class WalkPlan:
     far: int = ONE
     first_step: int = 0
 
-    @property
-    def is_biased(self) -> bool:
-        """True if a step depends on the node before."""
-        return not self.back == self.near == self.far
-
 
 def acceptance(p: float, q: float) -> tuple[int, int, int]:
     """Return the chances `back`, `near` and `far` of node2vec's p and q, the largest of them 1."""
@@ -146,8 +141,8 @@ class _StepwiseWalks:
         for step in range(len(plan.relations)):
             if plan.stops[step]:
                 going = going[self._words(STOP, step, 0, going) >= plan.stops[step]]
-            biased = plan.is_biased and step > 0
-            take = self._biased_step if biased else self._uniform_step
+            is_uniform = step == 0 or plan.back == plan.near == plan.far
+            take = self._uniform_step if is_uniform else self._biased_step
             going, reached, passed = yield from take(step, going)
             nodes[step + 1, going] = reached
             if edges is not None:

@@ -54,14 +54,9 @@ class NeighborSampler(PygSampler):
             (FeatureStore, GraphStore), or a `khop.data.Graph`.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}, or a method with fan-outs:
             `khop.sampler.Labor([15, 10])`. -1 takes all neighbours.
-        subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
-            'induced' (all edges among the drawn nodes).
-        replace: draw with replacement.
-        disjoint: give each seed a separate subgraph, numbered in `batch`. Temporal sampling always
-            does.
-        temporal_strategy: 'uniform', or 'last': the latest neighbours.
-        time_attr: attribute of nodes or of edges. Only neighbours (or edges) whose time is not
-            later than the seed's are drawn. Integers or floats.
+        subgraph_type, replace, disjoint, temporal_strategy: as of `khop.loader.NeighborLoader`.
+        time_attr: attribute of nodes or of edges, integers or floats. Only neighbours (or edges)
+            whose time is not later than the seed's are drawn.
         weight_attr: attribute of edges. Neighbours are drawn with probabilities proportional to
             it, one after the other. A neighbour of weight 0 is never drawn, also not by -1.
         is_sorted: edges are in order of destinations already and, with times, in order of time for

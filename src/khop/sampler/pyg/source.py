@@ -1,13 +1,14 @@
 """Graphs from users' data: a PyG `Data` or `HeteroData`, or a pair of PyG's stores.
 
-`open_input` wraps either as a `GraphInput`. Edges keep the order of the user's data, and so do rows
-of edge attributes. The types of a homogeneous graph are `khop.typing.NODE` and `khop.typing.EDGE`.
+`open_input` wraps either, and both wrappers have the same interface. Edges keep the order of the
+user's data, and so do rows of edge attributes. The types of a homogeneous graph are
+`khop.typing.NODE` and `khop.typing.EDGE`.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
@@ -20,32 +21,6 @@ from khop.data.weights import weight_values
 from khop.sampler.pyg.edges import EdgeArrays, edges_of_adjacency, same_edges
 from khop.sampler.pyg.stores import StoreInput
 from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeDir, EdgeType, Int64Array, NodeType
-
-
-class GraphInput(Protocol):
-    """A graph with attributes, in a data object or in stores."""
-
-    @property
-    def heterogeneous(self) -> bool:
-        """True if there are node and edge types."""
-
-    @property
-    def info(self) -> GraphInfo:
-        """Types and counts, for checks of users' input. Reads no edges."""
-
-    @property
-    def num_nodes(self) -> dict[NodeType, int]:
-        """Number of nodes of each node type, in a fixed order."""
-
-    @property
-    def edges(self) -> dict[EdgeType, EdgeArrays]:
-        """Edges of each edge type, in a fixed order."""
-
-    def node_attribute(self, name: str) -> dict[NodeType, ArrayLike]:
-        """Return a node attribute [num_nodes, ...] of each node type that has it."""
-
-    def edge_attribute(self, name: str) -> dict[EdgeType, ArrayLike]:
-        """Return an edge attribute [num_edges, ...] of each type with it, in order of `edges`."""
 
 
 def as_input(data: object) -> Data | HeteroData | tuple[FeatureStore, GraphStore]:
@@ -85,7 +60,7 @@ def as_input(data: object) -> Data | HeteroData | tuple[FeatureStore, GraphStore
     )
 
 
-def open_input(data: object) -> GraphInput:
+def open_input(data: object) -> PygInput | StoreInput:
     """Wrap the user's data, as `as_input` accepts it."""
     data = as_input(data)
     return PygInput(data) if isinstance(data, (Data, HeteroData)) else StoreInput(*data)
@@ -140,7 +115,7 @@ def graph_of(
 
 
 def times_of(
-    source: GraphInput, name: str | None
+    source: PygInput | StoreInput, name: str | None
 ) -> tuple[dict[NodeType, Int64Array], dict[EdgeType, Int64Array], bool]:
     """Return times of nodes or of edges, as keys that kernels compare.
 
@@ -173,7 +148,7 @@ def times_of(
     )
 
 
-def weights_of(source: GraphInput, name: str | None) -> dict[EdgeType, Array]:
+def weights_of(source: PygInput | StoreInput, name: str | None) -> dict[EdgeType, Array]:
     """Return weights of edges, in a dtype that kernels read.
 
     Raises:
@@ -202,7 +177,11 @@ def _of_type(attribute: str, graph_type: NodeType | EdgeType) -> str:
 
 
 class PygInput:
-    """Graph of a PyG `Data` or `HeteroData`."""
+    """Graph of a PyG `Data` or `HeteroData`, with attributes.
+
+    Attributes:
+        heterogeneous: True if there are node and edge types.
+    """
 
     def __init__(self, data: Data | HeteroData) -> None:
         self._data = data
@@ -222,10 +201,12 @@ class PygInput:
 
     @property
     def info(self) -> GraphInfo:
+        """Types and counts, for checks of users' input. Reads no edges."""
         return GraphInfo(self.num_nodes, list(self._edge_stores), self.heterogeneous)
 
     @cached_property
     def num_nodes(self) -> dict[NodeType, int]:
+        """Number of nodes of each node type, in a fixed order."""
         counts = {t: store.num_nodes for t, store in self._node_stores.items()}
         for edge_type in self._edge_stores if self.heterogeneous else ():
             for node_type in (edge_type[0], edge_type[2]):
@@ -243,16 +224,18 @@ class PygInput:
 
     @cached_property
     def edges(self) -> dict[EdgeType, EdgeArrays]:
-        """Edges of each edge type, from `edge_index` or `adj_t`."""
+        """Edges of each edge type, in a fixed order, from `edge_index` or `adj_t`."""
         return {
             t: _edges(store, f"edge type {t}" if self.heterogeneous else "the data object")
             for t, store in self._edge_stores.items()
         }
 
     def node_attribute(self, name: str) -> dict[NodeType, ArrayLike]:
+        """Return a node attribute [num_nodes, ...] of each node type that has it."""
         return self._attribute(name, self._node_stores, "nodes")
 
     def edge_attribute(self, name: str) -> dict[EdgeType, ArrayLike]:
+        """Return an edge attribute [num_edges, ...] of each type with it, in order of `edges`."""
         return self._attribute(name, self._edge_stores, "edges")
 
     def _attribute(self, name: str, stores: dict[Any, Any], unit: str) -> dict[Any, ArrayLike]:

@@ -30,7 +30,7 @@ _PREFERENCE: tuple[GraphLayout, ...] = ("CSC", "COO", "CSR")
 
 
 class StoreInput:
-    """Graph of a pair of PyG's stores.
+    """Graph of a pair of PyG's stores, with the interface of `PygInput`.
 
     Args:
         features: holds the attributes.
