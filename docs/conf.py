@@ -1,5 +1,7 @@
-"""Sphinx's configuration of the site; `scripts/docs` builds it."""
+"""Sphinx's configuration of the site, which `scripts/docs` builds."""
 
+import importlib.metadata
+import os
 import sys
 from pathlib import Path
 
@@ -18,12 +20,18 @@ extensions = [
     "sphinx.ext.viewcode",
     "khop_commands",
     "khop_docstrings",
+    "khop_pages",
+    "sphinx_copybutton",
+    "sphinx_design",
 ]
 exclude_patterns = ["_extensions"]
 
 html_theme = "furo"
 html_title = f"khop {release}"
 html_static_path = ["_static"]
+html_search_scorer = str(Path(__file__).parent / "_extensions" / "scorer.js")
+html_favicon = "_static/favicon.svg"
+html_theme_options = {"light_logo": "logo.svg", "dark_logo": "logo.svg", "sidebar_hide_name": True}
 html_show_copyright = False
 
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -33,12 +41,28 @@ myst_heading_anchors = 3
 default_role = "literal"
 autodoc_mock_imports = ["lightning"]
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # signatures would be longer than the descriptions
+autodoc_typehints = "description"  # in signatures they would be longer than the descriptions
+autodoc_typehints_description_target = "documented"
 autodoc_default_options = {"members": True, "undoc-members": False, "show-inheritance": False}
 napoleon_use_ivar = True
 napoleon_numpy_docstring = False
 
-# Tutorials are notebooks that run when they have changed; a failing cell fails the build.
+# Edit links need the repository's address, which `[project.urls]` is the one place for.
+urls = importlib.metadata.metadata("khop").get_all("Project-URL") or []
+for repository in (url.partition(", ")[2] for url in urls if url.startswith("Repository, ")):
+    html_theme_options |= {
+        "source_repository": repository,
+        "source_branch": "main",
+        "source_directory": "docs/",
+    }
+
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+# Commands in tutorials come from the environment that builds the site.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+# Tutorials are notebooks that run when they have changed. A failing cell fails the build.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(Path(__file__).parents[1] / "build" / "tutorials")
 nb_execution_raise_on_error = True

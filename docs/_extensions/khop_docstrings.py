@@ -1,4 +1,4 @@
-"""Sphinx extension: docstrings of the house's style (Google with Markdown) for Napoleon."""
+"""Sphinx extension: docstrings in Google's style with Markdown for Napoleon."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -9,9 +9,9 @@ _NAMES = re.compile(r"\s+[\w*]+(, [\w*]+)*,")
 
 
 def convert(
-    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+    app: Sphinx, object_type: str, name: str, obj: object, options: object, lines: list[str]
 ) -> None:
-    """Rewrite a docstring's lines in place; Sphinx calls it before Napoleon."""
+    """Rewrite a docstring's lines in place. Sphinx calls it before Napoleon."""
     lines[:] = _tables(_drawings(_stars(_joined(lines))))
 
 
@@ -31,7 +31,7 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _stars(lines: Iterable[str]) -> Iterator[str]:
-    """Stars and final underscores outside of code are no markup; Napoleon sees to an argument's."""
+    """Stars and final underscores outside of code are no markup. Napoleon handles an argument's."""
     for line in lines:
         if line.lstrip().startswith((">>>", "...")):
             yield line

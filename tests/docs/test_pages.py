@@ -21,11 +21,12 @@ from support.formats import fenced
 
 DOCS = Path(__file__).parents[2] / "docs"
 README = DOCS.parent / "README.md"
-IN_README = [
+WITHOUT_FOLDER = [
     *sorted(DOCS.glob("migrate-from-*.md")),
     DOCS / "extending" / "index.md",
     DOCS / "how-to" / "partitioning.md",
 ]
+"""Pages that make their own partition folder."""
 ELSEWHERE = [DOCS / "how-to" / "lightning.md"]  # tests/distributed/test_lightning.py
 PAGES = [
     page
@@ -75,7 +76,7 @@ def names_of_a_reader(graph):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_runs(page, graph, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if page not in IN_README:
+    if page not in WITHOUT_FOLDER:
         khop.partition_graph(graph, "parts", 1)
     before = jobs.resources()
     names = names_of_a_reader(graph)
@@ -97,6 +98,14 @@ def test_files_are_there():
 
 
 def test_pages_are_linked():
-    readme = README.read_text()
-    paths = [page.relative_to(DOCS.parent).as_posix() for page in IN_README]
-    assert [path for path in paths if path not in readme] == []
+    """Every page is in the site's table of contents."""
+    contents = "\n".join((DOCS / page).read_text() for page in ("index.md", "reference/index.md"))
+    extending = (DOCS / "extending" / "index.md").read_text()
+    pages = {page.relative_to(DOCS) for page in DOCS.rglob("*.md")} - {Path("index.md")}
+    names = {page.with_suffix("").as_posix() for page in pages}
+    missing = {
+        name
+        for name in names
+        if not re.search(rf"^(?:{name}|{Path(name).name})$", contents + extending, re.MULTILINE)
+    }
+    assert missing == set()

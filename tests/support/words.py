@@ -25,7 +25,7 @@ BANNED = {
     r"last words": "final message",
     r"nonsense": "malformed",
     r"slabs?": "arena",
-    r"rooms?|house|wings?|neighbourly": "package",
+    r"house|wings?": "package",
     r"nobody|anybody|somebody": "no process, any user",
     r"as it were|so to speak": "(leave out)",
 }
