@@ -19,7 +19,7 @@ from khop.loader.inputs import checked_nodes
 from khop.loader.iteration.epochs import EpochKeys, KeyedBatch, PlannedBatches
 from khop.sampler.methods.walk import WalkPlan, below
 from khop.sampler.plan import EpochPlan
-from khop.sampler.pyg.random_walks import make_plan, make_walker
+from khop.sampler.pyg.random_walks import Walker, make_plan
 from khop.typing import EdgeType, Int64Array
 
 _NEGATIVE = 19  # purpose of the keys of negative walks
@@ -46,7 +46,7 @@ class _WindowLoader:
         for name, value in {"context_size": context_size, **counts}.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a positive integer (got {value!r})")
-        self._walker = make_walker(graph, num_nodes, device)
+        self._walker = Walker(graph, num_nodes, device)
         info = self._walker.info
         plan, start_type = make_plan(info, num_steps, *bias, metapath, 0.0)
         self._plan: WalkPlan = plan

@@ -136,7 +136,7 @@ def random_walk(
         >>> walks.shape, walks[:, 0].tolist()
         (torch.Size([2, 5]), [0, 3])
     """
-    walker = make_walker(graph, num_nodes, device)
+    walker = Walker(graph, num_nodes, device)
     check_key_part("seed", seed)
     plan, start_type = make_plan(walker.info, walk_length, p, q, metapath, restart)
     starts = to_ids(start, "start").astype(np.int64)
@@ -155,21 +155,37 @@ class Walker:
     """A graph that is walked over.
 
     Args:
-        graph: a graph in memory, compressed by source, or a partitioned graph.
+        graph, num_nodes: as of `random_walk`.
         device: a GPU that walks over a graph in memory. If None or 'cpu', the CPU.
     """
 
     def __init__(
-        self, graph: Graph | PartitionedRows, device: str | int | torch.device | None = None
+        self,
+        graph: WalkedGraph,
+        num_nodes: int | None = None,
+        device: str | int | torch.device | None = None,
     ) -> None:
+        if isinstance(graph, (Tensor, np.ndarray)) and graph.ndim == 2 and len(graph) == 2:
+            topology = Topology(graph, num_src=num_nodes, edge_dir="out")
+            graph, num_nodes = Graph(topology), None
+        elif isinstance(graph, (Data, HeteroData)):
+            graph = graph_of(graph, "out")
+        if not isinstance(graph, (Graph, PartitionedRows)):
+            got = list(graph.shape) if hasattr(graph, "shape") else type(graph).__name__
+            raise TypeError(
+                "graph must be an edge_index of shape [2, num_edges], a Data, a HeteroData, a "
+                f"khop.data.Graph or a DistDataset (got {got})"
+            )
+        if num_nodes is not None:
+            raise ValueError("num_nodes goes with an edge_index alone: leave it out")
         self.info = graph.info
         if graph.info.edge_dir != "out":
             raise ValueError(
                 "walks go along edges, and this graph gives in-neighbours: partition the folder "
                 "with strategy 'by_src', or compress it with edge_dir='out'"
             )
-        self._graph = graph
         self._view = GraphView.of_graph(graph) if isinstance(graph, Graph) else None
+        self._partitions = None if isinstance(graph, Graph) else graph
         self._device: TorchDevice | None = None
         if not is_cpu(device):
             if self._view is None:
@@ -196,59 +212,28 @@ class Walker:
         """
         if len(starts) >= 1 << 31:
             raise ValueError(f"at most 2^31 - 1 walks at a time (got {len(starts)})")
-        if isinstance(self._graph, Graph):
-            assert self._view is not None
-            if self._device is not None:
-                walk = self._device.native.random_walks
-                with self._device.lock:
-                    nodes, edges = walks_at_once(
-                        walk, self._on_device, starts, plan, batch_key, with_edge
-                    )
-                return nodes, self._edge_ids(edges, plan)
-            steps = _walked(
-                GraphRows(self._view, None), starts, start_type, plan, batch_key, with_edge
-            )
-            nodes, edges = run(steps)
-            return nodes, self._edge_ids(edges, plan)
-        return self._graph.run_on_rows(
-            lambda rows: _walked(rows, starts, start_type, plan, batch_key, with_edge)
-        )
 
-    def _edge_ids(self, edges: Int64Array | None, plan: WalkPlan) -> Int64Array | None:
-        """Replace positions of edges by their ids."""
-        if edges is None:
-            return None
-        assert isinstance(self._graph, Graph)
-        topologies = list(self._graph.topologies.values())
-        for step, relation in enumerate(plan.relations):
-            ids = topologies[relation].edge_ids
-            if ids is not None:
-                gone = edges[:, step] >= 0
-                edges[gone, step] = ids[edges[gone, step]]
-        return edges
+        def walked(rows: GraphRows) -> Waiting[Walks]:
+            return _walked(rows, starts, start_type, plan, batch_key, with_edge)
 
-
-def make_walker(
-    graph: WalkedGraph | Walker,
-    num_nodes: int | None = None,
-    device: str | int | torch.device | None = None,
-) -> Walker:
-    """Return a user's graph, to be walked over. See `random_walk`."""
-    if isinstance(graph, Walker):
-        return graph
-    if isinstance(graph, (Data, HeteroData)):
-        graph = graph_of(graph, "out")
-    elif not isinstance(graph, (Graph, PartitionedRows)):
-        if not isinstance(graph, (Tensor, np.ndarray)) or graph.ndim != 2 or len(graph) != 2:
-            got = list(graph.shape) if hasattr(graph, "shape") else type(graph).__name__
-            raise TypeError(
-                "graph must be an edge_index of shape [2, num_edges], a Data, a HeteroData, a "
-                f"khop.data.Graph or a DistDataset (got {got})"
-            )
-        return Walker(Graph(Topology(graph, num_src=num_nodes, edge_dir="out")), device)
-    if num_nodes is not None:
-        raise ValueError("num_nodes goes with an edge_index alone: leave it out")
-    return Walker(graph, device)
+        if self._view is None:
+            assert self._partitions is not None
+            return self._partitions.run_on_rows(walked)
+        if self._device is None:
+            nodes, edges = run(walked(GraphRows(self._view, None)))
+        else:
+            walk = self._device.native.random_walks
+            with self._device.lock:
+                nodes, edges = walks_at_once(
+                    walk, self._on_device, starts, plan, batch_key, with_edge
+                )
+        if edges is not None:  # replace positions of edges by their ids
+            for step, relation in enumerate(plan.relations):
+                ids = self._view.topologies[relation].edge_ids
+                if ids is not None:
+                    gone = edges[:, step] >= 0
+                    edges[gone, step] = ids[edges[gone, step]]
+        return nodes, edges
 
 
 def make_plan(
