@@ -197,10 +197,8 @@ class SamplingOptions:
     """Options of samplers and loaders beside `num_neighbors`, in PyG's words.
 
     Attributes:
-        replace: draw with replacement.
-        with_edge: record which edges were drawn.
+        replace, with_edge, disjoint: as of `SamplingSpec`. Temporal sampling is always disjoint.
         subgraph_type: 'directional', 'bidirectional' or 'induced', or PyG's `SubgraphType`.
-        disjoint: give each seed a separate subgraph. Temporal sampling always does.
         temporal_strategy: 'uniform' or 'last'.
         time_attr: attribute that holds times. If None, draws do not depend on times.
         weight_attr: attribute of edges to draw by. If None, uniformly.

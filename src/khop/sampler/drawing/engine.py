@@ -42,7 +42,7 @@ class Engine:
         self.spec = spec
         self.rows = GraphRows(view, remote)
         self._program: ProgramMethod | None = spec.method.program
-        self._idle: list[_native.Subgraph] = []
+        self._idle: list[Any] = []
         self._is_whole = view.is_whole
         # Rows that kernels read whole, and the last argument of `sample`. A device has others.
         self._graphs: Any = view.csrs
@@ -51,7 +51,7 @@ class Engine:
         self._requests = [spec.hop_requests(relation) for relation in range(len(spec.fanouts))]
         self.hops = [[request.options() for request in hops] for hops in self._requests]
 
-    def release(self, subgraph: _native.Subgraph) -> None:
+    def release(self, subgraph: _native.Subgraph | _native.DeviceSubgraph) -> None:
         """Take a subgraph's buffers back, to be reused."""
         self._idle.append(subgraph)
 

@@ -266,56 +266,6 @@ def _is_torchs(tensor: Tensor) -> bool:
     return resizable is None or bool(resizable())
 
 
-class DeviceWriter:
-    """As `SubgraphWriter`, for subgraphs that a device drew, to tensors in its memory.
-
-    A batch's tensors are parts of one: an allocation takes longer than a kernel that writes them.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        spec: SamplingSpec,
-        backward: bool,
-        device: TorchDevice,
-        names: EdgeNames,
-    ) -> None:
-        self._spec = spec
-        self._backward = backward
-        self._device = device
-        self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
-        self._names = names
-
-    def write(self, subgraph: _native.DeviceSubgraph) -> SampledSubgraph:
-        """Write a subgraph of the engine. The caller holds the device's lock and scope."""
-        num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
-        num_named = [n for n, has_ids in zip(num_edges, self._has_ids, strict=True) if has_ids]
-        num_in_trees = num_nodes if self._spec.disjoint else []
-        sizes = [*num_nodes, *num_in_trees, *(2 * n for n in num_edges), *num_named]
-        block = self._device.empty([sum(sizes)])
-        parts = iter(torch.split(block, sizes))
-        begins = itertools.accumulate(sizes, initial=block.data_ptr() // 8)
-        addresses = iter([8 * begin for begin in begins])
-        subgraph.write(
-            nodes=list(itertools.islice(addresses, len(num_nodes))),
-            trees=list(itertools.islice(addresses, len(num_in_trees))),
-            ends=list(itertools.islice(addresses, len(num_edges))),
-            edges=[next(addresses) if has_ids else 0 for has_ids in self._has_ids],
-            names=self._names.entries,
-            backward=self._backward,
-        )
-        counts_hops = self._spec.counts_hops
-        return SampledSubgraph(
-            nodes=list(itertools.islice(parts, len(num_nodes))),
-            trees=list(itertools.islice(parts, len(num_in_trees))) or None,
-            edge_index=[next(parts).view(2, n) for n in num_edges],
-            edges=[next(parts) if has_ids else None for has_ids in self._has_ids],
-            nodes_per_hop=node_hops if counts_hops else None,
-            edges_per_hop=edge_hops if counts_hops else None,
-            values=self._spec.method.marks,
-        )
-
-
 class DeviceDrawer(SubgraphSampler):
     """Subgraph sampler whose batches a device draws.
 
@@ -340,7 +290,9 @@ class DeviceDrawer(SubgraphSampler):
         super().__init__(graph, spec, backward)
         self._device = device
         self._engine = DeviceEngine(self.view, spec, device.native, graphs, cuda_graph)
-        self._writer = DeviceWriter(graph, spec, backward, device, names)
+        self._backward = backward
+        self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
+        self._names = names
 
     def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
         """As of the base, with `written` from `TorchDevice.mark`."""
@@ -360,3 +312,34 @@ class DeviceDrawer(SubgraphSampler):
         # On a GPU, torch's work follows on the same stream.
         if not self._device.native.is_cuda:
             self._device.native.synchronize()
+
+    def _written(self, subgraph: _native.DeviceSubgraph) -> SampledSubgraph:
+        # Tensors of a batch are parts of one: an allocation takes longer than a kernel that writes.
+        num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
+        num_named = [n for n, has_ids in zip(num_edges, self._has_ids, strict=True) if has_ids]
+        num_in_trees = num_nodes if self.spec.disjoint else []
+        sizes = [*num_nodes, *num_in_trees, *(2 * n for n in num_edges), *num_named]
+        block = self._device.empty([sum(sizes)])
+        parts = iter(torch.split(block, sizes))
+        begins = itertools.accumulate(sizes, initial=block.data_ptr() // 8)
+        addresses = iter([8 * begin for begin in begins])
+        subgraph.write(
+            nodes=list(itertools.islice(addresses, len(num_nodes))),
+            trees=list(itertools.islice(addresses, len(num_in_trees))),
+            ends=list(itertools.islice(addresses, len(num_edges))),
+            edges=[next(addresses) if has_ids else 0 for has_ids in self._has_ids],
+            names=self._names.entries,
+            backward=self._backward,
+        )
+        counts_hops = self.spec.counts_hops
+        drawn = SampledSubgraph(
+            nodes=list(itertools.islice(parts, len(num_nodes))),
+            trees=list(itertools.islice(parts, len(num_in_trees))) or None,
+            edge_index=[next(parts).view(2, n) for n in num_edges],
+            edges=[next(parts) if has_ids else None for has_ids in self._has_ids],
+            nodes_per_hop=node_hops if counts_hops else None,
+            edges_per_hop=edge_hops if counts_hops else None,
+            values=self.spec.method.marks,
+        )
+        self._engine.release(subgraph)
+        return drawn

@@ -148,7 +148,7 @@ class SubgraphSampler:
         self.view = GraphView.of_graph(graph)
         self._engine = Engine(self.view, spec)
         edge_ids = [t.edge_ids for t in graph.topologies.values()]
-        self._writer: Any = SubgraphWriter(edge_ids, spec, backward)
+        self._writer = SubgraphWriter(edge_ids, spec, backward)
 
     def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
         """Draw the neighbourhood of seeds, of each node type once."""
@@ -175,7 +175,7 @@ class SubgraphSampler:
 
     def _written(self, subgraph: Any) -> SampledSubgraph:
         """Write a drawn subgraph to tensors, and reuse its buffers."""
-        drawn: SampledSubgraph = self._writer.write(subgraph)
+        drawn = self._writer.write(subgraph)
         self._engine.release(subgraph)
         return drawn
 
