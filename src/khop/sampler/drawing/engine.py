@@ -131,7 +131,7 @@ class Engine:
 
     def _begin(self, seeds: Sequence[SeedSet], exclude: Sequence[Exclusion]) -> _native.Subgraph:
         try:  # two threads may see the same idle one
-            subgraph = self._idle.pop()
+            subgraph: _native.Subgraph = self._idle.pop()
         except IndexError:
             subgraph = self._new_subgraph()
         subgraph.begin()
