@@ -29,6 +29,7 @@ exclude_patterns = ["_extensions"]
 html_theme = "furo"
 html_title = f"khop {release}"
 html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 html_search_scorer = str(Path(__file__).parent / "_extensions" / "scorer.js")
 html_favicon = "_static/favicon.svg"
 html_theme_options = {"light_logo": "logo.svg", "dark_logo": "logo.svg", "sidebar_hide_name": True}
