@@ -97,7 +97,7 @@ def test_smallest_limit_counts(monkeypatch, allowed, quota, expected):
 def test_half_of_the_cores(monkeypatch):
     for available, expected in [(1, 1), (2, 1), (6, 3), (64, 4)]:
         monkeypatch.setattr(cores, "available_cores", lambda n=available: n)
-        assert cores.half_of_cores(1, 4) == expected
+        assert cores.background_threads(1, 4) == expected
 
 
 def test_threads_follow_affinity():

@@ -18,7 +18,7 @@ EVENTS = log.get("khop.some.module")
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
     """Leaves the tree of loggers and the process's identity as they were; tests are a trainer's."""
-    monkeypatch.setattr(log, "_WHO", {**log._WHO, "role": "trainer"})
+    monkeypatch.setattr(log, "_ORIGIN", {**log._ORIGIN, "role": "trainer"})
     root = logging.getLogger()
     before = list(root.handlers), root.level
     yield

@@ -65,7 +65,7 @@ class Bench:
 
     @contextmanager
     def survives(self, what: str) -> Iterator[None]:
-        """Keep what is measured after a part that fails; the run fails at its end."""
+        """Keep what is measured after a part that fails. The run fails at its end."""
         try:
             yield
         except Exception as error:
@@ -76,7 +76,7 @@ class Bench:
     def take_turns(
         self, group: str, cases: Sequence[Case], unit: Unit = "ms", work_unit: str | None = None
     ) -> list[Row]:
-        """Measure cases in turns, `settings.repeat` times; see `measure.take_turns`."""
+        """Measure cases in turns, `settings.repeat` times, see `measure.take_turns`."""
         rows = take_turns(group, cases, self.settings.repeat, unit, work_unit)
         self._tell(rows)
         return rows
@@ -84,7 +84,7 @@ class Bench:
     def take_joint_turns(
         self, rows: list[Row], measure: Callable[[int], Sequence[Turn]]
     ) -> list[Row]:
-        """Measure several values at a time, likewise; see `measure.take_joint_turns`."""
+        """Measure several values at a time, likewise, see `measure.take_joint_turns`."""
         take_joint_turns(rows, measure, self.settings.repeat)
         self._tell(rows)
         return rows

@@ -1,4 +1,4 @@
-"""Bar chart of a run: a panel for each suite and unit; a shorter bar is a lower cost."""
+"""Bar chart of a run: a panel for each suite and unit. A shorter bar is a lower cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def draw(rows: Mapping[str, Sequence[Row]], title: str, path: Path) -> None:
     Args:
         rows: by suite.
         title: of the chart.
-        path: the file to write; its suffix selects the format.
+        path: the file to write, in the format of its suffix.
     """
     import matplotlib
 

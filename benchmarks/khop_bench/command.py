@@ -1,4 +1,4 @@
-"""Command line of the benchmarks: what to measure, and how often; `main` is the program."""
+"""Command line of the benchmarks: what to measure, and how often. `main` is the program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmarks.
 
     Args:
-        argv: arguments. If None, those of the process.
+        argv: arguments. If None, the process's.
 
     Returns:
         Exit code: 0, 2 (bad input) or 130 (interrupted).

@@ -85,7 +85,7 @@ class DeviceKernel:
         self._arrays: dict[str, Any] = {}
 
     def draw(self, seeds: Int64Array, batch: int) -> int:
-        """Draw a batch and write it; return its number of edges."""
+        """Draw and write one batch, and return its number of edges."""
         subgraph = self._subgraph
         subgraph.begin()
         subgraph.add_seeds(0, seeds)
@@ -101,7 +101,7 @@ class DeviceKernel:
         return int(num_edges)
 
     def written(self, seeds: Int64Array, batch: int) -> list[Int64Array]:
-        """Draw a batch; return what was written: nodes, row, col, edges."""
+        """Draw one batch and return the written arrays: nodes, row, col, edges."""
         count = self.draw(seeds, batch)
         self._place.device.synchronize()
         nodes, ends, edges = (self._place.get(self._arrays[n]) for n in ("nodes", "ends", "edges"))
@@ -109,7 +109,7 @@ class DeviceKernel:
         return [nodes[:num_nodes], ends[:count], ends[count : 2 * count], edges[:count]]
 
     def counts(self, seeds: Int64Array, batch: int) -> Counts:
-        """Draw a batch; return the sizes that the model of its time needs."""
+        """Draw one batch and return the sizes that the model of its time needs."""
         nodes, _, _, edges = self.written(seeds, batch)
         drawn, csr = self._subgraph, self._topology
         return count(
@@ -133,7 +133,7 @@ class DeviceKernel:
 
 
 def _sampling(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
-    """Measure time, edges a second and launches of a batch of the products-shaped graph."""
+    """Measure time, edges per second and launches of a batch of the products-shaped graph."""
     kernel, seeds = drawn.kernel, drawn.seeds
     ours = _device_kernels(bench, place, kernel, seeds)
     cases = [device_case(place, name, draws.draw, seeds) for name, draws in ours.items()]
@@ -184,7 +184,7 @@ def device_case(
     Args:
         place: the device.
         name: of the case.
-        draw: draws a batch from seeds and its number; returns its number of edges.
+        draw: function of seeds and index of a batch, which returns the number of edges drawn.
         seeds: the seeds.
         by_wall: time by the host's clock: for peers with other CUDA streams.
     """
@@ -204,7 +204,7 @@ def device_case(
 
 
 def _rate(place: Place, row: Row) -> Row:
-    """Return the edges a second, turn by turn."""
+    """Return the edges per second, turn by turn."""
     rate = Row(place.group("sampled edges"), row.name, "G/s", ratio=math.nan)
     for per_edge in row.per_work:
         rate.add(Turn(1e9 / per_edge))

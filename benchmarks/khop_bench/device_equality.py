@@ -39,7 +39,7 @@ class Configuration:
         excluded: (edge type, rows, neighbours).
         replace, last, disjoint, with_edges, induced: options.
         keys: of the run, and the batch's number.
-        method: the method's name and options; LABOR draws without `replace` and `last`.
+        method: the method's name and options. LABOR draws without `replace` and `last`.
     """
 
     num_nodes: list[int]
@@ -107,7 +107,7 @@ def compare(place: Place, configurations: int) -> Comparison:
 
     Args:
         place: the device.
-        configurations: how many there are; numbered from 0.
+        configurations: number of configurations.
     """
     found = Comparison()
     for number in range(configurations):
@@ -123,10 +123,10 @@ def compare(place: Place, configurations: int) -> Comparison:
 
 
 def is_equal(place: Place, about: Configuration, number: int) -> bool:
-    """Return whether a device draws a batch, and the one after it, as the CPU does.
+    """Return True if a device draws two batches in a row as the CPU does.
 
-    The number also selects how the device draws: of two, one reads the graph in place; of four, two
-    play a CUDA graph; of eight, four begin with too little room, and have to draw again.
+    The number also selects how the device draws. Every second one reads the graph in place. Two of
+    four play a CUDA graph. Four of eight begin with too little memory, and have to draw again.
     """
     mode = "ZERO_COPY" if number & 1 else "CUDA"
     room: dict[str, Any] = {"room": 16} if number & 4 else {}
@@ -222,7 +222,7 @@ def _chance(rng: np.random.Generator, share: float) -> bool:
 
 
 def _rows(rng: np.random.Generator, num_sources: int, num_rows: int) -> tuple[Array, Array]:
-    """Draw row pointers and neighbours, 4 or 8 bytes each; some rows are empty, one may be long."""
+    """Draw row pointers and neighbours, 4 or 8 bytes each. Some rows are empty, one may be long."""
     degrees = rng.integers(0, _DEGREES, num_rows) * (rng.random(num_rows) < 0.8)
     degrees[rng.integers(0, num_rows)] += _HUB * _chance(rng, 0.5)
     indptr = np.concatenate([[0], np.cumsum(degrees)])

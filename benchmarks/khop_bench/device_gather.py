@@ -2,9 +2,9 @@
 
 A gather reads 0.4 M random rows of 400 bytes, out of 1 GB. It is compared with torch's copy of as
 many bytes in one piece: within device memory, and from pinned host memory to it. From host memory
-rows are also read in the order of the request; sorting them should be faster. The hot cache is a
-table with a fifth of its rows, the hottest, in device memory: the share of batches' rows that come
-from there is counted, and compared with the share that hotness predicts.
+rows are also read in the order of the request, which should be slower than sorted. The hot cache is
+a table with a fifth of its rows, the hottest, in device memory: the share of batches' rows that
+come from there is counted, and compared with the share that hotness predicts.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def gather_case(
     batches: int,
     name: str = DEVICE,
 ) -> Case:
-    """Make a case that gathers other random rows each time; the first result is checked.
+    """Make a case that gathers other random rows each time. The first result is checked.
 
     Args:
         place: the device.
@@ -85,7 +85,7 @@ def gather_case(
         name: of the case.
 
     Raises:
-        RuntimeError: the rows are not those of the table.
+        RuntimeError: the rows are not the table's.
     """
     rng = np.random.default_rng(1)
     chosen = [rng.integers(0, len(table), count) for _ in range(batches + 1)]
@@ -131,7 +131,7 @@ def _kilobytes(out: Any) -> float:
 
 
 def measure_hot_cache(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
-    """Measure the share of batches' rows that come from device memory; compare it with hotness."""
+    """Measure the share of batches' rows from device memory, and compare it with hotness."""
     kernel, seeds = drawn.kernel, drawn.seeds
     prob = _hotness(kernel, drawn.train, seeds.order.batch_size)
     hot = np.argsort(-prob, kind="stable")[: round(_HOT * len(prob))]

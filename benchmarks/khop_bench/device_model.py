@@ -1,10 +1,10 @@
 """A model of the time of a batch on a GPU: bytes, sectors and launches, from stated assumptions.
 
 A step takes the time of its launches plus the longer of two: the longest chain of dependent loads
-in a thread, and the traffic of all threads. Traffic is sequential bytes at the memory's bandwidth;
-sectors of 32 bytes anywhere in device memory; words anywhere in the L2 cache; and atomic operations
-there. `docs/device-model.md` gives the sources of the figures. Numbers of rows, edges and nodes are
-counted in batches that were drawn, on any device.
+in a thread, and the traffic of all threads. Traffic has four parts: sequential bytes at the
+memory's bandwidth, sectors of 32 bytes anywhere in device memory, words anywhere in the L2 cache,
+and atomic operations there. `docs/device-model.md` gives the sources of the figures. Numbers of
+rows, edges and nodes are counted in drawn batches, on any device.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Gpu:
 
     Attributes:
         name: of it.
-        bandwidth: bytes a second of sequential reads and writes in device memory.
+        bandwidth: bytes per second of sequential reads and writes in device memory.
         cache: bytes of the L2 cache that random accesses can use.
-        sectors: 32-byte sectors a second, anywhere in device memory.
+        sectors: 32-byte sectors per second, anywhere in device memory.
         words: loads and stores a second, anywhere in the L2 cache.
         atomics: a second, on different words, in the L2 cache.
-        from_host: bytes a second that kernels read from the host's memory.
+        from_host: bytes per second that kernels read from the host's memory.
         memory_latency: seconds of a load from device memory.
         cache_latency: seconds of a load from the L2 cache.
         host_launch: seconds of a launch on the host.
@@ -73,7 +73,7 @@ H100 = Gpu(
     graph_gap=1.3e-6,
     wait=12e-6,
 )
-"""The GPU of the goals; assumptions, nothing measured."""
+"""The GPU of the goals. All are assumptions, not measurements."""
 
 
 class Hop(NamedTuple):
@@ -175,8 +175,8 @@ class Prediction:
     def seconds(self) -> float:
         """Seconds from the first call to the last kernel's end.
 
-        Host and device work at the same time, and the slower of them counts; but for the sizes the
-        host waits, and the device then waits for the host.
+        Host and device work at the same time, and the slower of them counts. But the host waits for
+        the sizes, and the device then waits for the host.
         """
         gpu = self.gpu
         total = gpu.wait
@@ -208,10 +208,10 @@ def _hop(hop: Hop, counts: Counts, gpu: Gpu, name: str) -> list[Work]:
     in_cache = min(1.0, gpu.cache / max(counts.table_bytes, 1))
     table = {"words": in_cache * edges, "sectors": (1 - in_cache) * edges}
     return [
-        # Sequential keys and counts; picks row by row, a word at a time.
+        # Sequential keys and counts, and picks row by row, a word at a time.
         Work(name + "pick", 1, 12 * rows, hop.pointer_sectors, edges, chain=(2, 1)),
         Work(name + "scan of rows", _scans(rows), 12 * rows, chain=(2, 0)),
-        # Reads picks; writes keys, positions, destinations and slots; a neighbour from anywhere.
+        # Reads picks and a neighbour from anywhere, writes keys, positions, destinations and slots.
         Work(
             name + "append",
             1,
@@ -229,7 +229,7 @@ def _hop(hop: Hop, counts: Counts, gpu: Gpu, name: str) -> list[Work]:
             table["words"],
             chain=(2, 2),
         ),
-        # Sequential slots and numbers; the table again, and the rank of the first, in the cache.
+        # Sequential slots and numbers, then the table and the rank of the first, in the cache.
         Work(
             name + "number",
             1,

@@ -17,7 +17,7 @@ from khop.typing import Int64Array
 from khop_bench.bench import Bench
 
 DeviceDraw = Callable[[Int64Array, int], int]
-"""Draws a batch from seeds and its number; returns its number of edges."""
+"""Function of seeds and index of a batch, which returns the number of edges drawn."""
 
 GRAPHBOLT = "GraphBolt"
 CUGRAPH = "cuGraph"
@@ -29,7 +29,7 @@ def gpu_peers(
     fanouts: Sequence[int],
     device: torch.device,
 ) -> Iterator[tuple[str, DeviceDraw]]:
-    """Yield the peers that draw a first batch; note of each other one why it is left out.
+    """Yield the peers that draw a first batch. Note the reason for the others.
 
     Args:
         bench: notes the peers that are left out.

@@ -1,7 +1,7 @@
 """Part of suite `device`: training GraphSAGE with features on the device, with and without loading.
 
 A step takes a batch, runs the model forwards and backwards, and updates it. With the loader, each
-step trains on the next batch; without, all steps train on the same one. The difference of their
+step trains on the next batch. Without it all steps train on the same one. The difference of their
 times is the cost of loading.
 """
 
@@ -32,7 +32,7 @@ _STEPS = {True: 5, False: 1}  # for each batch that a turn of other suites has
 
 
 def measure_training(bench: Bench, place: Place, _: Drawn) -> list[Row]:
-    """Measure milliseconds a step, on one batch again and again, and with the loader."""
+    """Measure milliseconds per step, on one batch again and again, and with the loader."""
     data = bench.graphs.products()
     order = SeedOrder(data.train_mask.nonzero().view(-1), BATCH_SIZE)
     steps = _STEPS[place.is_cuda] * bench.settings.batches
@@ -81,7 +81,7 @@ class Training:
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=1e-3)
 
     def turn(self, batches: Iterator[Any], steps: int) -> Turn:
-        """Measure the seconds a step, after some steps that do not count."""
+        """Measure the seconds per step, after some steps that do not count."""
         for _ in range(_WARM_STEPS[self._place.is_cuda]):
             self._step(next(batches))
         seconds = self._place.wall_seconds(self._steps(batches, steps))
@@ -119,7 +119,7 @@ class Sage(nn.Module):
         self.layers = nn.ModuleList(map(SAGEConv, widths[:-1], widths[1:]))
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Return the scores of all nodes of a batch; those of its seeds come first."""
+        """Return the scores of all nodes of a batch, the seeds' first."""
         for layer in self.layers[:-1]:
             x = layer(x, edge_index).relu()
         out: Tensor = self.layers[-1](x, edge_index)

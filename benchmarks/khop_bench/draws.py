@@ -1,7 +1,7 @@
 """Suite `draws`: cost of one draw, by the degree of its row.
 
-Rows of one degree each, fan-out 10, uniformly, and by log-normal weights with and without
-replacement, from tables that are too large for the caches at scale 1 (16.8 M edges).
+Rows of one degree each, fan-out 10. Draws are uniform, or by log-normal weights with and without
+replacement. At scale 1 (16.8 M edges) the tables are too large for the caches.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The floor's native module, `_khop_floor`: found, or built from the checkout on first use.
 
-Its sources are in `kernels/floor`; khop's own extension does not contain them. `load_floor` takes
+Its sources are in `kernels/floor`. khop's own extension does not contain them. `load_floor` takes
 the module from Python's path, where `scripts/sanitize` puts one, and else builds it in
 `build/floor`: some seconds the first time, and a check of time stamps later. Processes that do so
 at once take turns. Imports no torch.
@@ -91,7 +91,7 @@ class MissingToolsError(FloorError):
 
 @functools.cache
 def load_floor() -> Floor:
-    """Return the floor's module; build it if need be.
+    """Return the floor's module, and build it if need be.
 
     Raises:
         MissingToolsError: CMake, Ninja, nanobind or a C++ compiler is missing.

@@ -1,6 +1,6 @@
 """Suite `gather`: the feature rows of a batch, copied to existing memory.
 
-The rows are the nodes of drawn batches, in their order; the output is one array for all.
+The rows are the nodes of drawn batches, in their order. The output is one array for all.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RowsOfBatches:
         self._rows: list[Int64Array] = []
 
     def of_turn(self, turn: int) -> list[Int64Array]:
-        """Return the nodes of each batch; those of the last turn are cached."""
+        """Return the nodes of each batch. The last turn's are cached."""
         if turn != self._turn:
             batches = self._order.of_turn(turn, self._batches)
             self._rows = [self._kernel.nodes(batch.numpy(), number) for number, batch in batches]

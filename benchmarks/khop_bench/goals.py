@@ -87,7 +87,7 @@ GOALS = (
     Goal("device", "training", REPEATED, "with the loader", 1.1, False),
     Goal("device", "batch equality", "different", None, 0, False, "batches"),
 )
-"""All goals; ratios are of costs in one run."""
+"""All goals. Ratios are of costs in one run."""
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ class Graphs:
     """The graphs of a scale.
 
     Args:
-        cache: folder of the cache; made if need be.
-        scale: their size; 1 is that of ogbn-products.
+        cache: folder of the cache, made if need be.
+        scale: size of the graphs, 1 for ogbn-products's.
         say: called with a line when something has to be made.
     """
 
@@ -56,7 +56,7 @@ class Graphs:
         """Load the products-shaped graph.
 
         Args:
-            with_features: load `x` and `y`, too; else edges and the training mask alone.
+            with_features: load `x` and `y` beside edges and the training mask.
         """
         names = ["x", "y"] if with_features else []
         folder = self._products_folder()
@@ -128,7 +128,7 @@ class Graphs:
 
 
 def edge_weights(num_edges: int) -> torch.Tensor:
-    """Draw log-normal weights, float32 [num_edges]; as skewed as counts of clicks are."""
+    """Draw log-normal weights, float32 [num_edges], as skewed as counts of clicks are."""
     return torch.empty(num_edges).log_normal_(0, 2, generator=_generator(0))
 
 
@@ -142,7 +142,7 @@ class SeedOrder:
 
     Args:
         seeds: the seeds.
-        batch_size: seeds in a batch; all seeds, if there are fewer.
+        batch_size: seeds in a batch. If there are fewer, all seeds.
     """
 
     def __init__(self, seeds: torch.Tensor, batch_size: int) -> None:
@@ -152,7 +152,7 @@ class SeedOrder:
         self._batches = shuffled[: count * self.batch_size].view(count, self.batch_size)
 
     def of_turn(self, turn: int, count: int) -> list[tuple[int, torch.Tensor]]:
-        """Return the batches of a turn, with their numbers; the next turn has the next ones."""
+        """Return the batches of a turn, with their numbers. The next turn has the next ones."""
         numbers = range(turn * count, (turn + 1) * count)
         return [(number, self._batches[number % len(self._batches)]) for number in numbers]
 
@@ -184,7 +184,7 @@ def _mapped_source(folder: Path) -> GraphSource:
 
 
 def _sweep(root: Path) -> None:
-    """Remove unfinished folders of killed runs: those whose lock is free."""
+    """Remove unfinished folders of killed runs, whose lock is free."""
     for workshop in root.glob(".*.unfinished"):
         with workshop.with_suffix(".lock").open("w") as opened, contextlib.suppress(OSError):
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
 """Suite `growth`: cost at ten times the nodes and edges, degrees and batches being equal.
 
-Batches are small (64 seeds at scale 1), because larger ones meet most nodes of the smaller graph
-several times and so have far fewer to number and to copy. Sampling is compared per edge and
-gathering per row, which takes out the remaining difference; whole batches still contain it. What is
+Batches are small (64 seeds at scale 1). Larger ones meet most nodes of the smaller graph several
+times, and have far fewer to number and to copy. Sampling is compared per edge and
+gathering per row, which takes out the remaining difference. Whole batches still contain it. What is
 left are more misses of caches and of address translation. Start-up and private memory should not
 grow at all.
 """
@@ -54,7 +54,7 @@ class _Side:
 
     Args:
         name: of its cases.
-        graphs: those of its scale.
+        graphs: graphs of its scale.
         batch_size: seeds in a batch.
         batches: that a turn times.
     """

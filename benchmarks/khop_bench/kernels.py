@@ -1,7 +1,7 @@
 """Suite `kernels`: sampling alone, on one thread, by khop, a floor and PyG's kernels.
 
-khop's engine is called as its samplers call it, and writes node ids, edge ids and both rows of
-`edge_index` to existing arrays; PyG's kernels return these in new tensors. All draw from the same
+khop's engine is called as its samplers call it. It writes node ids, edge ids and both rows of
+`edge_index` to existing arrays. PyG's kernels return these in new tensors. All draw from the same
 compressed rows and for the same seeds. Numbers of edges differ a little, draw by draw: costs are
 compared per edge.
 """
@@ -90,7 +90,7 @@ class KhopKernel:
         self._sizes: dict[str, int] = {}
 
     def draw(self, seeds: Int64Array, times: Int64Array | None, batch: int) -> int:
-        """Draw a batch and write it; return its number of edges."""
+        """Draw and write one batch, and return its number of edges."""
         given = [SeedSet(self._seed_type, seeds, times)]
         subgraph = self.engine.sample_local(given, self._run_key, batch)
         for i in range(len(self.engine.view.num_nodes)):
@@ -127,7 +127,7 @@ class KhopKernel:
         return nodes
 
     def drawn(self, seeds: Int64Array, times: Int64Array | None, batch: int) -> _Drawn:
-        """Draw a batch of a homogeneous graph, as the floor takes it."""
+        """Draw one batch of a homogeneous graph, as the floor takes it."""
         given = [SeedSet(self._seed_type, seeds, times)]
         subgraph = self.engine.sample_local(given, self._run_key, batch)
         num_nodes, num_edges = subgraph.num_nodes(0), subgraph.num_edges(0)
@@ -232,7 +232,7 @@ def _homogeneous(bench: Bench) -> list[Row]:
 def _group(
     bench: Bench, group: str, data: Data, seeds: Seeds, options: Mapping[str, Any]
 ) -> list[Row]:
-    """Measure one kind of draws; its tables are freed on return."""
+    """Measure draws with these options. Their tables are freed on return."""
     topology = _topology(data, **options)
     cases = _homogeneous_cases(bench, group, topology, seeds, options)
     return bench.take_turns(group, cases, work_unit="edge")

@@ -1,8 +1,8 @@
 """Suite `loaders`: batches with features, end to end, by a consumer that reads every tensor.
 
-All loaders have the same seeds in the same order. A turn begins an epoch and takes as many batches
-as are prefetched and one more, so that the next ones come at the rate of production. It times twice
-as many or more. Then it leaves the epoch, and the next turn waits until nothing computes any
+All loaders have the same seeds in the same order. A turn begins an epoch and first takes all
+prefetched batches and one more: the next ones come at the rate of production. It times twice as
+many or more. Then it leaves the epoch, and the next turn waits until nothing computes any
 more.
 """
 
@@ -99,7 +99,7 @@ def _cases(bench: Bench, stack: ExitStack) -> Iterator[Case]:
 def _pyg_cases(bench: Bench, data: Data, seeds: Tensor, size: int) -> Iterator[Case]:
     if not bench.peers.pyg_kernels:
         return
-    # Shared by all: each would hold its own 16 bytes an edge.
+    # Shared by all: each would hold its own 16 bytes per edge.
     sampler = torch_geometric.sampler.NeighborSampler(data, list(FANOUTS))
     for kernel in bench.peers.pyg_kernels:
         for workers in (0, 2):
@@ -139,7 +139,7 @@ def dist_loader(
     num_workers: int = _SAMPLERS,
     fanouts: Sequence[int] = FANOUTS,
 ) -> Iterator[DistNeighborLoader]:
-    """Open a distributed loader of khop with all attributes; it serves all parts of the folder."""
+    """Open a distributed loader of khop with all attributes, and serve all parts of the folder."""
     dataset = DistDataset().load(folder, 0)
     others = range(1, dataset.num_partitions)
     if others:
@@ -163,7 +163,7 @@ def dist_loader(
 def stream_case(
     name: str, loader: Any, batches: int, ahead: int = 0, kernel: str | None = None
 ) -> Case:
-    """Make a loader's case: seconds a batch.
+    """Make a loader's case: seconds per batch.
 
     Args:
         name: of the case.
@@ -182,7 +182,7 @@ def stream_case(
 
 
 def time_stream(loader: Any, batches: int, ahead: int = 0) -> float:
-    """Measure the seconds a batch of a new epoch; arguments as for `stream_case`."""
+    """Measure the seconds per batch of a new epoch, with arguments as for `stream_case`."""
     warm, timed = _window(batches, ahead)
     iterator = iter(loader)
     for _ in range(warm):

@@ -34,7 +34,7 @@ TRAINERS = 2
 
 
 def train_over_partitions(kind: str, seed: int, epochs: int) -> list[tuple[float, float]]:
-    """Train with two trainers; return the first one's curve, whose losses are means over both."""
+    """Train with two trainers. Return the first one's curve, with mean losses of both."""
     with tempfile.TemporaryDirectory() as folder:
         if kind == "khop":
             partition_graph(
@@ -80,7 +80,7 @@ def _trainer(
 
 
 def _pyg_loader(task: Sections, rank: int) -> Any:
-    """Return PyG's loader over every other training package; as many batches on both trainers."""
+    """Return PyG's loader over every other training package, of equal length on both trainers."""
     seeds = task.data.train_mask.nonzero().flatten()[rank::TRAINERS]
     seeds = seeds[: int(task.data.train_mask.sum()) // TRAINERS]
     sampler = pyg_sampler(task.data, list(task.fan_outs))

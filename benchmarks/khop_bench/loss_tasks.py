@@ -45,7 +45,7 @@ class Task(abc.ABC):
 
         Args:
             kind: 'PyG' or 'khop'.
-            seed: of khop's draws; PyG's come from torch's generator.
+            seed: seed of khop's draws. PyG's come from torch's generator.
         """
 
     @abc.abstractmethod
@@ -60,7 +60,7 @@ class Task(abc.ABC):
 def train_epoch(
     task: Task, model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer
 ) -> float:
-    """Train on all batches of a loader; return the mean of their losses."""
+    """Train on all batches of a loader, and return the mean of their losses."""
     model.train()
     losses = []
     for batch in loader:
@@ -110,7 +110,7 @@ class Sections(Task):
 
 
 class TypedModel(nn.Module):
-    """Two layers of SAGE for each edge type; learned rows where a type has no features."""
+    """Two layers of SAGE for each edge type, and learned rows where a type has no features."""
 
     def __init__(self, data: HeteroData, hidden: int) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class TypedSections(Task):
 
 
 class Dependencies(Task):
-    """Links: which of two random packages a package depends on; a tenth of the pairs is tested."""
+    """Links: which of two random packages a package depends on. A tenth of the pairs is tested."""
 
     name, metric = "links", "AUC"
     fan_outs = (8, 4)
@@ -222,8 +222,8 @@ class Dependencies(Task):
 class Citations(Task):
     """Temporal links: whom a new paper cites. Made up: topics, and papers that cite their own's.
 
-    What a paper is about can hardly be told from its own noisy features, but from those of the
-    papers that cited it before. A batch draws for each link what there was before its time.
+    A paper's topic hardly follows from its own noisy features, but from the features of papers that
+    cited it before. A batch draws for each link the graph before its time.
     """
 
     name, metric = "temporal links", "AUC"
@@ -237,7 +237,7 @@ class Citations(Task):
         means = torch.randn(self.num_topics, self.width, generator=generator)
         x = means[topics] + 3 * torch.randn(count, self.width, generator=generator)
         edges = [*self._cited(topics, generator)]
-        # Messages go from the paper that cites to the one that is cited; papers 2 units apart.
+        # Messages go from the paper that cites to the one that is cited. Papers are 2 units apart.
         self.data = Data(x=x, edge_index=torch.tensor(edges).T.contiguous())
         self.data.time = 2 * torch.arange(count)
         late = self.data.edge_index[0] >= count * 17 // 20
@@ -288,7 +288,7 @@ def _scores(h: Tensor, links: Tensor) -> Tensor:
 
 
 def auc(of_links: Tensor, of_others: Tensor) -> float:
-    """Return how often one of the first scores above one of the second; ties count half."""
+    """Return how often one of the first scores above one of the second. Ties count half."""
     others = of_others.sort().values
     below = torch.searchsorted(others, of_links) + torch.searchsorted(others, of_links, right=True)
     return float(below.double().mean() / 2 / len(others))

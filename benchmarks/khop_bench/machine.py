@@ -37,7 +37,7 @@ def describe_device(device: str) -> dict[str, Any]:
     """Describe a device of `Settings.device`.
 
     Returns:
-        `device`: its name; of a GPU also `compute capability`, `device memory`, `multiprocessors`
+        `device`: its name. For a GPU also `compute capability`, `device memory`, `multiprocessors`
         and `CUDA`, the versions of runtime and driver.
     """
     if device == "emulated":
@@ -69,7 +69,7 @@ def describe_software(peers: Peers) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """Return the git commit of khop's source, '+' after it if files have changed; None without."""
+    """Return the git commit of khop's source, with '+' if files have changed. Without git, None."""
     source = Path(khop.__file__).resolve().parent
     head = _git(source, "rev-parse", "--short=12", "HEAD")
     # If khop is installed below another repository, that one's commit is not khop's.

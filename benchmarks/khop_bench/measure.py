@@ -27,7 +27,7 @@ class Turn:
     """Result of a case in one turn.
 
     Attributes:
-        value: seconds, bytes, a share, a rate or a number of things; of one batch where there are
+        value: seconds, bytes, a share, a rate or a number of things. Per batch where there are
             batches.
         work: amount of work behind it (edges drawn, for example). If 1, turns are compared as they
             are.
@@ -43,7 +43,7 @@ class Case:
 
     Attributes:
         name: library or method.
-        turn: measures once; called with the number of the turn.
+        turn: measures once, called with the number of the turn.
     """
 
     name: str
@@ -55,13 +55,13 @@ class Row:
     """Results of a case in all turns.
 
     Attributes:
-        group: cases of a group do the same; the others are compared with the first of them.
+        group: cases of a group do the same work. The first is the reference.
         name: of the case.
         unit: of `values`.
         work_unit: unit of `work`. If None, work is not counted.
         values: a turn each.
         work: a turn each.
-        ratio: of this case's cost, per unit of work, to the first one's: the median over turns;
+        ratio: of this case's cost, per unit of work, to the first one's: the median over turns.
             NaN if that one cost nothing, or if it is not compared.
     """
 
@@ -121,7 +121,7 @@ def take_turns(
 
     Args:
         group: name of the group.
-        cases: the cases; the others are compared with the first.
+        cases: the cases, of which the first is the reference.
         repeat: number of turns that count.
         unit: to report in.
         work_unit: unit of the cases' `Turn.work`.
@@ -145,8 +145,8 @@ def take_joint_turns(
     """Measure several values at a time, in turns.
 
     Args:
-        rows: empty rows; the others of each group are compared with its first.
-        measure: called with the number of a turn, once more than counts; returns a value a row.
+        rows: empty rows, of which the first of each group is the reference.
+        measure: called with the number of a turn, once more than counts. Returns a value per row.
         repeat: number of turns that count.
     """
     measure(0)

@@ -48,7 +48,7 @@ class Place:
         return self.torch_device.type == "cuda"
 
     def group(self, name: str) -> str:
-        """Return the name of a group of times; goals apply to those of a GPU alone."""
+        """Return the name of a group of times. Goals apply to a GPU's alone."""
         return name if self.is_cuda else f"{name}, {EMULATED}"
 
     def put(self, values: Array | Tensor) -> Any:

@@ -1,7 +1,7 @@
 """Suite `options`: cost of each sampling option, by khop's sampler and by PyG's.
 
 Samplers are called as loaders call them, and return PyG's output. Disjoint and temporal batches
-have 128 seeds, since each seed has a separate subgraph; costs are compared per edge.
+have 128 seeds, since each seed has a separate subgraph. Costs are compared per edge.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def run(bench: Bench) -> list[Row]:
 
 
 def _measured(bench: Bench, data: Data, option: str, order: SeedOrder) -> list[Row]:
-    """Measure one option; its samplers are freed on return."""
+    """Measure one option. Its samplers are freed on return."""
     cases = _cases(bench, data, option, _OPTIONS[option], order)
     return bench.take_turns(option, cases, work_unit="edge")
 
@@ -108,5 +108,5 @@ def _timed(sampler: Any, batches: Sequence[tuple[int, Tensor]]) -> Turn:
 
 
 def _draw(sampler: Any, seeds: Tensor) -> int:
-    """Sample a batch; return its number of edges."""
+    """Sample a batch, and return its number of edges."""
     return int(sampler.sample_from_nodes(NodeSamplerInput(None, seeds)).row.numel())

@@ -1,10 +1,10 @@
 """Suite `partitions`: what a second partition on the same machine adds to a batch, and where.
 
-One sampler process reads a folder of one part, another a folder of two, whose other part is served
-by a server of this machine over `ipc`. Every turn takes batches of both, recorded. Phases of the
-sampler and the trainer come from `loader.stats()`, those of the server from its spans in the trace.
-All are in microseconds a batch. A sampler's phases do not overlap, so that they add up to its time;
-the server works at the same time.
+One sampler process reads a folder of one part. Another reads a folder of two, whose other part has
+a server on this machine, over `ipc`. Every turn takes batches of both, recorded. Phases of the
+sampler and the trainer come from `loader.stats()`, the server's from its spans in the trace. All
+are in microseconds per batch. A sampler's phases do not overlap, so that they add up to its time.
+The server works at the same time.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _name(parts: int) -> str:
 
 
 def _costs(loader: Any, batches: int) -> dict[str, float]:
-    """Measure the seconds a batch, by group."""
+    """Measure the seconds per batch, by group."""
     iterator = iter(loader)
     for _ in range(_AHEAD + 1):
         touch(next(iterator))

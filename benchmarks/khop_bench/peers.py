@@ -93,7 +93,7 @@ def version_of(distribution: str) -> str | None:
 
 @contextmanager
 def pyg_kernel(name: str) -> Iterator[None]:
-    """Let PyG sample with this kernel within the context; by default it prefers pyg-lib."""
+    """Let PyG sample with this kernel within the context. By default it prefers pyg-lib."""
     before = torch_geometric.typing.WITH_PYG_LIB
     torch_geometric.typing.WITH_PYG_LIB = name == PYG_LIB
     try:
@@ -102,10 +102,10 @@ def pyg_kernel(name: str) -> Iterator[None]:
         torch_geometric.typing.WITH_PYG_LIB = before
 
 
-# Kernels. Arguments are those that torch_geometric.sampler.NeighborSampler passes.
+# Kernels. Arguments are as torch_geometric.sampler.NeighborSampler passes.
 
 Draw = Callable[[Tensor], int]
-"""Draws a batch; returns its number of edges."""
+"""Function of seeds that draws one batch and returns its number of edges."""
 
 
 def pyg_lib_kernel(
@@ -121,7 +121,7 @@ def pyg_lib_kernel(
 
     Args:
         colptr: [num_nodes + 1] int64.
-        row: [num_edges] int64; if there are times, in their order within each column.
+        row: [num_edges] int64, sorted by time within each column if there are times.
         fanouts: of each hop.
         node_time: [num_nodes] int64.
         edge_weight: [num_edges] float, as `row` is ordered.
@@ -156,7 +156,7 @@ def _options(disjoint: bool) -> tuple[Any, ...]:
 
 
 def torch_sparse_kernel(colptr: Tensor, row: Tensor, fanouts: Sequence[int]) -> Draw:
-    """Return a function that draws by torch-sparse's `neighbor_sample`; see `pyg_lib_kernel`."""
+    """Return a function that draws by torch-sparse's `neighbor_sample`, see `pyg_lib_kernel`."""
 
     def draw(seeds: Tensor) -> int:
         out = torch.ops.torch_sparse.neighbor_sample(colptr, row, seeds, list(fanouts), False, True)
@@ -194,7 +194,7 @@ class HeteroKernels:
         self._fanouts = {name: list(fanouts) for name in names.values()}
 
     def draw_by_pyg_lib(self, seeds: Tensor) -> int:
-        """Draw by pyg-lib's `hetero_neighbor_sample`; return the number of edges."""
+        """Draw by pyg-lib's `hetero_neighbor_sample`, and return the number of edges."""
         given = ({self._seed_type: seeds}, self._fanouts)
         out = torch.ops.pyg.hetero_neighbor_sample(
             *self._graph, *given, *_conditions(None, None), *_options(False)
@@ -202,7 +202,7 @@ class HeteroKernels:
         return sum(row.numel() for row in out[0].values())
 
     def draw_by_torch_sparse(self, seeds: Tensor) -> int:
-        """Draw by torch-sparse's `hetero_neighbor_sample`; return the number of edges."""
+        """Draw by torch-sparse's `hetero_neighbor_sample`, and return the number of edges."""
         given = ({self._seed_type: seeds}, self._fanouts, self._num_hops)
         out = torch.ops.torch_sparse.hetero_neighbor_sample(*self._graph, *given, False, True)
         return sum(row.numel() for row in out[1].values())
@@ -212,7 +212,7 @@ class HeteroKernels:
 
 
 def glt_loader(data: Data, fanouts: Sequence[int], seeds: Tensor, batch_size: int) -> Any:
-    """Create GraphLearn-for-PyTorch's `NeighborLoader` on the CPU; it draws with replacement.
+    """Create GraphLearn-for-PyTorch's `NeighborLoader` on the CPU, which draws with replacement.
 
     A seed is set: without one each draw opens the system's random device.
     """
@@ -247,7 +247,7 @@ def graphbolt_loader(
         data: for its features and labels.
         fanouts: of each hop.
         seeds: the seeds, in order.
-        batch_size: seeds a batch.
+        batch_size: seeds per batch.
         num_workers: worker processes.
     """
     gb = importlib.import_module("dgl.graphbolt")
@@ -284,7 +284,7 @@ def tensors_of(content: Any) -> Iterator[Tensor]:
 
 
 def touch(batch: Any) -> int:
-    """Read a byte of each 64 of every tensor, so all of its memory; return their bytes."""
+    """Read a byte of each 64 of every tensor, so all of its memory, and return their bytes."""
     total = 0
     for tensor in tensors_of(batch):
         if tensor.numel():

@@ -137,7 +137,7 @@ class _Draw:
         return {t: torch.from_numpy(keys & mask) for t, keys in self.known.items()}
 
     def batches(self) -> dict[str, Tensor] | None:
-        """Return the number of the seed that each node belongs to; None if they share nodes."""
+        """Return the number of the seed that each node belongs to. If seeds share nodes, None."""
         if not self.disjoint:
             return None
         return {t: torch.from_numpy(keys >> _ID_BITS) for t, keys in self.known.items()}

@@ -54,7 +54,7 @@ def table_lines(cells: Sequence[Sequence[str]]) -> list[str]:
     """Return a Markdown table whose columns are also aligned as plain text.
 
     Args:
-        cells: rows of the same length; the first is the heading. All columns but the first are
+        cells: rows of the same length. The first is the heading. All columns but the first are
             aligned to the right.
     """
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
@@ -92,9 +92,9 @@ def to_json(
         left_out: cases that were not measured.
 
     Returns:
-        `schema`, what `about` has, `suites` ({suite: rows}), `goals`, `notes` and `left_out`. Of a
-        row: group, name, unit, median, min, max, ratio (or null), values; where work is counted
-        also work_unit, work and per_work.
+        `schema`, what `about` has, `suites` ({suite: rows}), `goals`, `notes` and `left_out`. A
+        row has group, name, unit, median, min, max, ratio (or null) and values. Where work is
+        counted it also has work_unit, work and per_work.
     """
     return {
         "schema": SCHEMA,
@@ -113,7 +113,7 @@ def to_markdown(
     notes: Sequence[str],
     left_out: Sequence[str],
 ) -> str:
-    """Return the report as Markdown; arguments as for `to_json`."""
+    """Return the report as Markdown, with arguments as for `to_json`."""
     lines = [f"# khop benchmarks, scale {about['settings']['scale']:g}", ""]
     for section in ("settings", "machine", "software"):
         content = ", ".join(f"{k} {v}" for k, v in about[section].items() if v is not None)
@@ -128,7 +128,7 @@ def to_markdown(
 
 
 def write(folder: Path, name: str, content: Mapping[str, Any], markdown: str) -> list[Path]:
-    """Write the report as JSON and as Markdown; return its files.
+    """Write the report as JSON and as Markdown, and return its files.
 
     Earlier files of the name are replaced at once: whoever is killed meanwhile leaves one or the
     other.

@@ -31,7 +31,7 @@ def run_suites(
     Args:
         names: of the suites.
         settings: options of the run.
-        output: folder for the report; made if need be.
+        output: folder for the report, made if need be.
         say: called with each line of progress.
 
     Returns:
@@ -40,7 +40,7 @@ def run_suites(
 
     Raises:
         OSError: the cache or the output folder cannot be written.
-        RuntimeError: a part of a suite failed; raised when all is written.
+        RuntimeError: a part of a suite failed. Raised when all is written.
     """
     peers = Peers()
     about = {

@@ -53,7 +53,7 @@ class Settings:
     """Settings of a run.
 
     Attributes:
-        scale: size of the graphs; 1 is that of ogbn-products.
+        scale: size of the graphs, 1 for ogbn-products's.
         repeat: turns of each case.
         batches: batches that a turn times. If 0, as many as suit the scale.
         cache: folder of graphs.

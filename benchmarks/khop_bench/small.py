@@ -1,12 +1,12 @@
 """Suite `small`: cost of a batch without its kernels, on batches that hardly cost anything.
 
 32 seeds, fan-outs 5 and 5, on the bundled graph of Debian's packages, with all attributes. In
-process: the time of a batch, less that of the native calls that draw the same batch and copy its
-rows, called one after the other. From a sampler process: the time that the trainer spends in
-`next()` when the batch is ready, including the return of the last batch's memory. It is measured
-for some twenty batches in a row, between pauses in which samplers prefetch, and with a pause before
-each batch, after which little of Python is left in the caches. A turn's value is the median of its
-batches.
+process: the time of a batch, less the time of the native calls, one after the other, that draw the
+same batch and copy its rows. From a sampler process: the time that the trainer spends in `next()`
+when the batch is ready, including the return of the last batch's memory. It is measured for some
+twenty batches in a row, between pauses in which samplers prefetch. It is also measured with a pause
+before each batch, after which little of Python is left in the caches. A turn's value is the median
+of its batches.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Kernels:
         self._outs: dict[int, Array] = {}
 
     def run(self, seeds: Int64Array, number: int) -> None:
-        """Draw a batch and copy its rows."""
+        """Draw one batch and copy its rows."""
         self._kernel.draw(seeds, None, number)
         nodes, edges = self._kernel.written(0)
         if self._edge_ids is not None:
@@ -154,7 +154,7 @@ def _median_time(loader: Any) -> float:
 
 
 def _times(call: Callable[[Any], Any], arguments: Sequence[Any]) -> list[float]:
-    """Return the seconds of each call; its result is freed before the clock stops."""
+    """Return the seconds of each call. Its result is freed before the clock stops."""
     found = []
     for argument in arguments:
         begin = time.perf_counter()

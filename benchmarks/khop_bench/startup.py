@@ -2,11 +2,11 @@
 
 Each turn loads the folder, makes a loader with two sampler processes, takes the first batch, then a
 few more, and ends it all. The folder has 2.5 times the nodes and edges of the other suites', 5 GB
-at scale 1, and has been read before, so that its pages are in the page cache.
+at scale 1. It has been read before, so that its pages are in the page cache.
 
 Private memory is what the kernel calls Private_Clean and Private_Dirty in /proc/PID/smaps, without
-the arena. Pages of the folder that no other process happens to have mapped count, too, though they
-are in the page cache; a separate row gives their size.
+the arena. Pages of the folder that no other process has mapped count, too, though they are in the
+page cache. A separate row gives their size.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Memory:
 
     Attributes:
         own: all of them.
-        mapped: those of files.
+        mapped: memory of files.
     """
 
     own: float
@@ -127,7 +127,7 @@ def private_memory(pid: int) -> Memory:
 
 
 def read_all(folder: Path) -> int:
-    """Read all files of a folder, which brings them to the page cache; return their bytes."""
+    """Read all files of a folder, which brings them to the page cache, and return their bytes."""
     total = 0
     for file in folder.rglob("*"):
         if file.is_file():

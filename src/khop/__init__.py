@@ -1,7 +1,7 @@
 """khop: a distributed neighbour loader for PyTorch Geometric.
 
 Partition a graph into folders once, load one folder per machine, and train with loaders that return
-PyG `Data` batches through shared memory. `khop.loader.NeighborLoader` replaces PyG's in memory;
+PyG `Data` batches through shared memory. `khop.loader.NeighborLoader` replaces PyG's in memory.
 `khop.distributed.DistNeighborLoader` does the same over many machines.
 
 Importing khop imports no torch: names are imported when first used.
@@ -16,7 +16,7 @@ _attribute, __dir__, __all__ = attach(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public module; of a class that a module below has, say where it is."""
+    """Return a public module. The error for a class names the module that has it."""
     try:
         return _attribute(name)
     except AttributeError as error:

@@ -1,11 +1,10 @@
 """Lazy imports: packages whose names are imported when first used. Any process.
 
-Server and sampler processes import `khop.distributed`, `khop.sampler` and others without torch. The
-names that need torch are in modules that are only imported when such a name is used.
+Servers and samplers import `khop.distributed`, `khop.sampler` and others without torch. The names
+that need torch are in modules that are only imported when such a name is used.
 
-Such a package has a stub beside its `__init__.py`: `__init__.pyi` imports every public name from
-the module that defines it. Type checkers and editors read the stub, and so does `attach`, so that
-there is one list of names.
+Each of these packages has a stub, `__init__.pyi`, which imports every public name from the module
+that defines it. `attach` reads this list of names, as type checkers and editors do.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def attach(
 
     Args:
         package: the package's `__name__`.
-        file: its `__file__`. The stub lies beside it and consists of lines
+        file: the package's `__file__`, beside the stub, which consists of lines
             `from MODULE import NAME as NAME`. If MODULE is the package itself, NAME is a module.
     """
     modules = _imports_of(Path(file).with_name("__init__.pyi"))
@@ -56,8 +55,8 @@ def _imports_of(stub: Path) -> dict[str, str]:
 
 
 def _suggestion(name: str, names: Iterable[str]) -> str:
-    """Return words on the name that was probably meant, if there is one."""
-    if name.startswith("_"):  # Python and tools ask for these
+    """Return a hint at the name that was probably meant, if there is one."""
+    if name.startswith("_"):  # Python and tools look for these
         return ""
     import difflib
 

@@ -1,10 +1,10 @@
 """Dataclasses as JSON objects, and back with every field checked.
 
-All that is sent between processes or machines, except arrays, is a frozen dataclass; its
-annotations are its schema. `from_json` compiles them once per class. So a field is defined in one
-place, is checked by the receiver, and has bounds: of numbers (`Between`), and of texts, lists and
-objects (`AtMost`; without one `MAX_TEXT` and `MAX_ENTRIES`). Depth is that of the annotations.
-Fields that are unknown, or missing without a default, are errors. Any process; imports no torch.
+Processes send each other frozen dataclasses, and arrays. The annotations of a dataclass are its
+schema, which `from_json` compiles once per class. So a field is defined once, and the receiver
+checks it. Numbers have bounds (`Between`), and texts, lists and objects have sizes (`AtMost`, or
+else `MAX_TEXT` and `MAX_ENTRIES`). Values are nested as deeply as annotations. Fields that are
+unknown, or missing without a default, are errors. Used by any process. Imports no torch.
 
     @dataclass(frozen=True)
     class Cancel:
@@ -13,9 +13,12 @@ Fields that are unknown, or missing without a default, are errors. Any process; 
 
     from_json(Cancel, {"session": "a/0", "ids": [1]}, "a request")
 
-Annotations may be bool, int, float, str, `Literal`, `X | None`, list[X], tuple[X, ...],
-tuple[X, Y], dict[str, X], dict[int, X] (keys are decimal text in JSON), dataclasses and NamedTuples
-of these, and `Any` for what its receiver checks.
+Annotations may be:
+
+- bool, int, float, str, `Literal`, `X | None`,
+- list[X], tuple[X, ...], tuple[X, Y], dict[str, X], dict[int, X] (with keys as decimal text),
+- dataclasses and NamedTuples of these,
+- `Any`, for values that the receiver checks.
 """
 
 from __future__ import annotations
@@ -31,10 +34,10 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 from khop.errors import ProtocolError
 
 MAX_TEXT = 4096
-"""Most characters of a text whose annotation has no bound."""
+"""Most characters of a text without `AtMost`."""
 
 MAX_ENTRIES = 65_536
-"""Most entries of a list or object whose annotation has no bound."""
+"""Most entries of a list or object without `AtMost`."""
 
 INT64 = 2**63 - 1
 
@@ -77,24 +80,24 @@ Name = Annotated[str, AtMost(256)]
 
 
 class _Invalid(Exception):
-    """Error in a value, and its path: names and positions from the inside out."""
+    """Error in a value, with the value's path: names and positions from the inside out."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
         self.path: list[str] = []
 
 
-def from_json(cls: type[_T], content: Any, what: str) -> _T:
-    """Read an object that `to_json` made; the sender need not be trusted.
+def from_json(cls: type[_T], content: object, label: str) -> _T:
+    """Read an object that `to_json` made. The sender need not be trusted.
 
     Args:
         cls: a dataclass.
         content: parsed JSON.
-        what: name of the object, for the message: 'request "open"'.
+        label: name of the object in error messages, as in 'request "open"'.
 
     Raises:
-        ProtocolError: a field is missing, unknown, of another type or out of bounds; names it.
+        ProtocolError: a field, which the message names, is missing, unknown, of another type or out
+            of bounds.
 
     Example:
         >>> from_json(Between, {"low": 0, "high": 1.5}, "a range")
@@ -106,20 +109,16 @@ def from_json(cls: type[_T], content: Any, what: str) -> _T:
         return value
     except _Invalid as error:
         where = "".join(reversed(error.path)).removeprefix(".")
-        raise ProtocolError(f"{what}: {where + ' ' if where else ''}{error.why}") from None
+        raise ProtocolError(f"{label}: {where + ' ' if where else ''}{error}") from None
 
 
 def to_json(value: Any) -> Any:
-    """Convert a value to JSON: dataclasses to objects, tuples to lists, keys to text.
-
-    Args:
-        value: a dataclass, or a value of one of its fields; lists and objects are copied.
-    """
+    """Convert a dataclass, or a value of a field, to JSON. Lists and objects are copied."""
     if isinstance(value, _PLAIN):
         return value
     if dataclasses.is_dataclass(value):
-        kind: Any = type(value)
-        fields = {name: getattr(value, name) for name in _field_names(kind)}
+        cls: Any = type(value)
+        fields = {name: getattr(value, name) for name in _field_names(cls)}
         for name, field in fields.items():
             if type(field) is list and _PLAIN_TYPES.issuperset(map(type, field)):
                 fields[name] = field.copy()
@@ -141,20 +140,12 @@ def _field_names(cls: Any) -> tuple[str, ...]:
 # Readers: made of an annotation, called with a value -------------------------------------------
 
 
-@functools.cache
-def _reader_of(cls: Any) -> _Reader:
-    return _reader(cls)
-
-
 def _reader(annotation: Any) -> _Reader:
     """Return a function that checks and converts a value of an annotated type."""
     bounds: tuple[Any, ...] = ()
-    if typing.get_origin(annotation) is Annotated:
+    while typing.get_origin(annotation) is Annotated:  # the outer bounds count
         annotation, *rest = typing.get_args(annotation)
-        bounds = tuple(rest)
-        while typing.get_origin(annotation) is Annotated:  # the outer bounds count
-            annotation, *rest = typing.get_args(annotation)
-            bounds = (*rest, *bounds)
+        bounds = (*rest, *bounds)
     most = next((b.count for b in reversed(bounds) if isinstance(b, AtMost)), None)
     span = next((b for b in reversed(bounds) if isinstance(b, Between)), None)
     simple = {bool: _flag, Any: _anything, type(None): _nothing}.get(annotation)
@@ -163,10 +154,13 @@ def _reader(annotation: Any) -> _Reader:
     if annotation is int:
         return _integer(span or Between(-INT64 - 1, INT64))
     if annotation is float:
-        return _number(span or Between(-math.inf, math.inf))
+        return _real(span or Between(-math.inf, math.inf))
     if annotation is str:
         return _text(MAX_TEXT if most is None else most)
     return _compound(annotation, bounds, most)
+
+
+_reader_of = functools.cache(_reader)
 
 
 def _compound(  # noqa: PLR0911 (a case each)
@@ -182,7 +176,8 @@ def _compound(  # noqa: PLR0911 (a case each)
         inner = [a for a in args if a is not type(None)]
         if len(inner) != 1 or len(inner) == len(args):
             raise TypeError(f"no schema: {annotation} is not 'X or None'")
-        return _optional(_reader(_with(inner[0], bounds)))
+        value_reader = _reader(functools.reduce(_annotated, bounds, inner[0]))
+        return lambda value: None if value is None else value_reader(value)
     most = MAX_ENTRIES if most is None else most
     if origin is list or (origin is tuple and args[-1] is Ellipsis):
         is_distinct = any(isinstance(b, Distinct) for b in bounds)
@@ -198,10 +193,8 @@ def _compound(  # noqa: PLR0911 (a case each)
     raise TypeError(f"no schema: {annotation}")
 
 
-def _with(annotation: Any, bounds: tuple[Any, ...]) -> Any:
-    for bound in bounds:
-        annotation = Annotated[annotation, bound]
-    return annotation
+def _annotated(annotation: Any, bound: object) -> Any:
+    return Annotated[annotation, bound]
 
 
 def _show(value: Any) -> str:
@@ -241,13 +234,13 @@ def _integer(span: Between) -> _Reader:
     return read
 
 
-def _number(span: Between) -> _Reader:
+def _real(span: Between) -> _Reader:
     low, high = span.low, span.high
 
     def read(value: Any) -> float:
-        is_number = type(value) in (int, float)
-        # Not a number is in no range; an integer may be too large for a float.
-        if not is_number or not low <= value <= high or not -1e308 <= value <= 1e308:
+        is_real = type(value) in (int, float)
+        # NaN is in no range, and an integer may be too large for a float.
+        if not is_real or not low <= value <= high or not -1e308 <= value <= 1e308:
             raise _Invalid(f"must be a finite number from {low:g} to {high:g} (got {_show(value)})")
         return float(value)
 
@@ -274,25 +267,20 @@ def _one_of(allowed: tuple[Any, ...]) -> _Reader:
     return read
 
 
-def _optional(inner: _Reader) -> _Reader:
-    return lambda value: None if value is None else inner(value)
-
-
 def _entries(entry: _Reader, most: int, make: Any, is_distinct: bool) -> _Reader:
     def read(value: Any) -> Any:
         if not isinstance(value, list) or len(value) > most:
             raise _Invalid(f"must be a list of at most {most} entries (got {_show(value)})")
-        place = 0
+        entries: list[Any] = []
         try:
-            found = []
-            for place, each in enumerate(value):  # noqa: B007 (the error names it)
-                found.append(entry(each))
+            for each in value:
+                entries.append(entry(each))
         except _Invalid as error:
-            error.path.append(f"[{place}]")
+            error.path.append(f"[{len(entries)}]")
             raise
-        if is_distinct and len(set(found)) < len(found):
+        if is_distinct and len(set(entries)) < len(entries):
             raise _Invalid("names something twice")
-        return found if make is list else make(found)
+        return entries if make is list else make(entries)
 
     return read
 
@@ -301,15 +289,14 @@ def _fixed(readers: tuple[_Reader, ...], make: Any) -> _Reader:
     def read(value: Any) -> Any:
         if not isinstance(value, list) or len(value) != len(readers):
             raise _Invalid(f"must be a list of {len(readers)} entries (got {_show(value)})")
-        place = 0
+        entries: list[Any] = []
         try:
-            found = []
-            for place, (reader, each) in enumerate(zip(readers, value, strict=True)):  # noqa: B007
-                found.append(reader(each))
+            for reader, each in zip(readers, value, strict=True):
+                entries.append(reader(each))
         except _Invalid as error:
-            error.path.append(f"[{place}]")
+            error.path.append(f"[{len(entries)}]")
             raise
-        return make(found)
+        return make(entries)
 
     return read
 
@@ -338,19 +325,19 @@ def _table(key: _Reader, entry: _Reader, most: int) -> _Reader:
     def read(value: Any) -> dict[Any, Any]:
         if not isinstance(value, dict) or len(value) > most:
             raise _Invalid(f"must be an object of at most {most} entries (got {_show(value)})")
-        found: dict[Any, Any] = {}
+        table: dict[Any, Any] = {}
         for name, each in value.items():
             if not isinstance(name, str):
                 raise _Invalid(f"must have text as keys (got {_show(name)})")
-            place = key(name)
-            if place in found:  # '1' and '01'
+            parsed = key(name)
+            if parsed in table:  # '1' and '01'
                 raise _Invalid(f"names {_show(name)} twice")
             try:
-                found[place] = entry(each)
+                table[parsed] = entry(each)
             except _Invalid as error:
                 error.path.append(f"[{_show(name)}]")
                 raise
-        return found
+        return table
 
     return read
 
@@ -369,21 +356,21 @@ def _object(cls: Any) -> _Reader:
     def read(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _Invalid(f"must be an object (got {_show(value)})")
-        found = {}
+        values = {}
         for name, each in value.items():
             reader = readers.get(name)
             if reader is None:
                 raise _Invalid(f"has an unknown field {_show(name)}")
             try:
-                found[name] = reader(each)
+                values[name] = reader(each)
             except _Invalid as error:
                 error.path.append(f".{name}")
                 raise
-        missing = required - found.keys()
+        missing = required - values.keys()
         if missing:
             raise _Invalid(f"lacks {sorted(missing)}")
         try:
-            return cls(**found)
+            return cls(**values)
         except ValueError as error:  # from __post_init__, which checks fields together
             raise _Invalid(str(error)) from None
 

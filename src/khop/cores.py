@@ -1,8 +1,8 @@
-"""Number of cores that this process may use, for all thread counts of khop. Imports no torch.
+"""Number of cores that this process may use, for all thread counts of khop. Any process, no torch.
 
-`os.cpu_count()` is that of the machine. Slurm, taskset and cpusets restrict a process to some cores
-(its affinity). Kubernetes and Docker grant processor time (the quota of a control group), which
-neither the machine's count nor the affinity shows. Any process.
+`os.cpu_count()` counts the machine's cores. Slurm, taskset and cpusets restrict a process to some
+of them (its affinity). Kubernetes and Docker grant processor time (the quota of a control group),
+which neither the machine's count nor the affinity shows.
 """
 
 from __future__ import annotations
@@ -12,38 +12,34 @@ import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 
 def available_cores() -> int:
     """Return the number of cores that this process may use, at least 1.
 
-    The smaller one of its affinity and the quota of its control groups, rounded up; the machine's
-    cores if there is neither.
+    It is the smaller of its affinity and the quota of its control groups, rounded up. Without
+    either, the machine's cores.
     """
     cores = affinity() or os.cpu_count() or 1
     quota = _own_quota()
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
-def half_of_cores(least: int, most: int) -> int:
-    """Return the threads of a server next to a trainer: half of the cores, within these bounds."""
+def background_threads(least: int, most: int) -> int:
+    """Return the threads of a server beside a trainer: half of the cores, within these bounds."""
     return max(least, min(most, available_cores() // 2))
 
 
 def affinity() -> int | None:
-    """Return the number of cores that this process may be scheduled on; None if not known."""
+    """Return the number of cores that this process may be scheduled on. If not known, None."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the cores whose time the control groups of this process grant; None if unlimited.
+    """Return the cores whose time the control groups of this process grant. If unlimited, None.
 
-    Both versions of control groups are read: a group's limit holds for those below it, so the
-    smallest limit counts.
-
-    Args:
-        root: folder of `proc` and of the paths that it names.
+    Both versions of control groups are read below `root`. A group's limit also holds for the groups
+    below it, so the smallest limit counts.
     """
     quotas = [quota for group in _groups(root) for quota in _quotas(group) if quota > 0]
     return min(quotas, default=None)
@@ -51,41 +47,32 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 @cache
 def _own_quota() -> float | None:
-    """Return the quota, read once: that takes half a millisecond, and every epoch needs it."""
+    """Return the quota, read once: reading takes half a millisecond, and every epoch needs it."""
     return cpu_quota()
 
 
-class _Mount(NamedTuple):
-    """Control groups in the file system.
-
-    Attributes:
-        controllers: controllers of the groups; none for version 2.
-        top: the group that is mounted, as `/proc/self/cgroup` names it.
-        folder: where it is mounted.
-    """
-
-    controllers: frozenset[str]
-    top: str
-    folder: str
+_Mount = tuple[frozenset[str], str, str]
+"""Controllers (none in version 2), mounted group as in `/proc/self/cgroup`, and mount point."""
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yield folders of this process's groups for processor time, and of those above them."""
-    mounts = [mount for line in _lines(root, "mountinfo") for mount in _mounts(line)]
-    for line in _lines(root, "cgroup"):
+    """Yield folders of this process's groups for processor time, and of the groups above them."""
+    mountinfo, cgroup = (_text(root / "proc/self" / name) for name in ("mountinfo", "cgroup"))
+    mounts = [mount for line in (mountinfo or "").splitlines() for mount in _mounts(line)]
+    for line in (cgroup or "").splitlines():
         _, _, rest = line.partition(":")
         names, _, group = rest.partition(":")
         controllers = frozenset(name for name in names.split(",") if name)
         if controllers and "cpu" not in controllers:
             continue
-        for mount in mounts:
-            if bool(mount.controllers) is not bool(controllers) or not group:
+        for mounted, mounted_group, folder in mounts:
+            if bool(mounted) is not bool(controllers) or not group:
                 continue
-            if controllers and "cpu" not in mount.controllers:
+            if controllers and "cpu" not in mounted:
                 continue
-            top = root / mount.folder.lstrip("/")
+            top = root / folder.lstrip("/")
             # A container may name the host's group but see its own as the top.
-            path = os.path.relpath(group, mount.top)
+            path = os.path.relpath(group, mounted_group)
             below = [] if path.startswith("..") else [p for p in path.split("/") if p != "."]
             yield top
             for depth in range(len(below)):
@@ -94,15 +81,15 @@ def _groups(root: Path) -> Iterator[Path]:
 
 def _mounts(line: str) -> Iterator[_Mount]:
     """Yield the mount of control groups in a line of `/proc/self/mountinfo`, if it has one."""
-    about, _, kind = line.partition(" - ")
-    words, kinds = about.split(" "), kind.split(" ")
-    if len(words) < 5 or len(kinds) < 3:
+    about, _, source = line.partition(" - ")
+    words, source_words = about.split(" "), source.split(" ")
+    if len(words) < 5 or len(source_words) < 3:
         return
     top, folder = words[3], words[4]
-    if kinds[0] == "cgroup2":
-        yield _Mount(frozenset(), top, folder)
-    elif kinds[0] == "cgroup":
-        yield _Mount(frozenset(kinds[2].split(",")), top, folder)
+    if source_words[0] == "cgroup2":
+        yield frozenset(), top, folder
+    elif source_words[0] == "cgroup":
+        yield frozenset(source_words[2].split(",")), top, folder
 
 
 def _quotas(group: Path) -> Iterator[float]:
@@ -112,10 +99,6 @@ def _quotas(group: Path) -> Iterator[float]:
     for amount, per in ((quota, period), (quota_1, period_1)):
         if amount and per and amount.isdecimal() and per.isdecimal() and int(per) > 0:
             yield int(amount) / int(per)
-
-
-def _lines(root: Path, name: str) -> list[str]:
-    return (_text(root / "proc/self" / name) or "").splitlines()
 
 
 def _text(path: Path) -> str | None:

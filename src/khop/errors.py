@@ -1,4 +1,4 @@
-"""Exceptions that khop raises in addition to Python's. Any process; imports no torch."""
+"""Exceptions that khop raises in addition to Python's. Any process, no torch."""
 
 from __future__ import annotations
 

@@ -1,27 +1,22 @@
-"""Exceptions of signal handlers that Python drops. Runs in trainers; imports no torch.
+"""Exceptions of signal handlers that Python drops. Runs in trainers, imports no torch.
 
-A handler that raises an exception, `sys.exit` on SIGTERM or Ctrl-C, runs between any two lines of
-the main thread, those of destructors too. What a destructor raises Python drops: the program would
-go on as if there had been no signal. Here the last such exception is kept, and the next call that
-delivers a batch, or waits for other trainers, raises it.
+A signal handler that raises an exception (`sys.exit` on SIGTERM, Ctrl-C) runs between any two lines
+of the main thread, also in destructors. Python drops exceptions of destructors: the program would
+go on as if there had been no signal. This module keeps the last such exception, and the next call
+that delivers a batch, or waits for other trainers, raises it.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from typing import Any
 
 _dropped: BaseException | None = None
 _previous_hook = sys.unraisablehook
 
 
-def keep_dropped(unraisable: Any) -> None:
-    """Keep an exception of a signal handler; pass others on. Python's `sys.unraisablehook`.
-
-    Args:
-        unraisable: what Python drops.
-    """
+def keep_dropped(unraisable: sys.UnraisableHookArgs) -> None:
+    """Keep an exception of a signal handler, and pass others on: a `sys.unraisablehook`."""
     global _dropped  # noqa: PLW0603
     error = unraisable.exc_value
     # Handlers run in the main thread. Errors of destructors are of class Exception.

@@ -1,15 +1,19 @@
-"""Logging: one tree of standard Python loggers, 'khop'. Any process; imports no torch.
+"""Logging: one tree of standard Python loggers, 'khop'. Any process, no torch.
 
-Records are *events*: in addition to the sentence for people they carry a name that does not change
+Records are *events*. Beside the sentence for people they have a name that does not change
 ('sampler-restarted'), values by name, and their origin: role (trainer, sampler, server, receiver,
 client), rank, partition, process. Any handler finds them as attributes of the record (`event`,
 `role`, `rank`, `partition`, `fields`).
 
-By default khop logs nothing below WARNING, and it leaves the root logger alone. To configure it:
-`configure("info")` or `configure("info", json=True)`, the environment variable
-`KHOP_LOG=info|debug|warning|error|json:info`, or a level and handlers that the application gives to
-the logger 'khop' or the root, as with any library. Started processes get their settings from the
-process that starts them (`of_child`, `start_child`) and write to stderr.
+By default khop logs nothing below WARNING, and leaves the root logger alone. There are three ways
+to configure it:
+
+- `configure("info")` or `configure("info", json=True)`,
+- the environment variable `KHOP_LOG=info|debug|warning|error|json:info`,
+- a level and handlers of the logger 'khop' or the root, as with any library.
+
+A process gets its settings from the process that starts it (`of_child`, `start_child`), and writes
+to stderr.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ LEVELS = {
 
 _ROOT = logging.getLogger("khop")
 _ROLES = {"worker": "sampler", "receiver": "receiver"}  # all other programs are servers
-_WHO: dict[str, Any] = {"role": "trainer", "rank": None, "partition": None, "number": None}
+_ORIGIN: dict[str, Any] = {"role": "trainer", "rank": None, "partition": None, "number": None}
 _handler: logging.Handler | None = None
 
 
@@ -51,33 +55,33 @@ class EventLogger:
         self._logger = logging.getLogger(name)
 
     def debug(self, event: str, message: str, **fields: Any) -> None:
-        """Log a detail that helps to find a fault; see `info`."""
-        self._say(logging.DEBUG, event, message, fields)
+        """Log a detail that helps to find a fault, see `info`."""
+        self._log(logging.DEBUG, event, message, fields)
 
     def info(self, event: str, message: str, **fields: Any) -> None:
-        """Log that something happened as it should.
+        """Log an event of normal operation.
 
         Args:
             event: name of the event: a few words in lower case, joined by '-'.
             message: a sentence for people.
             fields: values by name, which JSON can hold.
         """
-        self._say(logging.INFO, event, message, fields)
+        self._log(logging.INFO, event, message, fields)
 
     def warning(self, event: str, message: str, **fields: Any) -> None:
-        """Log that something went wrong that khop could recover from; see `info`."""
-        self._say(logging.WARNING, event, message, fields)
+        """Log a fault that khop could recover from, see `info`."""
+        self._log(logging.WARNING, event, message, fields)
 
     def error(self, event: str, message: str, **fields: Any) -> None:
-        """Log that something went wrong that khop could not recover from; see `info`."""
-        self._say(logging.ERROR, event, message, fields)
+        """Log a fault that khop could not recover from, see `info`."""
+        self._log(logging.ERROR, event, message, fields)
 
-    def _say(self, level: int, event: str, message: str, fields: Mapping[str, Any]) -> None:
+    def _log(self, level: int, event: str, message: str, fields: Mapping[str, Any]) -> None:
         if not self._logger.isEnabledFor(level):
             return
-        said = {**_WHO, "event": event, "fields": dict(fields)}
+        extra = {**_ORIGIN, "event": event, "fields": dict(fields)}
         # The caller of info() is three frames up.
-        self._logger.log(level, "%s", message, extra=said, stacklevel=3)
+        self._logger.log(level, "%s", message, extra=extra, stacklevel=3)
 
 
 def get(name: str) -> EventLogger:
@@ -92,18 +96,18 @@ def identify(
 
     Args:
         role: 'trainer' (the default), 'sampler', 'server', 'receiver' or 'client'.
-        rank: its number among the processes of its role.
-        partition: its home partition.
+        rank: number of the process among the processes of its role.
+        partition: home partition of the process.
     """
     fields = {"role": role, "rank": rank, "partition": partition}
-    _WHO.update({name: value for name, value in fields.items() if value is not None})
+    _ORIGIN.update({name: value for name, value in fields.items() if value is not None})
 
 
 def configure(level: str = "info", json: bool = False, stream: TextIO | None = None) -> None:
-    """Enable khop's log, in this process and those that it starts from now on.
+    """Enable khop's log, in this process and in processes that it starts from now on.
 
-    The logger 'khop' gets one handler, in place of that of an earlier call, and no longer passes
-    records on to the root logger's handlers. `reset()` undoes it.
+    The logger 'khop' gets one handler, which replaces an earlier call's, and no longer passes
+    records on to the root logger's handlers. `reset()` undoes this.
 
     Args:
         level: 'debug', 'info', 'warning' or 'error': less important records are dropped.
@@ -120,23 +124,24 @@ def configure(level: str = "info", json: bool = False, stream: TextIO | None = N
         {"time": "...", "level": "...", ...}
     """
     global _handler  # noqa: PLW0603
-    number = _level(level)
+    if level.lower() not in LEVELS:
+        raise ValueError(f"no such level of logging: '{level}'; there are {', '.join(LEVELS)}")
     reset()
     _handler = _StderrHandler() if stream is None else logging.StreamHandler(stream)
     _handler.setFormatter(JsonFormatter() if json else TextFormatter())
     _ROOT.addHandler(_handler)
-    _ROOT.setLevel(number)
+    _ROOT.setLevel(LEVELS[level.lower()])
     _ROOT.propagate = False
 
 
-def speak(level: str = "info") -> None:
+def configure_program(level: str = "info") -> None:
     """Configure the log of one of khop's programs, unless `KHOP_LOG` is set."""
     if not os.environ.get(VARIABLE):
         configure(level)
 
 
 def reset() -> None:
-    """Undo `configure`; harmless if it was not called."""
+    """Undo `configure`, if it was called."""
     global _handler  # noqa: PLW0603
     if _handler is not None:
         _ROOT.removeHandler(_handler)
@@ -146,23 +151,19 @@ def reset() -> None:
 
 
 def of_child(program: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log settings for a process that this one starts.
+    """Return the log settings for a process that this one starts, as JSON for `start_child`.
 
     Args:
-        program: its module, 'khop.distributed.sampling.worker' for example.
-        config: its configuration; 'part', 'rank' and 'number' in it are its partition, its rank
-            (default: this process's) and its number among several.
-
-    Returns:
-        The argument of `start_child`; JSON can hold it.
+        program: module of the process, 'khop.distributed.sampling.worker' for example.
+        config: configuration of the process, with its partition as 'part', its rank as 'rank'
+            (default: this process's), and its number among several as 'number'.
     """
-    last = program.rpartition(".")[2]
     return {
         "level": _ROOT.getEffectiveLevel(),
         "json": _handler is not None and isinstance(_handler.formatter, JsonFormatter),
         "who": {
-            "role": _ROLES.get(last, "server"),
-            "rank": config.get("rank", _WHO["rank"]),
+            "role": _ROLES.get(program.rpartition(".")[2], "server"),
+            "rank": config.get("rank", _ORIGIN["rank"]),
             "partition": config.get("part"),
             "number": config.get("number"),
         },
@@ -173,7 +174,7 @@ def start_child(settings: Mapping[str, Any]) -> None:
     """Configure the log of a started process, on stderr, with its parent's `of_child`."""
     configure("warning", bool(settings["json"]))
     _ROOT.setLevel(int(settings["level"]))
-    _WHO.update(settings["who"])
+    _ORIGIN.update(settings["who"])
 
 
 class TextFormatter(logging.Formatter):
@@ -185,17 +186,17 @@ class TextFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; an exception's traceback follows it."""
-        said = _said(record)
-        who = [" ".join(str(w) for w in (said["role"], said["number"]) if w is not None)]
-        who += [f"rank {said['rank']}"] if said["rank"] is not None else []
-        who += [f"part {said['partition']}"] if said["partition"] is not None else []
-        event = f"{said['event']}: " if said["event"] else ""
-        fields = " ".join(f"{name}={value}" for name, value in said["fields"].items())
+        """Return the line, and the traceback of an exception."""
+        known = _event_of(record)
+        origin = [" ".join(str(w) for w in (known["role"], known["number"]) if w is not None)]
+        origin += [f"rank {known['rank']}"] if known["rank"] is not None else []
+        origin += [f"part {known['partition']}"] if known["partition"] is not None else []
+        event = f"{known['event']}: " if known["event"] else ""
+        fields = " ".join(f"{name}={value}" for name, value in known["fields"].items())
         text = event + record.getMessage() + (f" ({fields})" if fields else "")
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         start = f"{stamp}.{int(record.msecs):03d} {record.levelname}"
-        line = f"{start} {', '.join(who)}, pid {record.process}: {printable(text)}"
+        line = f"{start} {', '.join(origin)}, pid {record.process}: {printable(text)}"
         if not record.exc_info:
             return line
         trace = self.formatException(record.exc_info).splitlines()
@@ -210,7 +211,6 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = {
             "time": f"{stamp}.{int(record.msecs):03d}Z",
@@ -218,24 +218,20 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
             "pid": record.process,
-            **_said(record),
+            **_event_of(record),
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return dumps(line, default=str)
 
 
-def printable(text: str) -> str:
-    """Return the text with unprintable characters escaped: ends of lines, escapes."""
-    return _escaped(text, "")
-
-
 def printable_lines(text: str) -> str:
     """Return the text with unprintable characters escaped, but line feeds and tabs."""
-    return _escaped(text, "\n\t")
+    return printable(text, "\n\t")
 
 
-def _escaped(text: str, kept: str) -> str:
+def printable(text: str, kept: str = "") -> str:
+    """Return the text with unprintable characters escaped, also line feeds, but not `kept`."""
     if text.isprintable():
         return text
     return "".join(
@@ -248,11 +244,10 @@ _BRIEFLY.maxlevel, _BRIEFLY.maxdict, _BRIEFLY.maxlist, _BRIEFLY.maxtuple = 2, 4,
 _BRIEFLY.maxstring = _BRIEFLY.maxother = 70
 
 
-def shown(value: Any) -> str:
-    """Return a value of a file or of a user for an error message: at most 80 characters.
+def shown(value: object) -> str:
+    """Return a value of a file or of a user for an error message, in at most 80 characters.
 
-    It is cut before it is written out, since what others made may be large, or nested so that it
-    becomes large only when it is written out.
+    The value is cut before it is written out: it may be large, or nested so that its text is large.
     """
     text = _BRIEFLY.repr(value)
     return printable(text if len(text) <= 80 else f"{text[:77]}...")
@@ -266,28 +261,19 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
-        """The current `sys.stderr`."""
         return sys.stderr
 
 
-def _said(record: logging.LogRecord) -> dict[str, Any]:
+def _event_of(record: logging.LogRecord) -> dict[str, Any]:
     """Return origin, event and fields of a record, also of plain `logging` records."""
     return {
         name: getattr(record, name, default)
-        for name, default in {**_WHO, "event": None, "fields": {}}.items()
+        for name, default in {**_ORIGIN, "event": None, "fields": {}}.items()
     }
 
 
-def _level(name: str) -> int:
-    if name.lower() not in LEVELS:
-        raise ValueError(f"no such level of logging: '{name}'; there are {', '.join(LEVELS)}")
-    return LEVELS[name.lower()]
-
-
-def _configure_from_environment() -> None:
-    value = os.environ.get(VARIABLE, "")
-    if not value:
-        return
+def _configure_by(value: str) -> None:
+    """Configure the log by the value of `VARIABLE`."""
     first, _, second = value.partition(":")
     json = first == "json"
     try:
@@ -297,4 +283,5 @@ def _configure_from_environment() -> None:
         get(__name__).warning("bad-setting", f"{VARIABLE}={value}: {error}; taken as 'info'")
 
 
-_configure_from_environment()
+if os.environ.get(VARIABLE):
+    _configure_by(os.environ[VARIABLE])

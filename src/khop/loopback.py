@@ -1,4 +1,4 @@
-"""Addresses of this machine alone. Imports no torch; any process."""
+"""Addresses of this machine alone. Any process, no torch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is this machine's loopback.
+    """Return True for addresses of this machine's loopback, and for the name `localhost`.
 
-    These are 127.0.0.0/8 and ::1, with or without brackets, also IPv4 addresses in IPv6's form. Of
-    names only `localhost` counts: the resolver may give another address for others later.
+    Loopback is 127.0.0.0/8, also in IPv6's form, and ::1, with or without brackets. Other names do
+    not count: the resolver may return another address later.
 
     Example:
         >>> is_loopback("127.0.0.2"), is_loopback("::ffff:127.0.0.1"), is_loopback("10.0.0.1")

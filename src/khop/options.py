@@ -2,7 +2,7 @@
 
 A class of keyword arguments is a `TypedDict` whose entries are `Annotated[type, Option(...)]`.
 `takes_options` puts them into the signature and the documentation of a class or function,
-`resolved` checks names and fills in defaults. Any process; imports no torch.
+`resolved` checks names and fills in defaults. Any process, no torch.
 """
 
 from __future__ import annotations
@@ -21,85 +21,79 @@ _T = TypeVar("_T", bound=Callable[..., Any])
 
 
 class Option(NamedTuple):
-    """An option's default and its description, for signatures and documentation."""
+    """Default and description of an option, and its type once the option is declared."""
 
     default: Any
     doc: str
-
-
-class Declared(NamedTuple):
-    """A declared option: its type, default and description."""
-
-    annotation: Any
-    default: Any
-    doc: str
+    annotation: Any = None
 
 
 @cache
-def options_of(kind: Any) -> dict[str, Declared]:
+def options_of(group: Any) -> dict[str, Option]:
     """Return the options of a class of keyword arguments, by name, in the order declared."""
-    found = {}
-    for name, annotated in get_type_hints(kind, include_extras=True).items():
+    options = {}
+    for name, annotated in get_type_hints(group, include_extras=True).items():
         annotation, option = get_args(annotated)
-        found[name] = Declared(annotation, option.default, option.doc)
-    return found
+        options[name] = option._replace(annotation=annotation)
+    return options
 
 
-def resolved(kind: Any, owner: Any, given: Mapping[str, Any]) -> Any:
-    """Return all options of a class or function: those given, and defaults of the others.
+def resolved(group: Any, owner: object, arguments: Mapping[str, Any]) -> Any:
+    """Return all options of a class or function: the arguments, and defaults of the others.
 
     Args:
-        kind: the class of keyword arguments.
+        group: the class of keyword arguments.
         owner: an instance of the class that takes them, or the name of a function.
-        given: the keyword arguments.
+        arguments: the keyword arguments.
 
     Raises:
-        TypeError: an option that is not known; the message suggests one.
+        TypeError: an unknown option. The message suggests a known one.
     """
-    chosen, further = split_options(kind, owner, given)
+    chosen, further = split_options(group, owner, arguments)
     refuse_unknown(_name_of(owner), further, chosen)
     return chosen
 
 
 def split_options(
-    kind: Any, owner: Any, given: Mapping[str, Any]
+    group: Any, owner: object, arguments: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return all options of a kind, with defaults, and the keyword arguments that are none.
+    """Return all options of a group, with defaults, and the other keyword arguments.
 
     Old names are taken, with a warning. Arguments: see `resolved`.
     """
-    named = with_new_names(_name_of(owner), given)
-    chosen = {name: named.pop(name, option.default) for name, option in options_of(kind).items()}
+    named = with_new_names(_name_of(owner), arguments)
+    chosen = {name: named.pop(name, option.default) for name, option in options_of(group).items()}
     return chosen, named
 
 
-def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
+def refuse_unknown(owner: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Refuse keyword arguments that a class or function does not have.
 
     Raises:
-        TypeError: there is one; the message suggests another, or has all.
+        TypeError: there is one. The message suggests a known one, or lists all.
     """
     known = list(known)
-    for name in given:
+    for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f": did you mean '{close[0]}'?" if close else f"; it has {', '.join(known)}"
             raise TypeError(f"{owner} has no option '{name}'{hint}")
 
 
-def takes_options(kind: Any, further: bool = False) -> Callable[[_T], _T]:
-    """Return a decorator for a class, or a function, that takes `**options` of a kind.
+def takes_options(group: Any, further: bool = False) -> Callable[[_T], _T]:
+    """Return a decorator for a class, or a function, that takes `**options` of a group.
 
     The signature and the documentation get an entry for each option, so that `help` has them all.
 
     Args:
-        kind: the class of keyword arguments.
-        further: True if `**options` may hold others, of subclasses; their line stays, too.
+        group: the class of keyword arguments.
+        further: True if `**options` may also hold subclasses' options. The signature and the
+            documentation keep the entry of `**options` then.
     """
 
     def decorate(taker: _T) -> _T:
         function: Any = vars(taker)["__init__"] if isinstance(taker, type) else taker
-        signature, options = inspect.signature(function), options_of(kind)
+        signature, options = inspect.signature(function), options_of(group)
         own = list(signature.parameters.values())
         rest = [p for p in own if p.kind is p.VAR_KEYWORD]
         of_options = [
@@ -118,8 +112,7 @@ def takes_options(kind: Any, further: bool = False) -> Callable[[_T], _T]:
     return decorate
 
 
-def _entries(options: Mapping[str, Declared], indent: str) -> str:
-    """Return the entries of options in the documentation of arguments."""
+def _entries(options: Mapping[str, Option], indent: str) -> str:
     return "".join(
         textwrap.fill(
             f"{name}: {option.doc}", 100, initial_indent=indent, subsequent_indent=f"{indent}    "
@@ -129,8 +122,8 @@ def _entries(options: Mapping[str, Declared], indent: str) -> str:
     )
 
 
-def _name_of(owner: Any) -> str:
-    """Return the name under which `khop.renames` has old names; of subclasses, their base's."""
+def _name_of(owner: object) -> str:
+    """Return the name under which `khop.renames` has old names: for subclasses, their base's."""
     if isinstance(owner, str):
         return owner
     return next((c.__name__ for c in type(owner).__mro__ if c.__name__ in RENAMED), "")

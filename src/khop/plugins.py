@@ -1,13 +1,13 @@
-"""Registries of what users may add to khop: sources, partitioners, methods, transports, clusters.
+"""Registries of plugins: sources, partitioners, methods, transports and cluster environments.
 
-Any process; imports no torch. A `Registry` resolves a name to a built-in object, to what an
-installed package offers as an entry point of the registry's group, or to `package:Class`.
+A `Registry` resolves a name to a built-in object, to an entry point of an installed package, in the
+registry's group, or to `package:Class`. Any process, no torch.
 
 A plugin is imported only where this process's user names it: in an argument, on the command line
-or in an environment variable. Text of a folder, a file or another process is never resolved: it is
-compared with what is there already (`Registry.known`). Installing a package is not naming it:
-entry points are read when a name is looked for that is not built in, and only the one of that name
-is imported.
+or in an environment variable. Text of a folder, a file or another process is never resolved, but
+compared with the names known so far (`Registry.known`). Installing a package does not name it:
+entry points are read when a name is not built in, and only the entry point of this name is
+imported.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ GROUPS = (
 
 
 class Registry(Generic[T]):
-    """Names of one kind of plugin, and the objects that they stand for.
+    """Named plugins for one purpose, such as all sources.
 
     Args:
         group: the group of entry points: 'khop.sources'.
-        builtin: {name: object} of khop's own, in the order in which they are tried and listed.
-        check: returns what a plugin's object stands for; TypeError if it is not of this kind.
-        noun: word for what a name stands for, in error messages: 'layout'.
+        builtin: {name: plugin} of khop's own, in the order in which they are tried and listed.
+        check: converts an imported object to a plugin, or raises TypeError.
+        noun: word for a plugin in error messages: 'layout'.
 
     Attributes:
         group: as above.
@@ -53,19 +53,20 @@ class Registry(Generic[T]):
         self._named: dict[str, T] = {}
 
     def known(self, name: str) -> T | None:
-        """Return what a name stands for if it is built in or was named before; imports nothing."""
+        """Return a plugin that is built in or was resolved before, and import nothing."""
         return self.builtin.get(name, self._named.get(name))
 
     def resolve(self, name: str) -> T:
-        """Return what a name stands for that this process's user has given.
+        """Return the plugin of a name, and import it if need be.
 
         Args:
-            name: a built-in name, the name of an entry point of the group, or 'package:Class'.
+            name: a built-in name, the name of an entry point of the group, or 'package:Class', from
+                this process's user.
 
         Raises:
-            ValueError: nothing has this name.
-            PluginError: it cannot be imported.
-            TypeError: it is not of this kind.
+            ValueError: there is no plugin of this name.
+            PluginError: the plugin cannot be imported.
+            TypeError: it is a plugin for another purpose.
         """
         value = self.known(name)
         if value is None:
@@ -73,25 +74,17 @@ class Registry(Generic[T]):
         return value
 
     def checked(self, value: Any) -> T:
-        """Return what an object, or a name, stands for that this process's user has given.
-
-        Raises:
-            ValueError, PluginError, TypeError: as `resolve`.
-        """
+        """Return the plugin of an object, or of a name as `resolve`, from this process's user."""
         return self.resolve(value) if isinstance(value, str) else self._check(value)
 
     def installed(self) -> list[str]:
-        """Return the names of installed packages' entry points, sorted; imports none of them."""
+        """Return the sorted names of installed packages' entry points, and import none of them."""
         return sorted({entry.name for entry in self._entries()})
 
     def module_of(self, name: str) -> str | None:
-        """Return the module that an installed package's entry point names; imports nothing.
+        """Return the name of an installed plugin's module, and import nothing.
 
-        Args:
-            name: as this process's user has given it.
-
-        Returns:
-            The module's name; None if no installed package has an entry point of this name.
+        If no installed package has an entry point of this name, None.
 
         Raises:
             PluginError: several packages have one.
@@ -100,7 +93,7 @@ class Registry(Generic[T]):
         return None if entry is None else entry.module
 
     def names(self) -> str:
-        """Return words that list the names there are."""
+        """Return a list of all names, for messages."""
         own = ", ".join(self.builtin) or "none built in"
         return f"{own}; of installed packages ({self.group}): {_listed(self.installed())}"
 
@@ -132,7 +125,7 @@ class Registry(Generic[T]):
             raise TypeError(f"{self.group}: {entry.value!r}{_package_of(entry)} {error}") from None
 
     def _installed(self, name: str) -> EntryPoint | None:
-        """Return the entry point of a name; None if no installed package has one."""
+        """Return the entry point of a name. If no installed package has one, None."""
         entries = {entry.value: entry for entry in self._entries() if entry.name == name}
         if len(entries) > 1:
             raise PluginError(
@@ -156,24 +149,20 @@ class Registry(Generic[T]):
 
 def instance_of(base: type[Any]) -> Callable[[Any], Any]:
     """Return a check that takes an instance of a class, or a subclass to make one of."""
-
-    def check(value: Any) -> Any:
-        if isinstance(value, type) and issubclass(value, base):
-            return value()
-        if isinstance(value, base):
-            return value
-        raise TypeError(f"must be a subclass of {_path_of(base)} (got {_described(value)})")
-
-    return check
+    subclass = subclass_of(base)
+    return lambda value: value if isinstance(value, base) else subclass(value)()
 
 
 def subclass_of(base: type[Any]) -> Callable[[Any], Any]:
     """Return a check that takes a subclass of a class."""
 
     def check(value: Any) -> Any:
-        if isinstance(value, type) and issubclass(value, base):
+        is_class = isinstance(value, type)
+        if is_class and issubclass(value, base):
             return value
-        raise TypeError(f"must be a subclass of {_path_of(base)} (got {_described(value)})")
+        got = f"class {value.__qualname__}" if is_class else f"'{type(value).__name__}'"
+        path = ".".join([*base.__module__.split(".")[:2], base.__qualname__])  # the public one
+        raise TypeError(f"must be a subclass of {path} (got {got})")
 
     return check
 
@@ -184,12 +173,3 @@ def _listed(names: Iterable[str]) -> str:
 
 def _package_of(entry: EntryPoint) -> str:
     return "" if entry.dist is None else f" of package {entry.dist.name}"
-
-
-def _path_of(base: type[Any]) -> str:
-    """Return the public path of one of khop's base classes: two modules and its name."""
-    return ".".join([*base.__module__.split(".")[:2], base.__qualname__])
-
-
-def _described(value: Any) -> str:
-    return f"class {value.__qualname__}" if isinstance(value, type) else f"'{type(value).__name__}'"

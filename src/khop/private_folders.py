@@ -1,10 +1,9 @@
-"""Work folders, which no other user can change, and files written whole. Any process; no torch.
+"""Work folders, which no other user can change, and files written whole. Any process, no torch.
 
-A work folder holds what is half done. A run that was ended finds it again by its name, which
-follows from the run's arguments, so another user of the machine can make a folder or a link of that
-name first, where the place is shared (a scratch disk). `PrivateFolder` therefore trusts no name: it
-opens the folder once, checks owner and mode of what it opened, and reaches everything inside by
-that descriptor, never through a link.
+A work folder has the unfinished work of a run. A later run finds it by its name, which follows from
+the run's arguments. On a shared scratch disk another user can make a folder or a link of this name
+first. So `PrivateFolder` trusts no name: it opens the folder once, checks owner and mode of the
+open folder, and reaches everything inside by its descriptor, never through a link.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
-from types import TracebackType
-from typing import IO, Any, TypeVar
+from typing import IO
 
 from khop.errors import SecurityError
 
@@ -28,21 +26,19 @@ _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
-Self = TypeVar("Self", bound="PrivateFolder")
-
 
 class PrivateFolder:
     """Folder of this user that no other user can change, held open.
 
-    Names of files are relative paths within it. A folder on the way, or a file, that is a link, is
-    another user's, or (a file) has a second name is refused.
+    Names of files are relative paths within it. Links, files and folders of other users, and files
+    with a second name, are refused with SecurityError.
 
     Args:
-        path: of the folder, for messages and for what other processes open.
-        descriptor: of the open folder; closed by `close`.
+        path: path of the folder, for messages and for other processes.
+        descriptor: descriptor of the open folder, which `close` closes.
 
     Raises:
-        SecurityError: it is another user's, or others may write to it.
+        SecurityError: the folder is another user's, or others may write to it.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -55,11 +51,11 @@ class PrivateFolder:
             raise
 
     @classmethod
-    def make(cls: type[Self], path: Path, exist_ok: bool = True) -> Self:
-        """Open a folder, made for this user alone if it is not there.
+    def make(cls, path: Path, exist_ok: bool = True) -> PrivateFolder:
+        """Make a folder for this user alone, or open one that exists.
 
         Raises:
-            FileExistsError: it is there, and `exist_ok` is False.
+            FileExistsError: the folder exists, and `exist_ok` is False.
             SecurityError: it is a link, another user's, or others may write to it.
             OSError: it cannot be made.
         """
@@ -72,13 +68,8 @@ class PrivateFolder:
         return cls.open(path)
 
     @classmethod
-    def open(cls: type[Self], path: Path) -> Self:
-        """Open a folder that is there.
-
-        Raises:
-            FileNotFoundError: it is not there.
-            SecurityError: as for `make`.
-        """
+    def open(cls, path: Path) -> PrivateFolder:
+        """Open an existing folder, see `make`."""
         return cls(path, open_folder(path))
 
     def _check(self) -> None:
@@ -94,37 +85,32 @@ class PrivateFolder:
             with contextlib.suppress(PermissionError):  # a file system without modes
                 os.fchmod(self.descriptor, stat.S_IMODE(status.st_mode) & ~_OTHERS)
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> PrivateFolder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Close the folder; no effect if called again."""
+        """Close the folder. Further calls have no effect."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
-    def create(self, name: str, buffering: int = -1) -> IO[Any]:
-        """Make a file and open it for writing; one that is there is removed, not changed."""
+    def create(self, name: str, buffering: int = -1) -> IO[bytes]:
+        """Make a file and open it for writing. An old file is removed, not changed."""
         self.unlink(name, missing_ok=True)
         return self._opened(name, "xb", buffering)
 
-    def update(self, name: str, buffering: int = -1) -> IO[Any]:
-        """Open a file that is there for reading and writing."""
+    def update(self, name: str, buffering: int = -1) -> IO[bytes]:
+        """Open an existing file for reading and writing."""
         return self._opened(name, "r+b", buffering)
 
     def read(self, name: str) -> IO[bytes]:
-        """Open a file that is there for reading."""
+        """Open an existing file for reading."""
         return self._opened(name, "rb", -1)
 
-    def _opened(self, name: str, mode: str, buffering: int) -> IO[Any]:
+    def _opened(self, name: str, mode: str, buffering: int) -> IO[bytes]:
         def opener(path: str, flags: int) -> int:
             with self._folder_of(name) as (at, last):
                 try:
@@ -139,12 +125,12 @@ class PrivateFolder:
                 raise
             return descriptor
 
-        # By its path the file is known to errors, and to who maps it in another process.
+        # Errors, and other processes that map the file, know it by its path.
         return open(self.path / name, mode, buffering, opener=opener)
 
     @contextlib.contextmanager
     def _folder_of(self, name: str) -> Iterator[tuple[int, str]]:
-        """Open the folder that a file is in; yields its descriptor and the file's name there."""
+        """Open the folder of a file. Yield its descriptor and the file's name in it."""
         *above, last = PurePosixPath(name).parts
         if ".." in above or last in ("..", "/") or name.startswith("/"):
             raise ValueError(f"'{name}' leads out of '{self.path}'")
@@ -158,24 +144,19 @@ class PrivateFolder:
             yield at, last
 
     def make_folder(self, name: str, mode: int = 0o777) -> None:
-        """Make a folder within, and those above it; no effect if it is there."""
+        """Make a folder within, and the folders above it, unless they exist."""
         path = PurePosixPath(name)
-        for place in (*reversed(path.parents[:-1] if path.parts else ()), path):
-            with self._folder_of(str(place)) as (at, last), contextlib.suppress(FileExistsError):
+        for folder in (*reversed(path.parents[:-1] if path.parts else ()), path):
+            with self._folder_of(str(folder)) as (at, last), contextlib.suppress(FileExistsError):
                 os.mkdir(last, mode, dir_fd=at)
 
     def folder(self, name: str) -> PrivateFolder:
-        """Open a folder within, to which others may not write either.
-
-        Raises:
-            FileNotFoundError: it is not there.
-            SecurityError: as for `make`.
-        """
+        """Open a folder within, see `open`."""
         with self._folder_of(name) as (at, last):
             return PrivateFolder(self.path / name, open_folder(last, at, self.path / name))
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file in bytes; None if there is none that could be opened."""
+        """Return the size of a file in bytes. If no file could be opened, None."""
         with contextlib.suppress(OSError, SecurityError), self._folder_of(name) as (at, last):
             status = os.stat(last, dir_fd=at, follow_symlinks=False)
             _check_file(status, name)
@@ -183,12 +164,11 @@ class PrivateFolder:
         return None
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file or folder within; a file of the new name is replaced."""
+        """Rename a file or folder within, and replace a file of the new name."""
         with self._folder_of(old) as (before, first), self._folder_of(new) as (after, last):
             os.rename(first, last, src_dir_fd=before, dst_dir_fd=after)
 
     def unlink(self, name: str, missing_ok: bool = False) -> None:
-        """Remove a file."""
         try:
             with self._folder_of(name) as (at, last):
                 os.unlink(last, dir_fd=at)
@@ -197,10 +177,7 @@ class PrivateFolder:
                 raise
 
     def remove(self, name: str) -> None:
-        """Remove what has a name within, if anything: a file, a link, or a folder with all in it.
-
-        Links are removed, not followed.
-        """
+        """Remove a file, a link (which is not followed), or a folder with its content, if any."""
         try:
             self.unlink(name, missing_ok=True)
         except OSError:  # a folder: EISDIR or EPERM, by system
@@ -212,7 +189,7 @@ class PrivateFolder:
             return sorted(entry.name for entry in entries)
 
     def sync(self) -> None:
-        """Wait until the disk has the names of all that is in it, and in folders within."""
+        """Wait until the names of all files, also in folders within, are on the disk."""
         for _, _, _, descriptor in os.fwalk(".", dir_fd=self.descriptor):
             os.fsync(descriptor)
 
@@ -226,16 +203,12 @@ class PrivateFolder:
 
 
 def open_folder(name: str | Path, at: int | None = None, path: Path | None = None) -> int:
-    """Open a folder, but not through a link; return its descriptor.
+    """Open a folder and return its descriptor. A link, or a file, is a SecurityError.
 
     Args:
-        name: of the folder: a path, or a name in folder `at`.
+        name: path of the folder, or its name in folder `at`.
         at: descriptor of a folder. If None, the working directory.
-        path: of the folder, for messages. If None, `name`.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        SecurityError: it is a link, or a file.
+        path: path of the folder in messages. If None, `name`.
     """
     try:
         return os.open(name, _FOLDER, dir_fd=at)
@@ -245,7 +218,7 @@ def open_folder(name: str | Path, at: int | None = None, path: Path | None = Non
 
 
 def is_own_folder(path: Path) -> bool:
-    """Return True if a path is a folder of this user, and no link to one."""
+    """Return True if a path is a folder of this user, and no link."""
     try:
         status = path.lstat()
     except OSError:
@@ -257,8 +230,8 @@ def is_own_folder(path: Path) -> bool:
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
     """Open a new file beside `path` for writing, which replaces it when the context ends.
 
-    Readers find the old file or the new one, never a part; after an exception the old one. The new
-    one's name cannot be foreseen, and it is not opened through a link.
+    Readers see the old file or the new one, never a part. After an exception they see the old one.
+    The new file's name is random, and it is not opened through a link.
     """
     draft = path.with_name(f".{path.name}.{token_hex(8)}")
     try:
@@ -273,9 +246,9 @@ def _refuse_link(error: OSError, path: str) -> None:
     """Raise SecurityError if a path was not opened because it is a link, or no folder."""
     # With O_NOFOLLOW, a link to a folder fails with 'Not a directory', another with a loop.
     if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.lexists(path):
-        what = "a link" if Path(path).is_symlink() else "no folder"
+        entry = "a link" if Path(path).is_symlink() else "no folder"
         raise SecurityError(
-            f"'{path}' is {what}, where khop needs one of its own: remove it, or choose another "
+            f"'{path}' is {entry}, where khop needs one of its own: remove it, or choose another "
             "place"
         ) from None
 

@@ -1,10 +1,9 @@
 """`python -m khop.rename`: new spellings of khop's options in a user's code.
 
-It reads files as Python's syntax trees. It changes keyword arguments in calls of classes and
-functions that a file imports from khop, also through `functools.partial`, and gives names to
-positional arguments that have to be named now. Names in dictionaries, f-strings and other texts
-stay as they are. By default it prints the changes; `--write` makes them. `khop.renames` has the
-table. Imports no torch.
+The program changes keyword arguments in calls of classes and functions that a file imports from
+khop, also through `functools.partial`. Positional arguments that have to be named now get names.
+Names in dictionaries, f-strings and other texts stay as they are. By default it prints the changes,
+with `--write` it makes them. `khop.renames` has the table. Imports no torch.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from khop.renames import POSITIONAL, RENAMED, Renamed
-
-_PARTIAL = "functools.partial"
 
 
 class _Edit(NamedTuple):
@@ -40,7 +37,7 @@ def renamed(source: str) -> str:
         source: text of a Python file.
 
     Raises:
-        SyntaxError: it is no Python.
+        SyntaxError: `source` is not Python.
 
     Example:
         >>> code = "from khop.distributed import DistNeighborLoader as D\nD(None, random_seed=3)\n"
@@ -75,7 +72,7 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _whole_name(node: ast.expr, names: dict[str, str]) -> str:
-    """Return the dotted name of an expression, through imports; '' if it is none."""
+    """Return the dotted name of an expression, through imports. If it has none, ''."""
     if isinstance(node, ast.Name):
         return names.get(node.id, "")
     if isinstance(node, ast.Attribute):
@@ -85,15 +82,14 @@ def _whole_name(node: ast.expr, names: dict[str, str]) -> str:
 
 
 def _edits(node: ast.AST, names: dict[str, str]) -> Iterator[_Edit]:
-    """Yield the changes of a call."""
     if not isinstance(node, ast.Call):
         return
-    called, given = _whole_name(node.func, names), node.args
+    called, arguments = _whole_name(node.func, names), node.args
     if called == "khop.partition" and isinstance(node.func, ast.Attribute):
         end = node.func.end_col_offset or 0
         yield _Edit(node.func.end_lineno or 0, end, end, "_graph")
-    if called == _PARTIAL and given:
-        called, given = _whole_name(given[0], names), given[1:]
+    if called == "functools.partial" and arguments:
+        called, arguments = _whole_name(arguments[0], names), arguments[1:]
     if not called.startswith("khop.") or called.startswith("khop.glt"):
         return
     owner = called.rpartition(".")[2]
@@ -107,11 +103,11 @@ def _edits(node: ast.AST, names: dict[str, str]) -> Iterator[_Edit]:
             yield _Edit(keyword.lineno, begin, begin + len(keyword.arg.encode()), new.name)
             yield from _value_edits(keyword.value, new)
     kept, order = POSITIONAL.get(owner, (0, ()))
-    if owner == "DistLinkNeighborLoader" and len(given) == 3:  # of today, if it is no number
-        order = order if isinstance(given[2], ast.Constant) else ()
-    starred = any(isinstance(argument, ast.Starred) for argument in given)
-    if len(given) <= len(order) and not starred:
-        for name, argument in zip(order[kept:], given[kept:], strict=False):
+    if owner == "DistLinkNeighborLoader" and len(arguments) == 3:  # as today, if it is no number
+        order = order if isinstance(arguments[2], ast.Constant) else ()
+    starred = any(isinstance(argument, ast.Starred) for argument in arguments)
+    if len(arguments) <= len(order) and not starred:
+        for name, argument in zip(order[kept:], arguments[kept:], strict=False):
             new, begin = changed.get(name, Renamed(name)), argument.col_offset
             if new.every_value and not _has_new(argument, new):
                 new = Renamed(name)
@@ -124,7 +120,7 @@ def _has_new(value: ast.expr, new: Renamed) -> bool:
 
 
 def _value_edits(value: ast.expr, new: Renamed) -> Iterator[_Edit]:
-    """Yield the change of a value that is called otherwise now."""
+    """Yield the change of a value that has a new spelling."""
     if isinstance(value, ast.Constant) and _has_new(value, new):
         end, quoted = value.end_col_offset or 0, repr(new.values[value.value])
         if value.end_lineno == value.lineno:
@@ -132,7 +128,7 @@ def _value_edits(value: ast.expr, new: Renamed) -> Iterator[_Edit]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code: 1 if a file cannot be read, else 0."""
+    """Run the command and return its exit code: 1 if a file cannot be read, else 0."""
     parser = argparse.ArgumentParser(prog="python -m khop.rename", description=__doc__)
     parser.add_argument("paths", nargs="+", type=Path, help="Python files, or folders of them")
     parser.add_argument("--write", action="store_true", help="change the files")

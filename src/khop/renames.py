@@ -1,7 +1,7 @@
-"""Spellings of options that have changed, and the call sites that still use old ones.
+"""Table of options that have a new spelling, and acceptance of the old one.
 
 An old spelling works for one minor version, with a `DeprecationWarning` at the user's line.
-`khop.rename` reads the same table to change a user's code. Any process; imports no torch.
+`khop.rename` reads the same table to change a user's code. Any process, no torch.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Renamed(NamedTuple):
     """New spelling of an option.
 
     Attributes:
-        name: its new name.
-        values: {old value: new value}; values that are not listed stay as they are.
-        every_value: True if an old value never means the same under the new name: a program leaves
-            values alone that it cannot read.
+        name: new name of the option.
+        values: {old value: new value}. Other values stay as they are.
+        every_value: True if all old values have changed. `khop.rename` then changes only arguments
+            whose value it can read.
     """
 
     name: str
@@ -48,19 +48,15 @@ _PARTITIONERS = {
 RENAMED: Mapping[str, Mapping[str, Renamed]] = {
     **dict.fromkeys(
         (
-            "DistNeighborLoader",
-            "DistSubGraphLoader",
-            "DistLinkNeighborLoader",
+            *("DistNeighborLoader", "DistSubGraphLoader", "DistLinkNeighborLoader"),
             "DistClusterLoader",
         ),
         _LOADERS,
     ),
     **dict.fromkeys(
         (
-            "CollocatedDistSamplingWorkerOptions",
-            "RemoteDistSamplingWorkerOptions",
-            "CooperativeLoader",
-            "layerwise_inference",
+            *("CollocatedDistSamplingWorkerOptions", "RemoteDistSamplingWorkerOptions"),
+            *("CooperativeLoader", "layerwise_inference"),
         ),
         _TIMEOUT,
     ),
@@ -116,17 +112,17 @@ POSITIONAL: Mapping[str, tuple[int, tuple[str, ...]]] = {
 """{class: (number of arguments that may be positional, names of all that could be)}."""
 
 
-def with_new_names(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments by their new names; warn where an old name is used.
+def with_new_names(owner: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments by their new names, and warn of old names.
 
     Args:
         owner: the class or function that was called, a key of `RENAMED`.
-        given: its keyword arguments.
+        arguments: the keyword arguments.
 
     Raises:
-        TypeError: an option is given by both names, with different values.
+        TypeError: an option has different values under both names.
     """
-    named = dict(given)
+    named = dict(arguments)
     for old, renamed in RENAMED.get(owner, {}).items():
         if old not in named:
             continue

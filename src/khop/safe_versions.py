@@ -1,8 +1,8 @@
-"""First versions of packages with which khop keeps what docs/security.md promises.
+"""First versions of packages with which khop keeps the promises of docs/security.md.
 
-What a package's older versions would break is refused where it is used, since extras of pyproject
-are not enforced, and torch is supported from an older version on than its files can be read with.
-Any process; imports no torch of its own.
+khop refuses to use an older version for the unsafe operation alone. Requirements in pyproject are
+no substitute: pip does not enforce extras, and khop trains with an older torch, whose files cannot
+be read safely. Any process. Imports torch only to read its files.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from khop.errors import SecurityError
 
 
 class Safe(NamedTuple):
-    """First version of a package that is safe, and what earlier ones do with a hostile file."""
+    """First safe version of a package, and the effect of a hostile file on earlier ones."""
 
     version: tuple[int, ...]
-    why: str
+    reason: str
 
 
 FIRST_SAFE = {
@@ -32,45 +32,45 @@ FIRST_SAFE = {
         "CVE-2026-24747)",
     ),
 }
-"""By name as pip knows it. Of libzmq, which pyzmq's wheels hold, and not pip."""
+"""{package's name for pip, or libzmq (which pyzmq's wheels contain): its first safe version}."""
 
 
 def number_of(version: str) -> tuple[int, ...]:
     """Return a version's numbers: (2, 10, 0) of '2.10.0+cpu'."""
     release = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(number) for number in release[0].split(".")) if release else ()
+    return tuple(map(int, release[0].split("."))) if release else ()
 
 
 def check_safe(package: str, version: str, path: str | os.PathLike[str], instead: str = "") -> None:
     """Refuse to read a file with a version of a package that is not safe.
 
     Args:
-        package: its name; one that `FIRST_SAFE` does not have is safe.
-        version: the one that is installed.
+        package: name of the package. If `FIRST_SAFE` does not have it, all versions are safe.
+        version: the version that is installed.
         path: the file.
-        instead: what else to do than to install another version.
+        instead: advice for users who cannot install another version.
 
     Raises:
-        SecurityError: the version is older; says what to do.
+        SecurityError: the version is older. The message has the remedy.
     """
     safe = FIRST_SAFE.get(package)
     if safe is not None and number_of(version) < safe.version:
         first = ".".join(map(str, safe.version))
         raise SecurityError(
             f"'{os.fspath(path)}' is not read with {package} {version}: before {first}, "
-            f"{safe.why}. Install '{package}>={first}'{instead and f', or {instead}'}"
+            f"{safe.reason}. Install '{package}>={first}'{instead and f', or {instead}'}"
         )
 
 
 def reads_torch_files() -> bool:
-    """Return True if torch's version is one with which files of `torch.save` are read."""
+    """Return True if torch's version reads files of `torch.save` safely."""
     import torch
 
     return number_of(torch.__version__) >= FIRST_SAFE["torch"].version
 
 
 def check_torch(path: str | os.PathLike[str], instead: str) -> None:
-    """Refuse to read a file of `torch.save` with a torch that is not safe; see `check_safe`."""
+    """Refuse to read a file of `torch.save` with an unsafe torch, see `check_safe`."""
     import torch
 
     check_safe("torch", torch.__version__, path, instead)

@@ -1,4 +1,4 @@
-"""Tables of names and values, for terminals and notebooks. Any process; imports no torch."""
+"""Tables of names and values, for terminals and notebooks. Any process, no torch."""
 
 from __future__ import annotations
 

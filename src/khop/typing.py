@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NodeType: TypeAlias = str
 EdgeType: TypeAlias = tuple[str, str, str]
@@ -16,7 +19,7 @@ EdgeDir: TypeAlias = Literal["in", "out"]
 """Direction of draws: 'in' follows edges against their direction (PyG's), 'out' along it."""
 
 NumNeighbors: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
-"""Fan-out of each hop, for all edge types or for each; -1 takes all neighbours."""
+"""Fan-out of each hop, for all edge types or by edge type. -1 takes all neighbours."""
 
 EdgeNorm: TypeAlias = Literal["ht", "hajek"]
 """Weights of drawn edges: 'ht' leaves sums of messages unbiased, 'hajek' makes them means."""
@@ -42,7 +45,11 @@ UInt32Array: TypeAlias = npt.NDArray[np.uint32]
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 Float64Array: TypeAlias = npt.NDArray[np.float64]
 
-ArrayLike: TypeAlias = Any
+# Aliases are evaluated where options are read, also where torch is not installed.
+if TYPE_CHECKING:
+    ArrayLike: TypeAlias = Array | Tensor | Sequence[float | Array | Tensor | Sequence[float]]
+else:
+    ArrayLike = Any
 """A NumPy array, a CPU torch tensor, or a sequence of numbers."""
 
 NODE: NodeType = "node"

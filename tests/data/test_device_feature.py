@@ -217,7 +217,7 @@ def test_bad_options(device):
         ({"budget": 10, "mode": "CPU"}, "use mode 'CUDA'"),
         ({"split_ratio": 1.2}, "between 0 and 1"),
         ({"budget": "many"}, "not a number of bytes"),
-        ({"split_ratio": 0.2}, "2 of 10 rows are to lie in device memory: hotness says which"),
+        ({"split_ratio": 0.2}, "2 of 10 rows are to lie in device memory: pass hotness"),
         ({"split_ratio": 0.2, "hotness": np.ones(9)}, "each of the 10 rows"),
     ):
         with pytest.raises(ValueError, match=message):

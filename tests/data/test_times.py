@@ -90,7 +90,7 @@ def test_no_copy_of_int64():
         ([True], {}, TypeError, "integers or floats .got dtype 'bool'"),
         ([0.5], {"floating": False}, TypeError, "is floating-point, but the other times are"),
         ([[1]], {}, ValueError, "one dimension"),
-        ([1.5], {"floating": False, "what": "paper 'year'"}, TypeError, "paper 'year' is floating"),
+        ([1.5], {"floating": False, "label": "paper 'year'"}, TypeError, "paper 'year' is"),
     ],
 )
 def test_bad_times(times, options, error, message):

@@ -117,7 +117,7 @@ def test_is_sorted_is_believed_and_checked():
     [
         ({"edge_time": [1, 2]}, "edge_time has 2 entries for 3 edges"),
         ({"node_time": [1, 2]}, "node_time has 2 entries for 4 nodes"),
-        ({"edge_time": [1, 2, 3], "node_time": [1, 2, 3, 4]}, "give one of them"),
+        ({"edge_time": [1, 2, 3], "node_time": [1, 2, 3, 4]}, "pass one of them"),
         ({"edge_time": [1, math.nan, 3]}, "edge_time holds nan at position 1"),
         ({"weights": [1.0]}, "1 weights for 3 edges"),
         ({"weights": [1.0, -2.0, 1.0]}, "weights holds -2.0 at position 1"),

@@ -172,7 +172,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(PowerLaw, "_write_nodes", fail)
+    monkeypatch.setattr(PowerLaw, "_node_block", fail)
     with pytest.raises(OSError, match="disk full"):
         PowerLaw(5, 10).write(tmp_path / "graph")
     assert not list(tmp_path.iterdir())

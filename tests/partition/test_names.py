@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from khop.partition import GraphSource, PartitionFolder, RandomPartitioner, verify_folder
-from khop.storage.folder import edge_folder, safe_name
+from khop.storage.folder.paths import edge_folder, safe_name
 
 HOSTILE = [
     "../../x",

@@ -35,14 +35,14 @@ def programs_below(roots: Iterable[int]) -> dict[str, list[int]]:
             if fields[0] != "Z":
                 parents[int(entry.name)] = int(fields[1])
     known = set(roots)
-    found: dict[str, list[int]] = {role: [] for role in _PROGRAMS.values()}
+    pids: dict[str, list[int]] = {role: [] for role in _PROGRAMS.values()}
     while fresh := {pid for pid, parent in parents.items() if parent in known} - known:
         known |= fresh
     for pid in sorted(known & parents.keys()):
         role = _role(pid)
         if role is not None:
-            found[role].append(pid)
-    return found
+            pids[role].append(pid)
+    return pids
 
 
 def _role(pid: int) -> str | None:
@@ -54,7 +54,7 @@ def _role(pid: int) -> str | None:
 
 
 def _age(pid: int) -> float:
-    """Return the seconds since a process was started; 0 if it has ended."""
+    """Return the seconds since a process was started. If it has ended, 0."""
     try:
         ticks = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
     except OSError:
@@ -107,10 +107,10 @@ class Faults:
     @property
     def kills(self) -> int:
         """Number of processes killed so far."""
-        return sum(n for what, n in self.counts.items() if what.startswith("killed"))
+        return sum(n for fault, n in self.counts.items() if fault.startswith("killed"))
 
     def end(self) -> None:
-        """End the faults; processes that are stopped continue, the network is restored."""
+        """End the faults, continue stopped processes, and restore the network."""
         self._over.set()
         for thread in self._threads:
             thread.join()
@@ -170,15 +170,15 @@ class Faults:
         assert self._hosts is not None
         hosts, cable = self._hosts, self._hosts.cable
         while not self._over.wait(self._random.expovariate(1 / (4 * self._interval))):
-            what = self._random.choice(["delayed", "stalled", "cut", "link down"])
-            if what == "delayed":
+            fault = self._random.choice(["delayed", "stalled", "cut", "link down"])
+            if fault == "delayed":
                 cable.set(delay=self._random.uniform(0.002, 0.05))
                 self._over.wait(self._random.uniform(1, 5))
-            elif what == "stalled":
+            elif fault == "stalled":
                 seconds = self._random.uniform(0.5, 3)
                 cable.set(delay=seconds)
                 self._over.wait(seconds)
-            elif what == "cut":
+            elif fault == "cut":
                 cable.set(is_cut=True)
                 self._over.wait(self._random.uniform(0.5, 6))
             else:
@@ -187,4 +187,4 @@ class Faults:
                 self._over.wait(self._random.uniform(0.5, 6))
                 hosts.set_link(end, True)
             cable.set()
-            self.counts[what] += 1
+            self.counts[fault] += 1

@@ -30,7 +30,7 @@ class Counts:
 
 
 class Ledger:
-    """Record of the deliveries of one trainer; one thread writes it, others read it.
+    """Record of the deliveries of one trainer. One thread writes it, others read it.
 
     Args:
         expected: checksums of the batches of each epoch of a cycle.
@@ -38,10 +38,10 @@ class Ledger:
 
     def __init__(self, expected: Sequence[Sequence[int]]) -> None:
         self._expected = expected
-        self._places = {
+        self._positions = {
             value: (e, b) for e, epoch in enumerate(expected) for b, value in enumerate(epoch)
         }
-        if len(self._places) != sum(map(len, expected)):
+        if len(self._positions) != sum(map(len, expected)):
             raise ValueError("two batches of a cycle have the same checksum: take another seed")
         self._epoch = self._next = 0
         self._changed = threading.Condition()
@@ -64,15 +64,15 @@ class Ledger:
         self.longest_gap = max(self.longest_gap, now - self.last_progress)
         self.last_progress = now
         self.counts.delivered += 1
-        place = self._places.get(value)
-        if place is None:
+        position = self._positions.get(value)
+        if position is None:
             self.counts.changed += 1  # counts in place of the expected one
             self._next += 1
-        elif place[0] != self._epoch or place[1] < self._next:
+        elif position[0] != self._epoch or position[1] < self._next:
             self.counts.doubled += 1
         else:
-            self.counts.lost += place[1] - self._next
-            self._next = place[1] + 1
+            self.counts.lost += position[1] - self._next
+            self._next = position[1] + 1
 
     def end_epoch(self) -> None:
         """End the epoch: batches that have not come are lost."""
@@ -84,7 +84,7 @@ class Ledger:
             self.counts.cycles += self._epoch == 0
             self._changed.notify_all()
 
-    def wait_for_cycle(self, number: int, seconds: float) -> bool:
-        """Wait until so many cycles are complete; return False if it takes longer."""
+    def wait_for_cycle(self, cycles: int, seconds: float) -> bool:
+        """Wait until so many cycles are complete. Return False if that takes longer."""
         with self._changed:
-            return self._changed.wait_for(lambda: self.counts.cycles >= number, seconds)
+            return self._changed.wait_for(lambda: self.counts.cycles >= cycles, seconds)

@@ -28,7 +28,7 @@ _MAX_HELD = 1024  # packets in flight in each direction; TCP sends dropped ones 
 
 
 class NoNetworkError(RuntimeError):
-    """Error if this machine does not allow network namespaces; gives the reason."""
+    """Error if this machine does not allow network namespaces, with the reason."""
 
 
 class TwoHosts:
@@ -52,10 +52,10 @@ class TwoHosts:
         self.prefixes = [["ip", "netns", "exec", name] for name in self._names]
         ends: list[int] = []
         try:
-            for place in (0, 1):
-                _ip("netns", "add", self._names[place])
-                ends.append(_open_tun(self._devices[place]))
-                self._set_up(place)
+            for host in (0, 1):
+                _ip("netns", "add", self._names[host])
+                ends.append(_open_tun(self._devices[host]))
+                self._set_up(host)
         except (OSError, subprocess.CalledProcessError) as error:
             for end in ends:
                 os.close(end)
@@ -63,17 +63,17 @@ class TwoHosts:
             raise NoNetworkError(f"this system does not allow namespaces: {error}") from error
         self.cable = Cable((ends[0], ends[1]))
 
-    def _set_up(self, place: int) -> None:
-        name, device = self._names[place], self._devices[place]
+    def _set_up(self, host: int) -> None:
+        name, device = self._names[host], self._devices[host]
         _ip("link", "set", device, "netns", name)
-        _ip("-n", name, "addr", "add", f"{self.addresses[place]}/24", "dev", device)
+        _ip("-n", name, "addr", "add", f"{self.addresses[host]}/24", "dev", device)
         _ip("-n", name, "link", "set", device, "mtu", str(_MTU), "up")
         _ip("-n", name, "link", "set", "lo", "up")
 
-    def set_link(self, place: int, is_up: bool) -> None:
+    def set_link(self, host: int, is_up: bool) -> None:
         """Take the network link of one host down or up, as if its cable were pulled."""
         state = "up" if is_up else "down"
-        _ip("-n", self._names[place], "link", "set", self._devices[place], state)
+        _ip("-n", self._names[host], "link", "set", self._devices[host], state)
 
     def close(self) -> None:
         """Close the cable and remove both namespaces."""
@@ -94,7 +94,7 @@ class Cable:
         is_cut: if True, nothing arrives.
 
     Args:
-        ends: descriptors of both devices; the cable closes them.
+        ends: descriptors of both devices, which the cable closes.
     """
 
     def __init__(self, ends: tuple[int, int]) -> None:

@@ -24,7 +24,7 @@ class Settings:
         interval: seconds between two kills on average, without the time that faults wait for
             progress of trainers.
         patience: seconds without a batch that count as a hang.
-        seed: of faults; the workload has another.
+        seed: seed of faults. The workload has another.
         roles: roles of processes to kill.
         network: disturb the network, where the machine allows it.
         workload: the graph and the batches.
@@ -51,7 +51,7 @@ class Outcome:
         faults: how often each fault happened.
         trends: memory and descriptors of each trainer and server over time.
         notes: parts that were left out, and other remarks.
-        problems: the problems, a sentence each; empty if the soak passed.
+        problems: one sentence per problem, empty if the soak passed.
     """
 
     seconds: float = 0.0
@@ -65,12 +65,12 @@ class Outcome:
     @property
     def kills(self) -> int:
         """Processes that were killed."""
-        return sum(n for what, n in self.faults.items() if what.startswith("killed"))
+        return sum(n for fault, n in self.faults.items() if fault.startswith("killed"))
 
     def to_json(self) -> dict[str, Any]:
         """Return the findings for a JSON file."""
         trends = {
-            name: {kind: {**t._asdict(), "flat": t.is_flat} for kind, t in of.items()}
+            name: {measure: {**t._asdict(), "flat": t.is_flat} for measure, t in of.items()}
             for name, of in self.trends.items()
         }
         return {**asdict(self), "kills": self.kills, "trends": trends}
@@ -79,13 +79,16 @@ class Outcome:
         """Return the findings as Markdown tables."""
         head = ["", *(f"trainer {rank}" for rank in range(len(self.trainers)))]
         rows = [head]
-        for kind in ("delivered", "lost", "doubled", "changed", "epochs"):
-            rows.append([kind, *(str(getattr(c, kind)) for c in self.trainers)])
+        for result in ("delivered", "lost", "doubled", "changed", "epochs"):
+            rows.append([result, *(str(getattr(c, result)) for c in self.trainers)])
         rows.append(["longest gap (s)", *(f"{gap:.2f}" for gap in self.longest_gaps)])
         held = [["mean, growth", "private MiB", "shared MiB", "descriptors"]]
         for name, of in self.trends.items():
             held.append([name, *(f"{t.mean:.0f} {t.growth:+.1f}" for t in of.values())])
-        faults = [["fault", "times"], *([what, str(n)] for what, n in sorted(self.faults.items()))]
+        faults = [
+            ["fault", "times"],
+            *([fault, str(n)] for fault, n in sorted(self.faults.items())),
+        ]
         return [*table_lines(rows), "", *table_lines(held), "", *table_lines(faults)]
 
 

@@ -108,7 +108,7 @@ class Trainer:
             self.process.stdin.close()
 
     def wait(self, seconds: float) -> int | None:
-        """Return its exit status, once its output is in the ledger; None if it has not ended."""
+        """Return its exit status, once its output is in the ledger. If it has not ended, None."""
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -123,7 +123,7 @@ class Trainer:
             time.sleep(1)
 
     def kill(self) -> None:
-        """Kill and reap it; then its output is in the ledger."""
+        """Kill and reap it, and wait until its output is in the ledger."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
@@ -166,7 +166,7 @@ class GraphServer:
             self.process = self._start()
 
     def close(self) -> None:
-        """Terminate it as an operator does; kill it if it has not ended after 10 s."""
+        """Terminate it as an operator does, and kill it if it has not ended after 10 s."""
         self.process.terminate()
         try:
             self.process.wait(10)
@@ -179,7 +179,7 @@ class Visitor:
     """A client that joins, loads for a while, and leaves in order or is killed, again and again.
 
     Args:
-        config: of the client; each process has another rank.
+        config: configuration of the client. Each process has another rank.
         ledger: records its batches.
         log: file for its standard error.
         prefix: words before its command.
@@ -208,7 +208,7 @@ class Visitor:
 
     @property
     def pids(self) -> list[int]:
-        """Its process, while there is one."""
+        """Pid of the client's process, if there is one."""
         current = self._current
         return [] if current is None else [current.process.pid]
 

@@ -27,12 +27,12 @@ _MANY_LIVES = 600.0  # seconds; before that the memory of servers depends on the
 _SOME_EPOCHS = 120.0
 
 
-def soak(settings: Settings, say: Callable[[str], None] = print) -> Outcome:
+def soak(settings: Settings, report: Callable[[str], None] = print) -> Outcome:
     """Run a soak.
 
     Args:
         settings: its settings.
-        say: called with each line of progress.
+        report: called with each line of progress.
 
     Returns:
         The findings.
@@ -41,7 +41,7 @@ def soak(settings: Settings, say: Callable[[str], None] = print) -> Outcome:
     hosts = _hosts(settings, outcome)
     with tempfile.TemporaryDirectory(prefix="khop-soak-") as folder:
         try:
-            _Soak(settings, outcome, Path(folder), hosts, say).run()
+            _Soak(settings, outcome, Path(folder), hosts, report).run()
         finally:
             if hosts is not None:
                 hosts.close()
@@ -65,14 +65,14 @@ class _Soak:
         outcome: Outcome,
         folder: Path,
         hosts: TwoHosts | None,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._settings = settings
         self._outcome = outcome
         self._folder = folder
         self._parts = folder / "parts"
         self._hosts = hosts
-        self._say = say
+        self._print = report
         self._addresses = hosts.addresses if hosts else ["127.0.0.1", "127.0.0.1"]
         self._port = _free_port() if hosts is None else 29500
         self._trainers: list[Trainer] = []
@@ -83,7 +83,7 @@ class _Soak:
 
     def run(self) -> None:
         workload = self._settings.workload
-        self._say(f"partitioning {workload.num_nodes:,} nodes, making what every batch must be")
+        self._print(f"partitioning {workload.num_nodes:,} nodes, making what every batch must be")
         workload.write(self._parts, 2)
         ledgers = [Ledger(workload.expected(stream)) for stream in range(2)]
         before = shared_on_machine()
@@ -112,8 +112,8 @@ class _Soak:
         log = self._folder / "client.log"
         self._trainers = [Trainer("client", config, ledgers[0], log, self._prefix(0))]
 
-    def _prefix(self, place: int) -> list[str]:
-        return self._hosts.prefixes[place] if self._hosts else []
+    def _prefix(self, host: int) -> list[str]:
+        return self._hosts.prefixes[host] if self._hosts else []
 
     def _config(self, rank: int, stream: int) -> TrainerConfig:
         return TrainerConfig(
@@ -160,7 +160,7 @@ class _Soak:
     # Running ------------------------------------------------------------------------------------
 
     def _undisturbed(self) -> bool:
-        """Run the first cycle, without faults; return False if it fails."""
+        """Run the first cycle, without faults. Return False if it fails."""
         begin = time.monotonic()
         for trainer in self._trainers:
             while not trainer.ledger.wait_for_cycle(1, 1.0):
@@ -217,11 +217,11 @@ class _Soak:
         pids |= {server.name: server.process.pid for server in self._servers}
         self._watch.look(seconds, pids)
 
-    def _report(self, seconds: float, what: str) -> None:
+    def _report(self, seconds: float, state: str) -> None:
         counts = [t.ledger.counts for t in self._trainers]
         counts += [self._visitor.ledger.counts] if self._visitor else []
         done, wrong = sum(c.delivered for c in counts), sum(c.wrong for c in counts)
-        self._say(f"{seconds:6.0f} s  {what}: {done} batches, {wrong} wrong")
+        self._print(f"{seconds:6.0f} s  {state}: {done} batches, {wrong} wrong")
 
     def _all_well(self) -> bool:
         for trainer in self._trainers:
@@ -234,11 +234,11 @@ class _Soak:
                 return False
         return self._visitor is None or not self._visitor.problems
 
-    def _blame(self, trainer: Trainer, what: str) -> None:
+    def _blame(self, trainer: Trainer, failure: str) -> None:
         trainer.describe_stacks()
         logs = [trainer.log, *(server.log for server in self._servers)]
         words = "\n".join(f"--- {log.name}\n{last_words(log)}" for log in logs)
-        self._outcome.problems.append(f"{trainer.name} {what}:\n{words}")
+        self._outcome.problems.append(f"{trainer.name} {failure}:\n{words}")
 
     # Ending -------------------------------------------------------------------------------------
 
@@ -297,10 +297,10 @@ class _Soak:
         for name, of in outcome.trends.items():
             if outcome.seconds < (_MANY_LIVES if name in servers else _SOME_EPOCHS):
                 continue
-            for kind, trend in of.items():
+            for measure, trend in of.items():
                 if not trend.is_flat:
                     outcome.problems.append(
-                        f"{name}: {kind} grew by {trend.growth:.1f}, bound {trend.bound:.1f}"
+                        f"{name}: {measure} grew by {trend.growth:.1f}, bound {trend.bound:.1f}"
                     )
 
 

@@ -28,11 +28,11 @@ class Plan:
     """Runs of the suite, and their limits.
 
     Attributes:
-        seed: seed of the first run; those of the others follow.
-        runs: number of runs; None: as many as `hours` allow.
+        seed: seed of the first run. Each further run has the next seed.
+        runs: number of runs. If None, as many as `hours` allow.
         hours: no run begins later.
         load: processes that keep the processors busy meanwhile.
-        sanitize: sanitizers of the extension, `"address"` for example; see `scripts/sanitize`.
+        sanitize: sanitizers of the extension, `"address"` for example, see `scripts/sanitize`.
         arguments: further arguments for pytest.
     """
 
@@ -53,13 +53,13 @@ class Plan:
         return [sys.executable, "-m", "pytest", *workers, *chosen]
 
 
-def repeat(plan: Plan, folder: Path, say: Callable[[str], None]) -> bool:
-    """Runs the tests until one fails or the plan is done; True if none failed.
+def repeat(plan: Plan, folder: Path, report: Callable[[str], None]) -> bool:
+    """Run the tests until one fails or the plan is done. Return True if none failed.
 
     Args:
         plan: what is run.
-        folder: folder for what a run leaves; that of a run that passes is removed.
-        say: is called with a line for each run, and with what a failure left.
+        folder: folder for files of runs. Files of a run that passes are removed.
+        report: called with a line for each run, and with the output of a failure.
     """
     limit = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (limit[1], limit[1]))
@@ -69,7 +69,7 @@ def repeat(plan: Plan, folder: Path, say: Callable[[str], None]) -> bool:
     seed = plan.seed
     try:
         while _is_due(plan, seed - plan.seed, end):
-            if not _run(plan, seed, folder / f"seed-{seed}", say):
+            if not _run(plan, seed, folder / f"seed-{seed}", report):
                 return False
             seed += 1
     finally:
@@ -86,8 +86,8 @@ def _is_due(plan: Plan, done: int, end: float) -> bool:
     return time.monotonic() < end
 
 
-def _run(plan: Plan, seed: int, folder: Path, say: Callable[[str], None]) -> bool:
-    """One run; False if a test failed."""
+def _run(plan: Plan, seed: int, folder: Path, report: Callable[[str], None]) -> bool:
+    """Run the tests once. Return False if one failed."""
     folder.mkdir(parents=True)
     log, command = folder / "log", plan.command(seed)
     environment = {**os.environ, "PYTHONFAULTHANDLER": "1", "KHOP_TEST_LOGS": str(folder)}
@@ -101,7 +101,7 @@ def _run(plan: Plan, seed: int, folder: Path, say: Callable[[str], None]) -> boo
     cores = set(ROOT.glob("core*")) - before
     lines = log.read_text(errors="replace").splitlines()
     summary = re.sub(r"^=+ | =+$", "", lines[-1]) if lines else "it printed nothing"
-    say(f"seed {seed}: {summary} ({time.monotonic() - began:.0f} s)")
+    report(f"seed {seed}: {summary} ({time.monotonic() - began:.0f} s)")
     if code == 0:
         for file in (*cores, *folder.iterdir()):  # cores of children that tests crash
             file.unlink()
@@ -109,16 +109,19 @@ def _run(plan: Plan, seed: int, folder: Path, say: Callable[[str], None]) -> boo
         return True
     for core in cores:
         core.rename(folder / core.name)
-    said = [file for file in folder.glob("*.faults") if file.stat().st_size]
-    shown = [*lines[-_SHOWN:], *(line for file in said for line in file.read_text().splitlines())]
+    reports = [file for file in folder.glob("*.faults") if file.stat().st_size]
+    shown = [
+        *lines[-_SHOWN:],
+        *(line for file in reports for line in file.read_text().splitlines()),
+    ]
     pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
-    say("\n".join([*shown, "", f"exit status {code}; again: {' '.join(command)}"]))
-    say(f"kept: {folder}; cores go to '{pattern}'")
+    report("\n".join([*shown, "", f"exit status {code}; again: {' '.join(command)}"]))
+    report(f"kept: {folder}; cores go to '{pattern}'")
     return False
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; returns the exit status."""
+    """Run the command and return the exit status."""
     parser = argparse.ArgumentParser("soak tests", description="Repeat the test suite.")
     parser.add_argument("--hours", type=float, default=Plan.hours, help="no run begins later")
     parser.add_argument("--runs", type=int, help="number of runs, whatever they take")
@@ -126,15 +129,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--load", action="store_true", help="keep all processors busy meanwhile")
     parser.add_argument("--sanitize", metavar="NAMES", help="on such a build: address,undefined")
     parser.add_argument("--out", type=Path, help="folder for what a failure leaves")
-    given, rest = parser.parse_known_args(arguments)
+    options, rest = parser.parse_known_args(arguments)
     plan = Plan(
-        seed=given.seed,
-        runs=given.runs,
-        hours=given.hours,
-        load=(os.cpu_count() or 1) if given.load else 0,
-        sanitize=given.sanitize,
+        seed=options.seed,
+        runs=options.runs,
+        hours=options.hours,
+        load=(os.cpu_count() or 1) if options.load else 0,
+        sanitize=options.sanitize,
         arguments=[word for word in rest if word != "--"],
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    folder = given.out or Path(tempfile.mkdtemp(prefix="khop-soak-tests-"))
+    folder = options.out or Path(tempfile.mkdtemp(prefix="khop-soak-tests-"))
     return 0 if repeat(plan, folder, lambda line: print(line, flush=True)) else 1

@@ -30,7 +30,7 @@ class TrainerConfig:
         mode: 'worker', or 'client' of graph servers.
         workload: as a dictionary.
         folder: the partition folder (worker mode).
-        rank: of the trainer or client; also its partition (worker mode).
+        rank: rank of the trainer or client, and its partition (worker mode).
         stream: of seeds and random numbers, which determines its batches.
         num_samplers: sampler processes of a loader.
         timeout: timeout of requests, in seconds.
@@ -67,8 +67,8 @@ def main() -> None:
         loader = make_loader()
         for _ in range(num_epochs):
             for batch in loader:
-                _say(f"b {checksum(batch)}")
-            _say("e")
+                _print(f"b {checksum(batch)}")
+            _print("e")
             if stop.is_set():
                 break
         loader.shutdown()
@@ -83,7 +83,7 @@ def _stop_at_end_of_input(stop: threading.Event) -> None:
     stop.set()
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -51,8 +51,8 @@ def _size(line: str) -> int:
 
 def shared_on_machine() -> float:
     """Return the MiB of shared memory of the whole machine, memfds included."""
-    found = re.search(r"Shmem:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    return int(found[1]) / 1024 if found else 0.0
+    line = re.search(r"Shmem:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    return int(line[1]) / 1024 if line else 0.0
 
 
 class Trend(NamedTuple):
@@ -95,18 +95,18 @@ class Watch:
     def trends(self) -> dict[str, dict[str, Trend]]:
         """Fit a line to each quantity of each name."""
         return {
-            name: {kind: _fit(samples, place) for place, kind in enumerate(Usage._fields)}
+            name: {measure: _fit(samples, i) for i, measure in enumerate(Usage._fields)}
             for name, samples in self.samples.items()
         }
 
 
-def _fit(samples: list[tuple[float, Usage]], place: int) -> Trend:
+def _fit(samples: list[tuple[float, Usage]], field: int) -> Trend:
     times = np.array([time for time, _ in samples])
-    values = np.array([usage[place] for _, usage in samples], dtype=float)
+    values = np.array([usage[field] for _, usage in samples], dtype=float)
     warm = times >= times[0] + _WARM_UP * (times[-1] - times[0])
     times, values = times[warm], values[warm]
     mean = float(values.mean())
-    bound = max(LEAST[place], BOUNDS[place] * mean)
+    bound = max(LEAST[field], BOUNDS[field] * mean)
     if len(times) < 3 or times[-1] == times[0]:
         return Trend(mean, 0.0, bound)
     slope = float(np.polyfit(times - times[0], values, 1)[0])

@@ -22,12 +22,12 @@ class Workload:
     """A cycle of epochs that trainers repeat until they are stopped.
 
     Attributes:
-        num_nodes: nodes of the graph; their feature rows are random.
-        num_edges: edges; ends are drawn at random, a tenth of the nodes has none.
-        num_features: float32 features a node.
+        num_nodes: nodes of the graph, whose feature rows are random.
+        num_edges: edges, whose ends are drawn at random. A tenth of the nodes has none.
+        num_features: float32 features per node.
         fanouts: fan-out of each hop.
         num_seeds: seeds of each trainer.
-        batch_size: seeds a batch.
+        batch_size: seeds per batch.
         num_epochs: epochs of a cycle. Then the loader is shut down and a new one made.
         seed: of graph, seeds and draws.
     """
@@ -43,7 +43,7 @@ class Workload:
 
     @property
     def num_batches(self) -> int:
-        """Batches an epoch."""
+        """Batches per epoch."""
         return -(-self.num_seeds // self.batch_size)
 
     def graph(self) -> Data:

@@ -102,13 +102,13 @@ def run(value, given):
 @contextlib.contextmanager
 def undone():
     """Undoes what an example has configured, and leaves the job that it has joined."""
-    identity = dict(log._WHO)
+    identity = dict(log._ORIGIN)
     try:
         yield
     finally:
         log.reset()
-        log._WHO.clear()
-        log._WHO.update(identity)
+        log._ORIGIN.clear()
+        log._ORIGIN.update(identity)
         if (context := get_context()) is not None:
             leave(context.role)
         if torch.distributed.is_initialized():

@@ -1,4 +1,4 @@
-"""Checks and measurements of the CUDA half, in stages; `scripts/gpu_check` is the program.
+"""Checks and measurements of the CUDA half, in stages. `scripts/gpu_check` is the program.
 
 `runner` runs a stage's commands within its time and writes what they found at once. The stages are
 in `builds`, `testing`, `sanitizing` and `measuring`, which import neither torch nor khop: there is

@@ -53,7 +53,7 @@ def build(stage: Stage) -> None:
 
 
 def install(extension: Path) -> None:
-    """Make an extension that of this checkout.
+    """Install an extension in this checkout.
 
     Args:
         extension: the file `_native...so`.
@@ -67,7 +67,7 @@ def machine_code(extension: Path) -> dict[str, int]:
     """Return the architectures that an extension has code for, and how many files of each.
 
     Args:
-        extension: the file; empty where there is no cuobjdump.
+        extension: the file. Without cuobjdump, empty.
     """
     if not shutil.which("cuobjdump"):
         return {}
@@ -95,7 +95,7 @@ def toolkit_of(folder: Path) -> str | None:
 
 
 def doctor(stage: Stage) -> None:
-    """Ask `khop doctor`; fail if no GPU can be used."""
+    """Run `khop doctor`, and fail if no GPU can be used."""
     step = stage.run("doctor", [sys.executable, "-m", "khop.cli.main", "doctor", "--json"])
     try:
         stage.found["doctor"] = json.loads(stage.output[stage.output.index("{") :])

@@ -3,7 +3,7 @@
     python -m khop_bench.gpu.kernel_times --device cuda --scale 1 --output FILE
 
 Kernels of a batch follow one another in a known order, so each belongs to a step of the model.
-Prints a table and writes FILE again after each way to draw; `--plain` only draws, for profilers.
+Prints a table and writes FILE again after each way to draw. `--plain` only draws, for profilers.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class StepTime(NamedTuple):
     """A step of a batch, on average.
 
     Attributes:
-        step: its name in the model, or that of kernels which it does not know.
-        launches: kernels per batch that ran; 0 if none was seen.
+        step: name of the step in the model, or of kernels that the model does not know.
+        launches: kernels per batch that ran. If none was seen, 0.
         us: microseconds that they ran, per batch.
         model_launches: kernels that the model has.
         model_us: microseconds that it has, without the gaps between kernels.
@@ -124,7 +124,7 @@ def named_steps(launches: Iterable[Launch]) -> list[tuple[str, Launch]]:
 
 
 def _short(name: str) -> str:
-    """Return the step of a kernel of khop's, 'CheckRows'; of others, the beginning of the name."""
+    """Return the step of a kernel of khop's, 'CheckRows', or the beginning of another's name."""
     inner = _TEMPLATE.search(name)
     return inner[1] if inner is not None and "khop" in name else name[:60]
 
@@ -132,7 +132,7 @@ def _short(name: str) -> str:
 def compare(
     launches: Iterable[Launch], num_batches: int, predictions: Sequence[Prediction]
 ) -> list[StepTime]:
-    """Return the steps of a batch in the model's order, then those that it does not know.
+    """Return the steps of a batch in the model's order, then unknown ones.
 
     Args:
         launches: of all batches, in order.
@@ -196,8 +196,8 @@ def totals(
         predictions: of batches like these.
 
     Returns:
-        `busy`, `span`, which has gaps, copies and the host's wait, `gap`, the median of the pauses
-        between one kernel's end and the next one's begin, and `model`; None where nothing ran.
+        `busy`, `span` with gaps, copies and the host's wait, and `model`. `gap` is the median of
+        the pauses between one kernel's end and the next one's begin. None where nothing ran.
     """
     model = 1e6 * sum(prediction.seconds for prediction in predictions) / len(predictions)
     if not launches:
@@ -216,7 +216,7 @@ def totals(
 
 
 def profiled(place: Place, run: Callable[[], object]) -> list[Launch]:
-    """Run something; return what the GPU did meanwhile, nothing for an emulated device.
+    """Run a function and return the launches of the GPU, none for an emulated device.
 
     Args:
         place: the device.
@@ -237,7 +237,7 @@ def profiled(place: Place, run: Callable[[], object]) -> list[Launch]:
 def measure_way(
     place: Place, drawn: Drawn, way: str, num_batches: int, is_plain: bool
 ) -> dict[str, Any]:
-    """Draw batches in one of `WAYS`; return steps and totals, nothing if `is_plain`.
+    """Draw batches in one of `WAYS`, and return steps and totals, nothing if `is_plain`.
 
     Args:
         place: the device.
@@ -270,7 +270,7 @@ def measure_way(
 
 
 def measure_gather(place: Place, mode: str) -> dict[str, Any]:
-    """Gather rows; return microseconds per gather of each kernel, and the model's.
+    """Gather rows, and return microseconds per gather of each kernel, and the model's.
 
     Args:
         place: the device.

@@ -51,7 +51,7 @@ def gathers(stage: Stage) -> None:
 
 
 def _bench(stage: Stage, scale: float, parts: list[str]) -> None:
-    """Run parts of the suite `device`; their report becomes a part of the stage's file."""
+    """Run parts of the suite `device`. Their report becomes a part of the stage's file."""
     options = stage.options
     folder = options.out / f"{stage.name}-report"
     shutil.rmtree(folder, ignore_errors=True)
@@ -105,7 +105,7 @@ def random_loaders(stage: Stage) -> None:
 
 
 def ncu(stage: Stage) -> None:
-    """Look at the kernels of batches with Nsight Compute; without it in a dry run."""
+    """Look at the kernels of batches with Nsight Compute. In a dry run, without it."""
     command = [
         *("ncu", "--clock-control", "none", "--kernel-name-base", "demangled"),
         *("--kernel-name", f"regex:{_COUNTED}", "--launch-skip", "20", "--launch-count", "24"),

@@ -4,8 +4,8 @@
     python -m khop_bench.gpu.random_loaders --device cuda --first 4711 --seconds 1
 
 On a GPU, batches are taken on torch's current stream or on another one, while large kernels run
-there, and from time to time nearly all of the GPU's memory is taken, so that torch's allocator
-gives back and reuses what it has. Everything about a loader follows from its number. Writes FILE
+there. From time to time nearly all of the GPU's memory is taken, so that torch's allocator gives
+back and reuses its memory. Everything about a loader follows from its number. Writes FILE
 whenever a loader has differed, and every few seconds.
 """
 
@@ -100,7 +100,7 @@ def random_device_options(rng: np.random.Generator, num_nodes: int) -> DeviceOpt
 
 
 def difference(ours: Data, theirs: Data) -> str | None:
-    """Return what is different of two batches; None if nothing is.
+    """Return the difference of two batches. If they are the same, None.
 
     Args:
         ours: of the device.
@@ -159,7 +159,7 @@ def large_kernel(rng: np.random.Generator, device: str) -> None:
 
 
 def compare(number: int, device: str) -> str | None:
-    """Draw an epoch with a loader on the CPU and on a device; return how they differ, or None.
+    """Load an epoch on the CPU and on a device. Return the difference, or None.
 
     Args:
         number: of the loader.
@@ -185,7 +185,7 @@ def compare(number: int, device: str) -> str | None:
 
 
 def main() -> int:
-    """Compare loaders for as long as the command line says; return 1 if one differed."""
+    """Compare loaders for the time on the command line, and return 1 if one differed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cuda", help="'cuda' or 'emulated' (default: cuda)")
     parser.add_argument("--seconds", type=float, default=300)

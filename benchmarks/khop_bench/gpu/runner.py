@@ -148,7 +148,7 @@ class Stage:
     def _output_of(
         self, step: Step, words: list[str], limit: float, environment: Mapping[str, str]
     ) -> tuple[str, int | None]:
-        """Run it with its output to the log; return the output and the exit code."""
+        """Run it with its output to the log, and return the output and the exit code."""
         self.options.out.mkdir(parents=True, exist_ok=True)
         path = self.options.out / LOG
         with path.open("a") as log:
@@ -181,7 +181,7 @@ class Stage:
 def _code_of(
     words: list[str], limit: float, environment: Mapping[str, str], log: Any
 ) -> int | None:
-    """Return a command's exit code; None if it had to be ended or cannot be started."""
+    """Return a command's exit code. If it had to be ended or cannot be started, None."""
     try:
         process = subprocess.Popen(
             words,
@@ -230,7 +230,7 @@ def run_stages(
     options: Options,
     environment: Mapping[str, str],
 ) -> list[Stage]:
-    """Run stages, in order; one that fails or takes too long stops no other one.
+    """Run stages in order. One that fails or takes too long stops no other one.
 
     Args:
         stages: {name: (what it does, seconds that it may take)}.

@@ -20,7 +20,7 @@ INITCHECKED = (
     f"{KERNELS}/test_gpu_boundary.py",
 )
 SHARED_MEMORY = (f"{KERNELS}/test_device_sample.py::test_launches_of_a_batch",)
-"""Sums alone use shared memory, of few items and of many; racecheck looks at nothing else."""
+"""Sums alone use shared memory, of few items and of many. racecheck checks nothing else."""
 FOUND = 99  # compute-sanitizer's exit code where it found something
 
 _EXAMPLES = "0.05"  # of random tests
@@ -46,12 +46,12 @@ def racecheck(stage: Stage) -> None:
 
 
 def initcheck(stage: Stage) -> None:
-    """Look for reads of device memory that nobody wrote."""
+    """Look for reads of device memory that were never written."""
     sanitize(stage, "initcheck", [], INITCHECKED)
 
 
 def sanitize(stage: Stage, tool: str, options: Sequence[str], tests: Sequence[str]) -> None:
-    """Run tests under a tool of compute-sanitizer; without it in a dry run.
+    """Run tests under a tool of compute-sanitizer. In a dry run, without it.
 
     Args:
         stage: the stage.
@@ -72,12 +72,12 @@ def sanitize(stage: Stage, tool: str, options: Sequence[str], tests: Sequence[st
         tool,
         [*command, *pytest(stage), *there(tests)],
         KHOP_TEST_EXAMPLES=_EXAMPLES,
-        # Each tensor is an allocation of its own: what lies beyond it is nobody's.
+        # Each tensor is an allocation of its own: no other one lies beyond it.
         PYTORCH_NO_CUDA_MEMORY_CACHING="1",
     )
     step.about = findings_in(stage.output)
-    # CUB's scans and sorts read by design what nobody wrote, and torch's kernels are not ours
-    # to judge: what is found in them is told, but is no failure.
+    # CUB's scans and sorts read unwritten memory by design, and torch's kernels are not khop's:
+    # findings in them are reported, but are no failure.
     if step.code == FOUND:
         ours = step.about["in khop"] + step.about["of unknown kind"]
         step.passed = ours == 0 and step.about["tests passed"]
@@ -85,16 +85,18 @@ def sanitize(stage: Stage, tool: str, options: Sequence[str], tests: Sequence[st
 
 
 def findings_in(output: str) -> dict[str, Any]:
-    """Return what compute-sanitizer and pytest say.
+    """Return the findings of compute-sanitizer and pytest.
 
     Args:
-        output: of both.
+        output: output of both.
 
     Returns:
-        `findings`, how many are printed; `in khop`, how many of them are in khop's kernels or
-        copies, and not in CUB's or torch's; `of unknown kind`, how many the tool counts beside
-        those; `first`, the first lines of one of khop's, or else of any; `summary`, the tool's last
-        line; `tests`, pytest's; `tests passed`.
+        - `findings`: number of printed findings
+        - `in khop`: number of these in khop's kernels or copies, not in CUB's or torch's
+        - `of unknown kind`: number of further findings that the tool counts
+        - `first`: first lines of a finding in khop, or else of any
+        - `summary`, `tests`: last lines of the tool and of pytest
+        - `tests passed`
     """
     findings: list[list[str]] = []
     is_open = False
@@ -124,7 +126,7 @@ def findings_in(output: str) -> dict[str, Any]:
 
 
 def _is_ours(finding: Sequence[str]) -> bool:
-    """Return True by the function that it is in; where it is a copy, by who asked for that."""
+    """Return True for a finding in a function of khop, or in a copy that khop started."""
     if "Host API" in finding[0]:
         return any("_native." in line for line in finding)
     scopes = (found["scope"] for line in finding if (found := _PLACE.search(line)))

@@ -93,9 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
     from khop.distributed.processes.child import explain_crashes
     from khop.distributed.remote.server.main import serve
     from khop.distributed.rpc.key_files import key_file_path, read_server_keys
-    from khop.log import identify, speak
+    from khop.log import configure_program, identify
 
-    speak("info")
+    configure_program("info")
     explain_crashes(arguments.folder)
     identify("server", arguments.rank)
     keys = None if arguments.insecure else read_server_keys(arguments.key_file)

@@ -1,9 +1,10 @@
-"""Graphs, and rows of nodes and edges: arrays and other stores. Any process; imports no torch."""
+"""Graphs, and rows of nodes and edges: arrays and other stores.
 
-from khop.data.consecutive import ConsecutiveIds
-from khop.data.device_feature import DeviceFeature, Served
-from khop.data.device_group import DeviceGroup
-from khop.data.feature import Feature
+Used by any process. Imports no torch.
+"""
+
+from khop.data.device_feature import DeviceFeature, DeviceGroup, Served
+from khop.data.feature import ConsecutiveIds, Feature
 from khop.data.graph import Graph
 from khop.data.hot_rows import expected_share
 from khop.data.info import GraphInfo

@@ -9,34 +9,24 @@ from __future__ import annotations
 import functools
 import operator
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from khop.log import shown
 from khop.typing import Array, ArrayLike, Int64Array, IntArray
 
-STORAGE = {
-    name: np.dtype(name)
-    for name in (
-        "bool",
-        "int8",
-        "uint8",
-        "int16",
-        "uint16",
-        "int32",
-        "uint32",
-        "int64",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-    )
-} | {"bfloat16": np.dtype("uint16")}
-"""NumPy's dtype of each dtype that rows may have, by name."""
+if TYPE_CHECKING:
+    from torch import Tensor
 
-DTYPES = tuple(STORAGE)
+DTYPES = (
+    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("float16", "float32", "float64", "bfloat16"),
+)
 """Names of the dtypes that features may have."""
+
+STORAGE = {name: np.dtype("uint16" if name == "bfloat16" else name) for name in DTYPES}
+"""NumPy's dtype of each dtype that rows may have, by name."""
 
 _CHECKSUM_ROWS = 1 << 16
 
@@ -52,12 +42,12 @@ def storage_dtype(name: str) -> np.dtype[Any]:
     return STORAGE[name]
 
 
-def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
+def to_array(value: ArrayLike | float, label: str = "array") -> tuple[Array, str]:
     """View `value` as a NumPy array.
 
     Args:
         value: NumPy array, CPU torch tensor (any layout, requires_grad or not) or sequence.
-        what: what the value is called in error messages.
+        label: name of the value in error messages.
 
     Returns:
         The array (sharing memory where possible) and the name of its dtype.
@@ -66,43 +56,44 @@ def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
         TypeError: a tensor on another device, a sparse tensor or an unsupported dtype.
     """
     if hasattr(value, "detach"):  # a torch tensor, known without importing torch
-        if value.device.type != "cpu":
+        tensor: Tensor = value  # type: ignore[assignment]
+        if tensor.device.type != "cpu":
             raise TypeError(
-                f"{what} is on device '{value.device}': move it to the CPU first (`.cpu()`)"
+                f"{label} is on device '{tensor.device}': move it to the CPU first (`.cpu()`)"
             )
-        value = value.detach()
-        if str(value.layout) != "torch.strided":
+        tensor = tensor.detach()
+        if str(tensor.layout) != "torch.strided":
             raise TypeError(
-                f"{what} is a sparse tensor ({value.layout}): make it dense first (`.to_dense()`)"
+                f"{label} is a sparse tensor ({tensor.layout}): make it dense first (`.to_dense()`)"
             )
-        name = str(value.dtype).removeprefix("torch.")
-        _check_dtype(name, what)
+        name = str(tensor.dtype).removeprefix("torch.")
+        _check_dtype(name, label)
         if name == "bfloat16":
             import torch
 
             # Older torch has no uint16, so the bits are viewed as int16 first.
-            array = value.contiguous().view(torch.int16).numpy().view(np.uint16)
+            array = tensor.contiguous().view(torch.int16).numpy().view(np.uint16)
         else:
-            array = np.asarray(value.numpy())
+            array = np.asarray(tensor.numpy())
     else:
         array = np.asarray(value)
         name = array.dtype.name
-    _check_dtype(name, what)
+    _check_dtype(name, label)
     if storage_dtype(name) != array.dtype:  # e.g. a foreign byte order
         array = array.astype(storage_dtype(name))
     return array, name
 
 
-def _check_dtype(name: str, what: str) -> None:
+def _check_dtype(name: str, label: str) -> None:
     if name not in STORAGE:
         raise TypeError(
-            f"{what}: dtype '{name}' is not supported: convert it to one of {', '.join(DTYPES)}"
+            f"{label}: dtype '{name}' is not supported: convert it to one of {', '.join(DTYPES)}"
         )
 
 
-def to_numbers(value: ArrayLike, what: str = "array") -> Array:
+def to_numbers(value: ArrayLike, label: str = "array") -> Array:
     """Convert as `to_array`, to a dtype that NumPy can calculate with: bfloat16 becomes float32."""
-    array, name = to_array(value, what)
+    array, name = to_array(value, label)
     return bfloat16_as_float32(array) if name == "bfloat16" else array
 
 
@@ -111,82 +102,78 @@ def bfloat16_as_float32(bits: Array) -> Array:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def to_ids(value: ArrayLike, what: str) -> IntArray:
+def to_ids(value: ArrayLike | float, label: str) -> IntArray:
     """View `value` as a vector of integer ids.
 
     Raises:
         TypeError: `value` does not hold integers.
         ValueError: `value` has not exactly one dimension, or an id does not fit int64.
     """
-    array, name = to_array(value, what)
+    array, name = to_array(value, label)
     if array.size == 0 and not isinstance(value, np.ndarray) and not hasattr(value, "detach"):
         array = array.astype(np.int64)
     elif array.dtype.kind not in "iu" or name == "bfloat16":
-        raise TypeError(f"{what} must hold integers (got dtype '{name}')")
+        raise TypeError(f"{label} must hold integers (got dtype '{name}')")
     if array.ndim != 1:
-        raise ValueError(f"{what} must have one dimension (got shape {array.shape})")
+        raise ValueError(f"{label} must have one dimension (got shape {array.shape})")
     # NumPy 1 compares uint64 with a plain integer as floats.
     largest = np.uint64(np.iinfo(np.int64).max)
     if array.dtype == np.uint64 and array.max(initial=np.uint64(0)) > largest:
-        place = int(np.argmax(array > largest))
-        raise ValueError(f"{what} holds {array[place]} at position {place}: ids are below 2^63")
+        first = int(np.argmax(array > largest))
+        raise ValueError(f"{label} holds {array[first]} at position {first}: ids are below 2^63")
     return array
 
 
-def to_int64(value: ArrayLike, what: str) -> Int64Array:
+def to_int64(value: ArrayLike, label: str) -> Int64Array:
     """Convert as `to_ids`, to a contiguous array of dtype int64."""
-    return np.ascontiguousarray(to_ids(value, what), dtype=np.int64)
+    return np.ascontiguousarray(to_ids(value, label), dtype=np.int64)
 
 
-def check_count(count: Any, what: str) -> int:
+def check_count(count: object, label: str) -> int:
     """Check a number of nodes and return it as a plain integer.
 
-    Args:
-        count: any object that Python accepts as an integer.
-        what: what the number is called in error messages.
-
     Raises:
-        TypeError: not an integer.
+        TypeError: `count` is no integer, nor an object that Python accepts as one.
         ValueError: negative, or more than `MAX_COUNT`.
     """
     try:
-        number = operator.index(count)
+        plain = operator.index(count)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{what} must be an integer (got {shown(count)})") from None
-    if not 0 <= number <= MAX_COUNT:
+        raise TypeError(f"{label} must be an integer (got {shown(count)})") from None
+    if not 0 <= plain <= MAX_COUNT:
         raise ValueError(
-            f"{what} must be from 0 to 2^56 - 1 (got {number}): nodes are numbered from 0 on, so "
+            f"{label} must be from 0 to 2^56 - 1 (got {plain}): nodes are numbered from 0 on, so "
             "that the largest id plus one is enough"
         )
-    return number
+    return plain
 
 
-def check_pointers(pointers: IntArray, num_edges: int, what: str) -> None:
+def check_pointers(pointers: IntArray, num_edges: int, label: str) -> None:
     """Raise ValueError unless row pointers ascend from 0 to the number of edges."""
     if len(pointers) == 0 or pointers[0] != 0 or pointers[-1] != num_edges:
         raise ValueError(
-            f"the row pointers of {what} must run from 0 to the number of edges, {num_edges} (got "
+            f"the row pointers of {label} must run from 0 to the number of edges, {num_edges} (got "
             f"{'none' if len(pointers) == 0 else f'{pointers[0]} to {pointers[-1]}'})"
         )
     falls = pointers[1:] < pointers[:-1]
     if falls.any():
         row = int(np.argmax(falls))
         raise ValueError(
-            f"the row pointers of {what} decrease (row {row} spans {pointers[row]} to "
+            f"the row pointers of {label} decrease (row {row} spans {pointers[row]} to "
             f"{pointers[row + 1]})"
         )
 
 
-def check_range(ids: IntArray, num_nodes: int, what: str) -> None:
+def check_range(ids: IntArray, num_nodes: int, label: str) -> None:
     """Raise IndexError with the first id outside [0, num_nodes), if there is one."""
     if ids.size == 0:
         return
     low, high = int(ids.min()), int(ids.max())
     if low >= 0 and high < num_nodes:
         return
-    place = int(np.flatnonzero((ids < 0) | (ids >= num_nodes))[0])
+    first = int(np.flatnonzero((ids < 0) | (ids >= num_nodes))[0])
     raise IndexError(
-        f"{what} holds id {int(ids[place])} at position {place}, but ids run from 0 to "
+        f"{label} holds id {int(ids[first])} at position {first}, but ids run from 0 to "
         f"{num_nodes - 1}"
     )
 
@@ -194,7 +181,7 @@ def check_range(ids: IntArray, num_nodes: int, what: str) -> None:
 def distinct(values: Int64Array) -> Int64Array:
     """Return the distinct values of a one-dimensional array, ascending.
 
-    As `np.unique`, which hashes integers from NumPy 2.3 on: of 6,000 that takes 17 times as long.
+    `np.unique` hashes integers from NumPy 2.3 on, and takes 17 times as long for 6,000 of them.
     """
     ordered = np.sort(values)
     kept = np.ones(len(ordered), bool)
@@ -209,11 +196,11 @@ def narrowest_int(limit: int) -> np.dtype[Any]:
 
 def checksum(array: Array) -> int:
     """Return the CRC-32 of an array's values, row after row."""
-    found = 0
+    crc = 0
     for first in range(0, len(array), _CHECKSUM_ROWS):
         rows = np.ascontiguousarray(array[first : first + _CHECKSUM_ROWS])
-        found = zlib.crc32(bytes_of(rows), found)
-    return found
+        crc = zlib.crc32(bytes_of(rows), crc)
+    return crc
 
 
 def bytes_of(array: Array) -> memoryview:

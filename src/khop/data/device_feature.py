@@ -1,22 +1,25 @@
 """Feature tables whose rows are gathered on a device.
 
-Three modes, as for graphs: 'CUDA' (rows in device memory), 'ZERO_COPY' (rows stay on the host and
-the device reads them in place) and 'CPU' (the CPU gathers, the result is copied). In mode 'CUDA' a
-table may be split: the hottest rows lie on the device and the others are read in place, all by one
-kernel. Batches need few rows often and most rows rarely, so a small part serves most of a batch.
-Trainers and sampler processes use it. Imports no torch.
+There are three modes, as for graphs. With 'CUDA' rows lie in device memory. With 'ZERO_COPY' they
+stay on the host, and the device reads them in place. With 'CPU' the CPU gathers, and the result is
+copied.
+
+In mode 'CUDA' a table may be split: the hottest rows lie on the device and the others are read in
+place, all by one kernel. Batches need few rows often and most rows rarely, so a small part serves
+most of a batch. Trainers and sampler processes use it.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from khop import _native
 from khop.data.arrays import storage_dtype
-from khop.data.device_group import DeviceGroup
 from khop.data.hot_rows import (
     checked_hotness,
     expected_share,
@@ -27,7 +30,47 @@ from khop.data.hot_rows import (
 from khop.data.row_store import RowStore
 from khop.typing import ArrayLike, Int64Array
 
-_MODES = ("CPU", "ZERO_COPY", "CUDA")
+
+class DeviceGroup:
+    """Devices that read each other's memory, so that hot rows are stored once for all of them.
+
+    As in GraphLearn-for-PyTorch, GPUs with NVLink between them are a group. A group holds each hot
+    row once, and its devices read each other's shares in place. With twice the devices it holds
+    twice the rows.
+
+    Args:
+        group_id: name of the group in messages.
+        device_list: its devices: indices of GPUs, or open devices, whose streams and memory are
+            then used.
+
+    Raises:
+        ValueError: no device, or one twice.
+        RuntimeError: a device cannot read another's memory (names both), there is no such GPU, or
+            khop was built without CUDA.
+
+    Example:
+        >>> group = DeviceGroup(0, [device])  # [0, 1]: the first two GPUs
+        >>> group.size
+        1
+    """
+
+    def __init__(self, group_id: int, device_list: Sequence[int | _native.Device]) -> None:
+        if not device_list:
+            raise ValueError(f"device group {group_id} needs at least one device")
+        if len(set(device_list)) < len(device_list):
+            raise ValueError(f"device group {group_id} names a device twice (got {device_list})")
+        self.group_id = group_id
+        self.devices = [_opened(device) for device in device_list]
+        self.native = _native.DeviceGroup(self.devices)
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return len(self.devices)
+
+    def __repr__(self) -> str:
+        """Return the group's name and devices."""
+        return f"DeviceGroup({self.group_id}, {[device.name for device in self.devices]})"
 
 
 class Served(NamedTuple):
@@ -47,7 +90,7 @@ class Served(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Share of the rows from device memory; 0 if there were none."""
+        """Share of the rows from device memory. Without rows, 0."""
         return self.device / max(1, self.device + self.host)
 
 
@@ -56,23 +99,29 @@ class DeviceFeature:
 
     Args:
         feature: the table. Must not be changed: rows that stay on the host are read in place, also
-            from a mapped file. Of a row store that is not at hand, all rows are read into memory.
+            from a mapped file. All rows of a store that is not at hand are read into memory.
         device: the device that gathers: a GPU or an emulated device.
         mode: 'CUDA', 'ZERO_COPY' or 'CPU'.
         split_ratio: share of the rows that lie in device memory, with mode 'CUDA'. If None, all.
         budget: instead, bytes of each device's memory that the table may take, or a text such as
             '2GB'.
         hotness: [num_rows] probability that a batch needs each row (`NeighborSampler.sample_prob`),
-            or how often it was needed. Decides which rows lie in device memory; required unless all
-            or none do.
+            or how often it was needed. Decides which rows lie in device memory. Required unless all
+            rows do, or none.
         group: devices that share the rows in device memory, `device` among them. If None, `device`
             alone. `on` makes the tables of the others.
 
+    Attributes:
+        num_rows: number of rows.
+        row_shape: shape of one row, () for 1-D features.
+        dtype: name of the values' dtype.
+        expected_share: expected share of a batch's rows that are in device memory.
+
     Raises:
-        ValueError: an unknown mode, both a ratio and a budget or one without mode 'CUDA', a ratio
-            outside [0, 1], no hotness where it is needed, hotness of another length, or a group
-            without the device.
-        RuntimeError: a CUDA call failed; names the call.
+        ValueError: an unknown mode, or a group without the device. A ratio outside [0, 1], or with
+            a budget, or either without mode 'CUDA'. Hotness of another length, or none where it is
+            required.
+        RuntimeError: a CUDA call failed, which the message names.
 
     Example:
         >>> table = Feature(np.arange(6, dtype=np.float32))
@@ -91,7 +140,7 @@ class DeviceFeature:
         hotness: ArrayLike | None = None,
         group: DeviceGroup | None = None,
     ) -> None:
-        if mode not in _MODES:
+        if mode not in ("CPU", "ZERO_COPY", "CUDA"):
             raise ValueError(f"mode must be 'CPU', 'ZERO_COPY' or 'CUDA' (got '{mode}')")
         if split_ratio is not None and budget is not None:
             raise ValueError("give split_ratio or budget, not both")
@@ -101,49 +150,50 @@ class DeviceFeature:
                 "has none, use mode 'CUDA'"
             )
         self.group = group or DeviceGroup(0, [device])
-        if device not in self.group.devices:
-            raise ValueError(f"device '{device.name}' is not one of those of {self.group}")
+        self._check_member(device)
         self.feature = feature
+        self.num_rows, self.row_shape = feature.num_rows, feature.row_shape
+        self.dtype = feature.dtype
         self._dtypes = (feature.dtype, storage_dtype(feature.dtype).name)
         self.mode = mode
         heat = None if hotness is None else checked_hotness(hotness, feature.num_rows)
-        self.hot_rows = self._choose(self._num_hot(split_ratio, budget), heat)
-        self.expected_share = self._expected_share(heat)
-        self._hot = self._upload()
+        self.hot_rows = self._choose(split_ratio, budget, heat)
+        hot = self.hot_rows
+        share = 0.0 if heat is None or hot is None else expected_share(heat, hot)
+        self.expected_share = 1.0 if hot is None else share
+        has_hot = hot is None or len(hot) > 0
+        self._hot = _native.HotRows(self.group.native, feature.array, hot) if has_hot else None
         self._use(device)
 
-    def _num_hot(self, split_ratio: float | None, budget: int | str | None) -> int:
-        rows = self.feature.num_rows
-        if self.mode != "CUDA":
-            return 0
-        if budget is not None:
-            return rows_in_budget(budget, rows, self._row_bytes, self.group.size)
-        return rows if split_ratio is None else rows_in_share(split_ratio, rows)
+    def _check_member(self, device: _native.Device) -> None:
+        if device not in self.group.devices:
+            raise ValueError(f"device '{device.name}' is not one of those of {self.group}")
 
-    def _choose(self, count: int, heat: Any) -> Int64Array | None:
-        rows = self.feature.num_rows
-        if count == rows and self.mode == "CUDA":
+    def _choose(
+        self,
+        split_ratio: float | None,
+        budget: int | str | None,
+        heat: npt.NDArray[np.float64] | None,
+    ) -> Int64Array | None:
+        """Return the rows for device memory. If all, None."""
+        if self.mode != "CUDA":
+            return np.empty(0, np.int64)
+        count = rows = self.num_rows
+        if budget is not None:
+            row_bytes = self.feature.delivered.nbytes
+            count = rows_in_budget(budget, rows, row_bytes, self.group.size)
+        elif split_ratio is not None:
+            count = rows_in_share(split_ratio, rows)
+        if count == rows:
             return None
         if count == 0:
             return np.empty(0, np.int64)
         if heat is None:
             raise ValueError(
-                f"{count} of {rows} rows are to lie in device memory: hotness says which; give it "
-                "as [num_rows] (NeighborSampler.sample_prob computes it)"
+                f"{count} of {rows} rows are to lie in device memory: pass hotness [num_rows], "
+                "which selects them (NeighborSampler.sample_prob computes it)"
             )
         return hottest_rows(heat, count)
-
-    def _expected_share(self, heat: Any) -> float | None:
-        if self.hot_rows is None:
-            return 1.0
-        if len(self.hot_rows) == 0:
-            return 0.0
-        return expected_share(heat, self.hot_rows)
-
-    def _upload(self) -> _native.HotRows | None:
-        if self.hot_rows is not None and len(self.hot_rows) == 0:
-            return None
-        return _native.HotRows(self.group.native, self.feature.array, self.hot_rows)
 
     def _use(self, device: _native.Device) -> None:
         # Without a row in device memory, 'CUDA' with a ratio of 0 is 'ZERO_COPY'.
@@ -153,36 +203,15 @@ class DeviceFeature:
         self._table = _native.DeviceTable(device, self.feature.array, mode, self._hot)
 
     def on(self, device: _native.Device) -> DeviceFeature:
-        """Return the same table for another device of the group; it shares rows in device memory.
+        """Return the same table for another device of the group, with the same rows in its memory.
 
         Raises:
             ValueError: the device is not in the group.
         """
-        if device not in self.group.devices:
-            raise ValueError(f"device '{device.name}' is not one of those of {self.group}")
+        self._check_member(device)
         other = copy.copy(self)
         other._use(device)
         return other
-
-    @property
-    def _row_bytes(self) -> int:
-        array = self.feature.array
-        return int(np.prod(self.feature.row_shape, dtype=np.int64)) * array.itemsize
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return self.feature.num_rows
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row; () for 1-D features."""
-        return self.feature.row_shape
-
-    @property
-    def dtype(self) -> str:
-        """Name of the values' dtype."""
-        return self.feature.dtype
 
     @property
     def num_hot(self) -> int:
@@ -200,7 +229,7 @@ class DeviceFeature:
 
     @property
     def served(self) -> Served:
-        """Numbers of rows that this device gathered, by origin; to compare with `expected_share`.
+        """Numbers of rows that this device gathered, by origin, to compare with `expected_share`.
 
         Waits for gathers that were started without waiting. Raises IndexError if a row did not
         exist.
@@ -227,7 +256,7 @@ class DeviceFeature:
             `out`.
 
         Raises:
-            IndexError: a row does not exist; names the first. `out` is then undefined.
+            IndexError: a row does not exist. The message names the first. `out` is then undefined.
             TypeError: `out` or `rows` has another dtype.
             ValueError: `out` has another shape, or an array lies in other memory.
         """
@@ -260,3 +289,11 @@ class DeviceFeature:
 
 def _are_ids(tensor: Any) -> bool:
     return tensor.dim() == 1 and str(tensor.dtype) in ("torch.int64", "torch.int32")
+
+
+def _opened(device: int | _native.Device) -> _native.Device:
+    if isinstance(device, _native.Device):
+        return device
+    if not hasattr(_native, "cuda_device"):
+        raise RuntimeError(f"GPU {device} cannot be used: khop was built without CUDA")
+    return _native.cuda_device(device)

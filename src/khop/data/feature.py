@@ -1,4 +1,4 @@
-"""Rows in an array: in memory, or in a mapped file. Any process; imports no torch."""
+"""Rows of arrays, in memory or in mapped files, and rows that count up."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import numpy as np
 
 from khop import _native
 from khop.data.arrays import storage_dtype, to_array
-from khop.data.carried import Carried
-from khop.data.files import release_pages
+from khop.data.files import PicklableByPath, release_pages
 from khop.data.row_store import RowFormat, RowStore
 from khop.typing import Array, ArrayLike, Int64Array, IntArray
 
 
-class Feature(Carried, RowStore):
+class Feature(PicklableByPath, RowStore):
     """Rows of any dtype and shape, in memory or memory-mapped.
 
     Args:
@@ -20,7 +19,7 @@ class Feature(Carried, RowStore):
             copied, if its rows are contiguous.
         dtype: name of the values' dtype where NumPy has none ('bfloat16' stored as uint16). If
             None, the dtype of `values`.
-        what: what the values are called in error messages.
+        label: name of the values in error messages.
 
     Raises:
         TypeError, ValueError: values without rows, or stored in another dtype than `dtype` is.
@@ -35,8 +34,10 @@ class Feature(Carried, RowStore):
 
     at_hand = True
 
-    def __init__(self, values: ArrayLike, dtype: str | None = None, what: str = "feature") -> None:
-        array, name = to_array(values, what)
+    def __init__(
+        self, values: ArrayLike | float, dtype: str | None = None, label: str = "feature"
+    ) -> None:
+        array, name = to_array(values, label)
         if array.ndim == 0:
             raise ValueError("a feature needs a row axis (got a scalar)")
         if dtype is not None and storage_dtype(dtype) != array.dtype:
@@ -47,7 +48,6 @@ class Feature(Carried, RowStore):
         self.dtype, self.row_shape = self.stored
 
     def read(self, ids: Int64Array, out: Array) -> None:
-        """Copy rows; see `RowStore.read`."""
         self.gather(ids, out)
 
     def gather(
@@ -57,7 +57,6 @@ class Feature(Carried, RowStore):
         places: Int64Array | None = None,
         num_threads: int = 1,
     ) -> Array:
-        """Copy rows; see `RowStore.gather`."""
         if out is None:
             out = np.empty((len(rows), *self.row_shape), storage_dtype(self.dtype))
         if self.array.flags.aligned:
@@ -67,11 +66,32 @@ class Feature(Carried, RowStore):
         return out
 
     def release(self) -> None:
-        """Let go of pages of mapped files that have been read."""
         release_pages(self.array)
 
 
+class ConsecutiveIds(RowStore):
+    """Ids first, first + 1, ...: row i is first + i. They take no memory.
+
+    Args:
+        first: the first id.
+        num_rows: number of ids.
+
+    Example:
+        >>> ConsecutiveIds(10, 3).gather(np.array([2, 0])).tolist()
+        [12, 10]
+    """
+
+    at_hand = True
+    stored = RowFormat("int64")
+
+    def __init__(self, first: int, num_rows: int) -> None:
+        self._first, self.num_rows = first, num_rows
+
+    def read(self, ids: Int64Array, out: Array) -> None:
+        np.add(ids, self._first, out=out)
+
+
 def _bytes_of(rows: Array) -> Array:
-    """View contiguous rows as [num_rows, bytes of a row]."""
+    """View contiguous rows as [num_rows, bytes per row]."""
     width = rows.dtype.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
     return rows.reshape(-1).view(np.uint8).reshape(len(rows), width)

@@ -1,34 +1,36 @@
-"""Files that users name: opened without waiting, and read without running code.
-
-Any process; imports no torch.
-"""
+"""Files that users name: opened without waiting, read without running code, pickled by path."""
 
 from __future__ import annotations
 
 import mmap
 import os
+import socket
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from khop.safe_versions import check_torch
 from khop.typing import Array
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _MAGIC = b"\x93NUMPY"
 
 
 def check_regular(path: str | os.PathLike[str]) -> Path:
-    """Check that a path is that of a regular file and return it; links are followed.
+    """Return a path if it leads to a regular file, also through links.
 
     Opening a FIFO would block until a process writes to it.
 
     Raises:
         OSError: the path does not exist or cannot be accessed, as the system reports it.
-        ValueError: it is a FIFO, a folder, a socket or a device.
+        ValueError: the path leads to a FIFO, a folder, a socket or a device.
     """
     path = Path(path)
     if not stat.S_ISREG(path.stat().st_mode):
@@ -44,7 +46,7 @@ def load_npy(path: str | os.PathLike[str], mmap_mode: Literal["r", "c"] | None =
         mmap_mode: 'r' or 'c' maps the file, see `numpy.load`. If None, it is read.
 
     Raises:
-        OSError, ValueError: no regular file, or not an array; objects are never unpickled.
+        OSError, ValueError: no regular file, or not an array. Objects are never unpickled.
     """
     path = check_regular(path)
     with path.open("rb") as file:
@@ -53,7 +55,7 @@ def load_npy(path: str | os.PathLike[str], mmap_mode: Literal["r", "c"] | None =
                 f"'{path}' cannot be read as an array of numbers: it is not an .npy file"
             )
     try:
-        # An ordinary view: indexing a np.memmap costs microseconds a call.
+        # An ordinary view: indexing a np.memmap costs microseconds.
         array: Array = np.load(path, mmap_mode, allow_pickle=False).view(np.ndarray)
     except (ValueError, OverflowError, EOFError) as error:
         # NumPy's message advises to allow pickles.
@@ -70,18 +72,19 @@ def load_npy(path: str | os.PathLike[str], mmap_mode: Literal["r", "c"] | None =
 def load_torch(path: str | os.PathLike[str], instead: str) -> Any:
     """Load a file that `torch.save` wrote, without running code that is in it.
 
-    The only place that reads such a file: torch is refused where it could not keep that.
+    All of khop reads such files by this function, which refuses versions of torch that could run
+    code.
 
     Args:
         path: path of the file.
-        instead: what a user may do where torch is too old, as in "pass the tensor itself".
+        instead: advice for users whose torch is too old, as in "pass the tensor itself".
 
     Raises:
         SecurityError: torch is older than 2.10.
         OSError: there is no such file.
-        ValueError: no regular file, or one that stands for more than it holds: compressed, or with
-            tensors that repeat values (stride 0).
-        Exception: what `torch.load` raises where the file is damaged, or holds more than it admits.
+        ValueError: no regular file, or one that takes more memory than its size: compressed, or
+            with tensors that repeat values (stride 0).
+        Exception: as `torch.load` raises, for a damaged file or one with other objects.
     """
     import torch
 
@@ -96,7 +99,10 @@ def load_torch(path: str | os.PathLike[str], instead: str) -> Any:
         if unpacked > 4 * path.stat().st_size + (1 << 20):  # torch.save compresses nothing
             raise ValueError(f"'{path}' is compressed: {unpacked:,} bytes are in it")
     content = torch.load(path, map_location="cpu", weights_only=True)
-    if any(_repeats(tensor) for tensor in _tensors(content)):
+    if any(
+        t.layout is torch.strided and t.nbytes > t.untyped_storage().nbytes()
+        for t in _tensors(content)
+    ):
         raise ValueError(
             f"'{path}' holds a tensor with more values than are stored, as expand() makes them: "
             "save tensor.clone()"
@@ -104,11 +110,11 @@ def load_torch(path: str | os.PathLike[str], instead: str) -> Any:
     return content
 
 
-def _tensors(content: Any) -> Iterator[Any]:
+def _tensors(content: object) -> Iterator[Tensor]:
     """Yield the tensors of nested containers, each once: containers may share their entries."""
     import torch
 
-    left, seen = [content], set()
+    left, seen = [content], set[int]()
     while left:
         value = left.pop()
         if id(value) in seen:
@@ -124,15 +130,8 @@ def _tensors(content: Any) -> Iterator[Any]:
             left += getattr(value, "__dict__", {}).values()
 
 
-def _repeats(tensor: Any) -> bool:
-    import torch
-
-    is_strided = tensor.layout is torch.strided
-    return is_strided and tensor.nbytes > tensor.untyped_storage().nbytes()
-
-
 def mapped_file(array: Array) -> np.memmap[Any, Any] | None:
-    """Return the mapped file that an array is a view of; None if it is in memory."""
+    """Return the mapped file that an array is a view of. If the array is in memory, None."""
     base: Any = array
     while isinstance(base, np.ndarray) and not isinstance(base.base, mmap.mmap):
         base = base.base
@@ -140,12 +139,78 @@ def mapped_file(array: Array) -> np.memmap[Any, Any] | None:
 
 
 def release_pages(array: Array) -> None:
-    """Let go of the pages of a mapped file, which the process counts as its memory.
+    """Release the pages of a mapped file, which count as the process's memory.
 
-    They are read again when they are needed. Arrays that are in memory stay as they are.
+    The next access reads them again. Arrays in memory stay as they are.
     """
     mapped = mapped_file(array)
     # Pages of a private mapping ("c") may hold what no file has.
     if mapped is not None and mapped.mode in ("r", "r+"):
         mapping: Any = mapped.base
         mapping.madvise(mmap.MADV_DONTNEED)
+
+
+class PicklableByPath:
+    """Object whose arrays of mapped files are pickled as the paths of these files.
+
+    The process that unpickles it maps the files again, under the same paths. Arrays in memory
+    travel as they are.
+    """
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: file_region_of(value) or value for name, value in self.__dict__.items()}
+
+    def __setstate__(self, state: Mapping[str, object]) -> None:
+        for name, value in state.items():
+            self.__dict__[name] = value.map() if isinstance(value, FileRegion) else value
+
+
+@dataclass(frozen=True)
+class FileRegion:
+    """Bytes of a mapped file that an array lies in."""
+
+    path: str
+    file_bytes: int
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def map(self) -> Array:
+        """Map the array.
+
+        Raises:
+            FileNotFoundError: this machine does not see the file.
+            ValueError: the file has another size here.
+        """
+        machine = socket.gethostname()
+        try:
+            size = check_regular(self.path).stat().st_size
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"machine {machine} does not see '{self.path}': the input must lie on storage "
+                "that all machines share, under one path"
+            ) from None
+        if size != self.file_bytes:
+            raise ValueError(
+                f"'{self.path}' has {size:,} bytes on machine {machine}, but {self.file_bytes:,} "
+                "where the work was started: the input must lie on storage that all machines share"
+            )
+        content = np.memmap(self.path, np.uint8, "r")
+        array: Array = np.ndarray(self.shape, self.dtype, content, self.offset, self.strides)
+        return array
+
+
+def file_region_of(value: object) -> FileRegion | None:
+    """Return the region of a file that an array lies in. If it lies in memory, None."""
+    if not isinstance(value, np.ndarray) or value.size == 0:
+        return None
+    mapped = mapped_file(value)
+    # What a private mapping ("c") holds may be in no file.
+    if mapped is None or mapped.filename is None or mapped.mode not in ("r", "r+"):
+        return None
+    path = Path(mapped.filename).resolve()
+    first, begin = (array.__array_interface__["data"][0] for array in (value, mapped))
+    offset = mapped.offset + first - begin
+    size = path.stat().st_size
+    return FileRegion(str(path), size, offset, value.dtype.str, value.shape, value.strides)

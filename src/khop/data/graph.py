@@ -15,19 +15,20 @@ class Graph:
 
     Args:
         topology: a `Topology`, or one for each edge type (source, relation, destination).
-        mode: memory from which samplers on devices read it: 'CUDA' (each copies it to its device; a
-            sampler without a device draws on torch's current GPU), 'ZERO_COPY' (this memory, read
-            in place) or 'CPU' (as the sampler's `DeviceOptions` state). Samplers on the CPU draw
-            the same in all modes.
-        num_nodes: number of nodes of each node type. Types that it lacks have as many nodes as the
+        mode: memory from which samplers on devices read the graph. With 'CUDA' each sampler copies
+            it to its device, and a sampler without a device draws on torch's current GPU. With
+            'ZERO_COPY' devices read host memory in place. With 'CPU' the sampler's `DeviceOptions`
+            decide. Samplers on the CPU draw the same in all modes.
+        num_nodes: number of nodes of each node type. If a type is missing, as many as the
             topologies need.
         node_times: [num_nodes] int64 keys of times (`khop.data.times`), for each node type that has
-            times. A seed for which no time is given has its node's.
-        floating_times: keys of times (also those of the topologies) are of floating-point times.
+            times. A seed without a time of its own has its node's.
+        floating_times: True if all keys of times, also the topologies', come from floating-point
+            times.
 
     Raises:
-        ValueError: an unknown mode; topologies of different directions, or that disagree on a node
-            type's size.
+        ValueError: an unknown mode, or topologies that differ in direction or in a node type's
+            size.
 
     Example:
         >>> graph = Graph(Topology(data.edge_index))
@@ -72,7 +73,7 @@ class Graph:
 
     @property
     def is_temporal(self) -> bool:
-        """True if edges have times: their own, or those of their neighbours."""
+        """True if edges have times: their own, or their neighbours'."""
         return any(t.times is not None for t in self.topologies.values()) or bool(self.node_times)
 
     @property
@@ -94,11 +95,11 @@ class Graph:
         )
 
     def frontier_type(self, edge_type: EdgeType) -> NodeType:
-        """Return the node type whose neighbours an edge type leads to."""
+        """Return the node type of an edge type's rows, whose neighbours are drawn."""
         return edge_type[2] if self.edge_dir == "in" else edge_type[0]
 
     def neighbor_type(self, edge_type: EdgeType) -> NodeType:
-        """Return the node type of the neighbours."""
+        """Return the node type of an edge type's neighbours."""
         return edge_type[0] if self.edge_dir == "in" else edge_type[2]
 
     def _count_nodes(self, num_nodes: dict[NodeType, int]) -> dict[NodeType, int]:

@@ -11,14 +11,13 @@ from khop.data.arrays import to_numbers
 from khop.typing import ArrayLike, Int64Array
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_PLACE_BYTES = 4  # for each row of the table, hot or not: its position in the hot part
 
 
 def parse_bytes(amount: int | str) -> int:
-    """Parse a number of bytes: a number, or a text such as '512MB', '1.5 GiB' (powers of 1024).
+    """Parse a number of bytes: an integer, or a text such as '512MB', '1.5 GiB' (powers of 1024).
 
     Raises:
-        ValueError: not such a text, or negative.
+        ValueError: another text, or a negative number.
     """
     if isinstance(amount, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?)I?B?\s*", amount.upper())
@@ -56,7 +55,7 @@ def rows_in_budget(budget: int | str, num_rows: int, row_bytes: int, num_devices
     bytes_each = parse_bytes(budget)
     if -(-num_rows // num_devices) * row_bytes <= bytes_each:
         return num_rows
-    left = bytes_each - _PLACE_BYTES * num_rows
+    left = bytes_each - 4 * num_rows
     return max(0, min(num_rows, left // row_bytes * num_devices))
 
 
@@ -78,11 +77,11 @@ def checked_hotness(hotness: ArrayLike, num_rows: int) -> npt.NDArray[np.float64
 
 
 def hottest_rows(hotness: ArrayLike, count: int) -> Int64Array:
-    """Return [count] ids of the hottest rows, hottest first; ties in the order of ids.
+    """Return [count] ids of the hottest rows, hottest first. Equal ones are in order of ids.
 
     Args:
-        hotness: [num_rows] probability that a batch needs each row (`NeighborSampler.sample_prob`,
-            `khop.sampler.drawing.hotness`), or how often it was needed.
+        hotness: [num_rows] probability that a batch needs each row (`NeighborSampler.sample_prob`),
+            or how often it was needed.
         count: number of rows, at most num_rows.
     """
     values = np.asarray(hotness)
@@ -90,17 +89,17 @@ def hottest_rows(hotness: ArrayLike, count: int) -> Int64Array:
 
 
 def expected_share(hotness: ArrayLike, hot_rows: ArrayLike) -> float:
-    """Return the share of a batch's rows that comes from the hot ones, on average.
+    """Return the expected share of a batch's rows that are hot.
 
-    A batch needs each row once, with a probability that is its hotness. So the mean number of hot
-    rows is the sum of their hotness, and the mean number of all rows is the sum of all.
+    A batch needs each row once, with its hotness as probability. So the expected number of hot rows
+    is the sum of their hotness, and the expected number of all rows is the sum over all.
 
     Args:
         hotness: [num_rows], as for `hottest_rows`.
         hot_rows: [n] ids of the hot rows.
 
     Returns:
-        A number from 0 to 1; 0 if nothing is ever needed.
+        A number from 0 to 1. If no row is ever needed, 0.
 
     Example:
         >>> expected_share([0.5, 0.25, 0.25], hot_rows=[0])

@@ -1,8 +1,8 @@
-"""Description of a graph for checks of users' input. Any process; imports no torch.
+"""Description of a graph for checks of users' input.
 
-Graphs in memory (`khop.data.Graph`), users' data that khop does not sample
-(`sampler.pyg.source`), partitioned and served graphs (`khop.distributed.graph`) describe themselves
-by it, so that all loaders accept and refuse the same input.
+All graphs have one: in memory (`khop.data.Graph`), in stores of PyG's (`sampler.pyg.source`), in
+partitions and on servers (`khop.distributed.graph`). So all loaders accept and refuse the same
+input.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class GraphInfo:
         edge_types: edge types, in the graph's order.
         heterogeneous: True if types have names.
         edge_dir: neighbours are in-neighbours ('in') or out-neighbours ('out').
-        timed: node types whose nodes have times; none of them if edges have. If None, no times.
-        floating_times: keys of times are those of floating-point times.
+        timed: node types whose nodes have times, empty if edges have times. If None, no times.
+        floating_times: True if keys of times come from floating-point times.
         weighted: for each edge type, True if its edges have weights.
 
     Example:

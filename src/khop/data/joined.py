@@ -1,7 +1,4 @@
-"""Views of row stores: rows one after the other, in another order, or with copies of hot ones.
-
-Any process; imports no torch.
-"""
+"""Views of row stores: one after the other, in another order, or with copies of hot rows."""
 
 from __future__ import annotations
 
@@ -11,25 +8,41 @@ from functools import partial
 import numpy as np
 
 from khop import _native
-from khop.data.arrays import storage_dtype, to_int64
-from khop.data.carried import Carried
+from khop.data.arrays import to_int64
 from khop.data.feature import Feature
+from khop.data.files import PicklableByPath
 from khop.data.row_store import RowStore
 from khop.data.tickets import Ticket, TicketGroup
 from khop.typing import Array, ArrayLike, Int64Array, IntArray
 
 _Piece = tuple[RowStore, IntArray, Int64Array]
-"""A store, rows of it, and the position of each among the rows of the view."""
+"""A store, rows of it, and the position of each row among the rows of the view."""
 
 
-class JoinedFeature(Carried, RowStore):
-    """Rows of several stores, one after the other; nothing is copied.
+class _View(PicklableByPath, RowStore):
+    """Base of views that have all rows of other stores, and copy nothing."""
+
+    def __init__(self, stores: Sequence[RowStore], num_rows: int) -> None:
+        self._stores = stores
+        self.num_rows, self.stored = num_rows, stores[0].delivered
+        self.at_hand = all(store.at_hand for store in stores)
+
+    def content(self) -> tuple[Array, ...]:
+        return tuple(array for store in self._stores for array in store.content())
+
+    def release(self) -> None:
+        for store in self._stores:
+            store.release()
+
+
+class JoinedFeature(_View):
+    """Rows of several stores, one after the other.
 
     Args:
         pieces: one store or more, of one dtype and row shape.
 
     Raises:
-        ValueError: they differ.
+        ValueError: the stores differ in dtype or row shape.
 
     Example:
         >>> joined = JoinedFeature([Feature(np.array([1, 2])), Feature(np.array([3]))])
@@ -45,56 +58,28 @@ class JoinedFeature(Carried, RowStore):
                     f"pieces of one feature differ: rows of {first.dtype} {list(first.row_shape)} "
                     f"and of {piece.dtype} {list(piece.row_shape)}"
                 )
-        self._pieces = pieces
         self._bounds = np.cumsum([0, *(piece.num_rows for piece in pieces)])
-        self.num_rows, self.stored = int(self._bounds[-1]), first.delivered
-        self.at_hand = all(piece.at_hand for piece in pieces)
+        super().__init__(pieces, int(self._bounds[-1]))
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
-        """Read rows; see `RowStore.read`."""
         return _read_pieces(self._split(ids), out)
 
-    def gather(
-        self,
-        rows: IntArray,
-        out: Array | None = None,
-        places: Int64Array | None = None,
-        num_threads: int = 1,
-    ) -> Array:
-        """Copy rows; see `RowStore.gather`."""
-        if not self.at_hand:
-            return super().gather(rows, out, places, num_threads)
-        if out is None:
-            out = np.empty((len(rows), *self.row_shape), storage_dtype(self.dtype))
-        for piece, own, here in self._split(rows):
-            piece.gather(own, out, here if places is None else places[here], num_threads)
-        return out
-
     def _split(self, rows: IntArray) -> Iterable[_Piece]:
-        """Yield the pieces that have some of the rows."""
+        """Yield the stores that have some of the rows."""
         holders = np.searchsorted(self._bounds, rows, side="right") - 1
         for holder in np.unique(holders):
             here = np.flatnonzero(holders == holder)
-            # A row that does not exist is refused by the piece next to it.
-            piece = min(max(holder, 0), len(self._pieces) - 1)
-            yield self._pieces[piece], (rows[here] - self._bounds[piece]).astype(np.int64), here
-
-    def content(self) -> tuple[Array, ...]:
-        """Return arrays that tell these rows from others."""
-        return tuple(array for piece in self._pieces for array in piece.content())
-
-    def release(self) -> None:
-        """Let go of pages of mapped files that have been read."""
-        for piece in self._pieces:
-            piece.release()
+            # A row that does not exist is refused by the store next to it.
+            piece = min(max(holder, 0), len(self._stores) - 1)
+            yield self._stores[piece], (rows[here] - self._bounds[piece]).astype(np.int64), here
 
 
-class TakenFeature(Carried, RowStore):
-    """Rows of another store, in another order; nothing is copied.
+class TakenFeature(_View):
+    """Rows of another store, in another order.
 
     Args:
         rows: the other store.
-        places: [num_rows] int32 or int64, where each row is in it.
+        positions: [num_rows] int32 or int64 position of each row in the other store.
 
     Example:
         >>> taken = TakenFeature(Feature(np.array([5, 6, 7])), np.array([2, 2, 0]))
@@ -102,32 +87,15 @@ class TakenFeature(Carried, RowStore):
         [7, 5]
     """
 
-    def __init__(self, rows: RowStore, places: IntArray) -> None:
-        self._rows, self._places = rows, places
-        self.num_rows, self.stored = len(places), rows.delivered
-        self.at_hand = rows.at_hand
+    def __init__(self, rows: RowStore, positions: IntArray) -> None:
+        super().__init__([rows], len(positions))
+        self._rows, self._positions = rows, positions
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
-        """Read rows; see `RowStore.read`."""
-        return self._rows.read(self._places[ids].astype(np.int64, copy=False), out)
-
-    def gather(
-        self,
-        rows: IntArray,
-        out: Array | None = None,
-        places: Int64Array | None = None,
-        num_threads: int = 1,
-    ) -> Array:
-        """Copy rows; see `RowStore.gather`."""
-        return self._rows.gather(self._places[rows], out, places, num_threads)
+        return self._rows.read(self._positions[ids].astype(np.int64, copy=False), out)
 
     def content(self) -> tuple[Array, ...]:
-        """Return arrays that tell these rows from others."""
-        return (*self._rows.content(), self._places)
-
-    def release(self) -> None:
-        """Let go of pages of mapped files that have been read."""
-        self._rows.release()
+        return (*super().content(), self._positions)
 
 
 class CachedRows(RowStore):
@@ -135,7 +103,7 @@ class CachedRows(RowStore):
 
     Args:
         rows: the other store.
-        hot_rows: [n] ids of rows that are read once, now, and served from memory.
+        hot_rows: [n] ids of the hot rows. They are read once, now, and served from memory.
 
     Raises:
         IndexError: a row does not exist.
@@ -150,25 +118,22 @@ class CachedRows(RowStore):
         hot = to_int64(hot_rows, "hot_rows")
         self._rows = rows
         self._copies = Feature(rows.gather(hot), rows.dtype)
-        self._places = _native.IdIndex(hot)
-        self.num_rows, self.stored = rows.num_rows, rows.stored
-        self.delivered = rows.delivered
+        self._copy_of = _native.IdIndex(hot)
+        self.num_rows, self.stored, self.delivered = rows.num_rows, rows.stored, rows.delivered
         self.at_hand = rows.at_hand
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
-        """Read rows; see `RowStore.read`."""
-        found = self._places.find(ids)
-        hits, misses = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
-        copies: _Piece = self._copies, found[hits], hits
-        return _read_pieces([(self._rows, ids[misses], misses), copies], out)
+        copies = self._copy_of.find(ids)
+        hits, misses = np.flatnonzero(copies >= 0), np.flatnonzero(copies < 0)
+        hot: _Piece = self._copies, copies[hits], hits
+        return _read_pieces([(self._rows, ids[misses], misses), hot], out)
 
     def close(self) -> None:
-        """Close the other store."""
         self._rows.close()
 
 
 def _read_pieces(pieces: Iterable[_Piece], out: Array) -> Ticket | None:
-    """Read rows of several stores to their positions in `out`; see `RowStore.read`."""
+    """Read rows of several stores to their positions in `out`."""
     parts, puts = [], []
     for store, rows, here in pieces:
         if store.at_hand:

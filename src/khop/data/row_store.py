@@ -1,8 +1,8 @@
-"""The interface of what holds rows: one per node, or one per edge.
+"""Interface of stores of rows, with one row per node or per edge.
 
-Arrays in memory and mapped files are `Feature`s; `khop.data.joined` has views of other stores, and
-`khop.sampler.rows.row_fetcher` rows of all parts. Users add theirs (`docs/extending/stores.md`).
-Any process; imports no torch.
+`Feature` has rows of arrays in memory and in mapped files, `khop.data.joined` views of other
+stores, and `khop.sampler.rows.row_fetcher` rows of all parts. Users add stores of their own
+(`docs/extending/stores.md`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RowFormat(NamedTuple):
 
     Attributes:
         dtype: name of the values' dtype, one of `khop.data.arrays.DTYPES`.
-        shape: shape of one row; () for a number.
+        shape: shape of one row, () for a number.
 
     Example:
         >>> RowFormat("float32", (16,)).nbytes
@@ -47,7 +47,7 @@ class RowFormat(NamedTuple):
 
 
 class RowStore(ABC):
-    """Rows that batches take: [num_rows, *shape] values, wherever they lie.
+    """Rows that batches take, [num_rows, *shape] values in any storage.
 
     A subclass has `num_rows` and `stored`, as attributes or properties, and defines `read`.
     Everything else follows from these.
@@ -71,32 +71,33 @@ class RowStore(ABC):
 
     @cached_property
     def delivered(self) -> RowFormat:
-        """Dtype and shape of a row as batches have it; as it is stored unless overridden."""
+        """Dtype and shape of a row as batches have it. Unless overridden, as it is stored."""
         return self.stored
 
     @abstractmethod
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
         """Read rows, or begin to.
 
-        A read that waits for a disk or a network must not do so here, where it stops all batches of
-        its process: it returns a ticket (`khop.data.ReadThreads.submit` makes one).
+        Do not wait here for a disk or a network, which would stop all batches of the process:
+        return a ticket (`khop.data.ReadThreads.submit` makes one).
 
         Args:
             ids: [n] int64, each from 0 to num_rows - 1, in any order, also repeated.
-            out: [n, *shape] of the delivered format. Nobody else uses it until the read is done,
-                also if the batch has been given up: keep a reference to it.
+            out: [n, *shape] of the delivered format. Keep a reference to it until the read is done:
+                khop uses the memory for nothing else, and drops its own reference if it gives up
+                the batch.
 
         Returns:
-            None if the rows are in `out`; else a `ReadTicket` or `TicketGroup`: they are when its
-            `result` has returned.
+            None if the rows are in `out`. Else a `ReadTicket` or `TicketGroup`: the rows are in
+            `out` once its `result` has returned.
 
         Raises:
             IndexError: a row does not exist.
-            Exception: as storage fails. The batch fails with it, and no other batch does.
+            Exception: storage fails. This batch fails with the error, and no other one.
         """
 
     def close(self) -> None:  # noqa: B027
-        """Let go of files, connections and threads. Reads in flight may fail then."""
+        """Close files, connections and threads. Reads in flight may fail then."""
 
     @cached_property
     def dtype(self) -> str:
@@ -105,7 +106,7 @@ class RowStore(ABC):
 
     @cached_property
     def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row that is delivered; () for 1-D stores."""
+        """Shape of one row that is delivered, () for 1-D stores."""
         return self.delivered.shape
 
     @property
@@ -115,7 +116,7 @@ class RowStore(ABC):
 
     @cached_property
     def array(self) -> Array:
-        """All rows, in memory once they are asked for."""
+        """All rows, read into memory on first use."""
         return self.gather(np.arange(self.num_rows))
 
     def numbers(self) -> Array:
@@ -123,9 +124,12 @@ class RowStore(ABC):
         return bfloat16_as_float32(self.array) if self.dtype == "bfloat16" else self.array
 
     def start(self, rows: IntArray) -> tuple[Array, Ticket | None]:
-        """Begin to read rows into new memory; return it, and a ticket unless they are there.
+        """Begin to read rows into new memory.
 
-        The memory is the read's own: a late write reaches no batch that came after.
+        The memory is the read's own: a late write reaches no later batch.
+
+        Returns:
+            The memory, and a ticket unless the rows are there.
 
         Raises:
             IndexError: a row does not exist.
@@ -154,9 +158,9 @@ class RowStore(ABC):
 
         Args:
             rows: [n] int32 or int64.
-            out: [n, *row_shape] (or longer, with `places`), of the storage dtype; for [n] int32
-                also int64. If None, a new array.
-            places: [n] int64, position of each row in `out`. If None, one after the other.
+            out: [n, *row_shape] of the storage dtype, or longer with `places`. For [n] int32 also
+                int64. If None, a new array.
+            places: [n] int64 position of each row in `out`. If None, one after the other.
             num_threads: threads to use, if the copy is long enough to pay for them.
 
         Returns:
@@ -164,7 +168,7 @@ class RowStore(ABC):
 
         Raises:
             IndexError: a row does not exist.
-            Exception: as storage fails.
+            Exception: storage fails.
         """
         read, ticket = self.start(rows)
         if ticket is not None:
@@ -179,8 +183,8 @@ class RowStore(ABC):
         waiter().wait([ticket])
 
     def content(self) -> tuple[Array, ...]:
-        """Return arrays that tell these rows from others: mapped files are known by their name."""
+        """Return arrays that identify these rows. Mapped files are known by their names."""
         return (self.array,)
 
     def release(self) -> None:  # noqa: B027
-        """Let go of pages of mapped files that have been read."""
+        """Release pages of mapped files that have been read."""

@@ -1,31 +1,39 @@
-"""Runner of generators that yield the tickets that they wait for. Any process; imports no torch."""
+"""Runner of generators that yield the tickets that they wait for."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Protocol, TypeVar
 
-from khop.data.waiter import TIMEOUT, waiter
+from khop.data.tickets import Ticket
+from khop.data.waiter import TIMEOUT, Sockets, waiter
 
-Steps = Generator[list[Any], None, Any]
-"""A generator that yields the tickets that it waits for."""
+_T = TypeVar("_T")
+
+
+class Clock(Protocol):
+    """Clock that counts the time in each phase: a `khop.trace.clock.PhaseClock`."""
+
+    phase: int
+
+    def enter(self, phase: int) -> object: ...
 
 
 def run(
-    steps: Steps,
-    sockets: Any = None,
+    steps: Generator[Sequence[Ticket], None, _T],
+    sockets: Sockets | None = None,
     timeout: float = TIMEOUT,
-    clock: Any = None,
+    clock: Clock | None = None,
     phase: int = 0,
-) -> Any:
+) -> _T:
     """Run a generator to its end, and return its result.
 
     Args:
         steps: yields the tickets that it waits for.
         sockets: the client of requests to other partitions. If None, there are none.
-        timeout: seconds that a read may take.
-        clock: a `khop.trace.clock.PhaseClock` that counts the waits.
-        phase: the phase that it counts them for.
+        timeout: most seconds of a read.
+        clock: counts the waits. If None, nothing is counted.
+        phase: the phase of waits.
     """
     own = waiter()
     try:
@@ -38,4 +46,5 @@ def run(
             if clock is not None:
                 clock.enter(before)
     except StopIteration as stop:
-        return stop.value
+        result: _T = stop.value
+        return result

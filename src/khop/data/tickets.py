@@ -1,6 +1,6 @@
 """Reads in flight: tickets that threads complete, and threads that make reads.
 
-Any process; imports no torch. `khop.data.waiter` waits for tickets.
+`khop.data.waiter` waits for tickets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from khop.errors import RowStoreError
 
-_Job = tuple["ReadTicket", Callable[..., object], tuple[Any, ...]]
+_Job = tuple["ReadTicket", Callable[..., object], tuple[object, ...]]
 
 
 class Ticket(Protocol):
@@ -32,18 +32,18 @@ class Ticket(Protocol):
         """True if `result` can be called."""
 
     def result(self) -> Any:
-        """Return what was asked for; raise if the request failed."""
+        """Return the request's result, or raise its error."""
 
 
 class ReadTicket:
-    """A read of rows in flight; any thread may complete it, once.
+    """A read of rows in flight. Any thread may complete it, once.
 
-    What writes the rows keeps the memory that it writes to: khop drops its own reference when a
-    batch is given up.
+    Whoever writes the rows keeps a reference to their memory: khop drops its own if it gives up the
+    batch.
 
     Args:
-        descriptor: file descriptor that is readable when `reap` may find the read done: an eventfd
-            that the kernel writes to. If None, `succeed` or `fail` are called without that.
+        descriptor: file descriptor that becomes readable when `reap` should be called, such as an
+            eventfd that the kernel writes to. If None, `succeed` or `fail` complete the read alone.
 
     Example:
         >>> ticket = ReadTicket()
@@ -60,7 +60,7 @@ class ReadTicket:
         self._lock = threading.Lock()
 
     def result(self) -> None:
-        """Raise the error of a read that failed; the rows are there otherwise."""
+        """Raise the error of a read that failed. Otherwise the rows are there."""
         if self._error is not None:
             raise self._error
 
@@ -82,7 +82,7 @@ class ReadTicket:
             callback()
 
     def notify(self, callback: Callable[[], object]) -> None:
-        """Have a function called once the read is done, by the thread that completes it, or now."""
+        """Have the thread that completes the read call a function. If it is done, call it now."""
         with self._lock:
             if not self.done:
                 self._callbacks.append(callback)
@@ -90,17 +90,17 @@ class ReadTicket:
         callback()
 
     def reap(self) -> None:
-        """Complete the reads that are done; called when `descriptor` is readable.
+        """Read from `descriptor`, which is readable, and complete the reads that are done.
 
-        Classes with a descriptor define it. It must read from the descriptor.
+        Classes with a descriptor define this method.
         """
 
 
 class TicketGroup:
-    """Requests that are done together, and what is to be done with their results.
+    """Requests that are done together, and a function that finishes their work.
 
     Args:
-        parts: their tickets.
+        parts: tickets of the requests.
         finish: called once, by the thread that takes the result, when all have succeeded.
 
     Example:
@@ -117,11 +117,11 @@ class TicketGroup:
 
     @property
     def done(self) -> bool:
-        """True if all of them are done."""
+        """True if all requests are done."""
         return all(part.done for part in self.parts)
 
     def result(self) -> None:
-        """Finish; raise the first error of those that failed."""
+        """Finish, or raise the first error."""
         for part in self.parts:
             part.result()
         finish, self._finish = self._finish, None
@@ -130,17 +130,17 @@ class TicketGroup:
 
 
 class Event:
-    """An eventfd that is open as long as anything may write to it.
+    """An eventfd that is closed with its last reference.
 
     Attributes:
-        descriptor: readable once `set` was called, until `clear` is.
+        descriptor: readable from a call of `set` until one of `clear`.
     """
 
     def __init__(self) -> None:
         self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def set(self) -> None:
-        """Make the descriptor readable; any thread may call it."""
+        """Make the descriptor readable. Any thread may call it."""
         os.eventfd_write(self.descriptor, 1)
 
     def clear(self) -> None:
@@ -155,11 +155,11 @@ class Event:
 class ReadThreads:
     """Threads that make the reads of a row store. They start with the first read of a process.
 
-    A fork, or a process that gets the object pickled, starts threads of its own. Threads do not
+    A fork, and a process that unpickles the object, start threads of their own. The threads do not
     keep a process from ending.
 
     Args:
-        num_threads: number of threads: of reads at the same time.
+        num_threads: number of threads, which is the most reads at the same time.
 
     Example:
         >>> threads = ReadThreads(num_threads=2)
@@ -173,11 +173,13 @@ class ReadThreads:
         self._is_closed = False
 
     def __reduce__(self) -> tuple[type[ReadThreads], tuple[int]]:
-        """Pickle without threads."""
         return ReadThreads, (self._num_threads,)
 
-    def submit(self, read: Callable[..., object], *arguments: Any) -> ReadTicket:
-        """Have a thread call a function; return the ticket, which fails with the error it raises.
+    def submit(self, read: Callable[..., object], *arguments: object) -> ReadTicket:
+        """Let a thread call a function.
+
+        Returns:
+            The ticket. If the function raises an error, the ticket fails with it.
 
         Raises:
             RowStoreError: the threads have been closed.

@@ -1,10 +1,10 @@
 """Times of nodes and edges as 64-bit integers that keep their order.
 
-Kernels compare int64 keys. Integer times are their own keys. Floating-point times become the
-integers that their bits represent, which have the order of the numbers once those of negative
-numbers are reversed; -0.0 and 0.0 share a key. Keys of integers and of floats cannot be compared
-with one another: if one time attribute is floating-point, all of them, and the times of seeds, are
-mapped with `floating=True`.
+Kernels compare int64 keys. Integer times are their own keys. The key of a floating-point time is
+the integer of its bits, with the order of negative numbers reversed: -0.0 and 0.0 share a key.
+
+Keys of integers cannot be compared with keys of floats. If one time attribute is floating-point,
+all times, also of seeds, are mapped with `floating=True`.
 """
 
 from __future__ import annotations
@@ -24,47 +24,45 @@ def is_floating(values: ArrayLike) -> bool:
     return to_numbers(values, "time").dtype.kind == "f"
 
 
-def time_keys(values: ArrayLike, what: str = "time", floating: bool | None = None) -> Int64Array:
+def time_keys(values: ArrayLike, label: str = "time", floating: bool | None = None) -> Int64Array:
     """Map times to int64 keys: `key(a) < key(b)` if and only if `a < b`.
 
     Args:
         values: [n] integers or floats of any width (NumPy array, CPU tensor or sequence).
-        what: what the times are called in error messages.
-        floating: make keys that compare with those of floating-point times. If None, True for
-            `values` of a floating-point dtype.
+        label: name of the times in error messages.
+        floating: make keys as of floating-point times. If None, as `values` are.
 
     Returns:
-        [n] int64; `values` itself if they are int64 and no floats are asked for.
+        [n] int64, `values` itself if they are int64 and `floating` is not True.
 
     Raises:
-        TypeError: booleans, or floats where keys of integers are asked for.
+        TypeError: booleans, or floats with `floating=False`.
         ValueError: not one dimension, NaN, or an integer that int64 (or, with `floating`, float64)
             does not hold.
     """
-    times = _checked(values, what)
+    times = _checked(values, label)
     if times.dtype.kind == "f":
         if floating is False:
-            raise TypeError(f"{what} is floating-point, but the other times are integers")
+            raise TypeError(f"{label} is floating-point, but the other times are integers")
         return _float_keys(times)
     if times.dtype == np.uint64:
-        _refuse(times > np.uint64(_INT64.max), times, what, "does not fit int64")
+        _refuse(times > np.uint64(_INT64.max), times, label, "does not fit int64")
     whole = np.ascontiguousarray(times, dtype=np.int64)
     if not floating:
         return whole
     inexact = (whole > _EXACT) | (whole < -_EXACT)
-    _refuse(inexact, whole, what, "is too large to be compared with floating-point times exactly")
+    _refuse(inexact, whole, label, "is too large to be compared with floating-point times exactly")
     return _float_keys(whole)
 
 
-def seed_time_keys(values: ArrayLike, floating: bool, what: str = "input_time") -> Int64Array:
+def seed_time_keys(values: ArrayLike, floating: bool, label: str = "input_time") -> Int64Array:
     """Map times of seeds to keys that compare with a graph's, as in `time <= seed time`.
 
     Args:
         values: [n] integers or floats.
         floating: True if the graph's keys are of floating-point times. If they are of integers,
-            floats are rounded down, which changes no such comparison (except with times of -2^63:
-            no key is lower).
-        what: what the times are called in error messages.
+            floats are rounded down, which changes no comparison but with times of -2^63.
+        label: name of the times in error messages.
 
     Returns:
         [n] int64.
@@ -72,9 +70,9 @@ def seed_time_keys(values: ArrayLike, floating: bool, what: str = "input_time") 
     Raises:
         TypeError, ValueError: as `time_keys`.
     """
-    times = _checked(values, what)
+    times = _checked(values, label)
     if floating or times.dtype.kind != "f":
-        return time_keys(times, what, floating)
+        return time_keys(times, label, floating)
     whole = np.floor(times.astype(np.float64))
     # 2^63 itself is a float64, but no int64.
     keys = np.clip(whole, _INT64.min, np.nextafter(2.0**63, 0)).astype(np.int64)
@@ -82,14 +80,14 @@ def seed_time_keys(values: ArrayLike, floating: bool, what: str = "input_time") 
     return keys
 
 
-def _checked(values: ArrayLike, what: str) -> Array:
-    times = to_numbers(values, what)
+def _checked(values: ArrayLike, label: str) -> Array:
+    times = to_numbers(values, label)
     if times.ndim != 1:
-        raise ValueError(f"{what} must have one dimension (got shape {times.shape})")
+        raise ValueError(f"{label} must have one dimension (got shape {times.shape})")
     if times.dtype.kind == "b":
-        raise TypeError(f"{what} must hold integers or floats (got dtype 'bool')")
+        raise TypeError(f"{label} must hold integers or floats (got dtype 'bool')")
     if times.dtype.kind == "f":
-        _refuse(np.isnan(times), times, what, "is not a time")
+        _refuse(np.isnan(times), times, label, "is not a time")
     return times
 
 
@@ -98,7 +96,7 @@ def _float_keys(times: Array) -> Int64Array:
     return np.where(bits < 0, bits ^ _INT64.max, bits)
 
 
-def _refuse(bad: Array, times: Array, what: str, why: str) -> None:
+def _refuse(bad: Array, times: Array, label: str, why: str) -> None:
     if bad.any():
-        place = int(np.argmax(bad))
-        raise ValueError(f"{what} holds {times[place]} at position {place}, which {why}")
+        first = int(np.argmax(bad))
+        raise ValueError(f"{label} holds {times[first]} at position {first}, which {why}")

@@ -16,13 +16,13 @@ from khop.typing import Array, ArrayLike, EdgeDir, Float64Array, GraphLayout, In
 class Topology:
     """Adjacency in compressed rows: one row per node whose neighbours are drawn.
 
-    With `edge_dir='in'` rows are destinations and neighbours are sources (CSC in PyG's words); with
-    'out' rows are sources (CSR). Within a row, neighbours keep the order of the edge list; with
-    times, they are in ascending order of time, and those of equal times keep that of the list.
+    With `edge_dir='in'` rows are destinations and neighbours are sources (CSC in PyG's words). With
+    'out' rows are sources (CSR). Within a row, neighbours keep the order of the edge list. With
+    times they are sorted by time, and neighbours of equal times keep the order of the edge list.
 
     Args:
-        edge_index: [2, num_edges] int32 or int64, sources and destinations (COO); or a pair
-            (indptr, indices) together with `input_layout`.
+        edge_index: [2, num_edges] int32 or int64, sources and destinations (COO). With another
+            `input_layout` a pair (indptr, indices).
         edge_ids: [num_edges] id of each edge. If None, its position in `edge_index`.
         layout: GraphLearn-for-PyTorch's name for the direction: 'CSR' (out) or 'CSC' (in).
         input_layout: what `edge_index` holds: 'COO', 'CSR' or 'CSC'.
@@ -33,8 +33,8 @@ class Topology:
         node_time: [num_neighbors] time of each neighbour instead, which counts for its edges.
         weights: [num_edges] weight of each edge for weighted draws, finite and not negative, as
             `edge_index` is ordered.
-        is_sorted: the edge list is in order of rows, and within rows in order of time. It is not
-            sorted then, but checked in one pass.
+        is_sorted: the edge list is in order of rows, and within rows in order of time. This is
+            checked in one pass, and sorting is left out.
 
     Attributes:
         indptr: [num_rows + 1], int32 if it fits, else int64.
@@ -65,7 +65,7 @@ class Topology:
 
     def __init__(
         self,
-        edge_index: ArrayLike,
+        edge_index: ArrayLike | tuple[ArrayLike, ArrayLike],
         edge_ids: ArrayLike | None = None,
         layout: Literal["CSR", "CSC"] | None = None,
         input_layout: GraphLayout = "COO",
@@ -92,22 +92,23 @@ class Topology:
             )
         first, second = to_ids(edge_index[0], "edge_index"), to_ids(edge_index[1], "edge_index")
         if input_layout == "COO":
-            places = self._from_coo(first, second, num_src, num_dst, is_sorted)
+            order = self._from_coo(first, second, num_src, num_dst, is_sorted)
         elif input_layout in ("CSR", "CSC"):
             self._from_compressed(first, second, input_layout, num_src, num_dst)
-            places = None
+            order = None
         else:
             raise ValueError(f"input_layout must be 'COO', 'CSR' or 'CSC' (got '{input_layout}')")
-        places = self._put_in_time(places, edge_time, node_time, is_sorted)
-        self._weigh(places, weights)
-        self.edge_ids = places
+        self.times = self._times_of(order, edge_time, node_time)
+        order = self._sort_by_time(order, is_sorted)
+        self._weigh(order, weights)
+        self.edge_ids = order
         if edge_ids is not None:
-            given = to_ids(edge_ids, "edge_ids")
-            if len(given) != self.num_edges:
-                raise ValueError(f"{len(given)} edge ids for {self.num_edges} edges")
-            if given.dtype not in (np.int32, np.int64):
-                given = given.astype(np.int64)
-            self.edge_ids = np.ascontiguousarray(given) if places is None else given[places]
+            ids = to_ids(edge_ids, "edge_ids")
+            if len(ids) != self.num_edges:
+                raise ValueError(f"{len(ids)} edge ids for {self.num_edges} edges")
+            if ids.dtype not in (np.int32, np.int64):
+                ids = ids.astype(np.int64)
+            self.edge_ids = np.ascontiguousarray(ids) if order is None else ids[order]
 
     @classmethod
     def compressed(
@@ -149,7 +150,7 @@ class Topology:
         num_dst: int | None,
         is_sorted: bool,
     ) -> IntArray | None:
-        """Compress an edge list; return the position in it of each entry, None if unchanged."""
+        """Compress an edge list. Return each entry's position in the list, or None for i at i."""
         if src.dtype != dst.dtype or src.dtype not in (np.int32, np.int64):
             src, dst = src.astype(np.int64), dst.astype(np.int64)
         src, dst = np.ascontiguousarray(src), np.ascontiguousarray(dst)
@@ -162,10 +163,14 @@ class Topology:
             num_src = check_count(max(largest) + 1, "the largest id of edge_index plus one")
         num_src = check_count(num_src, "num_src")
         num_dst = num_src if num_dst is None else check_count(num_dst, "num_dst")
-        keys, neighbors = (dst, src) if self.edge_dir == "in" else (src, dst)
-        num_rows, num_cols = (num_dst, num_src) if self.edge_dir == "in" else (num_src, num_dst)
+        ends = (dst, num_dst, "dst"), (src, num_src, "src")
+        rows, columns = ends if self.edge_dir == "in" else ends[::-1]
+        (keys, num_rows, side), (neighbors, num_cols, _) = rows, columns
+        order: IntArray
         try:
-            self.indptr, self.indices, ids = _native.coo_to_csr(keys, neighbors, num_rows, num_cols)
+            self.indptr, self.indices, order = _native.coo_to_csr(
+                keys, neighbors, num_rows, num_cols
+            )
         except MemoryError as error:
             raise MemoryError(
                 f"{error}: the rows of {num_rows} nodes with {len(keys)} edges do not fit; is the "
@@ -176,13 +181,12 @@ class Topology:
         if not descents.any():
             return None
         if is_sorted:
-            place, side = int(np.argmax(descents)) + 1, "dst" if self.edge_dir == "in" else "src"
+            edge = int(np.argmax(descents)) + 1
             raise ValueError(
-                f"is_sorted=True, but edge {place} ({side} {keys[place]}) comes after {side} "
-                f"{keys[place - 1]}: sort the edges, or leave is_sorted out"
+                f"is_sorted=True, but edge {edge} ({side} {keys[edge]}) comes after {side} "
+                f"{keys[edge - 1]}: sort the edges, or leave is_sorted out"
             )
-        places: IntArray = ids
-        return places
+        return order
 
     def _from_compressed(
         self,
@@ -192,53 +196,45 @@ class Topology:
         num_src: int | None,
         num_dst: int | None,
     ) -> None:
-        wanted = "CSC" if self.edge_dir == "in" else "CSR"
-        if input_layout != wanted:
+        layout = "CSC" if self.edge_dir == "in" else "CSR"
+        if input_layout != layout:
             raise ValueError(
-                f"edge_dir='{self.edge_dir}' draws from {wanted} rows, but the input is "
+                f"edge_dir='{self.edge_dir}' draws from {layout} rows, but the input is "
                 f"{input_layout}: pass the edge list (input_layout='COO') instead"
             )
-        name, given = ("num_src", num_src) if self.edge_dir == "in" else ("num_dst", num_dst)
-        if given is None:
-            name, given = "the largest id of edge_index plus one", int(indices.max(initial=-1)) + 1
-        self.num_neighbors = check_count(given, name)
+        name, count = ("num_src", num_src) if self.edge_dir == "in" else ("num_dst", num_dst)
+        if count is None:
+            name, count = "the largest id of edge_index plus one", int(indices.max(initial=-1)) + 1
+        self.num_neighbors = check_count(count, name)
         check_pointers(indptr, len(indices), "edge_index")
         check_range(indices, self.num_neighbors, "edge_index")
-        offset, column = narrowest_int(len(indices)), narrowest_int(self.num_neighbors)
-        self.indptr = np.ascontiguousarray(indptr, dtype=offset)
-        self.indices = np.ascontiguousarray(indices, dtype=column)
+        self.indptr = np.ascontiguousarray(indptr, dtype=narrowest_int(len(indices)))
+        self.indices = np.ascontiguousarray(indices, dtype=narrowest_int(self.num_neighbors))
 
-    def _put_in_time(
-        self,
-        places: IntArray | None,
-        edge_time: ArrayLike | None,
-        node_time: ArrayLike | None,
-        is_sorted: bool,
-    ) -> IntArray | None:
-        """Sort the entries of each row by time; return the position of each in the edge list."""
-        self.times = times = self._times_of(places, edge_time, node_time)
-        if times is None:
-            return places
+    def _sort_by_time(self, order: IntArray | None, is_sorted: bool) -> IntArray | None:
+        """Sort the entries of each row by time, and return `order` of the sorted entries."""
+        if self.times is None:
+            return order
         if is_sorted:
-            row = _native.first_row_out_of_order(self.indptr, times)
+            row = _native.first_row_out_of_order(self.indptr, self.times)
             if row >= 0:
                 raise ValueError(
                     f"is_sorted=True, but the times of the neighbours of node {row} are not in "
                     "ascending order: sort them, or leave is_sorted out"
                 )
-            return places
-        order = _native.sort_rows_by_time(self.indptr, times)
-        if order is None:
-            return places
-        self.indices, self.times = self.indices[order], times[order]
-        return order if places is None else places[order]
+            return order
+        by_time = _native.sort_rows_by_time(self.indptr, self.times)
+        if by_time is None:
+            return order
+        self.indices, self.times = self.indices[by_time], self.times[by_time]
+        return by_time if order is None else order[by_time]
 
     def _times_of(
-        self, places: IntArray | None, edge_time: ArrayLike | None, node_time: ArrayLike | None
+        self, order: IntArray | None, edge_time: ArrayLike | None, node_time: ArrayLike | None
     ) -> Int64Array | None:
         if node_time is not None:
             if edge_time is not None:
-                raise ValueError("times are those of nodes or those of edges: give one of them")
+                raise ValueError("edge_time and node_time exclude each other: pass one of them")
             keys = time_keys(node_time, "node_time")
             if len(keys) != self.num_neighbors:
                 raise ValueError(
@@ -250,32 +246,29 @@ class Topology:
         keys = time_keys(edge_time, "edge_time")
         if len(keys) != self.num_edges:
             raise ValueError(f"edge_time has {len(keys)} entries for {self.num_edges} edges")
-        return keys if places is None else keys[places]
+        return keys if order is None else keys[order]
 
-    def _weigh(self, places: IntArray | None, weights: ArrayLike | None) -> None:
+    def _weigh(self, order: IntArray | None, weights: ArrayLike | None) -> None:
         self.weight_sums = self.weight_guide = self._weights = None
         if weights is None:
             return
         values = weight_values(weights)
         if len(values) != self.num_edges:
             raise ValueError(f"{len(values)} weights for {self.num_edges} edges")
-        stored = values if places is None else values[places]
+        stored = values if order is None else values[order]
         self.weight_sums, self.weight_guide = _native.weight_table(self.indptr, stored)
-        self._weights = values, places  # the user's memory, as a rule: no copy
+        self._weights = values, order  # the user's memory, as a rule: no copy
 
     def weights_of(self, entries: Int64Array) -> Float64Array:
-        """Return the weights of some entries, as they were given.
-
-        Args:
-            entries: [n] int64 positions in `indices`.
+        """Return [n] weights of entries, [n] int64 positions in `indices`.
 
         Raises:
             ValueError: there are no weights, or only their table.
         """
         if self._weights is None:
             raise ValueError("the weights of the graph's edges are not known, only their table")
-        values, places = self._weights
-        chosen = values[entries if places is None else places[entries]]
+        values, order = self._weights
+        chosen = values[entries if order is None else order[entries]]
         return chosen.astype(np.float64)
 
     @property
@@ -289,7 +282,7 @@ class Topology:
         return len(self.indices)
 
     def csr(self) -> _native.Csr:
-        """Return the kernels' view; raise ValueError if the arrays do not belong together."""
+        """Return the kernels' view. If the arrays do not fit one another, raise ValueError."""
         return _native.Csr(
             self.indptr,
             self.indices,

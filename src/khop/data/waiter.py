@@ -1,9 +1,9 @@
-"""The place where a thread waits: for sockets, for descriptors and for other threads.
+"""Waiter of a thread: for sockets, for descriptors and for other threads.
 
-A thread has one waiter, which a fork does not share. What threads complete, and descriptors of
-reads, are joined in one descriptor, which lies in the poller that is there: that of the sockets to
-other partitions (`khop.distributed.rpc.partition_client`), or that of a server's loop. Without
-other partitions it is polled itself, and no ZeroMQ is imported. Any process; imports no torch.
+A thread has one waiter, which a fork does not share. The waiter has one descriptor, which becomes
+readable when another thread completes a read, or when a read's own descriptor does. A client of
+other partitions (`khop.distributed.rpc.partition_client`) and a server's loop poll this descriptor
+with their sockets. Without other partitions the waiter polls it alone, and imports no ZeroMQ.
 """
 
 from __future__ import annotations
@@ -14,28 +14,47 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Protocol
 
 from khop.data.tickets import Event, ReadTicket, Ticket, TicketGroup
 from khop.errors import RowStoreError
 
 TIMEOUT = 180.0
-"""Seconds that a read may take, unless `timeout` of a loader differs."""
+"""Most seconds of a read, unless a loader has another `timeout`."""
 
 # Interval at which lost connections and deadlines are checked while waiting.
 _TICK_MS = 250
 _threads = threading.local()
 
 
+class Poller(Protocol):
+    """Poller of sockets and descriptors, such as `zmq.Poller` and `select.epoll`."""
+
+    def register(self, socket: int, flags: int, /) -> object: ...
+
+    def unregister(self, socket: int, /) -> object: ...
+
+    def poll(self, timeout: int, /) -> object: ...
+
+
+class Sockets(Protocol):
+    """Client of other partitions: its `poller` is polled, and `pump` takes what has arrived."""
+
+    @property
+    def poller(self) -> Poller: ...
+
+    def pump(self) -> object: ...
+
+
 class Waiter:
-    """Waiter for tickets of any kind; for one thread of one process.
+    """Waiter for all tickets of one thread of one process.
 
     Args:
         clock: source of time, in seconds.
 
     Attributes:
         descriptor: readable when a ticket may be done, or after `wake`.
-        wake: makes the descriptor readable; any thread may call it.
+        wake: makes the descriptor readable. Any thread may call it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,7 +68,7 @@ class Waiter:
         self._reads: dict[ReadTicket, tuple[float, float]] = {}
 
     def add(self, tickets: Iterable[Ticket], timeout: float = TIMEOUT) -> None:
-        """Look after tickets until they are done. Those of sockets are left to their client.
+        """Watch reads until they are done. Tickets of sockets are left to their client.
 
         Args:
             tickets: the tickets.
@@ -66,7 +85,7 @@ class Waiter:
                 ticket.notify(self.wake)
 
     def collect(self) -> None:
-        """Complete what is done and fail what is late; returns at once."""
+        """Complete reads that are done and fail reads that are late, without waiting."""
         ready = {descriptor for descriptor, _ in self._epoll.poll(0)}
         if self._event.descriptor in ready:
             self._event.clear()
@@ -78,7 +97,13 @@ class Waiter:
                 except Exception as error:  # its batch fails, and no other
                     ticket.fail(error)
             if now > deadline:
-                ticket.fail(_late(now - deadline + timeout, timeout))
+                late = f"a row store gave no rows in {now - deadline + timeout:.1f} s"
+                ticket.fail(
+                    RowStoreError(
+                        f"{late}, more than the {timeout:g} s that a request may take (timeout): "
+                        "it is stuck, or has too much to do"
+                    )
+                )
             if ticket.done:
                 del self._reads[ticket]
                 self._forget(ticket.descriptor)
@@ -90,46 +115,40 @@ class Waiter:
             self._epoll.unregister(descriptor)
 
     def wait(
-        self, tickets: Iterable[Ticket], sockets: Any = None, timeout: float = TIMEOUT
+        self, tickets: Iterable[Ticket], sockets: Sockets | None = None, timeout: float = TIMEOUT
     ) -> None:
         """Wait until all tickets are done.
 
         Args:
             tickets: the tickets.
-            sockets: the client of those that are requests to other partitions: its `poller` is
-                polled, and `pump` called. If None, there are none.
+            sockets: the client of requests to other partitions. If None, there are none.
             timeout: seconds after which a read fails.
 
         Raises:
-            RuntimeError: nobody will complete a ticket: it is one of sockets.
+            RuntimeError: a ticket of sockets, without their client.
         """
         tickets = list(tickets)
         reads = [ticket for ticket in tickets if isinstance(ticket, (ReadTicket, TicketGroup))]
         if reads:
             self.add(reads, timeout)
-        poller = self._epoll if sockets is None else sockets.poller
-        is_watched = sockets is not None and bool(self._reads)
-        if is_watched:
-            poller.register(self.descriptor, select.POLLIN)
+        poller = None if sockets is None else sockets.poller
+        watched = poller if self._reads else None
+        if watched is not None:
+            watched.register(self.descriptor, select.POLLIN)
         try:
             while not all(ticket.done for ticket in tickets):
-                if sockets is None and not self._reads:
-                    raise RuntimeError("a batch of a whole graph waits for another partition")
-                poller.poll(_TICK_MS if sockets is not None else _TICK_MS / 1000)
-                if sockets is not None:
+                if sockets is not None and poller is not None:
+                    poller.poll(_TICK_MS)
                     sockets.pump()
-                if is_watched or sockets is None:
+                elif self._reads:
+                    self._epoll.poll(_TICK_MS / 1000)
+                else:
+                    raise RuntimeError("a batch of a whole graph waits for another partition")
+                if sockets is None or watched is not None:
                     self.collect()
         finally:
-            if is_watched:
-                poller.unregister(self.descriptor)
-
-
-def _late(waited: float, limit: float) -> RowStoreError:
-    return RowStoreError(
-        f"a row store gave no rows in {waited:.1f} s, more than the {limit:g} s that a request may "
-        "take (timeout): it is stuck, or has too much to do"
-    )
+            if watched is not None:
+                watched.unregister(self.descriptor)
 
 
 def waiter() -> Waiter:

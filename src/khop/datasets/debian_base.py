@@ -1,13 +1,19 @@
-"""Base of the two views of the bundled Debian graph: names, splits and the cache."""
+"""Base of the two views of the bundled Debian graph, and the arrays of the snapshot.
+
+`scripts/make_debian_packages.py` wrote the snapshot. Lists of different lengths, such as the names
+in each package's relations, are an array of lengths, `count`, and an array of all values. Names are
+bytes with line feeds between.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib.resources
 import pickle
 import warnings
 from abc import abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +22,9 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
 from khop.data.files import load_torch
-from khop.datasets import debian_snapshot as snapshot
 from khop.private_folders import written_whole
 from khop.safe_versions import reads_torch_files
-from khop.typing import Transform
+from khop.typing import Array, Int64Array, Transform
 
 
 class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
@@ -64,38 +69,38 @@ class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
     @functools.cached_property
     def names(self) -> list[str]:
         """Names of the packages, in order of nodes."""
-        return snapshot.names("name")
+        return read_names("name")
 
     @functools.cached_property
     def section_names(self) -> list[str]:
         """Names of the classes, in order of labels."""
-        return snapshot.names("section_name")
+        return read_names("section_name")
 
     @functools.cached_property
     def edge_kind_names(self) -> list[str]:
-        """Names of the kinds of relations between packages, strongest first."""
-        return snapshot.names("edge_kind_name")
+        """Names of the relations between packages, strongest first."""
+        return read_names("edge_kind_name")
 
     @functools.cached_property
     def source_names(self) -> list[str]:
         """Names of the source packages, in order of their numbers."""
-        return snapshot.names("source_name")
+        return read_names("source_name")
 
     @functools.cached_property
     def tag_names(self) -> list[str]:
         """Names of the debtags, in order of their numbers."""
-        return snapshot.names("tag_name")
+        return read_names("tag_name")
 
     @abstractmethod
-    def _make(self) -> Any:
+    def _make(self) -> Data | HeteroData:
         """Make the data from the snapshot."""
 
-    def _made(self) -> Any:
+    def _made(self) -> Data | HeteroData:
         data = self._make()
         return data if self.pre_transform is None else self.pre_transform(data)
 
-    def _cached(self, path: Path) -> Any:
-        """Return the data from the cache at `path`, which is made if need be."""
+    def _cached(self, path: Path) -> Data | HeteroData:
+        """Return the data from the cache at `path`, and make the cache if need be."""
         pre_transform = repr(self.pre_transform)
         # Where torch is too old to read files safely, it is made each time: that takes a second.
         if self.force_reload or not path.exists() or not reads_torch_files():
@@ -113,11 +118,11 @@ class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
 
 
 def package_attributes() -> dict[str, Tensor]:
-    """Return the attributes of packages in both views: `x`, `y` and masks; see `DebianPackages`."""
-    split = snapshot.splits()
+    """Return the attributes of packages in both views: `x`, `y` and masks, see `DebianPackages`."""
+    split = splits()
     return {
-        "x": torch.from_numpy(snapshot.features()),
-        "y": long(snapshot.arrays("section")[0]),
+        "x": torch.from_numpy(features()),
+        "y": long(arrays("section")[0]),
         "train_mask": torch.from_numpy(split == 0),
         "val_mask": torch.from_numpy(split == 1),
         "test_mask": torch.from_numpy(split == 2),
@@ -126,17 +131,16 @@ def package_attributes() -> dict[str, Tensor]:
 
 def tag_index() -> Tensor:
     """Return edges from packages to debtags, int64 [2, 109902], in order of package and tag."""
-    count, tag = snapshot.arrays("tag_count", "tag")
-    return torch.stack([long(snapshot.rows(count)), long(tag)])
+    count, tag = arrays("tag_count", "tag")
+    return torch.stack([long(rows(count)), long(tag)])
 
 
-def long(array: npt.NDArray[Any]) -> Tensor:
+def long(array: Array) -> Tensor:
     """Convert an array to an int64 tensor."""
     return torch.from_numpy(array.astype(np.int64))
 
 
 def _save(data: Data | HeteroData, pre_transform: str, path: Path) -> None:
-    """Write the cache; a reader finds the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hetero = isinstance(data, HeteroData)
     content = {"data": data.to_dict(), "hetero": hetero, "pre_transform": pre_transform}
@@ -145,13 +149,72 @@ def _save(data: Data | HeteroData, pre_transform: str, path: Path) -> None:
 
 
 def _load(path: Path) -> tuple[Data | HeteroData, str]:
-    """Read the cache; plain containers and tensors only, whatever the file contains."""
+    """Read the cache, which may have plain containers and tensors only."""
     try:
         content = load_torch(path, "pass force_reload=True")
-        kind = HeteroData if content["hetero"] else Data
-        return kind.from_dict(content["data"]), content["pre_transform"]
+        cls = HeteroData if content["hetero"] else Data
+        return cls.from_dict(content["data"]), content["pre_transform"]
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
         raise RuntimeError(
             f"cannot read '{path}': it is damaged, or a pre_transform added other values than plain"
             f" tensors (pass that one as transform=); remove the file or pass force_reload=True"
         ) from error
+
+
+def arrays(*keys: str) -> list[Array]:
+    """Read arrays of the snapshot, by their names in the file."""
+    snapshot = importlib.resources.files("khop.datasets") / "snapshot" / "debian-12.npz"
+    with snapshot.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        return [archive[key] for key in keys]
+
+
+def read_names(key: str) -> list[str]:
+    return arrays(key)[0].tobytes().decode("ascii").split("\n")
+
+
+def rows(count: Array) -> Int64Array:
+    """Return the row of each value, int64 [count.sum()], for rows of `count` values."""
+    return np.repeat(np.arange(len(count), dtype=np.int64), count)
+
+
+def relations() -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return the relations between packages as edges, in order of source and destination.
+
+    Returns:
+        Declaring package, named package and code of the relation, each int64 [316108].
+    """
+    count, destination, code = arrays("edge_count", "edge_destination", "edge_kind")
+    return rows(count), destination.astype(np.int64), code.astype(np.int64)
+
+
+def splits() -> npt.NDArray[np.uint8]:
+    """Return the split of each package, uint8 [63666]: 0 train, 1 validation, 2 test."""
+    source, source_split = arrays("source", "source_split")
+    split: npt.NDArray[np.uint8] = source_split[source]
+    return split
+
+
+def features() -> npt.NDArray[np.float32]:
+    """Compute rows of TF-IDF times the singular vectors, float32 [63666, 128].
+
+    Every operation works on one element at a time, in a fixed order: sums that NumPy or BLAS would
+    reorder to suit the processor could differ in the last bit from one machine to the next.
+    """
+    count, term, idf, vector = arrays("term_count", "term", "term_idf", "term_vector")
+    x = np.zeros((len(count), vector.shape[1]), np.float32)
+    square = np.zeros(len(count), np.float32)
+    for reached, terms in _by_position(count, term):
+        x[reached] += idf[terms, None] * vector[terms].astype(np.float32)
+        square[reached] += idf[terms] * idf[terms]
+    norm = np.sqrt(square)
+    norm[norm == 0] = 1
+    x /= norm[:, None]
+    return x
+
+
+def _by_position(count: Array, values: Array) -> Iterator[tuple[npt.NDArray[np.intp], Array]]:
+    """Yield for position 0, 1, ... the lists that reach it and what each has there."""
+    start = np.cumsum(count, dtype=np.int64) - count
+    for position in range(int(count.max())):
+        reached = np.flatnonzero(count > position)
+        yield reached, values[start[reached] + position]

@@ -10,8 +10,15 @@ import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from khop.datasets import debian_snapshot as snapshot
-from khop.datasets.debian_base import DebianDataset, long, package_attributes, tag_index
+from khop.datasets.debian_base import (
+    DebianDataset,
+    arrays,
+    long,
+    package_attributes,
+    read_names,
+    relations,
+    tag_index,
+)
 from khop.typing import EdgeType
 
 
@@ -36,10 +43,10 @@ class DebianPackagesHetero(DebianDataset):
     | package, maintained_by, maintainer   | 63,666  | its maintainer; a number, no name           |
     | package, tagged, tag                 | 109,902 | its debtags; 47 % of the packages have some |
 
-    Packages, their attributes and split, and the relations between them are those of
-    `DebianPackages`, one edge at most from one package to another, told apart by kind. `edge_index`
-    is int64 [2, E] in order of source and destination. Nodes without attributes have `num_nodes`
-    alone; `source_names` and `tag_names` are in order of their ids.
+    `DebianPackages` has the same packages, attributes, split and relations. From one package to
+    another there is at most one edge, whose type is the strongest relation. `edge_index` is int64
+    [2, E] in order of source and destination. Nodes without attributes have `num_nodes` alone.
+    `source_names` and `tag_names` are in order of their ids.
 
     Input of a model. The label is a package's section, and whole sources are on one side of the
     split. All edges and the features of all packages are known before the section is, for test
@@ -51,8 +58,8 @@ class DebianPackagesHetero(DebianDataset):
       have none of these, so their embeddings stay untrained: let messages pass through sources,
       and give them no embedding.
     - *Debtags* are not labels, but people gave them for a similar purpose: 91 % of the packages
-      tagged `role::documentation` are in section `doc`. State it with every accuracy that
-      used them; a fan-out of 0 for `tagged` and its reverse leaves them out.
+      tagged `role::documentation` are in section `doc`. State with every accuracy whether debtags
+      were used. A fan-out of 0 for `tagged` and its reverse leaves them out.
 
     Maintainers have packages on all sides: what is learned of one serves test packages, too.
 
@@ -60,9 +67,9 @@ class DebianPackagesHetero(DebianDataset):
         root: folder that caches the processed data, in `root/processed`. If None, made in memory,
             which takes a second.
         undirected: add the reverse of every edge type as `rev_` and its name, as PyG's
-            `ToUndirected(merge=False)` does; position i of a reverse is the reverse of position i.
-            Messages flow from source to destination: only with this packages receive messages from
-            what they need, and from their sources, maintainers and tags. Default: false.
+            `ToUndirected(merge=False)` does. Edge i of a reverse is the reverse of edge i. Messages
+            flow from source to destination. Reverses bring packages messages from the packages that
+            they need, and from their sources, maintainers and tags. Default: false.
         transform: applied to the data at each access. Default: none.
         pre_transform: applied once, before the data is cached. Default: none.
         force_reload: make the data again, whatever the cache holds. Default: false.
@@ -86,9 +93,9 @@ class DebianPackagesHetero(DebianDataset):
     def _make(self) -> HeteroData:
         data = HeteroData()
         data["package"].update(package_attributes())
-        data["source"].num_nodes = len(snapshot.names("source_name"))
-        data["maintainer"].num_nodes = int(snapshot.arrays("maintainer")[0].max()) + 1
-        data["tag"].num_nodes = len(snapshot.names("tag_name"))
+        data["source"].num_nodes = len(read_names("source_name"))
+        data["maintainer"].num_nodes = int(arrays("maintainer")[0].max()) + 1
+        data["tag"].num_nodes = len(read_names("tag_name"))
         edges = {**_between_packages(), **_from_packages()}
         for edge_type, edge_index in edges.items():
             data[edge_type].edge_index = edge_index
@@ -99,18 +106,18 @@ class DebianPackagesHetero(DebianDataset):
 
 
 def _between_packages() -> dict[EdgeType, Tensor]:
-    """Return the relations between packages, an edge type for each kind."""
-    source, destination, kind = (torch.from_numpy(ends) for ends in snapshot.relations())
+    """Return the relations between packages, one edge type per relation."""
+    source, destination, codes = (torch.from_numpy(ends) for ends in relations())
     edge_index = torch.stack([source, destination])
     return {
-        ("package", name, "package"): edge_index[:, kind == code].contiguous()
-        for code, name in enumerate(snapshot.names("edge_kind_name"))
+        ("package", name, "package"): edge_index[:, codes == code].contiguous()
+        for code, name in enumerate(read_names("edge_kind_name"))
     }
 
 
 def _from_packages() -> dict[EdgeType, Tensor]:
     """Return the edges from packages to what they are built from, maintained by and tagged with."""
-    source, maintainer = (long(ids) for ids in snapshot.arrays("source", "maintainer"))
+    source, maintainer = (long(ids) for ids in arrays("source", "maintainer"))
     package = torch.arange(len(source))
     return {
         ("package", "built_from", "source"): torch.stack([package, source]),

@@ -5,15 +5,15 @@ a probability proportional to its weight, its expected degree. The weights follo
 distribution of the second kind (Lomax), truncated at a maximum: many nodes of few edges, a tail
 that falls as degree^-exponent, and a largest degree that can be chosen.
 
-No array of the graph's size is needed. Nodes are ranked by weight, and the ranks cut into a few
-hundred classes, geometrically finer towards the heavy end, that share one weight each: an end of an
-edge is drawn as a class (a search in a small table), a rank within it (a division), and the node
-that a keyed permutation puts at this rank. Random numbers come from the Philox generator with the
-number of a block of edges as its counter, so that each block is made independently of the others.
+No array of the graph's size is needed. Nodes are ranked by weight. The ranks are cut into a few
+hundred classes of one weight each, geometrically finer towards the heavy end. An end of an edge is
+drawn in three steps: a class (a search in a small table), a rank within the class (a division), and
+the node at this rank in a keyed permutation. The counter of the random number generator, Philox, is
+the index of a block of edges, so each block is made independently of the others.
 
-The graph is the same on every machine. Only operations that IEEE 754 rounds exactly and integers
-take part, and the weights are computed with `decimal`: powers and logarithms of a C library or of
-vector units differ in their last bits.
+The graph is the same on every machine. All operations are on integers, or rounded exactly by IEEE
+754. Weights are computed with `decimal`, because powers and logarithms of C libraries and vector
+units differ in their last bits.
 
 [1] F. Chung and L. Lu, "Connected components in random graphs with given expected degree
 sequences", Annals of Combinatorics 6, 2002.
@@ -21,6 +21,7 @@ sequences", Annals of Combinatorics 6, 2002.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -30,13 +31,14 @@ from dataclasses import KW_ONLY, dataclass
 from decimal import Context, Decimal, localcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch_geometric.data import Data
 
+from khop.storage.folder import npy_header
 from khop.typing import Int64Array, UInt64Array
 
 _MAX_NODES = 2**40  # the sum of the weights stays below 2^53, exact as a float64
@@ -48,22 +50,22 @@ _STREAM_EDGES, _STREAM_ORDER, _STREAM_X, _STREAM_Y, _STREAM_TRAIN = range(5)
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """A random graph whose degrees have a heavy tail; equal arguments make equal graphs.
+    """A random graph whose degrees have a heavy tail. Equal arguments make equal graphs.
 
     Expected in- and out-degree of a node are the same. With the default exponent the median degree
-    is 0.44 of the mean. There are no self loops. Parallel edges are rare but not excluded: with the
-    default maximum there are about 5 between the two heaviest nodes. Light nodes may have no edge,
-    3 % of all at a mean of 50.
+    is 0.44 of the mean. There are no self loops. Parallel edges are rare: with the default maximum
+    there are about 5 between the two heaviest nodes. At a mean of 50, 3 % of nodes have no edge.
 
     Args:
         num_nodes: number of nodes, 2 to 2^40.
-        num_edges: number of edges, exactly; even if `undirected`, where each direction counts.
+        num_edges: exact number of edges. Must be even with `undirected`, where each direction
+            counts.
         undirected: every edge comes with its reverse, as edges 2i and 2i+1. Default: false.
         exponent: of the tail of the degree distribution, above 2. Default: 3.13.
-        max_degree: expected in-degree of the heaviest node, at least 2.5 times the mean. Default:
-            the square root of 5 * `num_edges`, so that the share of parallel edges is the same at
-            any size, or 4 times the mean, whichever is more.
-        num_features: width of `x`; values are uniform in [-1, 1). Default: 0, no features.
+        max_degree: expected in-degree of the heaviest node, at least 2.5 times the mean. If None,
+            the square root of 5 * `num_edges`, but at least 4 times the mean: the share of parallel
+            edges is the same at any size.
+        num_features: width of `x`, with values uniform in [-1, 1). Default: 0, no features.
         num_classes: labels are uniform in 0 ... `num_classes` - 1. Default: 0, no labels.
         train_fraction: probability of a node to be in `train_mask`. Default: 0.08.
         seed: 0 to 2^64 - 1. Default: 0.
@@ -89,7 +91,6 @@ class PowerLaw:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the arguments."""
         _require(2 <= self.num_nodes <= _MAX_NODES, "num_nodes", "in 2 ... 2^40", self.num_nodes)
         _require(self.num_edges >= 0, "num_edges", "0 or more", self.num_edges)
         even = not self.undirected or self.num_edges % 2 == 0
@@ -137,35 +138,30 @@ class PowerLaw:
     def write(self, directory: str | Path) -> None:
         """Write the graph as `.npy` files, with a few blocks of it in memory at a time.
 
-        The files are `edge_index.npy` [2, num_edges] (int32 if the ids fit, else int64),
-        `train_mask.npy` bool [num_nodes] and, where asked for, `x.npy` float32
-        [num_nodes, num_features] and `y.npy` int64 [num_nodes]. They are written to a temporary
-        folder and moved at the end: the folder is complete or absent.
+        `edge_index.npy` is [2, num_edges], int32 if the ids fit, else int64. `train_mask.npy` is
+        bool [num_nodes]. With features there is `x.npy` float32 [num_nodes, num_features], with
+        classes `y.npy` int64 [num_nodes]. The folder is complete or absent.
 
         Args:
-            directory: folder to write; must be absent or empty.
+            directory: folder to write, which must be absent or empty.
 
         Raises:
             FileExistsError: the folder is not empty.
         """
-        directory = Path(directory)
-        if directory.exists() and any(directory.iterdir()):
-            raise FileExistsError(f"'{directory}' is not empty; remove it or choose another name")
-        unfinished = directory.with_name(f".{directory.name}.{os.getpid()}")
-        unfinished.mkdir(parents=True)
-        try:
+        with complete_folder(Path(directory)) as unfinished:
             self._write_edges(unfinished / "edge_index.npy")
-            self._write_nodes(unfinished)
-            unfinished.replace(directory)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            for name, (shape, dtype) in self._node_shapes().items():
+                with (unfinished / f"{name}.npy").open("wb") as file:
+                    file.write(npy_header(np.dtype(dtype), shape))
+                    for block in range(self._num_node_blocks):
+                        file.write(self._node_block(name, block).data)
 
     def data(self) -> Data:
-        """Return the graph as PyG data, in memory: 16 bytes an edge, and the nodes' tensors.
+        """Return the graph as PyG data, in memory: 16 bytes per edge, and the nodes' tensors.
 
         Returns:
-            `edge_index` int64 [2, num_edges], `train_mask` bool [num_nodes] and, where asked for,
-            `x` float32 [num_nodes, num_features] and `y` int64 [num_nodes].
+            `edge_index` int64 [2, num_edges], `train_mask` bool [num_nodes], and, with features or
+            classes, `x` float32 [num_nodes, num_features] or `y` int64 [num_nodes].
         """
         edge_index = np.empty((2, self.num_edges), np.int64)
         start = 0
@@ -183,7 +179,6 @@ class PowerLaw:
 
     @property
     def _num_pairs(self) -> int:
-        """Number of pairs of ends that are drawn."""
         return self.num_edges // 2 if self.undirected else self.num_edges
 
     @property
@@ -205,24 +200,16 @@ class PowerLaw:
 
     def _write_edges(self, path: Path) -> None:
         """Write all edges, chunk by chunk, each to the two rows of the array."""
-        dtype = np.int32 if self.num_nodes <= 2**31 else np.int64
+        dtype = np.dtype(np.int32 if self.num_nodes <= 2**31 else np.int64)
         with path.open("wb") as file:
-            start = _write_header(file, (2, self.num_edges), dtype)
-            row_bytes = self.num_edges * np.dtype(dtype).itemsize
+            start = file.write(npy_header(dtype, (2, self.num_edges)))
+            row_bytes = self.num_edges * dtype.itemsize
             for chunk in self.iter_edges():
                 # Plain writes: the pages of a mapped file would count as this process's memory.
                 for row, values in enumerate(np.ascontiguousarray(chunk, dtype)):
                     file.seek(start + row * row_bytes)
                     file.write(values.data)
                 start += values.nbytes
-
-    def _write_nodes(self, directory: Path) -> None:
-        """Write the nodes' arrays, block by block."""
-        for name, (shape, dtype) in self._node_shapes().items():
-            with (directory / f"{name}.npy").open("wb") as file:
-                _write_header(file, shape, dtype)
-                for block in range(self._num_node_blocks):
-                    file.write(self._node_block(name, block).data)
 
     def _node_shapes(self) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
         """Return shape and dtype of the nodes' arrays, by name."""
@@ -252,12 +239,7 @@ class PowerLaw:
 
     @functools.cached_property
     def _classes(self) -> _WeightClasses:
-        mean = Decimal(max(self.num_edges, 1)) / self.num_nodes
-        if self.max_degree is None:
-            ratio = max(math.isqrt(5 * self.num_edges) / mean, Decimal(4))
-        else:
-            ratio = max(self.max_degree / mean, Decimal("2.5"))
-        return _weight_classes(self.num_nodes, Decimal(self.exponent), ratio)
+        return _weight_classes(self.num_nodes, self.num_edges, self.exponent, self.max_degree)
 
     @functools.cached_property
     def _permutation(self) -> _Permutation:
@@ -265,12 +247,12 @@ class PowerLaw:
 
 
 class _WeightClasses(NamedTuple):
-    """Classes of nodes of equal weight, heaviest first; nodes are identified by rank.
+    """Classes of nodes of equal weight, heaviest first. Nodes are identified by rank.
 
     Attributes:
-        rank: first rank of each class, and at the end the number of nodes, int64 [C + 1].
-        weight: weight of each node of a class, int64 [C], 1 or more.
-        total: weight of all classes before, and at the end of all, int64 [C + 1].
+        rank: int64 [C + 1] first rank of each class, and at the end the number of nodes.
+        weight: int64 [C] weight of each node of a class, 1 or more.
+        total: int64 [C + 1] weight of all earlier classes, and at the end of all classes.
     """
 
     rank: Int64Array
@@ -280,18 +262,25 @@ class _WeightClasses(NamedTuple):
     def draw_rank(self, raw: UInt64Array) -> Int64Array:
         """Turn random bits, uint64 [n], to ranks, int64 [n], in proportion to the weights."""
         position = _below(raw, int(self.total[-1]))
-        found = np.searchsorted(self.total[1:], position, side="right")
-        rank: Int64Array = self.rank[found] + (position - self.total[found]) // self.weight[found]
+        of = np.searchsorted(self.total[1:], position, side="right")
+        rank: Int64Array = self.rank[of] + (position - self.total[of]) // self.weight[of]
         return rank
 
 
-def _weight_classes(num_nodes: int, exponent: Decimal, ratio: Decimal) -> _WeightClasses:
-    """Fit a truncated Lomax distribution whose maximum is `ratio` times its mean.
+def _weight_classes(
+    num_nodes: int, num_edges: int, exponent: float, max_degree: int | None = None
+) -> _WeightClasses:
+    """Fit a truncated Lomax distribution whose maximum is the degree of the heaviest node.
 
     The share of the nodes of a weight above w falls as (1 + w / scale)^(1 - exponent). Solved for
-    w: the node at share q of the ranks has the weight scale * (v^(1 / (1 - exponent)) - 1), v going
-    from the value that belongs to the maximum (q = 0) to 1 (q = 1). Bisection finds the scale.
+    w, the node at share q of the ranks has the weight scale * (v^(1 / (1 - exponent)) - 1). Here v
+    rises from the value of the maximum (q = 0) to 1 (q = 1). Bisection finds the scale.
     """
+    mean = Decimal(max(num_edges, 1)) / num_nodes
+    if max_degree is None:
+        ratio = max(math.isqrt(5 * num_edges) / mean, Decimal(4))
+    else:
+        ratio = max(max_degree / mean, Decimal("2.5"))
     bounds = [0]
     while bounds[-1] < num_nodes:
         bounds.append(min(bounds[-1] + 1 + bounds[-1] // 32, num_nodes))
@@ -299,7 +288,7 @@ def _weight_classes(num_nodes: int, exponent: Decimal, ratio: Decimal) -> _Weigh
 
     with localcontext(Context(prec=12)):
         middles = [Decimal(first + end - 1) / (2 * num_nodes) for first, end in pairwise(bounds)]
-        tail = 1 - exponent
+        tail = 1 - Decimal(exponent)
 
         def weights(scale: Decimal) -> list[Decimal]:
             low = (tail * (1 + ratio / scale).ln()).exp()
@@ -321,8 +310,8 @@ def _weight_classes(num_nodes: int, exponent: Decimal, ratio: Decimal) -> _Weigh
 class _Permutation:
     """A keyed permutation of 0 ... size - 1 without a table.
 
-    Rounds of steps that can each be undone, on numbers of so many bits that `size` fits. A result
-    that is too large is permuted again (cycle walking); this ends because each cycle leads back.
+    It consists of rounds of invertible steps, on integers of just enough bits for `size`. A result
+    that is too large is permuted again (cycle walking), which ends because each cycle leads back.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -350,7 +339,7 @@ class _Permutation:
 
 
 def _random_bits(seed: int, stream: int, block: int, count: int) -> UInt64Array:
-    """Return the random bits of a block, uint64 [count]; the same in every version of NumPy."""
+    """Return the random bits of a block, uint64 [count], the same in every version of NumPy."""
     key = np.array([seed, stream], np.uint64)
     # The generator counts in the first word, of which a block uses far less than 2^64.
     generator = np.random.Philox(counter=np.array([0, block, 0, 0], np.uint64), key=key)
@@ -385,12 +374,22 @@ def _regroup(blocks: Iterable[Int64Array], total: int, chunk_size: int) -> Itera
                 chunk, filled = np.empty((2, min(chunk_size, total)), np.int64), 0
 
 
-def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: type[np.generic]) -> int:
-    """Write the header of a `.npy` file; return the position of its values."""
-    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
-    header = {"descr": descr, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)
-    return file.tell()
+@contextlib.contextmanager
+def complete_folder(path: Path) -> Iterator[Path]:
+    """Make a folder to be filled in the block, which is renamed to `path` when the block ends.
+
+    Raises:
+        FileExistsError: `path` is not empty.
+    """
+    if path.exists() and any(path.iterdir()):
+        raise FileExistsError(f"'{path}' is not empty; remove it or choose another name")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _require(condition: bool, name: str, allowed: str, value: object) -> None:

@@ -1,19 +1,14 @@
 """Synthetic heterogeneous graphs with heavy-tailed degrees, made one edge type at a time.
 
-The method is that of `khop.datasets.powerlaw`, with separate weights for the sources and for the
-destinations of each edge type: a paper of many authors need not have many topics.
+The method is described in `khop.datasets.powerlaw`. Sources and destinations of each edge type have
+weights of their own: a paper of many authors need not have many topics.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from decimal import Decimal
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,27 +20,27 @@ from khop.datasets.powerlaw import (
     _random_bits,
     _require,
     _weight_classes,
-    _WeightClasses,
+    complete_folder,
 )
-from khop.typing import EdgeType, Int64Array, NodeType, UInt64Array
+from khop.typing import EdgeType, Int64Array, NodeType
 
 # Streams of random bits: two orders of nodes and the pairs of each edge type.
 _STREAMS = 3
-_FIRST_STREAM = 16  # those of `PowerLaw` are below
+_FIRST_STREAM = 16  # `PowerLaw` uses lower ones
 
 
 @dataclass(frozen=True)
 class PowerLawHetero:
-    """A random heterogeneous graph whose degrees have heavy tails; equal arguments, equal graphs.
+    """A random heterogeneous graph whose degrees have heavy tails. Equal arguments, equal graphs.
 
-    Both ends of an edge are drawn independently, in proportion to the weights that the nodes have
-    for this edge type. There are no attributes.
+    Both ends of an edge are drawn independently, in proportion to the nodes' weights for this edge
+    type. There are no attributes.
 
     Args:
         num_nodes: {node type: number of nodes}, each 2 to 2^40.
         num_edges: {edge type: number of edges}.
-        mirrored: edge types that come with their reverses: of `(a, 'r', b)` there is also
-            `(b, 'rev_r', a)`, edge i of the one being edge i of the other. If None, all.
+        mirrored: edge types that come with their reverses: with `(a, 'r', b)` also
+            `(b, 'rev_r', a)`, whose edge i is the reverse of edge i. If None, all.
         exponent: of the tail of the degree distributions, above 2. Default: 3.13.
         seed: 0 to 2^64 - 1. Default: 0.
 
@@ -65,7 +60,6 @@ class PowerLawHetero:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the arguments."""
         for node_type, count in self.num_nodes.items():
             _require(2 <= count <= 2**40, f"num_nodes['{node_type}']", "in 2 ... 2^40", count)
         for edge_type, count in self.num_edges.items():
@@ -102,13 +96,13 @@ class PowerLawHetero:
 
     @property
     def edge_types(self) -> list[EdgeType]:
-        """All edge types; a reverse follows what it reverses."""
-        found = []
+        """All edge types, each followed by its reverse, if it has one."""
+        types = []
         for edge_type in self.num_edges:
-            found.append(edge_type)
+            types.append(edge_type)
             if self.mirrored is None or edge_type in self.mirrored:
-                found.append(_reverse(edge_type))
-        return found
+                types.append(_reverse(edge_type))
+        return types
 
     def iter_edge_types(self) -> Iterator[tuple[EdgeType, Int64Array]]:
         """Yield the edge types in order, each with its edges, int64 [2, num_edges]."""
@@ -119,7 +113,7 @@ class PowerLawHetero:
                 yield _reverse(edge_type), np.ascontiguousarray(pair[::-1])
 
     def data(self) -> HeteroData:
-        """Return the graph as PyG data, in memory: 16 bytes an edge."""
+        """Return the graph as PyG data, in memory: 16 bytes per edge."""
         data = HeteroData()
         for node_type, count in self.num_nodes.items():
             data[node_type].num_nodes = count
@@ -135,19 +129,11 @@ class PowerLawHetero:
         Raises:
             FileExistsError: the folder is not empty.
         """
-        directory = Path(directory)
-        if directory.exists() and any(directory.iterdir()):
-            raise FileExistsError(f"'{directory}' is not empty; remove it or choose another name")
-        unfinished = directory.with_name(f".{directory.name}.{os.getpid()}")
-        unfinished.mkdir(parents=True)
         narrow = max(self.num_nodes.values()) <= 2**31
-        try:
+        with complete_folder(Path(directory)) as unfinished:
             for edge_type, pair in self.iter_edge_types():
                 file = unfinished / self.file_name(edge_type)
                 np.save(file, pair.astype(np.int32) if narrow else pair)
-            unfinished.replace(directory)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
 
     @staticmethod
     def file_name(edge_type: EdgeType) -> str:
@@ -159,41 +145,20 @@ class PowerLawHetero:
         source, _, destination = edge_type
         stream = _FIRST_STREAM + _STREAMS * list(self.num_edges).index(edge_type)
         count = self.num_edges[edge_type]
-        ends = [
-            _Ends.create(self.num_nodes[node_type], count, self.exponent, self._order(stream + i))
-            for i, node_type in enumerate((source, destination))
-        ]
+        ends = []
+        for i, node_type in enumerate((source, destination)):
+            num_nodes = self.num_nodes[node_type]
+            # Each edge type has its own hubs.
+            seed = int(_random_bits(self.seed, stream + i, 0, 1)[0])
+            weights = _weight_classes(num_nodes, count, self.exponent)
+            ends.append((weights, _Permutation(num_nodes, seed)))
         edges = np.empty((2, count), np.int64)
         for block, first in enumerate(range(0, count, _PAIRS_PER_BLOCK)):
             num_pairs = min(_PAIRS_PER_BLOCK, count - first)
             raw = _random_bits(self.seed, stream + 2, block, 2 * num_pairs).reshape(2, num_pairs)
-            for end, bits, drawn in zip(ends, raw, edges, strict=True):
-                drawn[first : first + num_pairs] = end.draw(bits)
+            for (weights, node_at), bits, drawn in zip(ends, raw, edges, strict=True):
+                drawn[first : first + num_pairs] = node_at(weights.draw_rank(bits))
         return edges
-
-    def _order(self, stream: int) -> int:
-        """Return the seed of an order of nodes: each edge type has other heavy nodes."""
-        return int(_random_bits(self.seed, stream, 0, 1)[0])
-
-
-class _Ends(NamedTuple):
-    """Sampler of one end of an edge type's edges: weights of ranks, and the node at each rank."""
-
-    weights: _WeightClasses
-    order: _Permutation
-
-    @classmethod
-    def create(cls, num_nodes: int, num_edges: int, exponent: float, seed: int) -> _Ends:
-        mean = Decimal(max(num_edges, 1)) / num_nodes
-        # As `PowerLaw`: the heaviest node has the square root of 5 edges in expectation.
-        ratio = max(math.isqrt(5 * num_edges) / mean, Decimal(4))
-        return cls(
-            _weight_classes(num_nodes, Decimal(exponent), ratio), _Permutation(num_nodes, seed)
-        )
-
-    def draw(self, raw: UInt64Array) -> Int64Array:
-        """Draw nodes, int64 [n], from random bits, uint64 [n]."""
-        return self.order(self.weights.draw_rank(raw))
 
 
 def _reverse(edge_type: EdgeType) -> EdgeType:

@@ -10,8 +10,7 @@ import numpy as np
 
 from khop.data import Feature, RowStore
 from khop.data.arrays import check_count, to_ids
-from khop.data.carried import Carried
-from khop.data.files import release_pages
+from khop.data.files import PicklableByPath, release_pages
 from khop.storage.folder import attr_metas
 from khop.storage.folder.paths import RESERVED_NAMES
 from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeType, IntArray, NodeType
@@ -37,7 +36,7 @@ class NodeSource:
 
 
 @dataclass
-class EdgeSource(Carried):
+class EdgeSource(PicklableByPath):
     """Sources and destinations [num_edges] of an edge type, and attributes of one row an edge.
 
     `left_out` names attributes that do not have one row an edge, as in `NodeSource`. Subclasses may
@@ -187,10 +186,10 @@ class GraphSource:
             )
         for name, values in (node_attrs or {}).items():
             for node_type, value in _by_type(values, NODE).items():
-                nodes[node_type].attrs[name] = Feature(value, what=f"attribute '{name}'")
+                nodes[node_type].attrs[name] = Feature(value, label=f"attribute '{name}'")
         for name, values in (edge_attrs or {}).items():
             for edge_type, value in _by_type(values, EDGE).items():
-                edges[edge_type].attrs[name] = Feature(value, what=f"attribute '{name}'")
+                edges[edge_type].attrs[name] = Feature(value, label=f"attribute '{name}'")
         return cls(nodes, edges, heterogeneous)
 
     @classmethod
@@ -299,7 +298,7 @@ def _attrs_of(data: Any, store: Any, of_nodes: bool) -> dict[str, RowStore]:
             )
         if data.__cat_dim__(name, value, store) != 0:
             raise TypeError(f"attribute '{name}' is not laid out with a row a node or edge")
-        attrs[name] = Feature(value, what=f"attribute '{name}'")
+        attrs[name] = Feature(value, label=f"attribute '{name}'")
     return attrs
 
 

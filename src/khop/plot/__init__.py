@@ -1,8 +1,7 @@
 """Pictures of partition folders, hotness, a loader's time and batches, for notebooks and reports.
 
-Needs matplotlib (`pip install 'khop[plot]'`). Imports no torch. Every function but `folder` and
-`comparison` draws
-into `axes`, or into a new figure, and returns the axes.
+Needs matplotlib (`pip install 'khop[plot]'`). Imports no torch. `folder` and `comparison` return
+new figures. The other functions draw into `axes`, or into a new figure's, and return the axes.
 """
 
 from khop._lazy import attach

@@ -1,9 +1,9 @@
 from khop.plot.batches import batch as batch
-from khop.plot.comparisons import comparison as comparison
 from khop.plot.folders import (
     Folder as Folder,
     balance as balance,
     cache_curve as cache_curve,
+    comparison as comparison,
     degrees as degrees,
     edges_between_parts as edges_between_parts,
     folder as folder,

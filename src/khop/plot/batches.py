@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from khop.plot.figures import COLORS, axes_or_new, write_note
-from khop.typing import Int64Array, NodeType
+from khop.typing import Float64Array, Int64Array, NodeType
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from torch_geometric.data import Data, HeteroData
 
 _MAX_NODES = 5_000
 
 
-def batch(batch: Any, axes: Any = None) -> Any:
-    """Draw a batch: seeds in the middle, the nodes of each hop in a ring around them.
+def batch(batch: Data | HeteroData, axes: Axes | None = None) -> Axes:
+    """Draw the nodes of a batch: seeds in the middle, each hop in a ring around them.
 
-    Nodes of a ring stand in the direction of a node that they were drawn for. Node types have
-    colours.
+    A node of a ring is in the direction of a node that it was drawn for. Node types have colours.
 
     Args:
-        batch: a PyG `Data` or `HeteroData` of a loader, with `num_sampled_nodes`.
-        axes: axes of matplotlib. If None, those of a new figure.
-
-    Returns:
-        The axes.
+        batch: a batch of a loader, with `num_sampled_nodes`.
+        axes: axes of matplotlib. If None, a new figure's.
 
     Raises:
         ValueError: the batch does not count its nodes by hop, or has more than 5,000: draw one with
@@ -45,18 +45,20 @@ def batch(batch: Any, axes: Any = None) -> Any:
     if len(hops) == 0:
         write_note(axes, "the batch is empty")
         return axes
-    places = _places(hops, edges)
+    positions = _positions(hops, edges)
     from matplotlib.collections import LineCollection
 
-    lines = LineCollection(places[edges.T], colors="0.75", linewidths=0.5, zorder=1)
+    lines = LineCollection(positions[edges.T], colors="0.75", linewidths=0.5, zorder=1)
     axes.add_collection(lines)
     bounds = [*first.values(), len(hops)]
     for index, (node_type, low) in enumerate(first.items()):
-        points = places[low : bounds[index + 1]]
+        points = positions[low : bounds[index + 1]]
         color = COLORS[index % len(COLORS)]
-        axes.scatter(*points.T, s=14, color=color, zorder=2, label=str(node_type))
-    seeds = places[hops == 0]
-    axes.scatter(*seeds.T, s=60, facecolors="none", edgecolors="0.1", zorder=3, label="seeds")
+        axes.scatter(points[:, 0], points[:, 1], s=14, color=color, zorder=2, label=str(node_type))
+    seeds = positions[hops == 0]
+    axes.scatter(
+        seeds[:, 0], seeds[:, 1], s=60, facecolors="none", edgecolors="0.1", zorder=3, label="seeds"
+    )
     counts = np.bincount(hops)
     axes.set_title(
         f"{counts[0]:,} seeds" + "".join(f", hop {h}: {n:,}" for h, n in enumerate(counts[1:], 1))
@@ -67,7 +69,7 @@ def batch(batch: Any, axes: Any = None) -> Any:
     return axes
 
 
-def _content(batch: Any) -> tuple[Int64Array, dict[NodeType, int], Int64Array]:
+def _content(batch: Data | HeteroData) -> tuple[Int64Array, dict[NodeType, int], Int64Array]:
     """Return the hop of each node, the first node of each type, and edges: [2, n], all types."""
     counted = getattr(batch, "num_sampled_nodes", None)
     if isinstance(counted, dict) or hasattr(batch, "num_sampled_nodes_dict"):
@@ -97,7 +99,7 @@ def _content(batch: Any) -> tuple[Int64Array, dict[NodeType, int], Int64Array]:
     return np.concatenate(hops or [empty[0]]), first, np.concatenate([empty, *edges], axis=1)
 
 
-def _places(hops: Int64Array, edges: Int64Array) -> Any:
+def _positions(hops: Int64Array, edges: Int64Array) -> Float64Array:
     """Return [num_nodes, 2] coordinates."""
     angle = np.zeros(len(hops))
     for hop in range(int(hops.max()) + 1):
@@ -106,13 +108,15 @@ def _places(hops: Int64Array, edges: Int64Array) -> Any:
             angle[ring] = _angles_of_parents(ring, hops, edges, angle)
         order = ring[np.argsort(angle[ring], kind="stable")]
         angle[order] = np.linspace(0, 2 * np.pi, len(order), endpoint=False)
-    # A single seed is the centre; several form the first ring.
+    # A single seed is the centre, and several form the first ring.
     radius = hops + (0.0 if (hops == 0).sum() == 1 else 0.5)
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
-def _angles_of_parents(ring: Int64Array, hops: Int64Array, edges: Int64Array, angle: Any) -> Any:
-    """Return for each node of a ring the angle of a node of the ring inside that it belongs to."""
+def _angles_of_parents(
+    ring: Int64Array, hops: Int64Array, edges: Int64Array, angle: Float64Array
+) -> Float64Array:
+    """Return for each node of a ring the angle of a node that it was drawn for."""
     parent = np.full(len(hops), -1, np.int64)
     for child, inner in (edges, edges[::-1]):
         fits = hops[child] == hops[inner] + 1

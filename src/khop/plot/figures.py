@@ -1,38 +1,39 @@
-"""Figures and axes of matplotlib, and what all pictures have in common."""
+"""Figures and axes of matplotlib, in the style of all pictures."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLORS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c")
-# Pictures of more parts carry no number and no name for each.
 MOST_NAMES = 10
+"""Most parts that a picture names."""
+
 _STYLE = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
 
 
-def require_matplotlib() -> Any:
-    """Return matplotlib.
-
-    Raises:
-        ModuleNotFoundError: it is not installed.
-    """
+def _require_matplotlib() -> None:
+    """Raise ModuleNotFoundError if matplotlib is not installed."""
     try:
-        import matplotlib
+        import matplotlib  # noqa: F401
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
             "pictures need package matplotlib: pip install matplotlib"
         ) from None
-    return matplotlib
 
 
 @contextlib.contextmanager
-def styled() -> Iterator[None]:
+def _styled() -> Iterator[None]:
     """Draw in khop's style within the block.
 
-    matplotlib's own `rc_context` also takes back what a backend sets that is loaded meanwhile, at
-    the first figure: that pictures are shown in a notebook.
+    matplotlib's own `rc_context` would also undo the settings of a backend that is loaded in the
+    block, such as a notebook's to show pictures.
     """
     import matplotlib
 
@@ -44,19 +45,46 @@ def styled() -> Iterator[None]:
         matplotlib.rcParams.update(before)
 
 
-def axes_or_new(axes: Any) -> Any:
-    """Return the axes, or those of a new figure of pyplot if they are None."""
-    require_matplotlib()
+@contextlib.contextmanager
+def new_figure(
+    width: float, height: float, path: str | os.PathLike[str] | None, padding: float | None = None
+) -> Iterator[Figure]:
+    """Create a figure without pyplot, to be drawn in the block and then written.
+
+    Args:
+        width: width in inches.
+        height: height in inches.
+        path: file to write, in the format of its suffix. If None, none is written.
+        padding: space around axes in inches. If None, matplotlib's.
+    """
+    _require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    with _styled():
+        layout = ConstrainedLayoutEngine(w_pad=padding, h_pad=padding)
+        figure = Figure(figsize=(width, height), layout=layout)
+        FigureCanvasAgg(figure)
+        yield figure
+        if path is not None:
+            figure.savefig(path, dpi=130)
+
+
+def axes_or_new(axes: Axes | None) -> Axes:
+    """Return the axes. If they are None, a new figure's."""
+    _require_matplotlib()
     if axes is not None:
         return axes
     import matplotlib.pyplot as plt
 
-    with styled():
-        return plt.subplots(layout="constrained")[1]
+    with _styled():
+        created: Axes = plt.figure(layout="constrained").add_subplot()
+        return created
 
 
-def write_note(axes: Any, text: str) -> None:
-    """Write why there is nothing to draw."""
+def write_note(axes: Axes, text: str) -> None:
+    """Write a reason for a picture without data."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="0.4")
     axes.spines[:].set_visible(False)
     axes.set(xticks=[], yticks=[], xlabel="", ylabel="")

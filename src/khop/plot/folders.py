@@ -1,35 +1,39 @@
-"""Pictures of partition folders: balance, cut, degrees, and remote rows by cache size."""
+"""Pictures of partition folders: balance, cut, degrees, and remote rows by cache size.
+
+Also of comparisons of partitioning methods.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from khop.partition.summary import FolderSummary, balance as largest_over_mean
-from khop.plot.figures import (
-    COLORS,
-    MOST_NAMES,
-    axes_or_new,
-    require_matplotlib,
-    styled,
-    write_note,
-)
+from khop.plot.figures import COLORS, MOST_NAMES, axes_or_new, new_figure, write_note
 from khop.storage.folder import PartitionFolder, edge_path
 from khop.typing import Int64Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from khop.partition.report.comparison import Comparison
+    from khop.partition.report.cut_report import CutReport
 
 Folder: TypeAlias = "PartitionFolder | str | os.PathLike[str]"
 """A partition folder, or its path."""
 
 
-def folder(folder: Folder, path: str | os.PathLike[str] | None = None) -> Any:
+def folder(folder: Folder, path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw balance, cut, degrees and remote rows by cache size in one figure.
 
     Args:
-        folder: the folder; degrees come from the parts that are on this machine.
-        path: file to write; its suffix selects the format. If None, none is written.
+        folder: the folder. Degrees come from the parts that are on this machine.
+        path: file to write, in the format of its suffix. If None, none is written.
 
     Returns:
         The figure.
@@ -43,24 +47,20 @@ def folder(folder: Folder, path: str | os.PathLike[str] | None = None) -> Any:
         >>> len(figure.axes)  # four pictures and a colour bar
         5
     """
-    require_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    opened = _opened(folder)
-    with styled():
-        layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)
-        figure = Figure(figsize=(11, 8.2), layout=layout)
-        FigureCanvasAgg(figure)
+    with new_figure(11, 8.2, path, padding=0.12) as figure:
+        opened = _opened(folder)
+        summary = FolderSummary.of(opened)
         axes = figure.subplots(2, 2)
-        figure.suptitle(_title(FolderSummary.of(opened)), fontsize=12)
+        nodes, edges = sum(summary.nodes), sum(summary.edges)
+        figure.suptitle(
+            f"{Path(summary.root).name}: {nodes:,} nodes, {edges:,} edges, {len(summary.nodes)} "
+            f"parts by {summary.method.get('name', 'an unknown partitioner')}",
+            fontsize=12,
+        )
         balance(opened, axes[0, 0])
         edges_between_parts(opened, axes[0, 1])
         degrees(opened, axes[1, 0])
         cache_curve(opened, axes[1, 1])
-        if path is not None:
-            figure.savefig(path, dpi=130)
     return figure
 
 
@@ -75,14 +75,7 @@ def _opened(folder: Folder) -> PartitionFolder:
     return PartitionFolder(folder)
 
 
-def _title(summary: FolderSummary) -> str:
-    return (
-        f"{Path(summary.root).name}: {sum(summary.nodes):,} nodes, {sum(summary.edges):,} edges, "
-        f"{len(summary.nodes)} parts by {summary.method.get('name', 'an unknown partitioner')}"
-    )
-
-
-def balance(folder: Folder, axes: Any = None) -> Any:
+def balance(folder: Folder, axes: Axes | None = None) -> Axes:
     """Draw the nodes, edges and training seeds of each part, over the mean of all parts.
 
     Example:
@@ -92,27 +85,27 @@ def balance(folder: Folder, axes: Any = None) -> Any:
     """
     summary = FolderSummary.of(_opened(folder))
     axes = axes_or_new(axes)
-    kinds = {"nodes": summary.nodes, "edges": summary.edges}
+    sizes = {"nodes": summary.nodes, "edges": summary.edges}
     if summary.train_seeds is not None:
-        kinds["training seeds"] = summary.train_seeds
+        sizes["training seeds"] = summary.train_seeds
     parts = np.arange(len(summary.nodes))
-    width = 0.8 / len(kinds)
+    width = 0.8 / len(sizes)
     highest = 1.0
-    for i, (kind, counts) in enumerate(kinds.items()):
+    for i, (name, counts) in enumerate(sizes.items()):
         relative = np.array(counts) * len(parts) / max(1, sum(counts))
         highest = max(highest, float(relative.max()))
         axes.bar(
-            parts + (i - (len(kinds) - 1) / 2) * width,
+            parts + (i - (len(sizes) - 1) / 2) * width,
             relative,
             width,
             color=COLORS[i],
-            label=f"{kind} {largest_over_mean(counts):.2f}",
+            label=f"{name} {largest_over_mean(counts):.2f}",
         )
     axes.axhline(1, color="0.3", linewidth=0.8, linestyle="--")
     axes.set_ylim(0, highest * 1.35)  # room for the legend
     axes.legend(
         loc="upper center",
-        ncols=len(kinds),
+        ncols=len(sizes),
         frameon=False,
         fontsize=9,
         columnspacing=1.2,
@@ -121,11 +114,11 @@ def balance(folder: Folder, axes: Any = None) -> Any:
         title_fontsize=9,
     )
     axes.set(title="Balance", xlabel="part", ylabel="size over the mean of all parts")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params("x", integer=True)
     return axes
 
 
-def edges_between_parts(folder: Folder, axes: Any = None) -> Any:
+def edges_between_parts(folder: Folder, axes: Axes | None = None) -> Axes:
     """Draw the share of each part's edges that lead to each other part, as a matrix.
 
     Example:
@@ -149,8 +142,7 @@ def edges_between_parts(folder: Folder, axes: Any = None) -> Any:
         xlabel="part of the neighbour",
         ylabel="part that holds the edge",
     )
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.get_major_locator().set_params(integer=True)
+    axes.locator_params(integer=True)
     axes.spines[:].set_visible(False)
     axes.figure.colorbar(
         image, ax=axes, shrink=0.85, label="share of the part's edges", format="{x:.0%}"
@@ -158,7 +150,7 @@ def edges_between_parts(folder: Folder, axes: Any = None) -> Any:
     return axes
 
 
-def degrees(folder: Folder, axes: Any = None) -> Any:
+def degrees(folder: Folder, axes: Axes | None = None) -> Axes:
     """Draw the distribution of degrees in each part that is on this machine.
 
     Example:
@@ -168,7 +160,6 @@ def degrees(folder: Folder, axes: Any = None) -> Any:
     """
     folder = _opened(folder)
     axes = axes_or_new(axes)
-    drawn = False
     for part in range(folder.num_parts):
         of_part = _degrees(folder, part)
         of_part = of_part[of_part > 0]
@@ -178,10 +169,9 @@ def degrees(folder: Folder, axes: Any = None) -> Any:
         at_least = counts[::-1].cumsum()[::-1]
         label = f"part {part}" if folder.num_parts <= MOST_NAMES else None
         axes.loglog(values, at_least, drawstyle="steps-mid", linewidth=1.3, alpha=0.8, label=label)
-        drawn = True
     way = "in" if folder.meta.edge_dir == "in" else "out"
     axes.set(title="Degrees", xlabel=f"{way}-degree", ylabel=f"nodes of at least this {way}-degree")
-    if not drawn:
+    if not axes.lines:
         write_note(axes, "no edges")
     elif folder.num_parts <= MOST_NAMES:
         axes.legend(frameon=False, fontsize=9)
@@ -197,7 +187,7 @@ def _degrees(folder: PartitionFolder, part: int) -> Int64Array:
     return np.concatenate([np.empty(0, np.int64), *(np.diff(p) for p in pointers)])
 
 
-def cache_curve(folder: Folder, axes: Any = None) -> Any:
+def cache_curve(folder: Folder, axes: Axes | None = None) -> Axes:
     """Draw the expected share of remote rows by the number of rows that a part keeps copies of.
 
     Example:
@@ -232,3 +222,66 @@ def cache_curve(folder: Folder, axes: Any = None) -> Any:
         axes.legend(frameon=False, fontsize=9)
     axes.grid(alpha=0.25)
     return axes
+
+
+def comparison(compared: Comparison, path: str | os.PathLike[str] | None = None) -> Figure:
+    """Draw cut, remote rows, balances and seconds of each method in one figure.
+
+    Args:
+        compared: result of `khop.partition.compare_methods`.
+        path: file to write, in the format of its suffix. If None, none is written.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+        ValueError: matplotlib does not support the format.
+
+    Example:
+        >>> from khop.partition import compare_methods
+        >>> result = compare_methods(data, 2, ["random", "stream"], num_neighbors=[2], batch_size=2)
+        >>> len(khop.plot.comparison(result, f"{path}.png").axes)
+        4
+    """
+    with new_figure(11, 2.2 + 0.9 * len(compared.methods), path) as figure:
+        axes = figure.subplots(2, 2)
+        parts = len(compared.methods[0].report.nodes)
+        figure.suptitle(
+            f"{compared.nodes:,} nodes, {compared.edges:,} edges in {parts} parts", fontsize=12
+        )
+        methods = [of.method for of in compared.methods]
+        reports = [of.report for of in compared.methods]
+        cuts = [{"": report.edge_cut} for report in reports]
+        _bars(axes[0, 0], "Edges between parts", methods, cuts, "{:.1%}")
+        remote = [_remote_rows(report) for report in reports]
+        _bars(axes[0, 1], "Rows of a batch from other parts", methods, remote, "{:.1%}")
+        balances = [report.balances for report in reports]
+        _bars(axes[1, 0], "Largest part over the mean", methods, balances, "{:.2f}")
+        seconds = [{"": of.seconds} for of in compared.methods]
+        _bars(axes[1, 1], "Seconds", methods, seconds, "{:.2g}")
+    return figure
+
+
+def _remote_rows(report: CutReport) -> dict[str, float]:
+    shares = {"with copies": report.remote, "without": report.remote_without_copies}
+    return {name: share for name, share in shares.items() if share is not None}
+
+
+def _bars(
+    axes: Axes, title: str, methods: Sequence[str], values: Sequence[dict[str, float]], text: str
+) -> None:
+    """Draw a group of horizontal bars for each method, the first on top."""
+    names = list(values[0])
+    height = 0.8 / max(1, len(names))
+    for i, name in enumerate(names):
+        heights = [row + (i - (len(names) - 1) / 2) * height for row in range(len(values))]
+        widths = [of_method[name] for of_method in values]
+        bars = axes.barh(heights, widths, height, color=COLORS[i], label=name)
+        axes.bar_label(bars, [text.format(width) for width in widths], padding=3, fontsize=8)
+    axes.set(title=title, yticks=range(len(values)))
+    axes.set_yticklabels(methods)
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    if len(names) > 1:
+        axes.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, -0.02))

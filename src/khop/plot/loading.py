@@ -1,29 +1,29 @@
-"""Pictures of how batches are loaded: where time goes, and how few rows are how hot."""
+"""Pictures of loading: time by phase, and reads of the hottest rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from khop.metrics.loader_stats import LoaderStats
 from khop.plot.figures import COLORS, axes_or_new, write_note
-from khop.typing import ArrayLike
+from khop.typing import ArrayLike, NodeType
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
-def time(stats: LoaderStats, axes: Any = None) -> Any:
-    """Draw where the time of trainer and samplers went.
+def time(stats: LoaderStats, axes: Axes | None = None) -> Axes:
+    """Draw the time of trainer and samplers by phase.
 
     Args:
         stats: result of `loader.stats()`.
-        axes: axes of matplotlib. If None, those of a new figure.
-
-    Returns:
-        The axes.
+        axes: axes of matplotlib. If None, a new figure's.
 
     Raises:
-        TypeError: `stats` are not those of a loader.
+        TypeError: `stats` are no `LoaderStats`.
 
     Example:
         >>> stats = LoaderStats(batches=1, trainer_seconds={"waiting": 1.0, "consuming": 3.0})
@@ -61,20 +61,19 @@ def time(stats: LoaderStats, axes: Any = None) -> Any:
     return axes
 
 
-def hotness(probabilities: ArrayLike | Mapping[Any, ArrayLike], axes: Any = None) -> Any:
-    """Draw which share of all row reads the hottest rows answer: how much a cache is worth.
+def hotness(
+    probabilities: ArrayLike | Mapping[NodeType, ArrayLike], axes: Axes | None = None
+) -> Axes:
+    """Draw the share of row reads that go to the hottest rows, which a cache could serve.
 
     Args:
-        probabilities: [num_nodes] expected reads of each row, in any unit; by node type if there
-            are several: {node type: such an array}. `NeighborSampler.sample_prob` estimates them.
-        axes: axes of matplotlib. If None, those of a new figure.
-
-    Returns:
-        The axes.
+        probabilities: [num_nodes] expected reads of each row, in any unit, or {node type: array} of
+            several types. `NeighborSampler.sample_prob` estimates them.
+        axes: axes of matplotlib. If None, a new figure's.
 
     Raises:
         TypeError: something else than numbers.
-        ValueError: a negative or missing (NaN) number, or more than one dimension.
+        ValueError: a negative number, NaN, or more than one dimension.
 
     Example:
         >>> axes = hotness([8.0, 1.0, 1.0, 0.0])  # a quarter of the rows answers 80 % of reads
@@ -83,12 +82,12 @@ def hotness(probabilities: ArrayLike | Mapping[Any, ArrayLike], axes: Any = None
     """
     axes = axes_or_new(axes)
     by_type = probabilities if isinstance(probabilities, Mapping) else {"": probabilities}
-    for node_type, given in by_type.items():
+    for node_type, expected in by_type.items():
         try:
-            reads = np.asarray(given, np.float64)
+            reads = np.asarray(expected, np.float64)
         except (TypeError, ValueError):
             raise TypeError(
-                f"hotness must be one number for each node (got {type(given)}): "
+                f"hotness must be one number for each node (got {type(expected)}): "
                 "NeighborSampler.sample_prob estimates them"
             ) from None
         if reads.ndim != 1 or not (reads >= 0).all():

@@ -1,7 +1,4 @@
-"""Map from ids to parts: each part owns a contiguous range of renumbered ids.
-
-Used by any process. Imports no torch.
-"""
+"""Map from ids to parts: each part owns a contiguous range of new ids. Used by any process."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ class RangeBook:
     """Map from ids to parts by binary search over the range bounds.
 
     Args:
-        bounds: [num_parts + 1] non-decreasing; part p owns ids bounds[p] .. bounds[p + 1] - 1.
+        bounds: [num_parts + 1] non-decreasing. Part p owns ids bounds[p] .. bounds[p + 1] - 1.
 
     Raises:
         ValueError: bounds that decrease, do not begin with 0, or are fewer than two.

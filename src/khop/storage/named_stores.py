@@ -1,8 +1,8 @@
 """Row stores that a user names in place of an attribute's files.
 
-A trainer sends its own processes, samplers and partition servers, where the function is that opens
-a store; each opens it when it first reads from it. No folder and no other machine names a store.
-Imports no torch.
+A trainer sends the path of the function that opens a store to its own samplers and partition
+servers. Each process opens the store at its first read. No folder and no other machine names a
+store.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Opener = Callable[[], RowStore]
 
 @dataclass(frozen=True)
 class StoreKey:
-    """Attribute whose rows a store has.
+    """Attribute whose rows are in a store.
 
     Attributes:
-        kind: 'node' or 'edge'.
+        level: 'node' or 'edge'.
         type_name: the node type, or the edge type.
-        attribute: its name.
+        attribute: name of the attribute.
     """
 
-    kind: str
+    level: str
     type_name: NodeType | EdgeType
     attribute: str
 
@@ -46,12 +46,12 @@ class StoreKey:
 
 
 class NamedStore(RowStore):
-    """Store that each process opens when it first reads from it.
+    """Store that each process opens at its first read.
 
     Args:
-        key: its attribute.
-        opener: opens it.
-        num_rows: number of rows: of all nodes or edges of the type, by original id.
+        key: attribute whose rows the store has.
+        opener: opens the store.
+        num_rows: number of nodes or edges of the type, whose rows are in order of original ids.
         stored: dtype and shape of a row as it is stored.
         delivered: dtype and shape of a row as batches have it.
     """
@@ -71,11 +71,11 @@ class NamedStore(RowStore):
 
     @classmethod
     def checked(cls, key: StoreKey, opener: Opener, num_rows: int) -> NamedStore:
-        """Open a store in this process, and take its format from it.
+        """Open a store in this process, and take the format of its rows.
 
         Raises:
-            TypeError: no function, or it opens something else than a row store.
-            ValueError: it has another number of rows, or rows that batches cannot have.
+            TypeError: `opener` is no function, or opens something else than a row store.
+            ValueError: the store has another number of rows, or rows that batches cannot have.
         """
         if isinstance(opener, RowStore) or not callable(opener):
             raise TypeError(
@@ -87,46 +87,40 @@ class NamedStore(RowStore):
             raise TypeError(
                 f"the store of {key} must be a khop.data.RowStore (got '{type(store).__name__}')"
             )
-        storage_dtype(store.delivered.dtype)  # names the dtypes that there are
+        storage_dtype(store.delivered.dtype)  # TypeError, which names all dtypes
         named = cls(key, opener, num_rows, _plain(*store.stored), _plain(*store.delivered))
         named._check(store)
         named._opened = os.getpid(), store
         return named
 
     def _check(self, store: RowStore) -> None:
-        found = int(store.num_rows), *_plain(*store.delivered)
-        expected = self.num_rows, *self.delivered
-        if found != expected:
+        count, row = int(store.num_rows), _plain(*store.delivered)
+        if (count, row) != (self.num_rows, self.delivered):
+            dtype, shape = self.delivered
             raise ValueError(
-                f"the store of {self.key} has {found[0]} rows of {found[1]} {list(found[2])}, not "
-                f"{expected[0]} of {expected[1]} {list(expected[2])}: it must have a row for each "
-                "original id, the same in all processes"
+                f"the store of {self.key} has {count} rows of {row.dtype} {list(row.shape)}, not "
+                f"{self.num_rows} of {dtype} {list(shape)}: it must have a row for each original "
+                "id, the same in all processes"
             )
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
-        """Read rows; see `RowStore.read`."""
-        return self._here().read(ids, out)
-
-    def _here(self) -> RowStore:
-        """Return the store of this process."""
         if self._opened is None or self._opened[0] != os.getpid():
             store = self._opener()
             self._check(store)
             self._opened = os.getpid(), store
-        return self._opened[1]
+        return self._opened[1].read(ids, out)
 
     def close(self) -> None:
-        """Close the store of this process; it is opened again if it is read."""
+        """Close the store of this process. The next read opens it again."""
         if self._opened is not None and self._opened[0] == os.getpid():
             self._opened[1].close()
         self._opened = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what another process opens it by."""
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_opened": None}
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what another process of this user opens it by, for `from_json`.
+    def to_json(self) -> dict[str, object]:
+        """Return the path of the function and its arguments, for `from_json`.
 
         Raises:
             ValueError: another process cannot import the function, or its arguments are no JSON.
@@ -151,21 +145,20 @@ class NamedStore(RowStore):
                 f"the store of {self.key} is opened with arguments that are not texts, numbers, "
                 f"lists or dictionaries of these (got {shown([arguments, options])})"
             )
-        kind, type_name, attribute = vars(self.key).values()
         return {
-            "key": [kind, type_name, attribute],
+            "key": [self.key.level, self.key.type_name, self.key.attribute],
             "opener": [module, path, arguments, options],
             "rows": [self.num_rows, self.stored, self.delivered],
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> NamedStore:
-        """Return a store by what `to_json` of this user's trainer returned; nothing is opened.
+        """Return a store that `to_json` of this user's trainer described, and open nothing.
 
         Raises:
-            RowStoreError: the function is not found.
+            RowStoreError: the function's module cannot be imported.
         """
-        kind, type_name, attribute = content["key"]
+        level, type_name, attribute = content["key"]
         name = type_name if isinstance(type_name, str) else tuple(type_name)
         module, path, arguments, options = content["opener"]
         try:
@@ -178,7 +171,7 @@ class NamedStore(RowStore):
         opener = functools.partial(_named(module, path), *arguments, **options)
         num_rows, *formats = content["rows"]
         stored, delivered = (_plain(*each) for each in formats)
-        return cls(StoreKey(kind, name, attribute), opener, num_rows, stored, delivered)
+        return cls(StoreKey(level, name, attribute), opener, num_rows, stored, delivered)
 
 
 def _plain(dtype: str, shape: Iterable[int]) -> RowFormat:
@@ -186,8 +179,8 @@ def _plain(dtype: str, shape: Iterable[int]) -> RowFormat:
 
 
 def _named(module: str, path: str) -> Any:
-    """Return what is at a path of names in a module that is imported; None if nothing is."""
-    found: Any = sys.modules.get(module)
+    """Return the object at a dotted path in a module that is imported. If there is none, None."""
+    value: Any = sys.modules.get(module)
     for name in path.split("."):
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value

@@ -1,6 +1,6 @@
 """One part of a partition folder, opened: a graph that holds only the part's own rows.
 
-Used by samplers, partition servers, graph servers and trainers. Imports no torch.
+Used by samplers, partition servers, graph servers and trainers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
 
 
 class HotCopies(NamedTuple):
-    """Copies of hot rows of other parts, and the position of each, by its new id."""
+    """Copies of hot rows of other parts, and the position of each by its new id."""
 
-    places: _native.IdIndex
+    positions: _native.IdIndex
     features: dict[str, RowStore]
 
 
@@ -45,8 +45,7 @@ class Part:
         self.folder = folder
         self.meta = folder.meta
         self.part = folder.check_part(part)
-        self._node_features: dict[tuple[int, str], RowStore] = {}
-        self._edge_features: dict[tuple[int, str], RowStore] = {}
+        self._features: dict[tuple[str, int, str], RowStore] = {}
         self._cached: dict[int, HotCopies | None] = {}
         self._indptrs: dict[int, IntArray] = {}
         self._row_orders: dict[int, tuple[Int64Array, Int64Array]] = {}
@@ -54,8 +53,8 @@ class Part:
     @cached_property
     def relations(self) -> list[tuple[int, int]]:
         """(node type of neighbours, node type of rows) of each edge type, as indices."""
-        place = {t.name: i for i, t in enumerate(self.meta.node_types)}
-        ends = [(place[t.name[0]], place[t.name[2]]) for t in self.meta.edge_types]
+        index = {t.name: i for i, t in enumerate(self.meta.node_types)}
+        ends = [(index[t.name[0]], index[t.name[2]]) for t in self.meta.edge_types]
         return ends if self.meta.edge_dir == "in" else [(dst, src) for src, dst in ends]
 
     @cached_property
@@ -66,23 +65,19 @@ class Part:
     def _csr(self, index: int) -> _native.Csr:
         edge_type = self.meta.edge_types[index]
         rows = self.meta.node_types[self.relations[index][1]]
-        row_ids = self.node_ids(rows.name) if self.meta.renumbered else None
+
+        def array(name: str, exists: bool) -> Array | None:
+            return self._edge_array(edge_type.name, name) if exists else None
+
         return _native.Csr(
-            self._edge_array(edge_type.name, "indptr"),
-            self._edge_array(edge_type.name, "indices"),
-            row_ids,
+            *self.rows(index),
+            self.node_ids(rows.name) if self.meta.renumbered else None,
             first_row=rows.bounds[self.part],
             first_edge=edge_type.bounds[self.part],
-            times=self._edge_array(edge_type.name, "time") if edge_type.timed else None,
-            weight_sums=(
-                self._edge_array(edge_type.name, "weight_sum") if edge_type.weighted else None
-            ),
-            weight_guide=(
-                self._edge_array(edge_type.name, "weight_guide") if edge_type.weighted else None
-            ),
-            neighbor_ids=(
-                self._edge_array(edge_type.name, "neighbor_id") if edge_type.neighbor_ids else None
-            ),
+            times=array("time", edge_type.timed),
+            weight_sums=array("weight_sum", edge_type.weighted),
+            weight_guide=array("weight_guide", edge_type.weighted),
+            neighbor_ids=array("neighbor_id", edge_type.neighbor_ids),
         )
 
     def indptr(self, index: int) -> IntArray:
@@ -97,14 +92,14 @@ class Part:
         name = self.meta.edge_types[index].name
         return self._edge_array(name, "indptr"), self._edge_array(name, "indices")
 
-    def edge_ends(self, index: int, places: Int64Array | None = None) -> Int64Array:
+    def edge_ends(self, index: int, edges: Int64Array | None = None) -> Int64Array:
         """Return sources and destinations of the part's edges of a type.
 
-        Edges are numbered in the order of their rows' original ids, however rows lie.
+        Edges are numbered in the order of their rows' original ids, in any order of rows.
 
         Args:
             index: the edge type.
-            places: [n] numbers of the edges in the part. If None, all edges.
+            edges: [n] numbers of the edges in the part. If None, all edges.
 
         Returns:
             [2, n] int64 original ids.
@@ -112,15 +107,17 @@ class Part:
         edge_type = self.meta.edge_types[index]
         indptr, neighbors = self.rows(index)
         row_type = self.meta.row_type(edge_type)
-        if places is None:
-            places = np.arange(len(neighbors))
-        rows = np.searchsorted(indptr, places, side="right") - 1
+        if edges is None:
+            edges = np.arange(len(neighbors))
+        rows = np.searchsorted(indptr, edges, side="right") - 1
+        positions = edges
         if self.meta.order != ORDERS[0]:
             by_id, bounds = self._by_original_id(index)
-            number = np.searchsorted(bounds, places, side="right") - 1
-            rows = by_id[number]
-            places = indptr[rows] + (places - bounds[number])
-        far = self.folder.original_ids(self.meta.neighbor_type(edge_type).name)[neighbors[places]]
+            rank = np.searchsorted(bounds, edges, side="right") - 1
+            rows = by_id[rank]
+            positions = indptr[rows] + (edges - bounds[rank])
+        neighbor_type = self.meta.neighbor_type(edge_type)
+        far = self.folder.original_ids(neighbor_type.name)[neighbors[positions]]
         near = self.folder.original_ids(row_type.name)[rows + row_type.bounds[self.part]]
         ends = (far, near) if self.meta.edge_dir == "in" else (near, far)
         return np.stack(ends).astype(np.int64)
@@ -146,47 +143,45 @@ class Part:
         return self.folder.node_ids(self.part, node_type)
 
     def node_feature(self, index: int, name: str) -> RowStore:
-        """Return a node attribute by its name; 'id' holds original ids."""
-        key = (index, name)
-        if key not in self._node_features:
-            node_type = self.meta.node_types[index]
-            store = self.folder.stores.get(StoreKey("node", node_type.name, name))
-            if store is not None:
-                self._node_features[key] = TakenFeature(store, self.node_ids(node_type.name))
-            elif name == "id":
-                self._node_features[key] = Feature(self.node_ids(node_type.name))
-            else:
-                feature = self.folder.node_feature(self.part, node_type.name, name)
-                self._node_features[key] = feature
-        return self._node_features[key]
+        """Return a node attribute by its name, 'id' for original ids."""
+        return self.feature("node", index, name)
 
     def edge_feature(self, index: int, name: str) -> RowStore:
-        """Return an edge attribute by its name; 'edge_id' holds original ids, or positions."""
-        key = (index, name)
-        if key not in self._edge_features:
-            edge_type = self.meta.edge_types[index]
-            store = self.folder.stores.get(StoreKey("edge", edge_type.name, name))
-            if store is not None:
-                ids = self.edge_feature(index, "edge_id").array
-                self._edge_features[key] = TakenFeature(store, ids)
-            elif name == "edge_id" and not edge_type.edge_ids:
-                first, end = edge_type.bounds[self.part : self.part + 2]
-                self._edge_features[key] = ConsecutiveIds(first, end - first)
-            elif name == "edge_id":
-                self._edge_features[key] = Feature(self._edge_array(edge_type.name, name))
-            else:
-                path = edge_attr_path(self.part, edge_type.name, name)
-                size = edge_type.bounds[self.part + 1] - edge_type.bounds[self.part]
-                self._edge_features[key] = self.folder.open_attr(path, edge_type.attrs[name], size)
-        return self._edge_features[key]
+        """Return an edge attribute by its name, 'edge_id' for original ids, or positions."""
+        return self.feature("edge", index, name)
 
-    def feature(self, kind: str, index: int, name: str) -> RowStore:
-        """Return an attribute of a node ('node') or edge type ('edge') by its name."""
-        feature_of = self.node_feature if kind == "node" else self.edge_feature
-        return feature_of(index, name)
+    def feature(self, level: str, index: int, name: str) -> RowStore:
+        """Return an attribute of a node type (`level` 'node') or edge type ('edge') by its name."""
+        key = (level, index, name)
+        if key not in self._features:
+            opened = self._open_node_feature if level == "node" else self._open_edge_feature
+            self._features[key] = opened(index, name)
+        return self._features[key]
+
+    def _open_node_feature(self, index: int, name: str) -> RowStore:
+        node_type = self.meta.node_types[index].name
+        store = self.folder.stores.get(StoreKey("node", node_type, name))
+        if store is not None:
+            return TakenFeature(store, self.node_ids(node_type))
+        if name == "id":
+            return Feature(self.node_ids(node_type))
+        return self.folder.node_feature(self.part, node_type, name)
+
+    def _open_edge_feature(self, index: int, name: str) -> RowStore:
+        edge_type = self.meta.edge_types[index]
+        first, end = edge_type.bounds[self.part : self.part + 2]
+        store = self.folder.stores.get(StoreKey("edge", edge_type.name, name))
+        if store is not None:
+            return TakenFeature(store, self.edge_feature(index, "edge_id").array)
+        if name == "edge_id":
+            if not edge_type.edge_ids:
+                return ConsecutiveIds(first, end - first)
+            return Feature(self._edge_array(edge_type.name, name))
+        path = edge_attr_path(self.part, edge_type.name, name)
+        return self.folder.open_attr(path, edge_type.attrs[name], end - first)
 
     def cached(self, index: int) -> HotCopies | None:
-        """Return the copies of other parts' hot rows of a node type, or None if there are none."""
+        """Return the copies of other parts' hot rows of a node type. If there are none, None."""
         if index not in self._cached:
             self._cached[index] = self._open_cache(index)
         return self._cached[index]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from khop.channel.control import Message
-from khop.cores import half_of_cores
+from khop.cores import background_threads
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.processes.child import ChildProcess
 from khop.distributed.processes.socket_files import remove_socket, socket_folder
@@ -71,7 +71,7 @@ class PartitionServerProcess:
             "tcp_host": context.address if far else None,
             "tcp_port": None,
             "curve": curve,
-            "num_threads": half_of_cores(1, 4),
+            "num_threads": background_threads(1, 4),
         }
         self.announcement: dict[str, str | None] = {}
         """Addresses and public key for other trainers; read by `announced_endpoint`."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from khop.data import RowStore
 from khop.data.arrays import checksum
-from khop.data.carried import place_of
+from khop.data.files import file_region_of
 from khop.data.hot_rows import parse_bytes
 from khop.partition.out_of_core.engines import check_engine
 from khop.partition.out_of_core.plan import Plan, Planned
@@ -173,11 +173,11 @@ def _attrs(attrs: dict[str, RowStore]) -> dict[str, Any]:
 def content_identity(array: Array) -> list[Any]:
     """Return what tells an array from others: of a mapped file its place, size and time."""
     about = [str(array.dtype), list(array.shape)]
-    place = place_of(array)
-    if place is None:
+    region = file_region_of(array)
+    if region is None:
         return [*about, checksum(array)]
-    time = Path(place.path).stat().st_mtime_ns
-    return [*about, place.path, place.file_bytes, time, place.offset, list(place.strides)]
+    time = Path(region.path).stat().st_mtime_ns
+    return [*about, region.path, region.file_bytes, time, region.offset, list(region.strides)]
 
 
 def _escaped(name: str) -> str:

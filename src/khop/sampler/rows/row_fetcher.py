@@ -199,7 +199,7 @@ class RowFetcher(ABC):
                 continue
             copies = self.copies()
             if copies is not None:
-                rows = copies.places.find(missing)
+                rows = copies.positions.find(missing)
                 hit = rows >= 0
                 tables = [copies.features[name] for name in self.attributes]
                 fetch.local.append(LocalRows(tables, rows[hit], at[hit], True))

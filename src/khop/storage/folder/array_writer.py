@@ -1,7 +1,8 @@
-"""Writers of the arrays of a folder: what those who fill it need, and one for other processes.
+"""Writers of the arrays of a folder: the interface, and a writer for processes of other machines.
 
 A `FolderWriter` makes the folder. Processes of other machines may write some of its files, each
-with an `AttemptWriter`: all of them see the folder, on storage that they share. Imports no torch.
+with an `AttemptWriter`: all of them see the folder, on storage that they share. Used by
+partitioners.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import errno
+import math
 import os
 import shutil
 import socket
@@ -16,18 +18,122 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from secrets import token_hex
-from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from khop.data.arrays import bytes_of
 from khop.private_folders import PrivateFolder
-from khop.storage.folder.array_file import ArrayFile
-from khop.storage.folder.checksums import Written
+from khop.storage.folder.checksums import RangeHash, Written
+from khop.storage.folder.npy import npy_header
 from khop.typing import Array
 
 ATTEMPTS = ".attempts"
-"""Folder, in one that is being written, of files that attempts have not completed."""
+"""Name of the folder that has the incomplete files of attempts, in a folder that is written."""
+
+_PIECE = 1 << 24
+
+
+class Explain(Protocol):
+    """Context that explains the error of a failed write of `nbytes` bytes of a file."""
+
+    def __call__(self, file: Path, nbytes: int) -> AbstractContextManager[None]: ...
+
+
+class ArrayFile:
+    """Writer of one .npy file, from its first row to its last, with checksums.
+
+    The file has its final size from the start, so that a full disk is an error at once.
+
+    Args:
+        folder: folder of the file.
+        name: path of the file in the folder.
+        dtype, shape: dtype and shape of the array.
+        explain: context of all writes to the disk.
+        written: the part that an earlier run wrote. If None, a new file.
+
+    Attributes:
+        path: path of the file.
+        dtype: dtype of the array.
+        rows: number of rows written so far. If rows have no bytes, 0.
+
+    Raises:
+        OSError: the disk is full.
+        SecurityError: another user has made the file, or it is a link.
+        ValueError: the file is not as the earlier run left it.
+    """
+
+    def __init__(
+        self,
+        folder: PrivateFolder,
+        name: str,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        explain: Explain,
+        written: Written | None = None,
+    ) -> None:
+        self.path = folder.path / name
+        self.dtype, self._shape, self._explain = dtype, shape, explain
+        self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
+        self._hash = RangeHash()
+        header = npy_header(dtype, shape)
+        nbytes = len(header) + shape[0] * self._row_bytes
+        with explain(self.path, nbytes):
+            opened = folder.create if written is None else folder.update
+            self._file = opened(name, buffering=0)
+            if written is None:
+                # Allocate all of it now: a disk that is full is known before the work is done.
+                os.posix_fallocate(self._file.fileno(), 0, nbytes)
+                self._file.write(header)
+                self._hash.update(memoryview(header))
+            elif self._hash.resume(self._file.fileno(), written):
+                self._file.seek(written.bytes)
+            else:
+                raise ValueError(
+                    f"'{self.path}' has changed since it was written: nothing of the "
+                    "folder is kept; run the same again to begin anew"
+                )
+        self.rows = (self._hash.bytes - len(header)) // max(1, self._row_bytes)
+
+    def append(self, rows: Array) -> None:
+        """Write further rows. Others than the array has, or too many, are a ValueError."""
+        if rows.dtype != self.dtype or rows.shape[1:] != self._shape[1:]:
+            raise ValueError(
+                f"'{self.path.name}' has rows of {self.dtype} {list(self._shape[1:])} (got "
+                f"{rows.dtype} {list(rows.shape[1:])})"
+            )
+        if rows.nbytes == 0:
+            return
+        if self.rows + len(rows) > self._shape[0]:
+            raise ValueError(f"'{self.path.name}' has {self._shape[0]} rows: these are too many")
+        self.rows += len(rows)
+        content = bytes_of(np.ascontiguousarray(rows))
+        with self._explain(self.path, rows.nbytes):
+            for first in range(0, len(content), _PIECE):
+                piece = content[first : first + _PIECE]
+                self._hash.update(piece)
+                while piece:
+                    piece = piece[self._file.write(piece) :]
+
+    def written(self) -> Written:
+        """Return size and checksums of the bytes written so far."""
+        return self._hash.written()
+
+    def sync(self) -> None:
+        """Wait until all bytes written so far are on the disk."""
+        with self._explain(self.path, self._hash.bytes):
+            os.fsync(self._file.fileno())
+
+    def close(self) -> Written:
+        """Close the complete file and return its size and checksums."""
+        if self._row_bytes and self.rows != self._shape[0]:
+            raise ValueError(f"'{self.path.name}' has {self.rows} of {self._shape[0]} rows")
+        self._file.close()
+        return self.written()
+
+    def abandon(self) -> None:
+        """Close an incomplete file."""
+        self._file.close()
 
 
 class ArrayWriter(abc.ABC):
@@ -35,24 +141,20 @@ class ArrayWriter(abc.ABC):
 
     @abc.abstractmethod
     def has(self, path: str) -> bool:
-        """Return True if an array is complete; it is then part of the folder."""
+        """Return True if an array is complete, and make it part of the folder then."""
 
     @abc.abstractmethod
     def array(
         self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> AbstractContextManager[ArrayFile]:
-        """Open an array to be written piece by piece; it is complete when the context ends.
+        """Open an array to be written piece by piece, which is complete when the context ends.
 
         Raises:
-            OSError: the disk has no room for it.
+            OSError: the disk is full.
         """
 
     def save(self, path: str, array: Array) -> None:
-        """Write an array that is in memory.
-
-        Raises:
-            OSError: the disk has no room for it.
-        """
+        """Write an array that is in memory, see `array`."""
         if array.dtype.hasobject:
             raise ValueError(f"Object arrays cannot be saved (got '{path}')")
         if self.has(path):
@@ -64,19 +166,19 @@ class ArrayWriter(abc.ABC):
 class AttemptWriter(ArrayWriter):
     """Writer of some files of a folder that another process makes.
 
-    A file gets its name when it is complete and on disk. So what is written may be written again,
-    also by two processes at a time, as long as both write the same.
+    A file gets its name when it is complete and on disk. So two processes may write the same file,
+    one after the other or at a time, if both write the same content.
 
     Args:
-        folder: what `FolderWriter.shared` returns.
+        folder: path that `FolderWriter.shared` returned.
 
     Attributes:
         written: path -> size and checksum of each file, in the order in which they were opened, for
             `FolderWriter.take`.
 
     Raises:
-        FileNotFoundError: the folder is not there, on this machine.
-        SecurityError: it is another user's, or others may write to it.
+        FileNotFoundError: the folder is not on this machine.
+        SecurityError: the folder is another user's, or others may write to it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -93,31 +195,24 @@ class AttemptWriter(ArrayWriter):
     def __enter__(self) -> AttemptWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._folder.close()
 
     def has(self, path: str) -> bool:
-        """Return False: an attempt begins anew."""
         del path
         return False
 
     @contextlib.contextmanager
     def array(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[ArrayFile]:
-        """Open an array to be written piece by piece; it is complete when the context ends."""
         attempt = f"{ATTEMPTS}/{token_hex(8)}-{Path(path).name}"
 
         def explain(file: Path, nbytes: int) -> AbstractContextManager[None]:
             del file
-            what = f"write {nbytes:,} bytes of '{path}' in '{self._folder.path}'"
-            return explained_write(what, self._folder.path, "Nothing of it is kept; make room")
+            action = f"write {nbytes:,} bytes of '{path}' in '{self._folder.path}'"
+            return explained_write(action, self._folder.path, "Nothing of it is kept; make room")
 
         file = ArrayFile(self._folder, attempt, dtype, shape, explain)
-        self.written[path] = file.written()  # keeps its place in the order of opening
+        self.written[path] = file.written()  # keeps its position in the order of opening
         try:
             yield file
             file.sync()
@@ -133,20 +228,20 @@ class AttemptWriter(ArrayWriter):
 
 
 @contextlib.contextmanager
-def explained_write(what: str, folder: Path, advice: str) -> Iterator[None]:
-    """Add what was written, free space and advice to the error of a failed write.
+def explained_write(action: str, folder: Path, advice: str) -> Iterator[None]:
+    """Explain the error of a failed write: add action, free space and advice.
 
     Args:
-        what: what is done, as in "write 8 bytes of 'a'".
-        folder: on the disk that is written to.
-        advice: what is kept, and what to do.
+        action: as in "write 8 bytes of 'a'".
+        folder: a folder on the disk that is written to.
+        advice: what is kept, and what the user should do.
     """
     try:
         yield
     except OSError as error:
-        number = error.errno or errno.EIO
+        code = error.errno or errno.EIO
         raise OSError(
-            number,
-            f"cannot {what}: {os.strerror(number)}. "
+            code,
+            f"cannot {action}: {os.strerror(code)}. "
             f"{shutil.disk_usage(folder).free:,} bytes are free there. {advice}",
         ) from error

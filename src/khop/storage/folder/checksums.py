@@ -1,15 +1,14 @@
-"""Checksums of files by ranges of 64 MiB, so that threads share the work and damage has a place.
+"""Checksums of files by ranges of 64 MiB, so that threads share the work and damage is located.
 
-The checksum of a file of one range is the SHA-256 of its bytes. That of a longer one is the SHA-256
-of its ranges' digests, which lie in a file of their own (`RANGES_FILE`). Any process that writes or
-verifies folders; imports no torch.
+The checksum of a file of one range is the SHA-256 of its bytes. The checksum of a longer file is
+the SHA-256 of its ranges' digests, which are in a file of their own (`RANGES_FILE`). Used by
+processes that write or verify folders.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -19,18 +18,16 @@ from khop.codec import AtMost, Id
 from khop.cores import available_cores
 
 RANGE_BYTES = 64 << 20
-"""Bytes of a range; the last one of a file may be shorter."""
+"""Bytes of a range. The last range of a file may be shorter."""
 
 RANGES_FILE = "ranges.npy"
 """Digests of the ranges of all files that have several, [n, 32] uint8, in the order of meta.json.
 
-It needs no checksum: those of the files are made of its rows."""
+The file needs no checksum of its own: the files' checksums are made of its rows."""
 
 Sha256 = Annotated[str, AtMost(64)]
 
 _PIECE = 1 << 20
-# Beyond some cores, memory and disks are what takes time.
-_MOST_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -48,18 +45,12 @@ class Written:
     @property
     def sha256(self) -> str:
         """Checksum of the file, in hexadecimal."""
-        return checksum_of(self.ranges)
-
-
-def checksum_of(ranges: Sequence[str]) -> str:
-    """Return the checksum of a file whose ranges have these digests."""
-    if len(ranges) == 1:
-        return ranges[0]
-    return hashlib.sha256(b"".join(map(bytes.fromhex, ranges))).hexdigest()
+        if len(self.ranges) == 1:
+            return self.ranges[0]
+        return hashlib.sha256(b"".join(map(bytes.fromhex, self.ranges))).hexdigest()
 
 
 def num_ranges(nbytes: int) -> int:
-    """Return the number of ranges of a file."""
     return -(-nbytes // RANGE_BYTES)
 
 
@@ -67,7 +58,7 @@ class RangeHash:
     """Checksums of a file that is written from its first byte to its last.
 
     Attributes:
-        bytes: how many have been added.
+        bytes: number of bytes added so far.
     """
 
     def __init__(self) -> None:
@@ -87,27 +78,23 @@ class RangeHash:
                 self._last = hashlib.sha256()
 
     def resume(self, descriptor: int, written: Written) -> bool:
-        """Read the bytes that an earlier run wrote; return False if they are not the same."""
+        """Read the bytes that an earlier run wrote. Return False if they have changed."""
         rest = written.bytes % RANGE_BYTES
         first = written.bytes - rest
-        complete = hash_ranges(descriptor, first)
-        self._last = _hash(descriptor, first, rest)
-        self._complete, self.bytes = complete, written.bytes
+        self._complete, self._last = hash_ranges(descriptor, first), _hash(descriptor, first, rest)
+        self.bytes = written.bytes
         return self.written() == written
 
     def written(self) -> Written:
-        """Return what is known of the bytes so far."""
+        """Return size and digests of the bytes added so far."""
         last = [self._last.hexdigest()] if self.bytes % RANGE_BYTES else []
         return Written(self.bytes, [*self._complete, *last])
 
 
 def hash_ranges(descriptor: int, nbytes: int, threads: int | None = None) -> list[str]:
-    """Return the digest of each range of a file's first bytes.
+    """Return the digest of each range of an open file's first `nbytes`.
 
-    Args:
-        descriptor: of the open file.
-        nbytes: how many bytes count.
-        threads: threads that share the work. If None, one for each core, at most 8.
+    Several threads share the work. If `threads` is None, `default_threads()` of them.
     """
     firsts = range(0, nbytes, RANGE_BYTES)
     digest = partial(hash_range, descriptor, nbytes)
@@ -124,12 +111,15 @@ def hash_range(descriptor: int, nbytes: int, first: int) -> str:
 
 
 def default_threads() -> int:
-    """Return how many threads compute checksums: one for each core, at most 8."""
-    return min(_MOST_THREADS, available_cores())
+    """Return the number of threads for checksums: one per core, at most 8.
+
+    With more of them, memory and disks are the limit.
+    """
+    return min(8, available_cores())
 
 
 def _hash(descriptor: int, first: int, count: int) -> Any:
-    """Hash some bytes of a file; where it ends before, fewer."""
+    """Hash `count` bytes of a file, or as many as the file has."""
     digest, room = hashlib.sha256(), memoryview(bytearray(min(_PIECE, max(1, count))))
     while count and (done := os.preadv(descriptor, [room[:count]], first)):
         digest.update(room[:done])

@@ -1,6 +1,6 @@
 """Content of `meta.json`: format version, flags, description and list of files, checked when read.
 
-Used by any process. Imports no torch.
+Used by any process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
 from khop._version import __version__
@@ -45,7 +45,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class UnreadableError(ValueError):
-    """Whole folder that only another khop reads; the message says why."""
+    """A folder that is whole, but only another khop reads. The message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class Listing:
 
     Attributes:
         files: path -> length and checksum of every file but meta.json and `RANGES_FILE`.
-        flags: names of what only some folders have. A reader refuses those that it does not know.
-        segments: for each part the folders that its rows lie in, oldest first; one today.
+        flags: names of features that only some folders have. A reader refuses unknown ones.
+        segments: for each part the folders that its rows lie in, oldest first. Today one per part.
         identity: fingerprint of the folder that this one was converted from. If None, the
-            fingerprint is that of meta.json.
+            fingerprint is computed from meta.json.
     """
 
     files: Annotated[dict[str, FileMeta], AtMost(1 << 24)]
@@ -83,18 +83,6 @@ class Listing:
                 raise ValueError(f"lists file {shown(path)}, which no folder has")
 
 
-_LISTING = ("files", "flags", "segments", "identity")
-
-
-@dataclass(frozen=True)
-class FolderContent:
-    """All of meta.json: format version, description, and what it says of files."""
-
-    version: int
-    meta: FolderMeta
-    listing: Listing
-
-
 def content_of(
     meta: FolderMeta, files: Mapping[str, Written], identity: str | None = None
 ) -> dict[str, Any]:
@@ -102,7 +90,7 @@ def content_of(
 
     Args:
         meta: the description.
-        files: path -> what is known of each file.
+        files: path -> size and checksums of each file.
         identity: see `Listing`.
     """
     listed = {path: FileMeta(known.bytes, known.sha256) for path, known in files.items()}
@@ -116,15 +104,18 @@ def sealed(content: Mapping[str, Any]) -> bytes:
     return json.dumps({**content, "seal": seal}, indent=1).encode()
 
 
-def parse_content(content: dict[str, Any]) -> FolderContent:
+def parse_content(content: dict[str, Any]) -> tuple[int, FolderMeta, Listing]:
     """Parse the content of meta.json, of any version: the inverse of `content_of`.
 
     Args:
-        content: parsed JSON; consumed.
+        content: parsed JSON, which is consumed.
+
+    Returns:
+        Format version, description and listing.
 
     Raises:
-        UnreadableError: it is of another version, or has a flag that this khop does not know.
-        ProtocolError: it is malformed.
+        UnreadableError: the version, or a flag, is unknown to this khop.
+        ProtocolError: the content is malformed.
     """
     version = content.pop("version", None)
     wrote = shown(content.get("khop_version"))
@@ -140,7 +131,8 @@ def parse_content(content: dict[str, Any]) -> FolderContent:
             f"has flag {shown(flag)} ({meaning}), which this khop ({__version__}) does not read: "
             f"install the khop that wrote it ({wrote}), or a later one"
         )
-    listing = from_json(Listing, {n: content.pop(n) for n in _LISTING if n in content}, "the files")
+    names = [f.name for f in fields(Listing) if f.name in content]
+    listing = from_json(Listing, {name: content.pop(name) for name in names}, "the files")
     if version < VERSION_RANGES:
         _add_row_formats(content)
     content.pop("format", None)
@@ -154,7 +146,7 @@ def parse_content(content: dict[str, Any]) -> FolderContent:
             )
     if len(listing.segments) != len(known):
         raise ProtocolError(f"it has segments of {len(listing.segments)} parts of {len(known)}")
-    return FolderContent(version, meta, listing)
+    return version, meta, listing
 
 
 def _segments(num_parts: int) -> list[list[str]]:
@@ -162,7 +154,7 @@ def _segments(num_parts: int) -> list[list[str]]:
 
 
 def _add_row_formats(content: Mapping[str, Any]) -> None:
-    """Turn attributes of versions 1 and 2 into those of version 3, if they are well-formed."""
+    """Turn well-formed attributes of versions 1 and 2 into attributes of version 3."""
     for key in ("node_types", "edge_types"):
         for described in content[key] if isinstance(content.get(key), list) else ():
             attrs: Any = described.get("attrs") if isinstance(described, dict) else None

@@ -1,7 +1,7 @@
 """Description of a partition folder: types, attributes, and which arrays there are.
 
 The annotations of `FolderMeta` and of the classes in it are the schema (`khop.codec`), in meta.json
-and in replies of graph servers. Used by any process. Imports no torch.
+and in replies of graph servers. Used by any process.
 """
 
 from __future__ import annotations
@@ -18,22 +18,11 @@ from khop.data import RowFormat, RowStore
 from khop.data.arrays import MAX_COUNT, storage_dtype
 from khop.log import shown
 from khop.storage.book import RangeBook
-from khop.storage.folder.paths import (
-    RESERVED_NAMES,
-    cache_attr_path,
-    cache_path,
-    edge_attr_path,
-    edge_path,
-    map_path,
-    node_attr_path,
-    node_path,
-    split_path,
-    time_path,
-)
+from khop.storage.folder import paths
 from khop.typing import EdgeDir, EdgeType, NodeType
 
 ORDERS = ("original", "hotness", "cluster", "degree")
-"""Orders of rows within a part: original ids, or where rows lie that are read together."""
+"""Orders of rows within a part: by original id, or with rows together that are read together."""
 _MAX_AXES = 15
 
 
@@ -43,10 +32,10 @@ class AttrMeta:
 
     Attributes:
         stored: dtype and shape of a row in files, and between processes.
-        delivered: dtype and shape of a row in batches; today as it is stored.
-        encoding: name of what makes the one of the other. If None, they are the same. Reserved:
-            this khop reads no encoding.
-        parameters: of the encoding.
+        delivered: dtype and shape of a row in batches, today the same as `stored`.
+        encoding: name of the encoding of stored rows. If None, they are not encoded. Reserved: this
+            khop reads no encoding.
+        parameters: parameters of the encoding.
 
     Example:
         >>> PartitionFolder(folder).meta.node_type("node").attrs["x"].stored
@@ -107,7 +96,7 @@ class TimeMeta:
     Attributes:
         name: name of the attribute.
         level: 'node' if nodes have times (the neighbour's time counts), 'edge' if edges have.
-        floating: True if keys are those of floating-point times.
+        floating: True if keys come from floating-point times.
 
     Example:
         >>> TimeMeta("year", "node").level
@@ -121,7 +110,16 @@ class TimeMeta:
 
 @dataclass(frozen=True)
 class NodeTypeMeta:
-    """Node type: bounds of the parts' ranges, attributes, splits, cached rows by part, if timed.
+    """Node type of a folder.
+
+    Attributes:
+        name: name of the type.
+        bounds: [num_parts + 1] part p has new ids bounds[p] .. bounds[p + 1] - 1.
+        attrs: {name: description} of the attributes.
+        splits: names of the boolean attributes.
+        cached: for each part, the number of other parts' nodes that it has copies of. Empty if none
+            has any.
+        timed: True if the nodes have times.
 
     Example:
         >>> PartitionFolder(folder).meta.node_type("node").bounds
@@ -151,11 +149,17 @@ class NodeTypeMeta:
 
 @dataclass(frozen=True)
 class EdgeTypeMeta:
-    """Edge type: bounds of the parts' edge ranges, order within a row, attributes, if weighted.
+    """Edge type of a folder.
 
-    Rows are sorted by 'edge_id' (in the order of the edge list), or by 'time': then each edge has a
-    time. With `neighbor_ids` the neighbours' original ids are there, too. Without `edge_ids` those
-    of edges are not: an edge's id is its position in the folder then.
+    Attributes:
+        name: (source node type, relation, destination node type).
+        bounds: [num_parts + 1] part p has edges bounds[p] .. bounds[p + 1] - 1.
+        sorted_by: order within a row: 'edge_id' (of the edge list) or 'time', if edges have times.
+        attrs: {name: description} of the attributes.
+        weighted: True if the edges have weights.
+        neighbor_ids: True if the folder has the neighbours' original ids.
+        edge_ids: True if the folder has original ids of edges. If False, an edge's id is its
+            position in the folder.
 
     Example:
         >>> meta = PartitionFolder(folder).meta
@@ -190,7 +194,7 @@ class FolderMeta:
     """Description of a folder: `meta.json` without what concerns its files.
 
     Raises:
-        ValueError: fields do not fit one another; the message names them.
+        ValueError: fields do not fit one another.
 
     Example:
         >>> meta = PartitionFolder(folder).meta
@@ -211,7 +215,26 @@ class FolderMeta:
     order: str = "original"
 
     def __post_init__(self) -> None:
-        _check_meta(self)
+        if self.order not in ORDERS:
+            raise ValueError(f"rows are in an unknown order, {shown(self.order)}")
+        names = {t.name for t in self.node_types}
+        edge_names = {t.name for t in self.edge_types}
+        if len(names) < len(self.node_types) or len(edge_names) < len(self.edge_types):
+            raise ValueError("a type is described twice")
+        if not self.heterogeneous and (len(names), len(edge_names)) != (1, 1):
+            raise ValueError("a homogeneous graph has one node type and one edge type")
+        for described in (*self.types("node"), *self.types("edge")):
+            if len(described.bounds) != self.num_parts + 1:
+                raise ValueError(f"bounds of {described.name} do not match {self.num_parts} parts")
+        for node_type in self.node_types:
+            if len(node_type.cached) not in (0, self.num_parts):
+                raise ValueError(f"the copies of {node_type.name} are not those of each part")
+            if node_type.timed != _has_times(self.time_attr, "node", node_type.attrs):
+                raise ValueError(f"times of node type {node_type.name} are not those of time_attr")
+        for edge_type in self.edge_types:
+            if edge_type.name[0] not in names or edge_type.name[2] not in names:
+                raise ValueError(f"edge type {edge_type.name} joins node types that do not exist")
+            _check_draws(self, edge_type)
 
     @property
     def renumbered(self) -> bool:
@@ -225,17 +248,17 @@ class FolderMeta:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Attributes that the graph had and the folder does not have -> why."""
-        found = self.summary.get("left_out")
-        known = found if isinstance(found, dict) else {}
-        return {str(name): str(why) for name, why in known.items()}
+        """{attribute that the graph has and the folder does not have: reason}."""
+        left_out = self.summary.get("left_out")
+        known = left_out if isinstance(left_out, dict) else {}
+        return {str(name): str(reason) for name, reason in known.items()}
 
-    def types(self, kind: str) -> Sequence[NodeTypeMeta | EdgeTypeMeta]:
-        """Return the node types (kind 'node') or the edge types ('edge')."""
-        return self.node_types if kind == "node" else self.edge_types
+    def types(self, level: str) -> Sequence[NodeTypeMeta | EdgeTypeMeta]:
+        """Return the node types (`level` 'node') or the edge types ('edge')."""
+        return self.node_types if level == "node" else self.edge_types
 
     def node_type(self, name: NodeType) -> NodeTypeMeta:
-        """Return a node type by name. Raise KeyError, with the known types, if there is none."""
+        """Return a node type by name. If there is none, raise KeyError, which names all types."""
         for node_type in self.node_types:
             if node_type.name == name:
                 return node_type
@@ -251,26 +274,23 @@ class FolderMeta:
 
     def files(self) -> set[str]:
         """Return the paths of all files of the folder but meta.json."""
-        paths: set[str] = set()
-        for node_type in self.node_types:
-            paths.update(_node_files(node_type, self.num_parts))
-        for edge_type in self.edge_types:
-            paths.update(_edge_files(edge_type, self.num_parts))
-        return paths
+        nodes = (_node_files(node_type, self.num_parts) for node_type in self.node_types)
+        edges = (_edge_files(edge_type, self.num_parts) for edge_type in self.edge_types)
+        return set().union(*nodes, *edges)
 
 
 def _node_files(node_type: NodeTypeMeta, num_parts: int) -> set[str]:
     name, attrs = node_type.name, node_type.attrs
-    paths = {map_path(name), *(split_path(name, mask) for mask in node_type.splits)}
+    files = {paths.map_path(name), *(paths.split_path(name, mask) for mask in node_type.splits)}
     if node_type.timed:
-        paths.add(time_path(name))
+        files.add(paths.time_path(name))
     for part in range(num_parts):
-        paths.add(node_path(part, name, "id"))
-        paths.update(node_attr_path(part, name, attr) for attr in attrs)
+        files.add(paths.node_path(part, name, "id"))
+        files.update(paths.node_attr_path(part, name, attr) for attr in attrs)
         if node_type.cached and node_type.cached[part : part + 1] != [0]:
-            paths.update(cache_path(part, name, array) for array in ("id", "new_id"))
-            paths.update(cache_attr_path(part, name, attr) for attr in attrs)
-    return paths
+            files.update(paths.cache_path(part, name, array) for array in ("id", "new_id"))
+            files.update(paths.cache_attr_path(part, name, attr) for attr in attrs)
+    return files
 
 
 def _edge_files(edge_type: EdgeTypeMeta, num_parts: int) -> set[str]:
@@ -278,11 +298,11 @@ def _edge_files(edge_type: EdgeTypeMeta, num_parts: int) -> set[str]:
     arrays += ["time"] if edge_type.timed else []
     arrays += ["weight_sum", "weight_guide"] if edge_type.weighted else []
     arrays += ["neighbor_id"] if edge_type.neighbor_ids else []
-    paths: set[str] = set()
+    files: set[str] = set()
     for part in range(num_parts):
-        paths.update(edge_path(part, edge_type.name, array) for array in arrays)
-        paths.update(edge_attr_path(part, edge_type.name, attr) for attr in edge_type.attrs)
-    return paths
+        files.update(paths.edge_path(part, edge_type.name, array) for array in arrays)
+        files.update(paths.edge_attr_path(part, edge_type.name, attr) for attr in edge_type.attrs)
+    return files
 
 
 def _check_type(bounds: list[int], attrs: Mapping[str, AttrMeta], names: Sequence[str]) -> None:
@@ -290,32 +310,9 @@ def _check_type(bounds: list[int], attrs: Mapping[str, AttrMeta], names: Sequenc
         raise ValueError(f"has {bounds[-1]} rows, more than {MAX_COUNT}")
     for name in (*names, *attrs):
         name.encode()  # ValueError if a path cannot hold it
-    for name in RESERVED_NAMES:
+    for name in paths.RESERVED_NAMES:
         if name in attrs:
             raise ValueError(f"has an attribute with the reserved name '{name}'")
-
-
-def _check_meta(meta: FolderMeta) -> None:
-    if meta.order not in ORDERS:
-        raise ValueError(f"rows are in an unknown order, {shown(meta.order)}")
-    names = {t.name for t in meta.node_types}
-    edge_names = {t.name for t in meta.edge_types}
-    if len(names) < len(meta.node_types) or len(edge_names) < len(meta.edge_types):
-        raise ValueError("a type is described twice")
-    if not meta.heterogeneous and (len(names), len(edge_names)) != (1, 1):
-        raise ValueError("a homogeneous graph has one node type and one edge type")
-    for described in (*meta.types("node"), *meta.types("edge")):
-        if len(described.bounds) != meta.num_parts + 1:
-            raise ValueError(f"bounds of {described.name} do not match {meta.num_parts} parts")
-    for node_type in meta.node_types:
-        if len(node_type.cached) not in (0, meta.num_parts):
-            raise ValueError(f"the copies of {node_type.name} are not those of each part")
-        if node_type.timed != _has_times(meta.time_attr, "node", node_type.attrs):
-            raise ValueError(f"times of node type {node_type.name} are not those of time_attr")
-    for edge_type in meta.edge_types:
-        if edge_type.name[0] not in names or edge_type.name[2] not in names:
-            raise ValueError(f"edge type {edge_type.name} joins node types that do not exist")
-        _check_draws(meta, edge_type)
 
 
 def _check_draws(meta: FolderMeta, edge_type: EdgeTypeMeta) -> None:

@@ -1,8 +1,8 @@
-"""Headers of .npy files, and access to those of a folder, treated as untrusted. Any process.
+"""Headers of .npy files, and the .npy files of a folder, which are not trusted.
 
-A file must be in the folder, be a regular file of the length given in meta.json, and begin with the
-header that NumPy writes for an array of plain numbers in C order, of exactly the bytes that follow.
-The header is matched, not evaluated, and nothing is ever unpickled. Imports no torch.
+A file must be a regular file in the folder, of the length in meta.json. It must begin with the
+header that NumPy writes for an array of plain numbers in C order, and the array must fill the rest.
+The header is matched, not evaluated, and nothing is ever unpickled. Used by any process.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _HEADER = re.compile(
     rb"\{'descr': '([<|])([biuf])(\d{1,2})', 'fortran_order': (True|False), "
     rb"'shape': \(((?:\d{1,18},(?: \d{1,18})?|\d{1,18}(?:, \d{1,18})+)?)\), \} *\n"
 )
-_KINDS = {b"b": "bool", b"i": "int", b"u": "uint", b"f": "float"}
+_NAMES = {b"i": "int", b"u": "uint", b"f": "float"}
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return what NumPy writes before the rows of an array."""
+    """Return the header that NumPy writes before the rows of an array."""
     header = io.BytesIO()
     described = np.lib.format.dtype_to_descr(dtype)
     np.lib.format.write_array_header_1_0(
@@ -45,7 +45,7 @@ def open_npy(root: Path, path: str, nbytes: int) -> Array:
     """Map an array of a folder, read-only.
 
     Args:
-        root: the folder; its path contains no links.
+        root: the folder, by a path without links.
         path: path of the file, relative to `root`.
         nbytes: length of the file in bytes.
 
@@ -79,9 +79,7 @@ def open_npy(root: Path, path: str, nbytes: int) -> Array:
 def open_inside(root: Path, path: str) -> int:
     """Open a regular file of a folder for reading and return its descriptor.
 
-    Args:
-        root: the folder; its path contains no links.
-        path: path of the file, relative to `root`.
+    Arguments: see `open_npy`.
 
     Raises:
         FolderError: the file is missing, not a regular file, or outside the folder.
@@ -97,11 +95,11 @@ def open_inside(root: Path, path: str) -> int:
         ) from None
     try:
         # `open` followed links. The target is read from the descriptor, which cannot be replaced.
-        place = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if place != file and not place.is_relative_to(root):
+        target = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if target != file and not target.is_relative_to(root):
             raise FolderError(
-                f"'{file}' is a link that leads out of the folder, to '{place}': copy the file, or "
-                "mount what it is on below the folder"
+                f"'{file}' is a link that leads out of the folder, to '{target}': copy the file, "
+                "or mount what it is on below the folder"
             )
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise FolderError(f"'{file}' is damaged: it is no regular file")
@@ -137,10 +135,10 @@ def parse_header(head: bytes, nbytes: int) -> tuple[np.dtype[np.generic], tuple[
             "its header is not one of a plain array of numbers (objects, records, strings and "
             "other byte orders are not read)"
         )
-    _, kind, size, fortran, axes = match.groups()
+    _, letter, size, fortran, axes = match.groups()
     if fortran == b"True":
         raise ValueError("its array is in Fortran's order")
-    name = "bool" if kind == b"b" else f"{_KINDS[kind]}{8 * int(size)}"
+    name = "bool" if letter == b"b" else f"{_NAMES[letter]}{8 * int(size)}"
     try:
         dtype = storage_dtype(name)
     except TypeError as error:

@@ -1,26 +1,14 @@
-"""Paths of the arrays of a partition folder, relative to it. Used by any process.
-
-Imports no torch.
-"""
+"""Paths of the arrays of a partition folder, relative to it. Used by any process."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from urllib.parse import quote
 
 from khop.typing import EdgeType, NodeType
 
 RESERVED_NAMES = ("id", "edge_id", "edge_index")
-"""Names of arrays that batches carry themselves; attributes must not have them."""
-
-# Arrays of the folder itself, in the same folders as attributes.
-_NODE_ARRAYS = ("id",)
-_CACHE_ARRAYS = ("id", "new_id")
-_EDGE_ARRAYS = (
-    *("indptr", "indices", "neighbor_id", "edge_id"),
-    *("time", "weight_sum", "weight_guide"),
-)
+"""Names of arrays of batches, which attributes must not have."""
 
 
 def safe_name(name: str) -> str:
@@ -41,8 +29,7 @@ def node_path(part: int, node_type: NodeType, array: str) -> str:
 
 
 def node_attr_path(part: int, node_type: NodeType, name: str) -> str:
-    """Return the path of a node attribute of a part."""
-    return node_path(part, node_type, _attr_name(name, _NODE_ARRAYS))
+    return node_path(part, node_type, _attr_name(name, "id"))
 
 
 def cache_path(part: int, node_type: NodeType, array: str) -> str:
@@ -51,8 +38,7 @@ def cache_path(part: int, node_type: NodeType, array: str) -> str:
 
 
 def cache_attr_path(part: int, node_type: NodeType, name: str) -> str:
-    """Return the path of an attribute of the nodes that a part caches."""
-    return cache_path(part, node_type, _attr_name(name, _CACHE_ARRAYS))
+    return cache_path(part, node_type, _attr_name(name, "id", "new_id"))
 
 
 def edge_path(part: int, edge_type: EdgeType, array: str) -> str:
@@ -61,8 +47,8 @@ def edge_path(part: int, edge_type: EdgeType, array: str) -> str:
 
 
 def edge_attr_path(part: int, edge_type: EdgeType, name: str) -> str:
-    """Return the path of an edge attribute of a part."""
-    return edge_path(part, edge_type, _attr_name(name, _EDGE_ARRAYS))
+    arrays = ("indptr", "indices", "neighbor_id", "edge_id", "time", "weight_sum", "weight_guide")
+    return edge_path(part, edge_type, _attr_name(name, *arrays))
 
 
 def map_path(node_type: NodeType) -> str:
@@ -80,7 +66,8 @@ def time_path(node_type: NodeType) -> str:
     return f"time/{safe_name(node_type)}.npy"
 
 
-def _attr_name(name: str, arrays: Sequence[str]) -> str:
+def _attr_name(name: str, *arrays: str) -> str:
+    """Return the file name of an attribute that lies beside arrays of the folder itself."""
     safe = safe_name(name)
     # No other name is encoded to this one: `safe_name` does not encode letters.
     return f"%{ord(safe[0]):02X}{safe[1:]}" if safe in arrays else safe

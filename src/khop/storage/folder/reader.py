@@ -1,7 +1,4 @@
-"""Reader of partition folders. Runs in samplers, servers, trainers and command-line tools.
-
-Imports no torch.
-"""
+"""Reader of partition folders. Runs in samplers, servers, trainers and command-line tools."""
 
 from __future__ import annotations
 
@@ -19,27 +16,20 @@ import numpy as np
 from khop.data import Feature
 from khop.data.arrays import narrowest_int, storage_dtype
 from khop.errors import FolderError, ProtocolError
+from khop.storage.folder import paths
 from khop.storage.folder.checksums import RANGES_FILE, Written, num_ranges
 from khop.storage.folder.content import (
     FORMAT,
     META_FILE,
     VERSION_RANGES,
     FileMeta,
-    FolderContent,
+    Listing,
     UnreadableError,
     parse_content,
     sealed,
 )
 from khop.storage.folder.meta import AttrMeta, FolderMeta, NodeTypeMeta
 from khop.storage.folder.npy import npy_header, open_inside, open_npy
-from khop.storage.folder.paths import (
-    edge_path,
-    map_path,
-    node_attr_path,
-    node_path,
-    split_path,
-    time_path,
-)
 from khop.storage.named_stores import NamedStore, StoreKey
 from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
 
@@ -47,7 +37,7 @@ INTS = ("int32", "int64")
 """Dtypes of ids, row pointers and positions."""
 
 _MAX_META = 64 << 20
-# Ids that are turned around before other threads have their turns.
+# Ids that are inverted before other threads run.
 _IDS_AT_ONCE = 1 << 18
 _ADVICE = "make one with `khop partition` or khop.partition_graph()"
 
@@ -84,29 +74,26 @@ class PartitionFolder:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).absolute()
-        self._place = self.root.resolve()
-        text = self._read_meta()
-        content = self._parse(text)
-        self.version = content.version
+        self._resolved = self.root.resolve()
+        check_is_folder(self.root)
+        with os.fdopen(open_inside(self._resolved, META_FILE), "rb") as file:
+            if os.fstat(file.fileno()).st_size > _MAX_META:
+                raise FolderError(f"'{self.root / META_FILE}' has more than {_MAX_META} bytes")
+            text = file.read(_MAX_META)
+        version, meta, listing = self._parse(text)
+        self.version: int = version
         """Format version."""
-        self.meta = content.meta
+        self.meta: FolderMeta = meta
         """Description of the folder."""
-        self.files: Mapping[str, FileMeta] = content.listing.files
+        self.files: Mapping[str, FileMeta] = listing.files
         """Path -> length and checksum of every file but meta.json and the digests of ranges."""
-        self.fingerprint = content.listing.identity or hashlib.sha256(text).hexdigest()[:16]
+        self.fingerprint = listing.identity or hashlib.sha256(text).hexdigest()[:16]
         """Identifier of a partitioning: all trainers of a job must have the same."""
         self._original: dict[NodeType, IntArray] = {}
         self.stores: dict[StoreKey, NamedStore] = {}
-        """Stores that this user has named in place of attributes' files; see `attach`."""
+        """Stores of this user that have attributes in place of files, see `attach`."""
 
-    def _read_meta(self) -> bytes:
-        check_is_folder(self.root)
-        with os.fdopen(open_inside(self._place, META_FILE), "rb") as file:
-            if os.fstat(file.fileno()).st_size > _MAX_META:
-                raise FolderError(f"'{self.root / META_FILE}' has more than {_MAX_META} bytes")
-            return file.read(_MAX_META)
-
-    def _parse(self, text: bytes) -> FolderContent:
+    def _parse(self, text: bytes) -> tuple[int, FolderMeta, Listing]:
         file = self.root / META_FILE
         try:
             content = json.loads(text)
@@ -125,7 +112,7 @@ class PartitionFolder:
         return parsed
 
     def attach(self, stores: Iterable[NamedStore]) -> PartitionFolder:
-        """Add attributes whose rows stores of this user have; return the folder.
+        """Add attributes whose rows are in stores of this user, and return the folder.
 
         Raises:
             ValueError: the folder has an attribute of this name itself.
@@ -134,7 +121,7 @@ class PartitionFolder:
         """
         for store in stores:
             key, attr = store.key, AttrMeta.of(*store.delivered)
-            types = [*self.meta.types(key.kind)]
+            types = [*self.meta.types(key.level)]
             index = [t.name for t in types].index(key.type_name)
             if key.attribute in {"id", "edge_id", *types[index].attrs}:
                 raise ValueError(
@@ -143,7 +130,7 @@ class PartitionFolder:
                 )
             attrs = {**types[index].attrs, key.attribute: attr}
             types[index] = replace(types[index], attrs=attrs)
-            replaced: dict[str, Any] = {f"{key.kind}_types": types}
+            replaced: dict[str, Any] = {f"{key.level}_types": types}
             self.meta = replace(self.meta, **replaced)
             self.stores[key] = store
             described = f"{self.fingerprint} {key} {attr}"
@@ -172,18 +159,18 @@ class PartitionFolder:
         known = self.files.get(path)
         if known is None:
             raise FolderError(f"'{self.root}' has no array '{path}'")
-        return open_npy(self._place, path, known.bytes)
+        return open_npy(self._resolved, path, known.bytes)
 
     def open_file(self, path: str) -> int:
-        """Open a file of the folder for reading and return its descriptor, which is the caller's.
+        """Open a file of the folder for reading and return its descriptor, which the caller closes.
 
         Raises:
-            FolderError: it is missing, no regular file, or outside the folder.
+            FolderError: the file is missing, no regular file, or outside the folder.
         """
-        return open_inside(self._place, path)
+        return open_inside(self._resolved, path)
 
     def written(self) -> dict[str, Written]:
-        """Return what meta.json and the digests of ranges say of every file, as a writer does.
+        """Return {path: size and digests} of every file, from meta.json and `RANGES_FILE`.
 
         Raises:
             FolderError: the folder is of an earlier version, without digests, or they are damaged.
@@ -200,20 +187,20 @@ class PartitionFolder:
         digests = np.empty((0, 32), np.uint8)
         if total:
             nbytes = len(npy_header(digests.dtype, (total, 32))) + 32 * total
-            digests = open_npy(self._place, RANGES_FILE, nbytes)
-        found, first = {}, 0
+            digests = open_npy(self._resolved, RANGES_FILE, nbytes)
+        written, first = {}, 0
         for path, known in self.files.items():
             ranges = [known.sha256]
             if counts[path] != 1:
                 ranges = [d.tobytes().hex() for d in digests[first : first + counts[path]]]
                 first += counts[path]
-            found[path] = Written(known.bytes, ranges)
-            if found[path].sha256 != known.sha256:
+            written[path] = Written(known.bytes, ranges)
+            if written[path].sha256 != known.sha256:
                 raise FolderError(
                     f"'{self.root / RANGES_FILE}' is damaged: its digests of '{path}' are not "
                     "those of meta.json"
                 )
-        return found
+        return written
 
     def open_as(self, path: str, shape: tuple[int, ...], *dtypes: str) -> Array:
         """Map an array with known shape and dtype.
@@ -257,7 +244,7 @@ class PartitionFolder:
         return int(part)
 
     def original_ids(self, node_type: NodeType) -> IntArray:
-        """Return [num_nodes] original id of each new id; made on the first call.
+        """Return [num_nodes] original id of each new id, computed by the first call.
 
         Raises:
             FolderError: the map to new ids does not contain all of them.
@@ -270,12 +257,12 @@ class PartitionFolder:
                 for first in range(0, len(id_map), _IDS_AT_ONCE):
                     piece = id_map[first : first + _IDS_AT_ONCE]
                     known[piece] = np.arange(first, first + len(piece), dtype=id_map.dtype)
-            # Threads that make it at the same time get equal arrays.
+            # Threads that compute it at the same time get equal arrays.
             self._original[node_type] = known
         return known
 
     @contextmanager
-    def complete(self, table: IntArray, what: str) -> Iterator[None]:
+    def complete(self, table: IntArray, label: str) -> Iterator[None]:
         """Check, on exit, that the body filled a table of -1 completely, at ids from files.
 
         Raises:
@@ -288,14 +275,14 @@ class PartitionFolder:
             is_complete = False
         if not is_complete:
             raise FolderError(
-                f"'{self.root}' is damaged: the {what} does not hold each id once; "
-                f"'khop verify {self.root}' says what else is wrong"
+                f"'{self.root}' is damaged: the {label} does not hold each id once; "
+                f"'khop verify {self.root}' reports what else is wrong"
             )
 
     def node_feature(self, part: int, node_type: NodeType, name: str) -> Feature:
-        """Return a node attribute of a part; row i belongs to the i-th node of its range."""
+        """Return a node attribute of a part. Row i belongs to the i-th node of its range."""
         described = self.meta.node_type(node_type)
-        path = node_attr_path(part, node_type, name)
+        path = paths.node_attr_path(part, node_type, name)
         return self.open_attr(path, described.attrs[name], described.book.size(part))
 
     def open_attr(self, path: str, attr: AttrMeta, num_rows: int) -> Feature:
@@ -309,29 +296,29 @@ class PartitionFolder:
         described = self.meta.node_type(node_type)
         if not described.timed:
             return None
-        return self.open_as(time_path(node_type), (described.count,), "int64")
+        return self.open_as(paths.time_path(node_type), (described.count,), "int64")
 
     def node_ids(self, part: int, node_type: NodeType) -> IntArray:
         """Return [n] original ids of a part's nodes."""
         count = self.meta.node_type(node_type).book.size(part)
-        return self.open_as(node_path(part, node_type, "id"), (count,), *INTS)
+        return self.open_as(paths.node_path(part, node_type, "id"), (count,), *INTS)
 
     def id_map(self, node_type: NodeType) -> IntArray:
         """Return [num_nodes] new id of each original id."""
         count = self.meta.node_type(node_type).count
-        return self.open_as(map_path(node_type), (count,), *INTS)
+        return self.open_as(paths.map_path(node_type), (count,), *INTS)
 
     def split(self, node_type: NodeType, mask: str) -> IntArray:
         """Return [n] new ids, ascending, for which the boolean attribute `mask` holds."""
         described = self.meta.node_type(node_type)
         if mask not in described.splits:
             raise KeyError(_no_split(self.meta, described, mask))
-        ids = self.open(split_path(node_type, mask))
-        return self.open_as(split_path(node_type, mask), ids.shape[:1], *INTS)
+        ids = self.open(paths.split_path(node_type, mask))
+        return self.open_as(paths.split_path(node_type, mask), ids.shape[:1], *INTS)
 
 
 def _no_split(meta: FolderMeta, node_type: NodeTypeMeta, name: str) -> str:
-    """Return an error's message, for an attribute that is no mask."""
+    """Return the error message for an attribute that is no mask."""
     masks = ", ".join(map(repr, node_type.splits)) or "none"
     message = f"'{node_type.name}' has no boolean attribute '{name}' (there are: {masks}): "
     left_out = meta.left_out.get(name) or meta.left_out.get(f"{name} of {node_type.name}")
@@ -357,10 +344,10 @@ _EDGE_DTYPES = {"time": "int64", "weight_sum": "uint64", "weight_guide": "uint32
 def edge_array(folder: PartitionFolder, part: int, edge_type: EdgeType, name: str) -> Array:
     """Return an array of a part's edges: 'indptr', 'indices', 'edge_id', 'time', 'weight_sum'...
 
-    Where the folder keeps no original ids of edges, 'edge_id' is made: their positions.
+    If the folder has no original ids of edges, 'edge_id' is their positions in the folder.
 
     Raises:
-        FolderError: it does not have one entry for each edge (`indptr`: for each row, plus one).
+        FolderError: the array has not one entry for each edge (`indptr`: for each row, plus one).
     """
     meta = next(t for t in folder.meta.edge_types if t.name == edge_type)
     if name == "edge_id" and not meta.edge_ids:
@@ -370,4 +357,4 @@ def edge_array(folder: PartitionFolder, part: int, edge_type: EdgeType, name: st
     else:
         count = meta.bounds[part + 1] - meta.bounds[part]
     dtypes = (_EDGE_DTYPES[name],) if name in _EDGE_DTYPES else INTS
-    return folder.open_as(edge_path(part, edge_type, name), (count,), *dtypes)
+    return folder.open_as(paths.edge_path(part, edge_type, name), (count,), *dtypes)

@@ -1,7 +1,4 @@
-"""Writer of partition folders: complete or not at all. Runs in partitioners.
-
-Imports no torch.
-"""
+"""Writer of partition folders: complete or not at all. Runs in partitioners."""
 
 from __future__ import annotations
 
@@ -17,21 +14,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from khop.private_folders import PrivateFolder, open_folder
-from khop.storage.folder.array_file import ArrayFile
-from khop.storage.folder.array_writer import ATTEMPTS, ArrayWriter, explained_write
+from khop.storage.folder.array_writer import ATTEMPTS, ArrayFile, ArrayWriter, explained_write
 from khop.storage.folder.checksums import RANGES_FILE, Written
 from khop.storage.folder.content import FORMAT, META_FILE, content_of, sealed
 from khop.storage.folder.meta import FolderMeta
 from khop.storage.folder.npy import npy_header
 
 RESUMABLE = (OSError, MemoryError, KeyboardInterrupt, SystemExit)
-"""Errors after which the same work can go on where it was."""
+"""Errors after which the same run can be resumed."""
 
 
 @dataclass
@@ -40,8 +35,8 @@ class Unfinished:
 
     Attributes:
         name: part of the temporary folder's name, the same for the same work.
-        complete: path -> what is known of a file that is complete.
-        begun: path -> what is known of a file that is not.
+        complete: path -> size and checksums of a complete file.
+        begun: path -> size and checksums of the written part of an incomplete file.
     """
 
     name: str
@@ -50,16 +45,16 @@ class Unfinished:
 
 
 class FolderWriter(ArrayWriter):
-    """Writer of a folder. It writes a temporary sibling and renames it: complete or absent.
+    """Writer of a folder, which is complete or absent: `finish` renames a temporary sibling.
 
-    Use as a context manager; `finish` renames the folder. After an exception nothing is left,
-    unless `unfinished` is given and the work can go on (`RESUMABLE`).
+    Use as a context manager. After an exception nothing is left, unless there is `unfinished` and
+    the error is one of `RESUMABLE`.
 
     Args:
         root: path of the folder.
         overwrite: replace a folder that exists.
-        unfinished: how far an earlier writer of the same content came; kept up to date by `sync`.
-            If None, nothing can be gone on with.
+        unfinished: state of an earlier writer of the same content, which `sync` updates. If None,
+            the work cannot be resumed.
 
     Raises:
         FileExistsError: `root` exists and `overwrite` is False, or it is no partition folder.
@@ -75,25 +70,25 @@ class FolderWriter(ArrayWriter):
     ) -> None:
         self.root = Path(root).absolute()
         self._overwrite = overwrite
-        self._unfinished = unfinished
+        self._is_resumable = unfinished is not None
+        self._unfinished = unfinished or Unfinished(token_hex(8))
         check_output(self.root, overwrite)
         try:
-            name = token_hex(8) if unfinished is None else unfinished.name
-            place = temporary_of(self.root, name)
-            self._temporary = PrivateFolder.make(place, exist_ok=unfinished is not None)
+            temporary = temporary_of(self.root, self._unfinished.name)
+            self._temporary = PrivateFolder.make(temporary, exist_ok=self._is_resumable)
         except OSError as error:
             # EEXIST: the parent exists, and is a file.
-            number = errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or errno.EIO
+            code = errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or errno.EIO
             raise OSError(
-                number,
-                f"cannot write a partition folder to '{self.root}': {os.strerror(number)}; choose "
+                code,
+                f"cannot write a partition folder to '{self.root}': {os.strerror(code)}; choose "
                 "a place where folders can be made",
             ) from None
         lock(self._temporary)
         self._paths: list[str] = []
         self._folders: set[str] = set()
         self._open: dict[str, ArrayFile] = {}
-        self._complete: dict[str, Written] = {} if unfinished is None else dict(unfinished.complete)
+        self._complete = dict(self._unfinished.complete)
         self._unsynced: list[str] = []
         # Files that are complete go to the disk while others are written.
         self._flusher = ThreadPoolExecutor(1, "khop-fsync")
@@ -102,86 +97,68 @@ class FolderWriter(ArrayWriter):
     def __enter__(self) -> FolderWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *rest: object) -> None:
         for file in self._open.values():
             file.abandon()
         self._flusher.shutdown(cancel_futures=True)
         self._temporary.close()
-        if self._unfinished is None or kind is None or not issubclass(kind, RESUMABLE):
+        is_kept = error_type is not None and issubclass(error_type, RESUMABLE)
+        if not (self._is_resumable and is_kept):
             shutil.rmtree(self._temporary.path, ignore_errors=True)
 
     def has(self, path: str) -> bool:
-        """Return True if an array is complete; it is then part of the folder."""
         if path not in self._complete:
             return False
-        self._note(path)
+        self._paths.append(path)
         return True
 
     @contextlib.contextmanager
     def array(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[ArrayFile]:
-        """Open an array to be written piece by piece; it is complete when the context ends.
-
-        Raises:
-            OSError: the disk has no room for it.
-        """
-        self._note(path)
+        self._paths.append(path)
         folder = str(Path(path).parent)
         if folder not in self._folders:
             self._temporary.make_folder(folder)
             self._folders.add(folder)
-        begun = None if self._unfinished is None else self._unfinished.begun.get(path)
+        begun = self._unfinished.begun.get(path)
         opened = ArrayFile(self._temporary, path, dtype, shape, self._writing, begun)
         self._open[path] = opened
         yield opened
         self._complete[path] = opened.close()
         del self._open[path]
-        if self._unfinished is None:
-            self._flushes.append(self._flusher.submit(self._flush, path))
-        else:
+        if self._is_resumable:
             self._unsynced.append(path)
+        else:
+            self._flushes.append(self._flusher.submit(self._flush, path))
 
     def shared(self) -> Path:
-        """Return the path at which other processes' `AttemptWriter`s write files of the folder."""
+        """Return the path for `AttemptWriter`s of other processes."""
         self._temporary.make_folder(ATTEMPTS)
         return self._temporary.path
 
     def take(self, written: Mapping[str, Written]) -> None:
-        """Make files that an `AttemptWriter` has written part of the folder.
-
-        Raises:
-            OSError: a file is not there, or has another size.
-        """
+        """Make files part of the folder that an `AttemptWriter` has written."""
         for path, known in written.items():
-            found = self._temporary.size(path) or 0
-            if found != known.bytes:
+            size = self._temporary.size(path) or 0
+            if size != known.bytes:
                 raise OSError(
                     errno.EIO,
-                    f"'{path}' has {found:,} bytes here, and {known.bytes:,} where it was written: "
+                    f"'{path}' has {size:,} bytes here, and {known.bytes:,} where it was written: "
                     "write to storage that all machines share",
                 )
-            self._note(path)
+            self._paths.append(path)
             self._complete[path] = known
 
     def written(self, path: str) -> Written:
-        """Return what is known of a file that is complete."""
+        """Return size and checksums of a complete file."""
         return self._complete[path]
 
     def _writing(self, file: Path, nbytes: int) -> AbstractContextManager[None]:
-        """Add file name, size, free space and advice to the error of a failed write."""
         kept = "Nothing of the folder is kept; make room, or choose another place"
-        if self._unfinished is not None:
+        if self._is_resumable:
             kept = "What is done is kept: make room, and run the same again to go on"
         name = file.relative_to(self._temporary.path)
-        what = f"write {nbytes:,} bytes of '{name}' for the partition folder '{self.root}'"
-        return explained_write(what, self._temporary.path, kept)
-
-    def _note(self, path: str) -> None:
-        self._paths.append(path)
+        action = f"write {nbytes:,} bytes of '{name}' for the partition folder '{self.root}'"
+        return explained_write(action, self._temporary.path, kept)
 
     def _flush(self, path: str) -> None:
         nbytes = self._temporary.size(path) or 0
@@ -192,23 +169,20 @@ class FolderWriter(ArrayWriter):
             os.fsync(opened.fileno())
 
     def sync(self) -> None:
-        """Wait until the disk has all that was written, and note it in `unfinished`."""
+        """Wait until all that was written is on the disk, and update `unfinished`."""
         for opened in self._open.values():
             opened.sync()
         while self._unsynced:
             self._flush(self._unsynced.pop())
         for flush in self._flushes:
             flush.result()
-        if self._unfinished is not None:
-            self._unfinished.complete = dict(self._complete)
-            self._unfinished.begun = {path: file.written() for path, file in self._open.items()}
+        self._unfinished.complete = dict(self._complete)
+        self._unfinished.begun = {path: file.written() for path, file in self._open.items()}
 
     def finish(self, meta: FolderMeta, identity: str | None = None) -> None:
         """Write meta.json, sync all files to disk, and rename the folder to its final path.
 
-        Args:
-            meta: the description.
-            identity: see `khop.storage.folder.content.Listing`.
+        Arguments: see `khop.storage.folder.content.content_of`.
         """
         self.sync()
         shutil.rmtree(self._temporary.path / ATTEMPTS, ignore_errors=True)
@@ -220,9 +194,6 @@ class FolderWriter(ArrayWriter):
                 os.fsync(opened.fileno())
         self._temporary.sync()
         self._temporary.publish()
-        self._replace()
-
-    def _replace(self) -> None:
         if self._overwrite and self.root.exists():
             aside = Path(tempfile.mkdtemp(prefix=f".{self.root.name}.", dir=self.root.parent))
             self.root.rename(aside / "old")
@@ -230,18 +201,19 @@ class FolderWriter(ArrayWriter):
             shutil.rmtree(aside)
         else:
             self._temporary.path.rename(self.root)
-        _sync_folder(self.root.parent)
+        descriptor = os.open(self.root.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def description_of(
     meta: FolderMeta, files: Mapping[str, Written], identity: str | None = None
 ) -> dict[str, bytes]:
-    """Return {name: content} of the files that describe a folder; meta.json is the last.
+    """Return {name: content} of the files that describe a folder, meta.json last.
 
-    Args:
-        meta: the description.
-        files: path -> what is known of each file.
-        identity: see `khop.storage.folder.content.Listing`.
+    Arguments: see `khop.storage.folder.content.content_of`.
     """
     digests = [d for known in files.values() if len(known.ranges) > 1 for d in known.ranges]
     rows = npy_header(np.dtype(np.uint8), (len(digests), 32)) + bytes.fromhex("".join(digests))
@@ -255,11 +227,7 @@ def draft_of(name: str) -> str:
 
 
 def lock(folder: PrivateFolder) -> None:
-    """Lock a folder that is being written, until it is closed.
-
-    Raises:
-        BlockingIOError: another process has locked it; it is closed then.
-    """
+    """Lock a folder that is being written, or close it and raise BlockingIOError."""
     if not _locks(folder.descriptor):
         folder.close()
         raise BlockingIOError(
@@ -283,12 +251,12 @@ def _locks(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        pass  # a file system without locks: there is nothing to tell by
+        pass  # a file system without locks
     return True
 
 
 def temporary_of(root: Path, name: str) -> Path:
-    """Return the path that a folder has until it is complete."""
+    """Return the path of a folder until it is complete."""
     return root.with_name(f".{root.name}.{name}.tmp")
 
 
@@ -318,11 +286,3 @@ def _may_be_replaced(root: Path) -> bool:
         return not any(root.iterdir())
     with meta.open("rb") as opened:
         return FORMAT.encode() in opened.read(256)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

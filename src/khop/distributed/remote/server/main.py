@@ -43,7 +43,7 @@ import zmq
 from khop import log
 from khop.channel.control import ControlLine, Op
 from khop.channel.shared import read_shared, share
-from khop.cores import half_of_cores
+from khop.cores import background_threads
 from khop.distributed.membership.leases import LeaseTable, lease_seconds
 from khop.distributed.processes.child import start_up
 from khop.distributed.processes.hosts import host_address, host_identity
@@ -256,7 +256,7 @@ def _make_server(
     handler = ServerHandler(graph, handlers, counters)
     server = GraphServer(
         sockets,
-        RequestThreads(handler, half_of_cores(2, 8), sockets.limits, sockets.backlog.of),
+        RequestThreads(handler, background_threads(2, 8), sockets.limits, sockets.backlog.of),
         ControlHandler(
             sessions, directory, counters, rank, sockets.send, sockets.limits, sockets.backlog.of
         ),
