@@ -24,7 +24,7 @@ from khop.channel.pool import BufferPool
 from khop.data import RowFormat, RowStore
 from khop.data.arrays import storage_dtype
 from khop.data.tickets import Ticket, TicketGroup
-from khop.data.waiter import waiter
+from khop.data.waiter import Sockets, waiter
 from khop.sampler.methods.access import Waiting
 from khop.sampler.replies import check_rows
 from khop.sampler.requests import RemoteParts
@@ -309,7 +309,7 @@ class FetchedRows(RowStore):
         client: the client of the owners. If None, all rows are local.
     """
 
-    def __init__(self, fetcher: RowFetcher, client: object) -> None:
+    def __init__(self, fetcher: RowFetcher, client: Sockets | None) -> None:
         (attr,) = fetcher.attributes.values()
         self.num_rows, self.stored = fetcher.bounds[-1], RowFormat(attr.dtype, attr.shape)
         self._fetcher = fetcher
