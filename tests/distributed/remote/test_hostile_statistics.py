@@ -75,12 +75,12 @@ def test_malformed_statistics(monkeypatch, statistics):
 
     with answering(answers) as master, Poller(Servers(master), 10.0) as watcher:
         end = time.monotonic() + 20
-        while not (seen := watcher.poll(0.1)).lost:
+        while not (seen := watcher.poll(0.1)).servers[0].lost:
             assert time.monotonic() < end
             time.sleep(0.05)
-        assert "server 0 has sent malformed statistics" in seen.lost[0].why
+        assert "server 0 has sent malformed statistics" in seen.servers[0].lost.why
         assert seen.directory is None
-        lines = [line.text for line in render(seen, None, 1000)]
+        lines = render(seen, 1000)
     assert all(line.isprintable() for line in lines)
     assert any(line.startswith("server 0 lost") for line in lines)
 

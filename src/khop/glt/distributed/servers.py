@@ -20,7 +20,7 @@ from khop.distributed.rpc.key_files import read_server_keys
 from khop.errors import RendezvousError
 from khop.glt.distributed.dataset import DistDataset
 
-# Seconds between two looks at the directory, and those that server 0 waits for the others to end.
+# Seconds between two looks at the directory, and seconds that server 0 waits for other servers.
 _LOOK, _OTHERS = 0.5, 10.0
 _directory: Servers | None = None
 
@@ -35,7 +35,7 @@ def init_server(
     key_file: str | Path | None = None,
     **kwargs: Any,
 ) -> ServerContext:
-    """Start a graph server for a data set; arguments as of `khop.distributed.init_server`.
+    """Start a graph server for a data set, see `khop.distributed.init_server`.
 
     A data set of arrays in memory also serves its splits, for clients whose seeds are a `Split`.
 
@@ -49,16 +49,8 @@ def init_server(
     global _directory  # noqa: PLW0603
     if isinstance(dataset, DistDataset):
         dataset.serve_splits()
-    context: ServerContext = core.init_server(
-        num_servers,
-        server_rank,
-        dataset,
-        master_addr,
-        master_port,
-        *args,
-        key_file=key_file,
-        **kwargs,
-    )
+    job = num_servers, server_rank, dataset, master_addr, master_port
+    context: ServerContext = core.init_server(*job, *args, key_file=key_file, **kwargs)
     keys = read_server_keys(key_file)
     _directory = Servers(
         address_of(master_addr, master_port),
