@@ -21,7 +21,7 @@ from khop.distributed.remote.encoding import read_table, read_text
 from khop.distributed.remote.graph_messages import Statistics
 from khop.distributed.remote.server_client import Reply
 from khop.errors import KhopError, ProtocolError
-from khop.metrics.buckets import REQUEST_BUCKETS
+from khop.metrics.text import REQUEST_BUCKETS
 
 LOST_AFTER = 3.0
 """Seconds without a reply after which a server counts as lost."""

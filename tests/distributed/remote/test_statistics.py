@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from khop.distributed.remote.server.counters import OTHER, ServerCounters
-from khop.metrics.buckets import REQUEST_BUCKETS
+from khop.metrics.text import REQUEST_BUCKETS
 
 
 def counters():

@@ -28,13 +28,12 @@ from khop.distributed.loaders.virtual_shares import (
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
 from khop.loader.iteration.fingerprint import describe_sampling, digest
-from khop.loader.iteration.iterator import BatchSource, Taken
+from khop.loader.iteration.iterator import BatchSource, Cost, Taken
 from khop.loader.iteration.resume import EpochProgress, LoaderFingerprint
 from khop.loader.iteration.stateful import StatefulLoader
 from khop.loader.iteration.virtual_cursor import VirtualCursor, VirtualProgress
 from khop.loader.iteration.virtual_ranks import VirtualRanks
 from khop.metrics.loader_stats import StatsAccumulator
-from khop.metrics.watch import Cost
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of as positions_of
 from khop.trace.clock import BatchTimings
 from khop.typing import Array, Int64Array, NodeType

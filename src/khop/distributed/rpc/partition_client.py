@@ -236,7 +236,7 @@ class PartitionClient:
         header = request_header(message, number, part=part, **timed)
         request = Request(part, pack(header, arrays), self._timeout)
         if self.log is not None:
-            request.log_entry = self.log.ask(part, message.op, len(arrays[0]))
+            request.log_entry = self.log.log_request(part, message.op, len(arrays[0]))
         connection = self._connections[part]
         if connection.final is not None:
             request.fail(self._unavailable(part, connection.final))
@@ -307,7 +307,7 @@ class PartitionClient:
             return
         self.bytes_received += nbytes
         if request.log_entry is not None and self.log is not None:
-            self.log.answer(request.log_entry, header.get("served"), nbytes)
+            self.log.log_reply(request.log_entry, header.get("served"), nbytes)
         if "error" in header:
             where = f"the server of {self.what} {part}"
             request.fail(rebuild_error(header["error"], where))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from khop._version import __version__
-from khop.metrics.buckets import REQUEST_BUCKETS
+from khop.metrics.text import REQUEST_BUCKETS
 
 OTHER = "other"
 """Name under which further names are counted when there are too many: see `ServerCounters`."""
