@@ -25,8 +25,8 @@ ORDER = [
     *("interrupts", "cores", "loopback", "renames", "rename", "options", "codec", "log"),
     *("plugins", "tables", "data"),
     *("channel", "trace", "storage"),
-    *("sampler.methods", "sampler.plan", "sampler.seed_times", "sampler.arguments"),
-    *("sampler.requests", "sampler.spec", "sampler.replies", "sampler.options"),
+    *("sampler.methods", "sampler.plan", "sampler.arguments"),
+    *("sampler.requests", "sampler.spec", "sampler.replies"),
     *("sampler.link_spec", "sampler.rows", "sampler.drawing", "sampler.device", "sampler.pyg"),
     *("partition.summary", "partition.source", "partition.batches", "partition.draws"),
     *("partition.out_of_core", "partition.writing", "partition.options", "partition.base"),
@@ -54,7 +54,7 @@ TORCH_FREE = [
 # trainers.
 TORCH_FREE_MODULES = {
     "sampler": {
-        *("arguments", "link_spec", "options", "plan", "replies", "requests", "seed_times", "spec"),
+        *("arguments", "link_spec", "plan", "replies", "requests", "spec"),
     },
     "distributed.remote": {
         *("addresses", "directory_client", "messages", "server_client", "session_messages"),

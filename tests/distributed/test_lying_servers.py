@@ -221,7 +221,7 @@ def test_answers_that_are_wrong(folder, tmp_path, lie):
         engine = Engine(GraphView.of_part(Part(folder, 0)), SamplingSpec([[2]]), client)
         pairs = np.arange(60, 150), np.arange(90)
         with pytest.raises((ProtocolError, ConnectionError), match=r"partition 1 sent|malformed"):
-            run(engine.has_edges(0, *pairs), client)
+            run(engine.rows.has_edges(0, *pairs), client)
 
 
 def test_valid_replies_pass():

@@ -17,7 +17,7 @@ from khop.distributed.loaders.sampling_options import collect_spec, info_for
 from khop.distributed.sampling.buffer_plan import plan_memory
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.partition import RandomPartitioner
-from khop.sampler.options import SamplingOptions
+from khop.sampler.spec import SamplingOptions
 from support.cluster import jobs
 
 

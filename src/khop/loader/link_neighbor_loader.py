@@ -33,6 +33,7 @@ from khop.loader.inputs import (
 )
 from khop.loader.iteration.epochs import KeyedBatch
 from khop.loader.selection import LinkInputs
+from khop.sampler.arguments import check_times, given_times
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.methods import SamplingMethod
 from khop.sampler.pyg.device import DeviceOptions
@@ -41,7 +42,6 @@ from khop.sampler.pyg.links import LinkOptions, link_metadata
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph
 from khop.sampler.pyg.source import as_input, open_input
-from khop.sampler.seed_times import check_times, given_times
 from khop.typing import EdgeType, Numbers, NumNeighbors, SeedLinks, Transform, WorkerType
 
 if TYPE_CHECKING:

@@ -27,13 +27,13 @@ from khop.loader.batches.collate import annotate_seeds
 from khop.loader.inputs import checked_nodes, checked_times, checked_values, split_nodes
 from khop.loader.iteration.epochs import KeyedBatch
 from khop.loader.selection import NodeInputs
+from khop.sampler.arguments import check_times
 from khop.sampler.methods import Hgt, SamplingMethod
 from khop.sampler.pyg.device import DeviceOptions
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph
 from khop.sampler.pyg.source import as_input, open_input
-from khop.sampler.seed_times import check_times
 from khop.typing import NodeType, Numbers, NumNeighbors, SeedNodes, Transform, WorkerType
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
 
     def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
         seeds, metadata = self._inputs.take(positions.positions)
-        return self.node_sampler.draw_nodes(seeds, positions.key), metadata
+        return self.node_sampler.draw_nodes([seeds], positions.key), metadata
 
     def _seed_nodes(self) -> NodeSamplerInput:
         return self.input_data

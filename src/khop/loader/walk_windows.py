@@ -22,7 +22,7 @@ from khop.loader.inputs import checked_nodes
 from khop.loader.iteration.epochs import EpochKeys, KeyedBatch, PlannedBatches
 from khop.sampler.methods.walk import below
 from khop.sampler.plan import EpochPlan
-from khop.sampler.pyg.random_walks import PartitionedRows, make_plan, walker
+from khop.sampler.pyg.random_walks import PartitionedRows, Walker, make_plan
 from khop.typing import EdgeType, Int64Array, Numbers
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class _WindowLoader(abc.ABC):
             ("num_negative_samples", num_negative_samples),
         ):
             _check_count(value, name)
-        self._walker = walker(graph, num_nodes, device)
+        self._walker = Walker(graph, num_nodes, device)
         info = self._walker.info
         plan, start_type = make_plan(info, num_steps, *bias, metapath, 0.0)
         self._plan, self._start_type = plan, start_type

@@ -218,7 +218,7 @@ class ShareRows(RowFetcher):
         self._opened: dict[int, Feature] = {}
         self._client = client
 
-    def at_hand(self, index: int) -> list[Feature] | None:
+    def local_tables(self, index: int) -> list[Feature] | None:
         share = self._shares[index]
         if share.rank not in self._visible:
             return None

@@ -74,7 +74,7 @@ class NodeOutputs:
         out = np.empty(shape, storage_dtype(self._storage))
         for first in range(0, len(new_ids), _CHUNK):
             chunk = slice(first, first + _CHUNK)
-            self._reader.gather(new_ids[chunk], out[chunk])
+            self._reader.fill(new_ids[chunk], out[chunk])
         return to_tensor(out, self._storage)
 
     def gather_all(self) -> Tensor:

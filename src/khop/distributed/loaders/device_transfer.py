@@ -28,8 +28,7 @@ from khop import _native
 from khop.channel.arena import ArenaReader
 from khop.channel.device_arena import DeviceArenaReader
 from khop.data.device import current_gpu, full_name, open_device, parse_device
-from khop.sampler.pyg.device import on_stream, tensors_in, wait_and_record_stream
-from khop.sampler.pyg.streams import STREAMS
+from khop.sampler.pyg.device import STREAMS, on_stream, tensors_in, wait_and_record_stream
 
 
 class TargetDevice:

@@ -25,11 +25,11 @@ from khop.loader.arguments import checked_negatives
 from khop.loader.batches.collate import annotate_links
 from khop.loader.inputs import checked_labels, checked_times
 from khop.options import resolved, takes_options
+from khop.sampler.arguments import check_times, given_times
 from khop.sampler.drawing.link import link_of_tree
 from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.methods import SamplingMethod
 from khop.sampler.pyg.links import LinkOptions, binary_labels, link_spec, repeat_rows
-from khop.sampler.seed_times import check_times, given_times
 from khop.typing import Int64Array, NumNeighbors, TrainerLinks, TrainerValues
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from khop.distributed.loaders.trainer_inputs import node_input
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.loader.inputs import checked_times
 from khop.options import resolved, takes_options
+from khop.sampler.arguments import check_times, seed_times
 from khop.sampler.methods import SamplingMethod
-from khop.sampler.seed_times import check_times, seed_times
 from khop.typing import Int64Array, Numbers, NumNeighbors, TrainerNodes
 
 if TYPE_CHECKING:

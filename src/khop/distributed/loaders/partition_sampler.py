@@ -31,13 +31,12 @@ from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.methods import SamplingMethod
-from khop.sampler.options import SamplingOptions
 from khop.sampler.pyg.base import PygSampler
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.links import negative_weights
 from khop.sampler.pyg.output import SampledSubgraph, SubgraphWriter, number_by_link
 from khop.sampler.requests import SeedSet
-from khop.sampler.spec import SamplingSpec
+from khop.sampler.spec import SamplingOptions, SamplingSpec
 from khop.typing import Int64Array, NodeType, NumNeighbors
 
 

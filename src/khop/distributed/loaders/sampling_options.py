@@ -12,9 +12,8 @@ from khop.distributed.loaders.loader_options import LoaderOptions
 from khop.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
 from khop.distributed.remote.client.client_context import ClientContext
 from khop.sampler.methods import SamplingMethod, as_method
-from khop.sampler.options import SamplingOptions
 from khop.sampler.rows.collect import CollectSpec
-from khop.sampler.spec import SamplingSpec
+from khop.sampler.spec import SamplingOptions, SamplingSpec
 from khop.storage.folder import FolderMeta
 from khop.typing import NumNeighbors
 

@@ -61,8 +61,9 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  #
             raise TypeError(f"{type(self).__name__} has no arguments {unknown}")
         check_loader_options(worker_type, kwargs, batch_size)
         check_hooks(transform=transform)
-        direction = "backward" if by_source else "forward"
-        sampler = NeighborSampler(data, [], "induced", sample_direction=direction)
+        sampler = NeighborSampler(
+            data, [], "induced", sample_direction="backward" if by_source else "forward"
+        )
         items: Any = torch.arange(num_items)
         if sampler.graph.is_heterogeneous:  # PyG wants a type of them
             items = (sampler.graph.node_types[0], items)
@@ -88,7 +89,7 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  #
 
     def _induced(self, items: Int64Array, key: BatchKey) -> SampledSubgraph:
         """Choose a batch's nodes and find their edges."""
-        return self.node_sampler.draw_sets(self._chosen(items, key), key)
+        return self.node_sampler.draw_nodes(self._chosen(items, key), key)
 
     def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
         return self._induced(*positions), None

@@ -44,7 +44,7 @@ def describe_sampling(
         "by_time": by_time,
         "nodes": sorted(num_nodes.items()),
         "edges": list(num_edges.items()),
-        "link": None if link is None else {**link.to_json(), "amount": float(link.amount)},
+        "link": None if link is None else {**codec.to_json(link), "amount": float(link.amount)},
     }
     return digest([json.dumps(drawn, sort_keys=True), *weights])
 
