@@ -1,4 +1,4 @@
-"""Sphinx extension: links to types of other projects, and notebooks to download.
+"""Sphinx extension: links to types of other projects, notebooks, and members to leave out.
 
 Types of Python, NumPy, torch and PyG link to their projects' pages by rule, so that the build needs
 no network. Each tutorial gets a notebook file and a link to it.
@@ -30,6 +30,19 @@ _PAGES = (
     (r"(?:typing\.)?(?:Any|Literal|Protocol|TypeVar|NamedTuple)", f"{_PYTHON}/typing.html"),
     (r"(\w+(?:Error|Warning|Exception|Interrupt))", f"{_PYTHON}/exceptions.html#{{1}}"),
 )
+_INTERNAL = frozenset(
+    {
+        # Parts of loaders' and partitioners' machinery, which subclasses of khop's own use.
+        *("connect", "context", "edge_type_index", "homes", "next_name", "opened", "owned_edges"),
+        *("local_nodes", "parts", "split", "times_of", "where", "keep_for_others", "use_others"),
+        *("close_before_leaving", "output_forms", "devices", "servers", "has_server_list"),
+        *("is_split", "of_graph", "settle", "settle_subgraph_type", "kernel_options", "marks"),
+        *("identity", "assignment_bytes", "scratch_bytes", "node_bytes", "makes_clusters"),
+        *("check_part", "open_as", "open_file", "neighbor_type", "row_type", "key_of", "list_of"),
+        *("reap", "release", "numbers", "start", "distinct_requests", "hop_requests"),
+    }
+)
+"""Members of public classes that the reference leaves out: they may change without notice."""
 _NOTEBOOKS = "_notebooks"
 
 
@@ -69,9 +82,17 @@ def write_notebooks(app: Sphinx, error: Exception | None) -> None:
         nbformat.write(notebook, folder / f"{page.stem}.ipynb")
 
 
+def skip_internal(
+    app: Sphinx, owner: str, name: str, member: object, skip: bool, options: object
+) -> bool | None:
+    """Leave internal members of classes out. Return None where other rules decide."""
+    return True if owner == "class" and name in _INTERNAL else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the handlers."""
     app.connect("missing-reference", link_to_others)
+    app.connect("autodoc-skip-member", skip_internal)
     app.connect("source-read", add_download)
     app.connect("build-finished", write_notebooks)
     return {"parallel_read_safe": True}
