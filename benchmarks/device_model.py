@@ -21,7 +21,7 @@ from khop import _native
 from khop.data import Topology
 from khop_bench.device_model import H100, Batch, Counts, Prediction, count, gather, predict
 from khop_bench.graphs import Graphs, SeedOrder
-from khop_bench.report import number, table_lines
+from khop_bench.report import format_number, table_lines
 from khop_bench.settings import BATCH_SIZE, FANOUTS, default_cache
 
 _TYPES = 5  # node types of the second graph, with an edge type for each of 20 pairs
@@ -96,12 +96,14 @@ def lines(counts: Counts, prediction: Prediction) -> list[str]:
             (
                 work.step,
                 str(work.launches),
-                number(work.streamed * 1e-6),
-                *(number(value * 1e-3) for value in moved),
-                number(work.seconds(prediction.gpu) * 1e6),
+                format_number(work.streamed * 1e-6),
+                *(format_number(value * 1e-3) for value in moved),
+                format_number(work.seconds(prediction.gpu) * 1e6),
             )
         )
-    cells.append(("batch", str(prediction.launches), *[""] * 4, number(prediction.seconds * 1e6)))
+    cells.append(
+        ("batch", str(prediction.launches), *[""] * 4, format_number(prediction.seconds * 1e6))
+    )
     from_device, from_host = (gather(counts.nodes, _FEATURES, host) for host in (False, True))
     recorded = predict(counts, prediction.gpu, as_graph=True).seconds
     return [

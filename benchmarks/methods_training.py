@@ -139,8 +139,8 @@ def mean(values: list[float | None]) -> float | None:
 def table(seeds: list[list[Run]], args: argparse.Namespace) -> str:
     """Return the results as a table."""
     lines = [
-        "| method | nodes | edges | ms per batch | sampling | accuracy, equal epochs | equal time | "
-        f"time to {args.goal:g} |",
+        "| method | nodes | edges | ms per batch | sampling | accuracy, equal epochs | "
+        f"equal time | time to {args.goal:g} |",
         "|---|---|---|---|---|---|---|---|",
     ]
     budgets = [runs[0].epoch_ends[args.epochs - 1][0] for runs in seeds]

@@ -132,8 +132,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.configurations,
         tuple(arguments.part or ()),
     )
-    wanted = arguments.suites or ([DEVICE_SUITE] if settings.device else DEFAULT)
-    names = [name for name in SUITES if name in wanted]  # in order, and once
+    selected = arguments.suites or ([DEVICE_SUITE] if settings.device else DEFAULT)
+    names = [name for name in SUITES if name in selected]  # in order, and once
     _check_device(names, settings)
     if settings.trace is not None and "loaders" not in names:
         raise ValueError(f"--trace records the suite 'loaders', which is not of {' '.join(names)}")

@@ -88,7 +88,7 @@ class Stage:
     Attributes:
         name, options: as passed.
         steps: commands so far.
-        found: results of the stage beside them.
+        results: results of the stage beside them.
         output: what the last command printed.
     """
 
@@ -98,7 +98,7 @@ class Stage:
         self.name = name
         self.options = options
         self.steps: list[Step] = []
-        self.found: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
         self.output = ""
         self._environment = dict(environment)
         self._seconds = seconds
@@ -169,7 +169,7 @@ class Stage:
             "passed": self.passed,
             "seconds": round(time.monotonic() - self._begin, 1),
             "steps": [asdict(step) for step in self.steps],
-            **self.found,
+            **self.results,
         }
         self.options.out.mkdir(parents=True, exist_ok=True)
         file = self.options.out / f"{self.name}.json"
