@@ -11,11 +11,17 @@ from support.words import REPOSITORY, Finding, check, check_docstring, check_tex
 
 CHECKED = [
     Path(khop.__file__).parent,
-    *(REPOSITORY / name for name in ("docs", "README.md", "CONTRIBUTING.md")),
+    *(
+        REPOSITORY / name
+        for name in (
+            *("docs", "README.md", "CONTRIBUTING.md", "SECURITY.md", "kernels/README.md"),
+            *("examples", "benchmarks/khop_bench", "benchmarks/README.md", "tests/soak"),
+        )
+    ),
 ]
 
 
-@pytest.mark.parametrize("root", CHECKED, ids=lambda root: root.name)
+@pytest.mark.parametrize("root", CHECKED, ids=lambda root: f"{root.parent.name}/{root.name}")
 def test_words(root: Path) -> None:
     assert [str(finding) for finding in check([root])] == []
 
