@@ -73,7 +73,7 @@ def khop_fetch(folder: PartitionFolder, keys: JobKeys | None) -> Iterator[Callab
         assert message is not None
         address = message.json()["addresses"]["tcp"]
         own = None if keys is None else keys.for_client()
-        endpoint = Endpoint(address) if own is None else own.endpoint(address)
+        endpoint = Endpoint(address, None if own is None else own.server_key)
         client = PartitionClient({_PART: endpoint}, None if own is None else own.credentials())
         bounds = folder.meta.node_types[0].bounds
         random = np.random.default_rng(1)
@@ -103,7 +103,7 @@ def frames_of(folder: PartitionFolder) -> tuple[list[int], list[int]]:
     from khop.storage.part import Part
 
     first = folder.meta.node_types[0].bounds[_PART]
-    header = {"op": "fetch", "kind": "node", "index": 0, "names": ["id", "x"]}
+    header = {"op": "fetch", "element": "node", "index": 0, "names": ["id", "x"]}
     common = {"protocol": PROTOCOL, "id": 1000, "part": _PART}
     request = pack({**header, **common}, [np.arange(first, first + _ROWS)])
     reply = RequestHandler(Part(folder, _PART))([bytes(frame) for frame in request])

@@ -29,7 +29,7 @@ from khop.partition import (
     StreamPartitioner,
     make_partitioner,
 )
-from khop.partition.methods.constraints import Constraints
+from khop.partition.methods.structure import Constraints
 from khop.partition.source import GraphSource
 from khop.partition.summary import FolderSummary
 from khop.storage.folder import PartitionFolder

@@ -143,8 +143,7 @@ def serve(case: str, rank: int, root: Path, port: int, begun: Any, noticed: Any)
     """Run a graph server, and wait until the session of a client has ended."""
     from khop.distributed.remote.addresses import Servers
     from khop.distributed.remote.directory_client import DirectoryClient
-    from khop.distributed.remote.encoding import read_text
-    from khop.distributed.remote.graph_messages import Statistics
+    from khop.distributed.remote.messages import Statistics, read_json
 
     dataset = DistDataset().load(root / "parts", partition_idx=0, also_serve=[1])
     init_server(1, rank, dataset, "127.0.0.1", port, 1)
@@ -153,7 +152,7 @@ def serve(case: str, rank: int, root: Path, port: int, begun: Any, noticed: Any)
     was_open = False
     while True:
         reply = client.request(0, Statistics())
-        sessions = read_text(reply.arrays, "it")["sessions"]
+        sessions = read_json(reply.arrays, "it")["sessions"]
         was_open = was_open or bool(sessions)
         if was_open and not sessions:
             noticed.put((time.monotonic(), "the session has ended"))

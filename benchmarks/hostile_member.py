@@ -13,15 +13,16 @@ import zmq
 
 from khop.channel.message import pack, unpack
 from khop.codec import to_json
-from khop.distributed.remote.directory_messages import (
+from khop.distributed.remote.messages import (
     Addresses,
     Goodbye,
     Publish,
     RegisterClient,
     RegisterServer,
+    Statistics,
+    ToOriginalIds,
     WaitFor,
 )
-from khop.distributed.remote.graph_messages import Statistics, ToOriginalIds
 from khop.distributed.remote.session_messages import Cancel, Close, Open, SessionSpec
 from khop.distributed.rpc.keys import ClientKeys
 from khop.distributed.rpc.protocol import PROTOCOL, Induce, Sample, request_header

@@ -71,7 +71,7 @@ from khop.channel.layout import Layout
 from khop.channel.message import pack
 from khop.distributed.loaders.sampling_options import collect_spec
 from khop.distributed.processes.child import ChildProcess, wait_for_message
-from khop.distributed.remote.graph_messages import ToNewIds
+from khop.distributed.remote.messages import ToNewIds
 from khop.distributed.remote.session_messages import (
     Acknowledge,
     Alive,
@@ -80,6 +80,7 @@ from khop.distributed.remote.session_messages import (
     Open,
 )
 from khop.distributed.rpc.connection import Connection
+from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.keys import ClientKeys, JobKeys
 from khop.distributed.rpc.protocol import request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
@@ -98,7 +99,8 @@ class Honest:
 
     def __init__(self, address: str, keys: ClientKeys, spec: PipelineSpec) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._connection = Connection(self._context, keys.credentials(), keys.endpoint(address))
+        endpoint = Endpoint(address, keys.server_key)
+        self._connection = Connection(self._context, keys.credentials(), endpoint)
         self._spec = session_of("honest", spec)
         self._next = 0
         self._layouts: dict[int, Layout] = {}
@@ -133,7 +135,7 @@ class Honest:
         for header, arrays, _ in self._connection.receive():
             if header.get("event") == "layout":
                 layout = Layout.from_json(json.loads(arrays[0].tobytes()))
-                self._layouts[header["number"]] = layout
+                self._layouts[header["layout"]] = layout
             elif header.get("event") == "chunk":
                 nbytes += max(len(arrays[0]), 4096)
                 self._take(header, arrays[0].tobytes())

@@ -4,7 +4,7 @@
     python benchmarks/run.py
     python benchmarks/run.py --scale 1        # a graph of the size of ogbn-products
     python benchmarks/run.py kernels small    # some suites
-    python benchmarks/run.py --device cuda    # sampling, gathering and training on a GPU
+    python benchmarks/run.py --device cuda    # a GPU
 
 The program measures the khop of this checkout if its extension is built in `src/khop`. Otherwise,
 it measures the installed khop. A path in PYTHONPATH comes before both.

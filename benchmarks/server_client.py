@@ -41,16 +41,14 @@ from khop import codec
 from khop.channel.control import Op
 from khop.channel.layout import Record
 from khop.channel.message import pack
+from khop.data.steps import run
 from khop.distributed.loaders.sampling_options import collect_spec
-from khop.distributed.partitions.shared_client import run
 from khop.distributed.processes.child import ChildProcess, wait_for_message
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.client.local_sampler import LocalSamplerFactory
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.encoding import read_text
-from khop.distributed.remote.graph_messages import Statistics
-from khop.distributed.remote.message_fields import new_secret
+from khop.distributed.remote.messages import Statistics, new_secret, read_json
 from khop.distributed.remote.session_messages import Acknowledge, Batch, Open, SessionSpec
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
@@ -101,7 +99,7 @@ def graph_server(root: Path, keys: JobKeys | None = None) -> Iterator[tuple[Serv
 
 def statistics_of(watcher: DirectoryClient) -> dict[str, Any]:
     """Return the statistics of the server."""
-    content: dict[str, Any] = read_text(watcher.request(0, Statistics()).arrays, "the server")
+    content: dict[str, Any] = read_json(watcher.request(0, Statistics()).arrays, "the server")
     return content
 
 
@@ -142,8 +140,8 @@ def overhead(arguments: argparse.Namespace) -> None:
             ratios = sorted(value / base for value, base in pairs)
             print(
                 f"{name:14s} {statistics.median(values):8.2f} ms per batch  "
-                f"(min {min(values):.2f}), {statistics.median(ratios):.3f} of worker mode ({ratios[0]:.3f} to "
-                f"{ratios[-1]:.3f})"
+                f"(min {min(values):.2f}), {statistics.median(ratios):.3f} of worker mode "
+                f"({ratios[0]:.3f} to {ratios[-1]:.3f})"
             )
         count = plan.num_batches * (arguments.turns + 1)
         counts = statistics_of(watcher)

@@ -42,6 +42,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.key_files import read_client_keys, write_keys
 from khop.distributed.rpc.keys import ClientKeys
 from khop.distributed.rpc.partition_client import PartitionClient
@@ -144,7 +145,7 @@ def graph_server(folder: Path, descriptors: int | None) -> Iterator[tuple[int, s
 
 def member(address: str, keys: ClientKeys) -> PartitionClient:
     """Return a client of the job."""
-    return PartitionClient({0: keys.endpoint(f"tcp://{address}")}, keys.credentials())
+    return PartitionClient({0: Endpoint(f"tcp://{address}", keys.server_key)}, keys.credentials())
 
 
 def ask(client: PartitionClient) -> None:

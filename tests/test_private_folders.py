@@ -208,7 +208,7 @@ def test_what_strangers_have_put_inside(tmp_path):
 
 
 GOOD = {
-    **{"format": 3, "number": 3, "done": ["a"], "stage": None, "complete": {}, "begun": {}},
+    **{"format": 4, "writes": 3, "done": ["a"], "stage": None, "complete": {}, "begun": {}},
     "arrays": {"owners": {"file": "2-0.npy", "checksum": 7}},
 }
 
@@ -217,7 +217,7 @@ GOOD = {
     "wrong",
     [
         {"format": 1},
-        {"number": -1},
+        {"writes": -1},
         {"done": [1]},
         {"arrays": {"owners": {"file": "../../.bashrc", "checksum": 7}}},
         {"arrays": {"owners": {"file": "2-0.npy", "checksum": "7"}}},

@@ -20,7 +20,7 @@ from khop.glt.utils.common import load_ckpt, save_ckpt
 from khop.loader import ClusterData
 from khop.safe_versions import FIRST_SAFE, check_safe, number_of
 from khop.sources import read_source
-from khop.sources.ogb_package import read_with_ogb
+from khop.sources.ogb import read_with_ogb
 from khop.sources.tables import package_for
 from khop.sources.torch_files import load_numbers
 

@@ -14,8 +14,7 @@ import khop
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from khop.loader.iteration import background
 from khop.trace.clock import PHASES, Phase, PhaseClock, Segment
-from khop.trace.events import Names, trace_events
-from khop.trace.files import write_events
+from khop.trace.events import Names, trace_events, write_events
 from khop.trace.requests import Answered, RequestLog, pack_records, served_since, unpack_records
 from support.formats.traces import Trace
 from support.loaders import links
@@ -293,8 +292,8 @@ def test_records_on_their_way(num_segments, num_requests):
 def test_servers_that_say_no_or_nonsense(served):
     """The request is kept, the serving is not."""
     log = RequestLog((5, 6))
-    asked = log.ask(1, "fetch", 10)
-    log.answer(asked, served, 99)
+    asked = log.log_request(1, "fetch", 10)
+    log.log_reply(asked, served, 99)
     (kept,) = log.answered
     assert kept[:5] == (5, 6, 1, 3, 10) and kept.nbytes == 99
     assert kept[8:] == (0, 0, 0, 0)
@@ -302,7 +301,7 @@ def test_servers_that_say_no_or_nonsense(served):
     events = list(trace_events([], [((1, 1), kept)], [], names))
     assert [e["name"] for e in events if e["ph"] == "X"] == ["fetch"]
     assert not any(e["ph"] in "sf" for e in events)
-    assert log.ask(1, "rows", 10) is None  # of no kind that is recorded
+    assert log.log_request(1, "rows", 10) is None  # is not recorded
 
 
 def test_served_time_is_a_span_of_this_process():

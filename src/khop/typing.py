@@ -52,8 +52,32 @@ else:
     ArrayLike = Any
 """A NumPy array, a CPU torch tensor, or a sequence of numbers."""
 
+Numbers: TypeAlias = "Tensor | Array | Sequence[float]"
+"""Numbers or booleans, one per node, edge or link: ids, a mask, times, labels, weights."""
+
+SeedNodes: TypeAlias = "Numbers | NodeType | tuple[NodeType, Numbers | None] | None"
+"""Seeds: ids, a mask, or None for all nodes. In a heterogeneous graph, a type or (type, seeds)."""
+
+Links: TypeAlias = "Tensor | Array | Sequence[Numbers]"
+"""[2, num_links] sources and destinations, also as two rows."""
+
+AnyEdgeType: TypeAlias = EdgeType | tuple[str, str]
+"""An edge type in full, or (source node type, destination node type)."""
+
+SeedLinks: TypeAlias = "Links | AnyEdgeType | tuple[AnyEdgeType | None, Links | None] | None"
+"""Links, or None for all edges. In a heterogeneous graph, an edge type or (edge type, links)."""
+
 NODE: NodeType = "node"
 """The node type of homogeneous graphs."""
 
 EDGE: EdgeType = (NODE, "to", NODE)
 """The edge type of homogeneous graphs."""
+
+TrainerNodes: TypeAlias = "SeedNodes | Sequence[Numbers] | tuple[NodeType, Sequence[Numbers]]"
+"""Seeds of a trainer, the name of a split, or a list of seeds for each graph server."""
+
+TrainerLinks: TypeAlias = "SeedLinks | Sequence[Links] | tuple[EdgeType, Sequence[Links]]"
+"""Links of a trainer, or a list of links for each graph server."""
+
+TrainerValues: TypeAlias = "Numbers | Sequence[Numbers]"
+"""Values of links, or a list of values for each graph server."""

@@ -25,8 +25,8 @@ ORDER = [
     *("interrupts", "cores", "loopback", "renames", "rename", "options", "codec", "log"),
     *("plugins", "tables", "data"),
     *("channel", "trace", "storage"),
-    *("sampler.methods", "sampler.plan", "sampler.seed_times", "sampler.arguments"),
-    *("sampler.requests", "sampler.spec", "sampler.replies", "sampler.options"),
+    *("sampler.methods", "sampler.plan", "sampler.arguments"),
+    *("sampler.requests", "sampler.spec", "sampler.replies"),
     *("sampler.link_spec", "sampler.rows", "sampler.drawing", "sampler.device", "sampler.pyg"),
     *("partition.summary", "partition.source", "partition.batches", "partition.draws"),
     *("partition.out_of_core", "partition.writing", "partition.options", "partition.base"),
@@ -34,8 +34,7 @@ ORDER = [
     "partition.recut",
     *("metrics", "stats", "plot", "loader.inputs", "loader.arguments", "loader.iteration"),
     *("loader.batches", "loader.walk_windows", "loader.base", "loader.selection"),
-    *("loader.neighbor_loader", "loader.link_neighbor_loader", "loader.hgt_loader"),
-    *("loader.subgraph_loader", "loader.induced"),
+    *("loader.neighbor_loader", "loader.link_neighbor_loader", "loader.induced"),
     *("distributed.processes", "distributed.rpc", "distributed.membership"),
     *("distributed.sampling", "distributed.job"),
     *("distributed.partitions", "distributed.options", "distributed.graph", "distributed.stores"),
@@ -55,17 +54,15 @@ TORCH_FREE = [
 # trainers.
 TORCH_FREE_MODULES = {
     "sampler": {
-        *("arguments", "link_spec", "options", "plan", "replies", "requests", "seed_times", "spec"),
+        *("arguments", "link_spec", "plan", "replies", "requests", "spec"),
     },
     "distributed.remote": {
-        *("addresses", "directory_client", "directory_messages", "encoding", "graph_messages"),
-        *("message_fields", "server_client", "session_messages"),
+        *("addresses", "directory_client", "messages", "server_client", "session_messages"),
     },
     "distributed.remote.client": {
-        *("batch_checks", "local_sampler", "reassembly", "receiver"),
-        *("server_locator", "server_session"),
+        *("batch_checks", "local_sampler", "reassembly", "receiver", "server_session"),
     },
-    "distributed.inference": {"files", "neighborhoods", "output_server", "rows"},
+    "distributed.inference": {"files", "neighborhoods", "output_server"},
 }
 
 BLOCKED = """

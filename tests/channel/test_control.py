@@ -15,7 +15,7 @@ from khop.channel.arena import create_memory
 from khop.channel.control import (
     MAX_LARGE_PAYLOAD,
     MAX_PAYLOAD,
-    ONE,
+    U64,
     ControlLine,
     Message,
     Op,
@@ -119,7 +119,7 @@ def sent_raw(data, descriptors=()):
 
 
 def large(nbytes):
-    return bytes([Op.CONFIG | 0x80]) + ONE.pack(nbytes)
+    return bytes([Op.CONFIG | 0x80]) + U64.pack(nbytes)
 
 
 @pytest.mark.parametrize(

@@ -82,12 +82,12 @@ def test_layouts_travel_in_memory():
     arrays = {f"n{i}.{'long name ' * 10}": ("float32", (-1 - i, 3)) for i in range(1000)}
     layout = make_layout(arrays, {"rows": 3})
     got = Layout.read_shared(layout.share())
-    assert (got.arrays, got.counters, got.number) == (layout.arrays, layout.counters, 0)
+    assert (got.arrays, got.counters, got.id) == (layout.arrays, layout.counters, 0)
 
 
-_GOOD = {"number": 0, "arrays": [["x", "int64", [-1, 2]]], "counters": [["rows", 3]]}
+_GOOD = {"id": 0, "arrays": [["x", "int64", [-1, 2]]], "counters": [["rows", 3]]}
 _BAD = [
-    ("number", -1), ("number", True), ("number", None), ("number", "0"),
+    ("id", -1), ("id", True), ("id", None), ("id", "0"),
     ("arrays", None), ("arrays", {}), ("arrays", [["x", "int64"]]), ("arrays", [5]),
     ("arrays", [["x", "object", [1]]]), ("arrays", [["x", "int64", [1.0]]]),
     ("arrays", [["x", "int64", [2**60]]]), ("arrays", [["x", "int64", [-(2**40)]]]),

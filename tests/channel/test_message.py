@@ -1,6 +1,7 @@
-"""Blocks and frames come back as they went; what is malformed is refused before it is used."""
+"""Frames and shared arrays come back as they went; malformed ones are refused before use."""
 
 import json
+import os
 import struct
 
 import numpy as np
@@ -11,12 +12,10 @@ from khop.channel import message
 from khop.channel.message import (
     FRAME_BYTES,
     MESSAGE_BYTES,
-    ArraySpec,
-    Block,
     pack,
-    read_block,
     unpack,
 )
+from khop.channel.shared import read_arrays, read_shared, share
 from khop.data.arrays import DTYPES, storage_dtype
 from khop.errors import ProtocolError
 
@@ -25,6 +24,7 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=8,
 )
+_NUMPY = [name for name in DTYPES if name != "bfloat16"]
 _SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 
 
@@ -34,28 +34,26 @@ def values_of(shape, dtype, seed):
 
 
 @given(
-    st.dictionaries(st.text(max_size=8), st.tuples(st.sampled_from(DTYPES), _SHAPES), max_size=5),
-    st.dictionaries(st.text(max_size=5), _JSON, max_size=4),
-    st.integers(0, 100),
+    st.dictionaries(st.text(max_size=8), st.tuples(st.sampled_from(_NUMPY), _SHAPES), max_size=5)
 )
-def test_blocks_round_trip(layout, meta, slack):
-    """Names, dtypes, shapes, values and meta entries; arrays aligned, memory shared."""
-    specs = [ArraySpec(name, dtype, shape) for name, (dtype, shape) in layout.items()]
-    block = Block(specs, meta)
-    memory = bytearray(block.nbytes + slack)
-    written = block.write(memoryview(memory))
-    for i, spec in enumerate(specs):
-        np.copyto(written[spec.name], values_of(spec.shape, storage_dtype(spec.dtype), i))
-    got, got_meta = read_block(np.frombuffer(memory, np.uint8))
-    assert got_meta == meta
-    assert list(got) == list(layout)
-    for i, spec in enumerate(specs):
-        array, dtype = got[spec.name]
-        assert dtype == spec.dtype
-        assert array.shape == spec.shape
-        assert array.tobytes() == values_of(spec.shape, storage_dtype(dtype), i).tobytes()
-        start = array.__array_interface__["data"][0] - np.frombuffer(memory, np.uint8).ctypes.data
-        assert array.size == 0 or start % 64 == 0
+def test_shared_arrays_round_trip(described):
+    """Names, dtypes, shapes and values; arrays aligned."""
+    arrays = {
+        name: values_of(shape, storage_dtype(dtype), i)
+        for i, (name, (dtype, shape)) in enumerate(described.items())
+    }
+    descriptor = share(arrays)
+    got = read_shared(descriptor)
+    os.close(descriptor)
+    assert list(got) == list(arrays)
+    for name, array in arrays.items():
+        read = got[name]
+        assert (read.dtype, read.shape, read.tobytes()) == (
+            array.dtype,
+            array.shape,
+            array.tobytes(),
+        )
+        assert read.size == 0 or read.__array_interface__["data"][0] % 64 == 0
 
 
 @given(
@@ -130,9 +128,14 @@ def test_oversized_message_is_refused_before_memory_is_taken():
         unpack([json.dumps({"arrays": [["uint8", [2**40]]]}).encode(), b""])
 
 
-def block_of(header, body=b""):
+def memory_of(header, body=b""):
+    """Memory of shared arrays with a header and what follows it."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return np.frombuffer(struct.pack("<Q", len(text)) + text + body, np.uint8)
+
+
+def shared_of(entry, body=b""):
+    return memory_of({"id": 0, "arrays": [entry], "counters": []}, body)
 
 
 _ENTRIES = [
@@ -162,7 +165,7 @@ _ENTRIES = [
 def test_malformed_descriptions(entry):
     """Wrong fields, unknown dtypes, shapes that promise more than there is."""
     with pytest.raises(ProtocolError):
-        read_block(block_of({"arrays": [entry], "meta": {}}, bytes(100)))
+        read_arrays(shared_of(entry, bytes(100)))
     if isinstance(entry, list):
         with pytest.raises(ProtocolError):
             unpack([json.dumps({"arrays": [entry[1:]]}).encode(), bytes(100)])
@@ -176,7 +179,7 @@ def test_malformed_descriptions(entry):
 )  # fmt: skip
 def test_malformed_headers(header):
     with pytest.raises(ProtocolError):
-        read_block(block_of(header))
+        read_arrays(memory_of(header))
     if b"[]" not in header or header == b"[]":
         with pytest.raises(ProtocolError):
             unpack([header])
@@ -185,7 +188,7 @@ def test_malformed_headers(header):
 def test_lengths_that_do_not_fit():
     for raw in (b"", b"1234567", struct.pack("<Q", 2**63), struct.pack("<Q", 9) + b"{}"):
         with pytest.raises(ProtocolError):
-            read_block(np.frombuffer(raw, np.uint8) if raw else np.empty(0, np.uint8))
+            read_arrays(np.frombuffer(raw, np.uint8) if raw else np.empty(0, np.uint8))
     frames = [bytes(frame) for frame in pack({}, [np.arange(3), np.arange(2)])]
     for wrong in ([], frames[:2], [*frames, b""], [frames[0], frames[1], frames[2] + b"1"]):
         with pytest.raises(ProtocolError):
@@ -199,21 +202,33 @@ def test_random_frames_are_refused(noise):
     with pytest.raises(ProtocolError):
         unpack([noise, noise])
     with pytest.raises(ProtocolError):
-        read_block(np.frombuffer(noise, np.uint8) if noise else np.empty(0, np.uint8))
+        read_arrays(np.frombuffer(noise, np.uint8) if noise else np.empty(0, np.uint8))
 
 
 @given(st.data())
-def test_damaged_blocks_never_crash(data):
-    """A byte of a good block changed: it is read, or refused as a protocol error."""
-    block = Block([ArraySpec("x", "int64", (2, 3)), ArraySpec("y", "bool", (0, 4))], {"a": 1})
-    memory = bytearray(block.nbytes)
-    block.write(memoryview(memory))
-    place = data.draw(st.integers(0, len(memory) - 1))
-    memory[place] = data.draw(st.integers(0, 255))
+def test_damaged_shared_memory_never_crashes(data):
+    """A byte of good memory changed: it is read, or refused as a protocol error."""
+    descriptor = share({"x": np.arange(6).reshape(2, 3), "y": np.zeros((0, 4), np.bool_)})
+    memory = bytearray(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
+    os.close(descriptor)
+    memory[data.draw(st.integers(0, len(memory) - 1))] = data.draw(st.integers(0, 255))
     try:
-        arrays, meta = read_block(np.frombuffer(memory, np.uint8))
+        arrays = read_arrays(np.frombuffer(memory, np.uint8))
     except ProtocolError:
         return
-    assert isinstance(meta, dict)
-    for array, _ in arrays.values():
+    for array in arrays.values():
         assert array.nbytes <= len(memory)
+
+
+@pytest.mark.parametrize("value", [0, 1, 2, 255])
+def test_booleans_of_shared_memory_are_0_or_1(value):
+    descriptor = share({"y": np.zeros(1, np.bool_)})
+    memory = bytearray(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
+    os.close(descriptor)
+    memory[-1] = value
+    raw = np.frombuffer(memory, np.uint8)
+    if value < 2:
+        assert read_arrays(raw)["y"].tolist() == [bool(value)]
+    else:
+        with pytest.raises(ProtocolError, match="booleans"):
+            read_arrays(raw)

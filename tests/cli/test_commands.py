@@ -31,7 +31,7 @@ def graph(tmp_path):
 def test_partition_verify_inspect(program, graph, tmp_path):
     done = program("partition", graph, "out", "--num-parts", 4)
     assert done.returncode == 0, done.stderr
-    assert "nodes           40; 10 to 10 a part (largest / mean = 1.000)" in done.stdout
+    assert "nodes           40; 10 to 10 per part (largest / mean = 1.000)" in done.stdout
     assert "neighbours drawn 'in'" in done.stdout
     assert "edge cut" in done.stdout
     assert "training seeds  20" in done.stdout

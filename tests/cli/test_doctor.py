@@ -141,8 +141,14 @@ def test_values_as_text():
     assert [doctor._text(v) for v in (True, False, None, [], ["a", 1], 3)] == [
         *("yes", "no", "none", "none", "a 1", "3"),
     ]
-    assert doctor._chosen("always [madvise] never") == "madvise"
-    assert doctor._chosen("strange") == "strange"
+
+
+def test_the_chosen_setting_of_huge_pages(monkeypatch, tmp_path):
+    (tmp_path / "enabled").write_text("always [madvise] never")
+    (tmp_path / "defrag").write_text("strange")
+    monkeypatch.setattr(doctor, "_HUGEPAGES", tmp_path)
+    expected = {"enabled": "madvise", "shmem_enabled": None, "defrag": "strange"}
+    assert doctor.report()["transparent huge pages"] == expected
 
 
 @pytest.fixture

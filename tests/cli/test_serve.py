@@ -16,9 +16,7 @@ from torch_geometric.data import Data
 from khop.cli.arguments import byte_size
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.directory_messages import RegisterClient
-from khop.distributed.remote.encoding import read_text
-from khop.distributed.remote.graph_messages import DescribeGraph
+from khop.distributed.remote.messages import DescribeGraph, RegisterClient, read_json
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.partition import RandomPartitioner
@@ -67,7 +65,7 @@ def test_serve(folder, tmp_path):
     table = client.wait_for_servers()
     socket = Path(table.servers[0].addresses.ipc.removeprefix("ipc://"))
     assert socket.is_socket()
-    meta = read_text(client.request(0, DescribeGraph()).arrays, "it")["meta"]
+    meta = read_json(client.request(0, DescribeGraph()).arrays, "it")["meta"]
     assert "y" in meta["node_types"][0]["attrs"]
     client.close()
     out, err = process.communicate(timeout=20)

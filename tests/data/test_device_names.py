@@ -95,7 +95,7 @@ def test_a_device_of_torch(opened):
 
 
 def test_a_graph_of_mode_cuda(opened, monkeypatch):
-    for name in ("graphs_on", "names_on", "DeviceDrawer"):
+    for name in ("graphs_on", "EdgeNames", "DeviceDrawer"):
         monkeypatch.setattr(f"khop.sampler.pyg.neighbor.{name}", lambda *arguments: None)
     graph = Graph(Topology(torch.tensor([[0, 1], [1, 0]]), num_src=2, num_dst=2), mode="CUDA")
     assert NeighborSampler(graph, [2]).device.name == "cuda:2"

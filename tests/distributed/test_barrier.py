@@ -17,7 +17,7 @@ from khop.distributed.membership import barrier as lockstep, members as membersh
 from khop.distributed.membership.barrier import Barrier
 from khop.distributed.membership.members import Membership
 from khop.distributed.remote import directory_client
-from khop.distributed.remote.client.directory_store import DirectoryStore
+from khop.distributed.remote.client.client_context import DirectoryStore
 from khop.errors import PartitionUnavailableError, RendezvousError
 from support.cluster.serving import client_of, serving
 

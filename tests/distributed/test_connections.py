@@ -13,7 +13,7 @@ import zmq
 
 from khop.distributed.rpc import connections as module
 from khop.distributed.rpc.endpoint import Endpoint
-from khop.distributed.rpc.key_gate import ADMITTED, REFUSED
+from khop.distributed.rpc.identity import ADMITTED, REFUSED
 from khop.distributed.rpc.keys import JobKeys
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.rpc.server_sockets import ServerSockets

@@ -18,9 +18,9 @@ import pytest
 import torch
 import zmq.sugar.socket
 
-from khop.channel.control import ONE, Op
+from khop.channel.control import U64, Op
 from khop.distributed import shutdown_worker_group
-from khop.distributed.loaders import backends as making
+from khop.distributed.loaders import backends
 from khop.distributed.processes import child
 from khop.distributed.rpc import connection, partition_client, pending
 from khop.errors import FolderError, SamplerDiedError
@@ -109,7 +109,7 @@ def test_standby(graph, folder_of, num_parts):
 def test_batch_that_kills_samplers(folder_of, num_workers, monkeypatch):
     """Sampler after sampler dies at the same batch: an error that names it, whatever is allowed."""
     program = partial(child.ChildProcess, poisoned_worker.__name__)
-    monkeypatch.setattr(making, "_program", lambda *_: program)
+    monkeypatch.setattr(backends, "start_sampler", program)
     victim = poisoned_worker.VICTIM
     loader = make_loader(
         folder_of("random", 1), 1, num_workers, max_restarts=1000, buffer_size=FEW_AHEAD
@@ -262,7 +262,7 @@ def test_sampler_that_does_not_listen_for_a_while(graph, folder_of):
     lines = [sampler.process.line for sampler in loader._backend._pool.samplers]
     for line in lines:
         for _ in range(2000):
-            line.post(Op.CLOSE_EPOCH, ONE.pack(10**6))  # of no epoch
+            line.post(Op.CLOSE_EPOCH, U64.pack(10**6))  # of no epoch
     assert all(line.has_unsent for line in lines)
     wake = threading.Timer(0.5, lambda: [os.kill(p, signal.SIGCONT) for p in jobs.pids_of(loader)])
     wake.start()

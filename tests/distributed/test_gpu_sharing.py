@@ -7,7 +7,6 @@ import pytest
 
 from khop.distributed import MpDistSamplingWorkerOptions
 from khop.distributed.loaders.backends import _devices
-from khop.distributed.loaders.device_transfer import TargetDevice
 from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
 
 SHARED = ["cuda:0", "cuda:1", None, "cuda:0", "emulated:0", "emulated:0"]
@@ -51,11 +50,9 @@ def test_a_loader_of_two_samplers(pipes, monkeypatch, num_partitions, to_device,
     """Of several partitions they work on a GPU only where it is the trainer's."""
     monkeypatch.setattr("khop.distributed.loaders.backends.check_device", lambda device, what: None)
     data = SimpleNamespace(graph_mode="CUDA", num_partitions=num_partitions)
-    destination = TargetDevice(None)
-    destination.device = to_device
     options = MpDistSamplingWorkerOptions(2, worker_devices=["cuda:0"])
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        devices = _devices(data, options, destination)
+        devices = _devices(data, options, to_device)
     assert devices.count("cuda:0") == count
     assert ["same GPU" in str(one.message) for one in said].count(True) == (count == 2)

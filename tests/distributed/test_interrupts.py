@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from khop.channel import control
-from khop.channel.control import ONE, Op
+from khop.channel.control import U64, Op
 from khop.distributed.sampling import pool, process_handle, process_pool
 from khop.distributed.sampling.pool import SamplerPool
 from khop.sampler.plan import EpochPlan
@@ -32,7 +32,7 @@ class Samplers(FakeProgram):
             for epoch, batch in process.read()[made:]:
                 told = process.told
                 opened = [json.loads(text)["epoch"] for op, text in told if op is Op.OPEN_EPOCH]
-                closed = [ONE.unpack(number)[0] for op, number in told if op is Op.CLOSE_EPOCH]
+                closed = [U64.unpack(number)[0] for op, number in told if op is Op.CLOSE_EPOCH]
                 if epoch not in closed and process.is_alive:
                     assert epoch in opened, "asked for a batch of an epoch that it does not know"
                     process.deliver((epoch, batch))

@@ -89,9 +89,9 @@ def test_a_fetch_is_counted_before_it_is_gathered(part):
     attrs = part.meta.node_types[place].attrs
     names = [*attrs, "id"] * (4000 // (len(attrs) + 1))
     handler = RequestHandler(part)
-    error, _ = ask(handler, "fetch", ids, kind="node", index=place, names=names)
+    error, _ = ask(handler, "fetch", ids, element="node", index=place, names=names)
     assert error["type"] == "ProtocolError" and "would make a reply" in error["message"]
-    error, _ = ask(handler, "fetch", ids[:0], kind="node", index=place, names=["id"] * 5000)
+    error, _ = ask(handler, "fetch", ids[:0], element="node", index=place, names=["id"] * 5000)
     assert error["type"] == "ProtocolError" and "at most 4096" in error["message"]
 
 

@@ -13,7 +13,7 @@ import zmq
 from khop.channel.message import FRAME_BYTES
 from khop.distributed.rpc.connections import Connections
 from khop.distributed.rpc.keys import JobKeys
-from khop.distributed.rpc.listener import Listener, raise_descriptor_limit
+from khop.distributed.rpc.tcp_sockets import Listener, raise_descriptor_limit
 from support.cluster.partition_server import client_of, draws, make_part, serving
 
 

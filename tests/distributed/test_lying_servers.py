@@ -11,9 +11,15 @@ import pytest
 
 from khop.channel.control import ControlLine, socket_pair
 from khop.data.steps import run
-from khop.distributed.inference.files import RowSpec, RowWriter, Share, ShareRows, output_file
+from khop.distributed.inference.files import (
+    OutputClient,
+    RowSpec,
+    RowWriter,
+    Share,
+    ShareRows,
+    output_file,
+)
 from khop.distributed.inference.output_server import OutputHandler
-from khop.distributed.inference.rows import OutputClient
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.frame_handler import finish
 from khop.distributed.rpc.partition_client import PartitionClient
@@ -215,7 +221,7 @@ def test_answers_that_are_wrong(folder, tmp_path, lie):
         engine = Engine(GraphView.of_part(Part(folder, 0)), SamplingSpec([[2]]), client)
         pairs = np.arange(60, 150), np.arange(90)
         with pytest.raises((ProtocolError, ConnectionError), match=r"partition 1 sent|malformed"):
-            run(engine.has_edges(0, *pairs), client)
+            run(engine.rows.has_edges(0, *pairs), client)
 
 
 def test_valid_replies_pass():

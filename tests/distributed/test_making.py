@@ -13,11 +13,11 @@ from khop.distributed import (
     MpDistSamplingWorkerOptions,
     shutdown_worker_group,
 )
-from khop.distributed.loaders.backends import plan_arena
 from khop.distributed.loaders.sampling_options import collect_spec, info_for
+from khop.distributed.sampling.buffer_plan import plan_memory
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.partition import RandomPartitioner
-from khop.sampler.options import SamplingOptions
+from khop.sampler.spec import SamplingOptions
 from support.cluster import jobs
 
 
@@ -27,7 +27,11 @@ def plan_of(root, batch_size, **options):
     info = info_for(data, jobs.FANOUTS, sampling_options)
     sampling = sampling_options.spec(jobs.FANOUTS, info)
     spec = PipelineSpec(sampling, collect_spec(data.meta, sampling, True))
-    return plan_arena(data.meta, spec, MpDistSamplingWorkerOptions(**options), batch_size)
+    chosen = MpDistSamplingWorkerOptions(**options)
+    return plan_memory(
+        data.meta, spec, batch_size, chosen.worker_concurrency, chosen.num_workers,
+        chosen.buffer_size,
+    )  # fmt: skip
 
 
 def test_small_batches_are_made_ahead_in_bulk(folder_of):

@@ -16,8 +16,7 @@ import torch
 
 from khop.channel.arena import ArenaReader, create_memory
 from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
-from khop.distributed.loaders.device_transfer import DeviceTransfer, TargetDevice
-from khop.distributed.loaders.pinned_memory import pinning
+from khop.distributed.loaders.device_transfer import DeviceTransfer, TargetDevice, pinning
 from khop.loader import NeighborLoader
 from support.cluster import jobs
 
@@ -156,10 +155,10 @@ def test_memory_is_pinned_where_the_copy_starts(gpu):
         ("emulated", False, False),
     ]:
         destination = TargetDevice(to_device, pin_memory=True)
-        assert (destination.pins_rings, destination.pins_batches) == (rings, batches)
+        assert (destination.pins_arenas, destination.pins_batches) == (rings, batches)
         assert (pinning(destination) is not None) == rings
         plain = TargetDevice(to_device)
-        assert (plain.pins_rings, plain.pins_batches) == (False, False)
+        assert (plain.pins_arenas, plain.pins_batches) == (False, False)
         assert pinning(plain) is None
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from khop.channel.control import Op
 from khop.distributed.rpc.endpoint import Endpoint
-from khop.distributed.sampling.process_handle import SamplerProcess, start_process
+from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.distributed.sampling.process_pool import ProcessPool
 from khop.errors import SamplerDiedError
 from support.cluster.fake_samplers import FakeProgram
@@ -33,21 +33,22 @@ class Pool(ProcessPool):
 
     def start_next(self):
         """Starts the next process that is missing."""
-        self.add(start_process(self.program, self.missing, {}, 1 << 16, []))
+        self.add(SamplerProcess.start(self.program, self.missing, {}, 1 << 16, []))
 
 
-def make_pool(program, num_samplers=2, max_restarts=3, started=None, session=None):
+def make_pool(program, num_samplers=2, max_restarts=3, started=None, session=None, endpoints=None):
     """A pool some of whose processes were started (all, if None)."""
-    pool = Pool(program, num_samplers, max_restarts, SamplerProcess.ask, session)
+    calls = SamplerProcess.request_batches, SamplerProcess.read
+    pool = Pool(program, num_samplers, max_restarts, *calls, endpoints, session)
     for _ in range(num_samplers if started is None else started):
         pool.start_next()
     return pool
 
 
-def read(pool, number):
-    """What a sampler has sent that the pool does not process itself."""
-    sampler = next(s for s in pool.samplers if s.number == number)
-    return list(pool.messages(sampler))
+def read(pool, index):
+    """Batches and errors that a sampler has sent."""
+    sampler = next(s for s in pool.samplers if s.index == index)
+    return list(pool.receive(sampler))
 
 
 def keys(*batches):
@@ -59,12 +60,25 @@ def test_batches_go_to_the_least_loaded(program):
     pool.assign(keys(0, 1, 2, 3))
     assert program.asked() == [keys(0, 3), keys(1), keys(2)]
     program.started[1].deliver((0, 1))
-    (message,) = read(pool, 1)
-    assert pool.samplers[1].read(message)[:2] == (0, 1)
-    assert pool.least_loaded().number == 1
+    ((key, received),) = read(pool, 1)
+    assert key == (0, 1)
+    assert received.named()["ids"][0].tolist() == [1] * 4
+    assert pool.least_loaded().index == 1
     pool.assign(keys(4, 5))
     assert program.asked() == [keys(0, 3), keys(1, 4, 5), keys(2)]
     assert pool.in_flight == set(keys(0, 2, 3, 4, 5))
+
+
+def test_an_error_takes_the_place_of_its_batch(program):
+    pool = make_pool(program, 1)
+    pool.assign(keys(0, 1))
+    program.started[0].fail((0, 1), "no edge")
+    program.started[0].fail(None, "no folder")
+    assert [(key, error.content["message"]) for key, error in read(pool, 0)] == [
+        ((0, 1), "no edge"),
+        (None, "no folder"),
+    ]
+    assert pool.in_flight == set(keys(0))
 
 
 def test_batches_wait_for_the_first_sampler(program):
@@ -92,9 +106,8 @@ def test_delivered_batches_of_a_dead_sampler_are_not_requested_again(program):
     first = program.started[0]
     first.deliver((0, 0))
     first.die()
-    sampler = pool.samplers[0]
-    for message in pool.messages(sampler):
-        assert sampler.read(message)[2].named()["ids"][0].tolist() == [0] * 4
+    ((key, _),) = read(pool, 0)
+    assert key == (0, 0)
     assert program.asked()[1] == keys(1, 2)
 
 
@@ -103,7 +116,7 @@ def test_a_replacement_gets_batches_when_it_is_ready(program):
     program.started[0].die()
     read(pool, 0)
     pool.start_next()
-    assert [s.number for s in pool.samplers] == [0, 1]
+    assert [s.index for s in pool.samplers] == [0, 1]
     pool.assign(keys(0, 1))
     assert program.asked()[1:] == [keys(0, 1), []]
     program.started[2].report_ready()
@@ -145,7 +158,7 @@ def test_a_batch_that_kills_samplers_ends_the_pool(program, num_samplers):
         for _ in range(10):
             victim = next(s for s in pool.samplers if (0, 5) in s.in_flight)
             victim.process.die((0, 5))
-            list(pool.messages(victim))
+            list(pool.receive(victim))
             pool.start_next()
     assert pool.num_restarts == 3
     assert pool.in_flight == set(keys(5, 6))
@@ -176,7 +189,7 @@ def test_a_sampler_that_ends_with_its_server_is_not_counted(program):
 
 def test_a_process_is_replaced_by_another(program):
     pool = make_pool(program)
-    pool.replace(pool.samplers[0], start_process(program, 0, {}, 1 << 16, []))
+    pool.replace(pool.samplers[0], SamplerProcess.start(program, 0, {}, 1 << 16, []))
     assert [s.process for s in pool.samplers] == [program.started[2], program.started[1]]
     pool.assign(keys(0, 1))  # a replacement that is not for a dead one need not report first
     assert program.asked() == [[], keys(1), keys(0)]
@@ -186,7 +199,7 @@ def test_batches_that_are_forgotten_are_not_requested_again(program):
     pool = make_pool(program)
     pool.assign([(0, 0), (1, 0), (0, 1)])
     forgotten = pool.forget(lambda key: key[0] == 0)
-    assert [(s.number, key) for s, key in forgotten] == [(0, (0, 0)), (0, (0, 1))]
+    assert [(s.index, key) for s, key in forgotten] == [(0, (0, 0)), (0, (0, 1))]
     program.started[0].die((0, 0))
     read(pool, 0)
     assert program.asked()[1] == [(1, 0)]
@@ -202,6 +215,33 @@ def test_endpoint_updates_reach_all(program):
             (Op.ENDPOINT, {"part": 1, "address": "tcp://b", "server_key": None}),
             (Op.ENDPOINT, {"part": 1, "ended": "it has ended"}),
         ]
+
+
+class Endpoints:
+    """Endpoints of which that of partition 1 has changed.
+
+    Attributes:
+        searched: partitions whose servers were looked for.
+    """
+
+    def __init__(self):
+        self.searched = []
+
+    def latest(self, part):
+        return Endpoint("tcp://b", None) if part == 1 else None
+
+    def look_for(self, part):
+        self.searched.append(part)
+
+
+def test_an_unreachable_server_is_looked_for(program):
+    endpoints = Endpoints()
+    pool = make_pool(program, endpoints=endpoints)
+    for part in (1, 2):
+        program.started[0].report_lost(part)
+    assert read(pool, 0) == []
+    assert endpoints.searched == [1, 2]
+    assert [process.ops() for process in program.started] == [[Op.ENDPOINT], []]
 
 
 @pytest.mark.parametrize("started", [1, 2])
@@ -220,5 +260,5 @@ def test_messages_end_when_the_pool_is_closed_in_between(program):
     pool.assign(keys(0, 1))
     for batch in (0, 1):
         program.started[0].fail((0, batch))
-    for _ in pool.messages(pool.samplers[0]):
+    for _ in pool.receive(pool.samplers[0]):
         pool.close(wait=True)

@@ -9,8 +9,8 @@ import time
 import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
-from khop.distributed.job.generation import establish_generation
 from khop.distributed.job.torch_store import TorchStore
+from khop.distributed.job.worker_group import establish_generation
 from khop.distributed.membership.members import Membership
 from khop.errors import RendezvousError
 

@@ -7,9 +7,15 @@ import numpy as np
 import pytest
 
 from khop.channel.control import ControlLine, socket_pair
-from khop.distributed.inference.files import RowSpec, RowWriter, Share, ShareRows, output_file
+from khop.distributed.inference.files import (
+    OutputClient,
+    RowSpec,
+    RowWriter,
+    Share,
+    ShareRows,
+    output_file,
+)
 from khop.distributed.inference.output_server import OutputHandler
-from khop.distributed.inference.rows import OutputClient
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.rpc.partition_server import PartitionServer, RequestHandler

@@ -29,10 +29,10 @@ def clock(monkeypatch):
     return now
 
 
-def make_pool(program, num_samplers=2, depth=2, in_bulk=False, ring_bytes=1 << 16, **options):
+def make_pool(program, num_samplers=2, depth=2, in_bulk=False, arena_bytes=1 << 16, **options):
     """A pool of fake samplers."""
     arguments = {"max_restarts": 3, "endpoints": None, "program": program, **options}
-    return SamplerPool({}, [None] * num_samplers, depth, in_bulk, ring_bytes, **arguments)
+    return SamplerPool({}, [None] * num_samplers, depth, in_bulk, arena_bytes, **arguments)
 
 
 def open_epoch(pool, num_batches=10, first=0):
@@ -165,7 +165,7 @@ def test_the_loader_ends_when_no_process_can_be_started(program):
 
 def test_batches_are_copied_if_the_user_keeps_them(program):
     """Five batches take more than half of an arena of eight slots: later ones are copies."""
-    pool = make_pool(program, 1, depth=8, ring_bytes=8 * 4096)
+    pool = make_pool(program, 1, depth=8, arena_bytes=8 * 4096)
     epoch = open_epoch(pool)
     kept = []
     for batch in range(7):
@@ -194,7 +194,7 @@ def test_slots_are_freed_with_the_next_requests_in_bulk(program):
 
 def test_fallbacks_are_replaced_between_epochs(program):
     fallbacks = set()
-    pool = make_pool(program, is_fallback=lambda process, number: process in fallbacks)
+    pool = make_pool(program, is_fallback=lambda process, index: process in fallbacks)
     first = open_epoch(pool)
     fallbacks.add(program.started[0])
     open_epoch(pool)

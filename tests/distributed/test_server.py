@@ -157,10 +157,10 @@ def changed(change):
     {"key": -1}, {"key": 2**64}, {"key": None}, {"with_edge": "yes"}, {"weighted": 0}, {"last": 2},
     {"weighted": True}, {"unknown": 1}, {"hop": None}, {"fanout": -2}, {"rows": None},
     {"rows": [1]}, {"rows": ["trees"]},
-    {"op": "fetch", "kind": "graph", "index": 0, "names": []},
-    {"op": "fetch", "kind": "node", "index": 0, "names": "x"},
-    {"op": "fetch", "kind": "node", "index": 0, "names": [["x"]]},
-    {"op": "fetch", "kind": "node", "index": 0, "names": ["../../../etc/passwd"]},
+    {"op": "fetch", "element": "graph", "index": 0, "names": []},
+    {"op": "fetch", "element": "node", "index": 0, "names": "x"},
+    {"op": "fetch", "element": "node", "index": 0, "names": [["x"]]},
+    {"op": "fetch", "element": "node", "index": 0, "names": ["../../../etc/passwd"]},
 ])  # fmt: skip
 def test_hostile_requests(part, change):
     """Every field out of its range or type is answered with an error."""

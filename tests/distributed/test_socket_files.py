@@ -20,7 +20,7 @@ from khop.distributed.processes.socket_files import (
 )
 from khop.distributed.remote.addresses import endpoint_of, local_socket
 from khop.distributed.remote.client.local_sampler import _connected
-from khop.distributed.remote.directory_messages import Addresses, ServerEntry
+from khop.distributed.remote.messages import Addresses, ServerEntry
 from khop.distributed.rpc.endpoint import Endpoint
 
 HOUR = 3600

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from khop.distributed import DistDataset, node_split
-from khop.distributed.loaders.split import distribute
+from khop.distributed.loaders.split import divide
 from khop.partition import RangeBook
 from khop.sampler.plan import EpochPlan
 from support.cluster import jobs
@@ -23,7 +23,8 @@ def test_deal(sizes, homes, data):
     homes = [home % len(sizes) for home in homes]
     chosen = data.draw(st.lists(st.integers(0, max(book.num_ids - 1, 0)), unique=True))
     ids = np.array(sorted(i for i in chosen if i < book.num_ids), np.int64)
-    shares = distribute(ids, book, homes)
+    owners = book.owner(ids)
+    shares = [ids[s] for s in divide(owners, np.arange(len(ids)), book.num_parts, homes)]
     assert np.array_equal(np.sort(np.concatenate(shares)), ids)
     counts = [len(share) for share in shares]
     assert max(counts) - min(counts) <= 1

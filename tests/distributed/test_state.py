@@ -6,16 +6,20 @@ import numpy as np
 import pytest
 
 from khop.channel.message import pack, unpack
-from khop.distributed.rpc import write_windows
+from khop.distributed.rpc import state_handler as windows_module
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.frame_handler import NotYet
 from khop.distributed.rpc.identity import Source
 from khop.distributed.rpc.limits import Limits
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.rpc.partition_handler import RequestHandler
-from khop.distributed.rpc.protocol import Enroll, StateEnvelope, request_header
-from khop.distributed.rpc.state_handler import StateHandler, users_requests
-from khop.distributed.rpc.write_windows import MOST_IN_FLIGHT, REPLY_BYTES, WriteWindows
+from khop.distributed.rpc.protocol import MOST_IN_FLIGHT, Enroll, StateEnvelope, request_header
+from khop.distributed.rpc.state_handler import (
+    REPLY_BYTES,
+    StateHandler,
+    WriteWindows,
+    users_requests,
+)
 from khop.errors import ProtocolError, StateLostError
 from support.cluster import counter, serving as graph_servers
 from support.cluster.counter import Counter, Fail, Increment, Order, ReadCounter
@@ -218,7 +222,7 @@ def test_nobody_writes_for_another(handler, state):
 @pytest.mark.unit
 def test_clients_and_windows_are_bounded(monkeypatch):
     """A user's own clients give way, the idle ones first; those of others stay."""
-    monkeypatch.setattr(write_windows, "_CLIENTS_OF_USER", 3)
+    monkeypatch.setattr(windows_module, "_CLIENTS_OF_USER", 3)
     now = 0.0
     windows = WriteWindows(lambda: now)
 

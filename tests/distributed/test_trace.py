@@ -131,7 +131,14 @@ def test_servers_speak_of_their_time_when_asked(folder_of):
     """And not otherwise."""
     part = Part(PartitionFolder(folder_of("random", 2)), 1)
     low = part.meta.node_types[0].bounds[1]
-    common = {"protocol": PROTOCOL, "id": 1, "part": 1, "op": "fetch", "kind": "node", "index": 0}
+    common = {
+        "protocol": PROTOCOL,
+        "id": 1,
+        "part": 1,
+        "op": "fetch",
+        "element": "node",
+        "index": 0,
+    }
     for timed in (True, False, None, 1):
         request = pack({**common, "names": ["id"], "timed": timed}, [np.array([low])])
         reply, _ = unpack(RequestHandler(part)(request))

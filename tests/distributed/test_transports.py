@@ -13,10 +13,9 @@ import zmq
 
 from khop.channel.message import pack, unpack
 from khop.distributed.partitions.server_process import announced_endpoint
-from khop.distributed.rpc.channel_front import ChannelFront
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint
-from khop.distributed.rpc.server_sockets import ServerSockets
+from khop.distributed.rpc.server_sockets import ChannelFront, ServerSockets
 from khop.distributed.rpc.transport import TRANSPORTS, Transport, own_transport, transport_of
 from khop.errors import PluginError
 from support.formats import fenced

@@ -23,9 +23,9 @@ from khop.distributed import (
     link_split,
     node_split,
 )
-from khop.distributed.loaders.split import distribute
+from khop.distributed.loaders.split import divide
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader, merge_states
-from khop.partition import RandomPartitioner, RangeBook
+from khop.partition import RandomPartitioner
 from support.cluster import jobs, resume_jobs
 from support.cluster.servers import cluster
 
@@ -96,9 +96,8 @@ def cluster_shares(dataset, graph):
     owners = dataset.meta.node_types[0].book.owner(dataset.to_new_ids(torch.arange(500), "ids"))
     held = [np.bincount(owners[clusters_of(graph).numpy() == c], minlength=3) for c in range(24)]
     homes = np.array([int(np.argmax(counts)) for counts in held])
-    order, sizes = np.argsort(homes, kind="stable"), np.bincount(homes, minlength=3)
-    book = RangeBook([0, *np.cumsum(sizes).tolist()])
-    return [np.sort(order[s]) for s in distribute(np.arange(24), book, homes_of(_RANKS))]
+    order = np.argsort(homes, kind="stable")
+    return [np.sort(share) for share in divide(homes, order, 3, homes_of(_RANKS))]
 
 
 def check_same(batches, expected):

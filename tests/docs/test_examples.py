@@ -7,8 +7,7 @@ import pytest
 
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.directory_messages import RegisterClient
-from khop.distributed.remote.graph_messages import Ping
+from khop.distributed.remote.messages import Ping, RegisterClient
 from support import examples
 from support.cluster import jobs, servers
 

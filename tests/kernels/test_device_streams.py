@@ -9,8 +9,7 @@ import torch
 
 from fake_cuda import control
 from khop import _native
-from khop.sampler.pyg.device import TorchDevice
-from khop.sampler.pyg.streams import StreamPool
+from khop.sampler.pyg.device import StreamPool, TorchDevice
 from support.devices import fake
 
 pytestmark = fake

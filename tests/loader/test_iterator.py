@@ -10,10 +10,9 @@ import torch
 from torch_geometric.data import Data
 
 from khop.loader import NeighborLoader
-from khop.loader.iteration.iterator import BatchSource, EpochIterator
+from khop.loader.iteration.iterator import UNKNOWN, BatchSource, EpochIterator
 from khop.loader.iteration.resume import EpochProgress
 from khop.metrics.loader_stats import StatsAccumulator
-from khop.metrics.watch import UNKNOWN
 
 NUM_BATCHES = 5
 

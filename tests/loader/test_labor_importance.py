@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 
 from khop.loader import LinkNeighborLoader, NeighborLoader
 from khop.sampler import Labor
-from khop.sampler.methods.labor_importance import Layer
+from khop.sampler.methods.labor_draws import Layer
 from khop.sampler.methods.normal import cos_of_turns, normal_cdf, normal_variates
 from support.cluster import twins
 from support.reference import labor, oracle

@@ -22,6 +22,7 @@ from torch.utils.data import (
 from torch_geometric.data import Data
 
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from khop.loader.batches.ways import NativeWay
 
 _NUM_NODES, _BATCH_SIZE = 90, 20
 _NUM_BATCHES = 5
@@ -214,14 +215,14 @@ def test_a_batch_whose_transform_fails(workers, given):
 def test_an_epoch_that_an_error_has_ended_is_not_done(monkeypatch):
     """Threads make nothing more after an error; the state still says what is due."""
     loader = make(seed=3, shuffle=False, num_workers=2)
-    join = NeighborLoader._join_drawn
+    join = NativeWay.join
 
     def fail_at_two(self, drawn):
-        if drawn.number == 2:
+        if drawn.batch_index == 2:
             raise OSError("features")
         return join(self, drawn)
 
-    monkeypatch.setattr(NeighborLoader, "_join_drawn", fail_at_two)
+    monkeypatch.setattr(NativeWay, "join", fail_at_two)
     iterator = iter(loader)
     with pytest.raises(OSError, match="features"):
         list(iterator)

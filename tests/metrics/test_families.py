@@ -107,7 +107,7 @@ def session(name, client):
 
 def test_servers():
     """A graph server's page."""
-    state = {"clients": ["c", "d"], "sessions": [session("ab/0", "c"), session("ab/1", "d")]}
+    state = [session("ab/0", "c"), session("ab/1", "d")]
     counters = ServerCounters(1, [0, 2], "tcp://h:1", lambda: state)
     counters.session_opened("ab/0")
     counters.session_opened("ab/1")

@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from khop.metrics.text import Family, expose, number
+from khop.metrics.text import Family, expose, format_number
 from support.formats import prometheus
 
 try:  # the format's authors' own reader, where it is installed
@@ -61,8 +61,8 @@ def test_histograms_are_cumulative(counts):
     [(True, "1"), (3, "3"), (0.25, "0.25"), (math.inf, "+Inf"), (-math.inf, "-Inf")],
 )
 def test_numbers(value, text):
-    assert number(value) == text
-    assert number(math.nan) == "NaN"
+    assert format_number(value) == text
+    assert format_number(math.nan) == "NaN"
 
 
 def test_metrics_that_prometheus_refuses_are_refused():

@@ -11,16 +11,14 @@ from khop.partition import ClusterMetisPartitioner, GraphSource, StreamPartition
 from khop.partition.methods.metis import has_metis
 from khop.partition.out_of_core.resources import Resources
 from khop.partition.out_of_core.workspace import DiskWorkspace
-from khop.partition.writing import both_directions
-from khop.partition.writing.both_directions import undirected
-from khop.partition.writing.undirected import Numbers
+from khop.partition.writing.undirected import NodeNumbering, undirected
 
 COUNTS = {"a": 50, "b": 30, "nothing": 0}
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(both_directions, "_BLOCK_ENTRIES", 200)
+    monkeypatch.setattr("khop.partition.writing.undirected._BLOCK_ENTRIES", 200)
 
 
 def graph(seed=0):
@@ -89,7 +87,7 @@ def test_both_directions_of_all_types(tmp_path, on_disk, jobs):
 
 def test_the_graph_of_clusters():
     source, of_node = graph(), np.random.default_rng(2).integers(7, size=80).astype(np.int32)
-    found = made(source, None, 2, clusters=Numbers(of_node, 7))
+    found = made(source, None, 2, clusters=NodeNumbering(of_node, 7))
     assert entries(found.whole()) == rows_of(source, lambda node: int(of_node[node]))
 
 
@@ -98,9 +96,8 @@ def test_visits_come_to_each_node_once():
     orders = []
     for turn, kind in ((0, 0), (0, 0), (0, 1), (1, 0)):
         order = []
-        for rows, nodes in found.visits(5, turn, kind):
-            own = range(rows.first_node, rows.first_node + len(rows.indptr) - 1)
-            assert sorted(nodes.tolist()) == list(own)
+        for _, nodes in found.visits(5, turn, kind):
+            assert sorted(nodes.tolist()) == list(range(nodes.min(), nodes.max() + 1))
             order += nodes.tolist()
         assert sorted(order) == list(range(80))
         orders.append(order)

@@ -168,7 +168,8 @@ def test_a_check_that_was_ended_goes_on(root, tmp_path, monkeypatch):
 def test_a_journal_of_a_stranger(root, tmp_path):
     """What is no journal counts as none; a link in its place is refused."""
     folder = PartitionFolder(root)
-    work = tmp_path / folder_checksums.FolderChecksums.name_of(folder)
+    name = folder_checksums.run_name([str(folder.root), folder.fingerprint])
+    work = tmp_path / f".khop-{folder.root.name}-{name}.stage"
     work.mkdir()
     for content in (
         "[]",

@@ -68,7 +68,7 @@ def test_tables_of_folder_and_dataset(ring, tmp_path):
     """Names in a folder are not trusted: they are escaped in notebooks."""
     ring["<b>"] = torch.zeros(40)
     summary = khop.partition_graph(ring, tmp_path / "parts", 2)
-    assert "40; 20 to 20 a part" in str(summary)
+    assert "40; 20 to 20 per part" in str(summary)
     assert "<td" in summary._repr_html_()
     dataset = DistDataset.from_folder(tmp_path / "parts", 1)
     assert repr(dataset).endswith("partition 1 of 2, 40 nodes, 40 edges)")

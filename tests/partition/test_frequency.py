@@ -18,7 +18,7 @@ from khop.partition import (
     RandomPartitioner,
     verify_folder,
 )
-from khop.partition.methods.balance import assign_balanced, even_sizes
+from khop.partition.methods.frequency import assign_balanced, even_sizes
 from khop.storage.folder import cache_path
 from khop.typing import NODE
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 import khop
 from khop.partition import GraphSource, verify_folder
-from khop.partition.out_of_core.blocks import block_bounds
+from khop.partition.out_of_core.resources import block_bounds
 from khop.partition.source import EdgeSource, NodeSource
 from khop.partition.writing import rows
 from support.cut_graphs import CASES, files_of, graph

@@ -8,8 +8,8 @@ import torch
 from torch_geometric.data import Data
 
 from khop.partition import FolderSummary, PartitionFolder, frequency_partition, verify_folder
-from khop.partition.methods.seeds import communities, split_seeds
-from khop.partition.writing.both_directions import undirected_of_edges
+from khop.partition.methods.seeded import communities, split_seeds
+from khop.partition.writing.undirected import undirected_of_edges
 from khop.sampler import Labor, NeighborSampler, SaintWalks
 from khop.typing import NODE
 

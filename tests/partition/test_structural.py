@@ -19,10 +19,10 @@ from khop.partition import (
     StreamPartitioner,
     verify_folder,
 )
-from khop.partition.methods.constraints import Constraints
 from khop.partition.methods.metis import run_metis
+from khop.partition.methods.structure import Constraints
 from khop.partition.source import GraphSource
-from khop.partition.writing.both_directions import undirected
+from khop.partition.writing.undirected import undirected
 
 HAS_METIS = importlib.util.find_spec("pymetis") is not None
 # METIS runs in a process of its own.
@@ -159,7 +159,7 @@ def test_constraints():
         ("nodes", "balance must list distinct names"),
         (["nodes", "nodes"], "balance must list distinct names"),
         (["train"], r"no node type has an attribute 'train_mask': there are \['x'\]"),
-        (["x"], "one boolean or integer a node can be balanced"),
+        (["x"], "one boolean or integer per node can be balanced"),
     ],
 )
 def test_constraints_that_cannot_be(balance, message):

@@ -175,7 +175,7 @@ def test_no_room(old, tmp_path, monkeypatch):
     usage = SimpleNamespace(free=20_000)
     monkeypatch.setattr(upgrade.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(
-        ValueError, match=r"no room for .*version 1 to 3: reads .*needs .*upgrade in"
+        ValueError, match=r"too full for .*version 1 to 3: reads .*needs .*upgrade in"
     ):
         upgrade_folder(old[1], tmp_path / "new")
     assert [p.name for p in tmp_path.iterdir()] == ["old"]

@@ -108,7 +108,7 @@ def test_tiny_weights_can_be_drawn():
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_bad_weights(weight, message):
     with pytest.raises(ValueError, match=message):
-        Candidates(3, np.array(weight), what="dst_weight")
+        Candidates(3, np.array(weight), weight_name="dst_weight")
 
 
 def test_bad_times():

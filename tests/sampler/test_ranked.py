@@ -197,9 +197,10 @@ def test_they_travel_by_checked_fields():
         (lambda: Ppr(0), "max_nodes must be an integer from 1"),
         (lambda: Ppr(5, alpha=0), "alpha must be a number from 0.01"),
         (lambda: Ppr(5, eps=float("nan")), "eps must be a number"),
+        (lambda: Ppr(5, alpha="much"), "alpha must be a number from 0.01 to 1"),
         (lambda: PinSage(2.5), "num_neighbors_per_node must be an integer"),
         (lambda: PinSage(2, 0), "num_random_walks must be an integer"),
-        (lambda: PinSage(2, termination_prob=2), "termination_prob must be a chance"),
+        (lambda: PinSage(2, termination_prob=2), "termination_prob must be a number from 0 to 1"),
     ],
 )
 def test_bad_options(make, message):

@@ -86,8 +86,10 @@ def test_links_are_roots():
 def test_what_walks_do_not_know():
     assert METHODS["saint-walks"] is SaintWalks
     for length in (0, 1001, 2.0, True):
-        with pytest.raises(ValueError, match="walk_length must be an integer from 1 to 1000"):
+        with pytest.raises(ValueError, match="walk_length must be an integer from 1 to 1,000"):
             SaintWalks(length)
+    with pytest.raises(ValueError, match="walk_length must be an integer from 1 to 1 "):
+        SaintEdges(2)
     with pytest.raises(ValueError, match="this one is heterogeneous"):
         NeighborLoader(twins.heterogeneous(), SaintWalks(2), "paper")
     for options in ({"disjoint": True}, {"time_attr": "time"}):

@@ -6,7 +6,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
-from khop.sampler.pyg.source import as_input, edge_attribute, graph_of, node_attribute, open_input
+from khop.sampler.pyg.source import as_input, graph_of, open_input
 from khop.typing import EDGE, NODE
 
 
@@ -54,15 +54,15 @@ def as_stores(data):
 @pytest.mark.parametrize("wrap", [lambda d: d, as_stores], ids=["data", "stores"])
 def test_attributes_by_name(small, typed, wrap):
     """Types that have no such attribute are not there; one level does not show at the other."""
-    given = wrap(small)
-    assert node_attribute(given, "time")[NODE].tolist() == [5, 6, 7, 8]
-    assert edge_attribute(given, "weight")[EDGE].tolist() == pytest.approx([0.1, 0.2, 0.3])
-    assert node_attribute(given, "weight") == edge_attribute(given, "time") == {}
-    given = wrap(typed)
-    assert {t: v.tolist() for t, v in node_attribute(given, "time").items()} == {"a": [1, 2]}
-    found = {t: list(v) for t, v in edge_attribute(given, "weight").items()}
+    source = open_input(wrap(small))
+    assert source.node_attribute("time")[NODE].tolist() == [5, 6, 7, 8]
+    assert source.edge_attribute("weight")[EDGE].tolist() == pytest.approx([0.1, 0.2, 0.3])
+    assert source.node_attribute("weight") == source.edge_attribute("time") == {}
+    source = open_input(wrap(typed))
+    assert {t: v.tolist() for t, v in source.node_attribute("time").items()} == {"a": [1, 2]}
+    found = {t: list(v) for t, v in source.edge_attribute("weight").items()}
     assert found == {("a", "to", "b"): [1.0, 2.0, 3.0]}
-    assert node_attribute(given, "none") == edge_attribute(given, "none") == {}
+    assert source.node_attribute("none") == source.edge_attribute("none") == {}
 
 
 @pytest.mark.parametrize("wrap", [lambda d: d, as_stores], ids=["data", "stores"])

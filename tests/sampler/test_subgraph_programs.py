@@ -135,5 +135,5 @@ def test_what_they_do_not_know(make):
 
 def test_shares_of_the_border():
     for ratio in (0, 0.0001, 1.1, float("nan")):
-        with pytest.raises(ValueError, match=r"ratio must be a share from 0.001 to 1"):
+        with pytest.raises(ValueError, match=r"ratio must be a number from 0.001 to 1"):
             RippleWalk(3, ratio)

@@ -13,7 +13,7 @@ import torch
 from khop.data.files import mapped_file
 from khop.partition import GraphSource
 from khop.sources import Scratch, read_source
-from khop.sources.ogb_package import read_with_ogb
+from khop.sources.ogb import read_with_ogb
 from khop.typing import NODE
 from support.formats import ogb_saved
 from support.formats.sources import assert_same, edges_of

@@ -32,7 +32,7 @@ BANNED = {
 UNITS = (
     r"nodes?|seeds?|edges?|rows?|bytes?|batches|neighbou?rs?|requests?|times|once|twice|ms|us|ns|GB|MB|kB|KB|B|"
     r"GiB|MiB|KiB|microseconds?|milliseconds?|nanoseconds?|seconds?|minutes?|calls?|lists?|threads?|"
-    r"samplers?|process(?:es)?|parts?|copies|copy|messages?|floats?|values?|files?|folders?|draws?|"
+    r"samplers?|process(?:es)?|parts?|copies|copy|messages?|floats?|values?|files?|folders?|draws|"
     r"lines?|sockets?|servers?|workers?|trainers?|words?|numbers?|one|two|three|four|five|few|many|most"
 )
 PER = (
@@ -65,10 +65,10 @@ PRONOUNS = {
     "his",
 }
 QUESTIONS = {"what", "where", "when", "who", "whom", "whose", "which", "why", "how", "whether"}
-NAMES = frozenset(
-    "place places kind kinds what given number found wanted may ours "
-    "say tell hear owe owed heard told said slab picture".split()
-)
+NAMES = {
+    *("place", "places", "kind", "kinds", "what", "given", "number", "found", "wanted", "may"),
+    *("ours", "say", "tell", "hear", "owe", "owed", "heard", "told", "said", "slab", "picture"),
+}
 _NO_PROSE = ("|", "#", ">>>", "...", "<", ":::", "%", "@")
 CONNECTIONS = ("rpc", "remote", "channel", "membership")
 """Packages in which a *link* would be a connection: an edge to predict has that word."""

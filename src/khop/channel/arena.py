@@ -9,8 +9,8 @@ holds none. Only the trainer decides when a slot is free again: when the last te
 has been collected (`ArenaReader`). It reports this over the control socket. Slots may be freed in
 any order.
 
-A memfd is not limited by the size of /dev/shm, has no name that could clash or be left behind, and
-is released with its last user, also after a kill.
+A memfd is not limited by the size of /dev/shm. It has no name that could clash or be left behind,
+and is released with its last user, also after a kill.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def map_memory(descriptor: int) -> mmap.mmap:
     """
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-    except OSError:  # a file, a socket, ...
+    except OSError:  # no memfd but a file or a socket
         seals = 0
     if seals & fcntl.F_SEAL_SHRINK == 0 or os.fstat(descriptor).st_size == 0:
         raise ProtocolError("a process passed on memory that is empty or can be made smaller")
     mapping = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
-    # Batches are large and random-access; huge pages save page faults if the kernel has them.
+    # Batches are large and random-access, so huge pages save page faults.
     advise_huge_pages(mapping)
     return mapping
 
@@ -113,7 +113,7 @@ class SlotAllocator:
 
 
 class ArenaWriter:
-    """Writer side of an arena; runs in the sampler.
+    """Writer side of an arena. Runs in the sampler.
 
     Args:
         descriptor: the arena's memfd.
@@ -140,7 +140,7 @@ class ArenaWriter:
 
 
 class Lease:
-    """Bytes of a slot that arrays view; calls `release` once the last view has been collected."""
+    """Bytes of a slot that arrays view. The end of the last view calls `release`."""
 
     _release: Callable[[], None] | None = None
 
@@ -162,16 +162,20 @@ class Lease:
 
 
 class ArenaReader:
-    """Reader side of an arena; runs in the trainer.
+    """Reader side of an arena. Runs in the trainer.
 
     Args:
         descriptor: the arena's memfd.
+
+    Attributes:
+        address: address at which the memory is mapped.
+        capacity: size in bytes.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._mapping = map_memory(descriptor)
         self._view = np.frombuffer(self._mapping, np.uint8)
-        self._address = int(self._view.ctypes.data)
+        self.address = int(self._view.ctypes.data)
         self.capacity = len(self._view)
         self._leased = 0
         # Leases end in any thread that drops them: appending is atomic, adding is not.
@@ -184,18 +188,14 @@ class ArenaReader:
             self._leased -= self._returned.popleft()
         return self._leased
 
-    @property
-    def address(self) -> int:
-        """Address at which the memory is mapped."""
-        return self._address
-
     def lease(self, offset: int, nbytes: int, on_free: Callable[[int], None] | None) -> Array:
-        """Return [nbytes] uint8 over a slot; `on_free(offset)` is called when nothing uses it.
+        """Return [nbytes] uint8 over a slot.
 
-        `on_free` runs in the thread that drops the last reference: it must neither block nor raise.
+        `on_free(offset)` is called when nothing uses the slot, in the thread that drops the last
+        reference: it must neither block nor raise.
         """
         if not 0 <= offset <= offset + nbytes <= self.capacity:
-            raise ProtocolError(f"slot {offset} + {nbytes} lies outside a ring of {self.capacity}")
+            raise ProtocolError(f"slot {offset} + {nbytes} exceeds an arena of {self.capacity}")
         self._leased += nbytes
 
         def release() -> None:
@@ -203,4 +203,4 @@ class ArenaReader:
             if on_free is not None:
                 on_free(offset)
 
-        return np.asarray(Lease(self, self._address + offset, nbytes, release))
+        return np.asarray(Lease(self, self.address + offset, nbytes, release))

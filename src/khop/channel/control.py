@@ -2,8 +2,8 @@
 
 A socket pair that keeps message boundaries. It wakes the receiver, carries file descriptors, and
 reports the end of the other process at once. A message is one byte of operation and a payload.
-A payload too large for the socket (the configuration of a graph with thousands of edge types) is
-sent in a sealed memfd, as the first descriptor of its message.
+A payload may be too large for the socket, such as the configuration of a graph with thousands of
+edge types. It is sent in a sealed memfd, as the first descriptor of its message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_LARGE_PAYLOAD = 64 << 20
 
 _MAX_DESCRIPTORS = 8
 _ANCILLARY = socket.CMSG_SPACE(4 * (_MAX_DESCRIPTORS + 1))
-# Set in a message's first byte if the payload is in the first descriptor, and `ONE` its length.
+# Set in a message's first byte if the payload is in the first descriptor, and `U64` its length.
 _IS_LARGE = 0x80
 # No process can change or shorten what the receiver reads.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
@@ -48,12 +48,12 @@ class Op(enum.IntEnum):
     FREE = 5  # offset of a slot
     TRACE = 6  # 1: a recording has begun, 0: it has ended
     ENDPOINT = 7  # JSON: a part, and its server's endpoint, or why it is no longer served
-    MAKE = 8  # ORDER, and columns of int64: a batch that belongs to no epoch; many columns are in
-    # a memfd
+    MAKE = 8  # `MAKE_HEADER`, and columns of int64: a batch that belongs to no epoch. A memfd if
+    # there are many columns.
     # process -> trainer
     READY = 16  # JSON
     BATCH = 17  # epoch, batch index, offset, bytes; JSON if the batch has extras;
-    # a memfd if the arena had no room
+    # a memfd if the arena was full
     ERROR = 18  # JSON
     LAYOUT = 19  # a memfd with the layout of later batches
     RECORDS = 20  # of a recording: `khop.trace.requests.pack_records`
@@ -63,15 +63,15 @@ class Op(enum.IntEnum):
 ON_DEVICE = 1
 """Bit set in the offset of a slot in the device arena: slots are pages, so offsets are even.
 
-The payload of such a batch continues with: length of its numbers (`ONE`), numbers, JSON.
+The payload of such a batch continues with: length of its numbers (`U64`), numbers, JSON.
 """
 
 _OPS = {int(op): op for op in Op}
 _OPS_WITH_DESCRIPTORS = {Op.CONFIG, Op.OPEN_EPOCH, Op.MAKE, Op.READY, Op.BATCH, Op.LAYOUT}
-ONE = struct.Struct("<Q")
-TWO = struct.Struct("<QQ")
+U64 = struct.Struct("<Q")
+U64_PAIR = struct.Struct("<QQ")
 BATCH = struct.Struct("<QQQQ")
-ORDER = struct.Struct("<QQQQ")  # request id (as the epoch), batch index, run key, columns
+MAKE_HEADER = struct.Struct("<QQQQ")  # request id (as the epoch), batch index, run key, columns
 
 
 class Message(NamedTuple):
@@ -107,7 +107,7 @@ class Message(NamedTuple):
         """Return the message's only descriptor, to be closed by the caller.
 
         Raises:
-            ProtocolError: there is none, or more than one; they are closed.
+            ProtocolError: there is none, or there are several. These are closed.
         """
         if len(self.descriptors) != 1:
             count = len(self.descriptors)
@@ -122,7 +122,7 @@ class Message(NamedTuple):
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Return both ends of a new control line; other processes inherit neither."""
+    """Return both ends of a new control line. Other processes inherit neither."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -155,10 +155,10 @@ class _Frame(NamedTuple):
         except BaseException:
             os.close(memory)
             raise
-        return cls(bytes([op | _IS_LARGE]) + ONE.pack(len(payload)), memory)
+        return cls(bytes([op | _IS_LARGE]) + U64.pack(len(payload)), memory)
 
     def send_to(self, end: socket.socket, descriptors: Sequence[int] = ()) -> None:
-        """Send the whole message, or nothing: BlockingIOError if there is no room."""
+        """Send the whole message, or nothing: BlockingIOError if the socket is full."""
         flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
         passed = [*([] if self.memory is None else [self.memory]), *descriptors]
         if passed:
@@ -167,7 +167,7 @@ class _Frame(NamedTuple):
             end.send(self.data, flags)
 
     def close(self) -> None:
-        """Close the payload's memory; the receiver has its own descriptor."""
+        """Close the payload's memory. The receiver has its own descriptor."""
         if self.memory is not None:
             os.close(self.memory)
 
@@ -176,7 +176,7 @@ class ControlLine:
     """One end of a control line.
 
     Args:
-        end: the socket; made non-blocking.
+        end: the socket, which becomes non-blocking.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -191,12 +191,12 @@ class ControlLine:
         return self._socket.fileno()
 
     def send(self, op: Op, payload: bytes = b"", descriptors: Sequence[int] = ()) -> None:
-        """Send a message; wait for room if the other side is slow.
+        """Send a message. Wait if the other side is slow and the socket is full.
 
         Args:
             op: the operation.
             payload: at most `MAX_LARGE_PAYLOAD` bytes.
-            descriptors: files to pass along, at most eight; they stay open in this process.
+            descriptors: files to pass along, at most eight. They stay open in this process.
 
         Raises:
             ConnectionError: the other side is gone.
@@ -230,9 +230,9 @@ class ControlLine:
         self.send(op, json.dumps(content).encode(), descriptors)
 
     def post(self, op: Op, payload: bytes) -> None:
-        """Queue a message and send it now or when `flush` finds room. Never waits.
+        """Queue a message, and send it now or in a later `flush`. Never waits.
 
-        A payload of at most `MAX_PAYLOAD` bytes raises nothing; a larger one raises ValueError and
+        A payload of at most `MAX_PAYLOAD` bytes raises nothing. A larger one raises ValueError and
         OSError as in `send`.
         """
         self._unsent.append(_Frame.make(op, payload))
@@ -240,25 +240,25 @@ class ControlLine:
 
     @property
     def has_unsent(self) -> bool:
-        """True if messages wait for room: then poll for POLLOUT, too, and call `flush`."""
+        """True if messages wait because the socket is full: poll for POLLOUT, and call `flush`."""
         return bool(self._unsent)
 
     def flush(self) -> None:
-        """Send posted messages, in order, as far as there is room.
+        """Send posted messages, in order, until the socket is full.
 
         Destructors post, in any thread and also during a flush. Then the flush in progress sends
         their message.
         """
-        has_room = True
-        while self._unsent and has_room:
+        is_full = False
+        while self._unsent and not is_full:
             own = threading.get_ident(), object()
             if self._flusher.setdefault("flush", own) is not own:
                 return
-            has_room = self._send_unsent()
+            is_full = not self._send_unsent()
             del self._flusher["flush"]
 
     def _send_unsent(self) -> bool:
-        """Send posted messages; return False if there is no room for the next."""
+        """Send posted messages. Return False if the socket is full."""
         try:
             while self._unsent:
                 self._unsent[0].send_to(self._socket)
@@ -284,7 +284,7 @@ class ControlLine:
         Raises:
             EOFError: the other side is gone.
             ProtocolError: the operation is unknown, or the message or its descriptors did not
-                arrive whole; descriptors that arrived are closed.
+                arrive whole. Descriptors that arrived are closed.
         """
         while True:
             try:
@@ -312,7 +312,7 @@ class ControlLine:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this end; the other side notices."""
+        """Close this end. The other side notices."""
         self._socket.close()
         self.flush()  # fails, and so drops what was not sent
 
@@ -340,10 +340,10 @@ def _read(data: bytes, flags: int, descriptors: list[int]) -> Message:
 
 
 def _read_large(length: bytes, descriptors: list[int]) -> bytes:
-    """Read the payload in the first descriptor; close it and remove it from the list."""
-    if len(length) != ONE.size or not descriptors:
+    """Read the payload in the first descriptor. Close it and remove it from the list."""
+    if len(length) != U64.size or not descriptors:
         raise ProtocolError("a large control message does not say where its payload is")
-    (nbytes,) = ONE.unpack(length)
+    (nbytes,) = U64.unpack(length)
     if nbytes > MAX_LARGE_PAYLOAD:
         raise ProtocolError(
             f"a control message of {nbytes} bytes is too long: at most {MAX_LARGE_PAYLOAD} are read"
@@ -356,19 +356,18 @@ def _read_large(length: bytes, descriptors: list[int]) -> bytes:
             seals = 0
         if seals & _SEALS != _SEALS or os.fstat(memory).st_size != nbytes:
             raise ProtocolError("a large control message is not in sealed memory of its length")
-        parts, place = [], 0
-        while place < nbytes:
-            parts.append(os.pread(memory, nbytes - place, place))
-            place += len(parts[-1])
+        parts, size = [], 0
+        while size < nbytes:
+            parts.append(os.pread(memory, nbytes - size, size))
+            size += len(parts[-1])
         return b"".join(parts)
     finally:
         os.close(memory)
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    """Return the descriptors that came with a message."""
-    found = array.array("i")
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return found.tolist()
+    received = array.array("i")
+    for level, type_, data in ancillary:
+        if (level, type_) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            received.frombytes(data[: len(data) - len(data) % received.itemsize])
+    return received.tolist()

@@ -3,10 +3,10 @@
 The sampler process runs the writer, the trainer the reader. Imports no torch.
 
 The counterpart of the arena (`khop.channel.arena`) on a device that sampler and trainer share. The
-trainer allocates it and passes its handle on (CUDA's IPC handle; the descriptor of a memfd for an
-emulated device), so batches outlive the sampler that wrote them. The sampler divides it into slots;
-the trainer reports when one is free again. A batch's numbers are sent on the control line: the host
-reads them without access to the device.
+trainer allocates it and passes on its handle: CUDA's IPC handle, or a memfd for an emulated device.
+So batches outlive the sampler that wrote them. The sampler divides it into slots, and the trainer
+reports when one is free again. A batch's numbers are sent on the control line: the host reads them
+without access to the device.
 
 A slot is free when the last tensor that uses it is gone *and* the device has finished the work that
 was queued until then: kernels run later than the program that launches them. `DeviceArenaReader`
@@ -75,7 +75,7 @@ class DeviceArray:
         return self._memory.address + self._offset
 
     def upload(self, values: Array) -> None:
-        """Copy a host array into this one, in order with the work queued on the device."""
+        """Copy values of the host to the device, in order with the work queued there."""
         self._memory.upload(self._offset, np.ascontiguousarray(values))
 
     def view(self) -> Any:
@@ -118,28 +118,20 @@ def arrays_of(record: Record, memory: _native.DeviceMemory, offset: int) -> dict
     """Return the arrays of a batch whose slot begins at `offset`."""
     return {
         of.name: DeviceArray(memory, offset + begin, shape, of.dtype)
-        for of, shape, begin in record.places()
+        for of, shape, begin in record.positions()
     }
 
 
-class DeviceArenaWriter:
-    """Writer side of a device arena; runs in the sampler.
+class DeviceArenaWriter(SlotAllocator):
+    """Writer side of a device arena. Runs in the sampler.
 
     Args:
         memory: the arena's memory.
     """
 
     def __init__(self, memory: _native.DeviceMemory) -> None:
+        super().__init__(memory.nbytes)
         self.memory = memory
-        self._slots = SlotAllocator(memory.nbytes)
-
-    def allocate(self, nbytes: int) -> int | None:
-        """Return the offset of a new slot, or None if no free range is large enough."""
-        return self._slots.allocate(nbytes)
-
-    def free(self, offset: int) -> None:
-        """Free a slot that the trainer no longer uses."""
-        self._slots.free(offset)
 
 
 def open_device_arena(
@@ -150,7 +142,7 @@ def open_device_arena(
     Args:
         device: the device that holds it.
         described: `DeviceArenaReader.described`.
-        descriptors: `DeviceArenaReader.descriptors`, as received; left open.
+        descriptors: `DeviceArenaReader.descriptors`, as received. They stay open.
     """
     if descriptors:
         mapped = np.frombuffer(map_memory(descriptors[0]), np.uint8)
@@ -171,7 +163,7 @@ _Ended: TypeAlias = tuple[int, int, Sequence[Mark] | None, Callable[[int], None]
 
 
 class _Lease:
-    """Slot that arrays use; `release` is called when the last of them is gone."""
+    """Slot that arrays use. The end of the last array calls `release`."""
 
     __slots__ = ("_owner", "_release")
 
@@ -184,7 +176,7 @@ class _Lease:
 
 
 class DeviceArenaReader:
-    """Reader side of a device arena, and owner of its memory; runs in the trainer.
+    """Reader side of a device arena, and owner of its memory. Runs in the trainer.
 
     Args:
         device: the device to allocate it on.
@@ -194,7 +186,7 @@ class DeviceArenaReader:
 
     Attributes:
         described: description for the sampler, as a JSON object.
-        descriptors: descriptors to pass on with it; closed by `passed_on`.
+        descriptors: descriptors to pass on with it. `passed_on` closes them.
     """
 
     def __init__(
@@ -210,13 +202,13 @@ class DeviceArenaReader:
             self._memory = _native.DeviceMemory.allocate_shared(device, nbytes)
             handle = self._memory.handle.hex()
         else:
-            self.descriptors = [create_memory(nbytes, "khop-slab")]
+            self.descriptors = [create_memory(nbytes, "khop-device-arena")]
             mapped = np.frombuffer(map_memory(self.descriptors[0]), np.uint8)
             self._memory = _native.DeviceMemory.over(device, mapped)
         self.described = {"nbytes": nbytes, "handle": handle}
         self._leased = 0
-        # Slots that are no longer used, with marks of the device's work at that time; None if no
-        # mark could be set.
+        # Slots that are no longer used, with marks of the device's work at that time, or None if
+        # no mark could be set.
         self._ended: deque[_Ended] = deque()
 
     @property
@@ -257,7 +249,7 @@ class DeviceArenaReader:
         """
         layout = layout_of(head, layouts)
         if len(head) < layout.head_bytes:
-            raise ProtocolError(f"a batch's {len(head)} bytes of numbers have no room for them")
+            raise ProtocolError(f"a batch's numbers have {len(head)} bytes, too few for its layout")
         if not 0 <= offset <= offset + nbytes <= self.capacity:
             raise ProtocolError(f"slot {offset} + {nbytes} lies outside {self.capacity} bytes")
         numbers, begins, shapes = layout.parse(head, nbytes)

@@ -1,20 +1,22 @@
 """Binary format of a batch.
 
-The process that samples writes it; trainers, receivers and graph servers read it. Imports no torch.
+The process that samples writes a batch. Trainers, receivers and graph servers read it. Imports no
+torch.
 
 The batches of a loader have the same arrays with different sizes. A `Layout` lists the arrays,
 their dtypes and the axes that are the same for all. The sampler sends each layout once, as JSON,
 before its first batch. A batch (a `Record`) then carries a few integers, followed by its arrays:
 
-    layout number | number of integers | sizes | counters | padding | arrays
+    layout's id | number of integers | sizes | counters | padding | arrays
 
 `sizes` are the lengths of the axes that differ. `counters` are all other counts of a batch: per
 hop, rows by source, nanoseconds by activity. They have names and positions in the layout, and may
 be written until the batch is delivered. Data without a fixed length is sent next to the batch
 (`khop.channel.control.Op.BATCH`).
 
-Every array begins at a multiple of 64 bytes. All input is checked: a layout in full, once; a batch
-for the number of its integers, for sizes that are not negative, and for arrays within its memory.
+Every array begins at a multiple of 64 bytes. All input is checked. A layout is checked in full,
+once. A batch is checked for the number of its integers, for sizes that are not negative, and for
+arrays within its memory.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class ArrayLayout(NamedTuple):
     Attributes:
         name: its name.
         dtype: name of its dtype.
-        shape: its axes; -1 - i means the i-th of a batch's sizes.
+        shape: its axes. -1 - i means the i-th of a batch's sizes.
     """
 
     name: str
@@ -75,7 +77,7 @@ class CounterLayout(NamedTuple):
 class _Description:
     """JSON object that describes a layout."""
 
-    number: Annotated[int, Between(0, _MAX_SIZE - 1)]
+    id: Annotated[int, Between(0, _MAX_SIZE - 1)]
     arrays: Annotated[list[ArrayLayout], AtMost(_MAX_ENTRIES)]
     counters: Annotated[list[CounterLayout], AtMost(_MAX_ENTRIES)]
 
@@ -99,12 +101,12 @@ class Layout:
     """Schema of batches: their arrays and counters.
 
     Args:
-        number: its id, which each batch carries.
+        id: its id, which each batch carries.
         arrays: the arrays.
         counters: the counters.
 
     Attributes:
-        places: {counter: slice of a batch's integers}.
+        slices: {counter: slice of a batch's integers}.
         num_sizes: number of sizes of a batch.
         index: {array: its position}.
         has_bfloat16: True if there are bfloat16 arrays, which NumPy holds as uint16.
@@ -112,18 +114,18 @@ class Layout:
     """
 
     def __init__(
-        self, number: int, arrays: Sequence[ArrayLayout], counters: Sequence[CounterLayout]
+        self, id: int, arrays: Sequence[ArrayLayout], counters: Sequence[CounterLayout]
     ) -> None:
-        self.number = number
+        self.id = id
         self.arrays = tuple(arrays)
         self.counters = tuple(counters)
         self.num_sizes = max((-axis for a in arrays for axis in a.shape if axis < 0), default=0)
         self.index = {array.name: i for i, array in enumerate(self.arrays)}
         self.has_bfloat16 = any(array.dtype == "bfloat16" for array in self.arrays)
-        self.places: dict[str, slice] = {}
+        self.slices: dict[str, slice] = {}
         end = self.num_sizes
         for counter in self.counters:
-            self.places[counter.name] = slice(end, end + counter.length)
+            self.slices[counter.name] = slice(end, end + counter.length)
             end += counter.length
         self.num_numbers = end
         self._numbers = struct.Struct(f"<{1 + end}q")  # with their number first
@@ -133,10 +135,10 @@ class Layout:
 
     def to_json(self) -> dict[str, Any]:
         """Return the layout as a JSON object."""
-        return {"number": self.number, "arrays": self.arrays, "counters": self.counters}
+        return {"id": self.id, "arrays": self.arrays, "counters": self.counters}
 
     def share(self) -> int:
-        """Write the layout, as JSON, into new memory; return a descriptor to pass on and close."""
+        """Return a descriptor of new memory with the layout as JSON, to pass on and close."""
         text = json.dumps(self.to_json()).encode()
         memory = create_memory(len(text), "khop-layout")
         os.pwrite(memory, text, 0)
@@ -151,11 +153,23 @@ class Layout:
         """
         try:
             text = os.pread(descriptor, min(os.fstat(descriptor).st_size, _MAX_TEXT), 0)
-            content = json.loads(text)
-        except (ValueError, RecursionError, OSError) as error:
-            raise ProtocolError(f"a layout is not JSON: {error}") from None
+        except OSError as error:
+            raise ProtocolError(f"a layout cannot be read: {error}") from None
         finally:
             os.close(descriptor)
+        return cls.from_text(text)
+
+    @classmethod
+    def from_text(cls, text: bytes) -> Layout:
+        """Make a layout from JSON text of `to_json`, as received.
+
+        Raises:
+            ProtocolError: the layout is malformed.
+        """
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"a layout is not JSON: {error}") from None
         return cls.from_json(content)
 
     @classmethod
@@ -167,12 +181,12 @@ class Layout:
         """
         described = from_json(_Description, content, "a layout")
         try:
-            layout = cls(described.number, described.arrays, described.counters)
+            layout = cls(described.id, described.arrays, described.counters)
         except TypeError as error:  # of a dtype
             raise ProtocolError(f"a layout: {error}") from None
         if any(_least_bytes(plan) >= _MAX_SIZE for plan in layout._plans):
             raise ProtocolError("an array's shape does not fit any memory")
-        if len(layout.index) < len(layout.arrays) or len(layout.places) < len(layout.counters):
+        if len(layout.index) < len(layout.arrays) or len(layout.slices) < len(layout.counters):
             raise ProtocolError("a layout names an array or a counter twice")
         if layout.num_numbers > _MAX_NUMBERS:
             raise ProtocolError(f"a layout has more than {_MAX_NUMBERS} sizes and counters")
@@ -181,24 +195,24 @@ class Layout:
     def shapes(self, sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int], int]:
         """Return shape and offset of each array of a batch, and the end of the last one."""
         shapes, begins, end = [], [], self.head_bytes
-        for _, row_bytes, place, before, after, shape in self._plans:
-            if place >= 0:
-                size = sizes[place]
+        for _, row_bytes, axis, before, after, shape in self._plans:
+            if axis >= 0:
+                size = sizes[axis]
                 shapes.append((*before, size, *after))
                 nbytes = row_bytes * size
             else:
-                actual = tuple([sizes[-1 - axis] if axis < 0 else axis for axis in shape])
+                actual = tuple([sizes[-1 - length] if length < 0 else length for length in shape])
                 shapes.append(actual)
-                nbytes = row_bytes * math.prod(sizes[-1 - axis] for axis in shape if axis < 0)
+                nbytes = row_bytes * math.prod(sizes[-1 - n] for n in shape if n < 0)
             begin = (end + _ALIGNMENT - 1) & -_ALIGNMENT
             begins.append(begin)
             end = begin + nbytes
         return shapes, begins, end
 
     def read(self, raw: Array) -> Received:
-        """Read a batch that carries the number of this layout; see `read_record`."""
+        """Read a batch that carries the id of this layout, as `read_record`."""
         if len(raw) < self.head_bytes:
-            raise ProtocolError(f"a batch of {len(raw)} bytes has no room for its numbers")
+            raise ProtocolError(f"a batch of {len(raw)} bytes is too short for its numbers")
         numbers, begins, shapes = self.parse(raw.data, len(raw))
         arrays = [
             np.ndarray(shape, dtype, raw, begin)
@@ -233,23 +247,14 @@ class Layout:
             raise ProtocolError("an empty array of a batch has axes that fit no memory")
         return numbers, begins, shapes
 
-    def write_numbers(self, buffer: memoryview, sizes: Sequence[int]) -> Int64Array:
-        """Write the integers before the arrays; return a view of sizes and zero counters."""
-        _PREFIX.pack_into(buffer, 0, self.number, self.num_numbers)
-        numbers = np.frombuffer(buffer, np.int64, self.num_numbers, _PREFIX.size)
-        numbers[: self.num_sizes] = sizes
-        numbers[self.num_sizes :] = 0
-        return numbers
-
 
 class Received(NamedTuple):
     """Batch as received.
 
     Attributes:
         layout: its layout.
-        arrays: views of its arrays, in the layout's order; `DeviceArray`s if the batch is in
-            device memory.
-        numbers: its sizes and counters; see `Layout.places`.
+        arrays: views of its arrays, in the layout's order, or `DeviceArray`s in device memory.
+        numbers: its sizes and counters, at `Layout.slices`.
         extras: data without a fixed length, or None.
         must_copy: True if memory is short: copy arrays that are kept.
     """
@@ -262,7 +267,7 @@ class Received(NamedTuple):
 
     def counter(self, name: str) -> list[int]:
         """Return the integers of a counter."""
-        return self.numbers[self.layout.places[name]]
+        return self.numbers[self.layout.slices[name]]
 
     def named(self) -> dict[str, tuple[Array, str]]:
         """Return {name: (array, name of its dtype)}."""
@@ -279,7 +284,7 @@ class Record:
 
     Attributes:
         nbytes: bytes of memory that it needs.
-        numbers: view of its sizes and counters; None until it is written.
+        numbers: view of its sizes and counters, or None until it is written.
         extras: data to send next to it, as JSON.
     """
 
@@ -291,7 +296,7 @@ class Record:
         self.extras: dict[str, Any] = {}
 
     def write(self, buffer: memoryview) -> dict[str, Array]:
-        """Write the integers; return a view of each array, to be filled by the caller."""
+        """Write the integers, and return a view of each array, to be filled by the caller."""
         self.write_head(buffer)
         described = zip(
             self.layout.arrays, self.layout._plans, self._shapes, self._begins, strict=True
@@ -302,17 +307,22 @@ class Record:
         }
 
     def write_head(self, buffer: memoryview) -> None:
-        """Write only the integers; `places` returns the positions of the arrays."""
-        self.numbers = self.layout.write_numbers(buffer, self._sizes)
+        """Write only the integers, the counters as 0. See `positions` for the arrays."""
+        layout = self.layout
+        _PREFIX.pack_into(buffer, 0, layout.id, layout.num_numbers)
+        numbers = np.frombuffer(buffer, np.int64, layout.num_numbers, _PREFIX.size)
+        numbers[: layout.num_sizes] = self._sizes
+        numbers[layout.num_sizes :] = 0
+        self.numbers = numbers
 
-    def places(self) -> list[tuple[ArrayLayout, tuple[int, ...], int]]:
+    def positions(self) -> list[tuple[ArrayLayout, tuple[int, ...], int]]:
         """Return layout, shape and offset of each array."""
         return [*zip(self.layout.arrays, self._shapes, self._begins, strict=True)]
 
     def note(self, name: str, values: int | Sequence[int]) -> None:
         """Set a counter. The batch must have been written and not yet delivered."""
         assert self.numbers is not None
-        self.numbers[self.layout.places[name]] = values
+        self.numbers[self.layout.slices[name]] = values
 
 
 def read_record(raw: Array, layouts: Mapping[int, Layout]) -> Received:
@@ -320,7 +330,7 @@ def read_record(raw: Array, layouts: Mapping[int, Layout]) -> Received:
 
     Args:
         raw: [nbytes] uint8.
-        layouts: known layouts, by number.
+        layouts: known layouts, by id.
 
     Raises:
         ProtocolError: the batch has none of these layouts, or describes arrays that exceed it.
@@ -329,18 +339,18 @@ def read_record(raw: Array, layouts: Mapping[int, Layout]) -> Received:
 
 
 def layout_of(head: Buffer, layouts: Mapping[int, Layout]) -> Layout:
-    """Return the layout whose number a batch carries.
+    """Return the layout of a batch, by the id that the batch carries.
 
     Raises:
-        ProtocolError: the batch is too short for a number, or the number is unknown.
+        ProtocolError: the batch is too short for an id, or the id is unknown.
     """
     nbytes = len(memoryview(head))
     if nbytes < _PREFIX.size:
         raise ProtocolError(f"a batch of {nbytes} bytes has no layout")
-    number = _PREFIX.unpack_from(head)[0]
-    layout = layouts.get(number)
+    layout_id = _PREFIX.unpack_from(head)[0]
+    layout = layouts.get(layout_id)
     if layout is None:
-        raise ProtocolError(f"unknown layout {number}: no LAYOUT message announced it")
+        raise ProtocolError(f"unknown layout {layout_id}: no LAYOUT message announced it")
     return layout
 
 

@@ -1,27 +1,23 @@
-"""Formats of named arrays in a block of memory, and of arrays in the frames of a network message.
+"""Format of a message with arrays, in the frames of a network connection.
 
-Blocks are shared memory on one machine; messages go between trainers, samplers, servers and
-receivers. Imports no torch.
+Trainers, samplers, servers and receivers exchange these messages. Imports no torch.
 
-Both begin with a JSON header that describes the arrays. Nothing is ever unpickled, and every length
-is checked against the bytes received before an array is made of them.
+    header frame | frames of the first array | frames of the second | ...
 
-    block: 8-byte header length | header | padding | arrays, each at a multiple of 64 bytes
-    wire:  header frame | frames of the first array | frames of the second | ...
+The header is JSON and describes the arrays. Nothing is ever unpickled, and every length is checked
+against the bytes received before an array is made of them.
 
-An array is sent in frames of `FRAME_BYTES` and a shorter last one; an empty array has one empty
-frame. ZeroMQ allocates memory for a frame when its length arrives, from any connected peer. So
-frames are small: the memory that a peer can claim does not depend on the size of arrays.
+An array is sent in full frames of `FRAME_BYTES` and a shorter last one. An empty array has one
+empty frame. ZeroMQ allocates memory for a frame when its length arrives, from any connected peer.
+So frames are small: the memory that a peer can claim does not depend on the size of arrays.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import math
-import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,96 +25,22 @@ from khop.data.arrays import storage_dtype
 from khop.errors import ProtocolError
 from khop.typing import Array
 
-_ALIGNMENT = 64
-_LENGTH = struct.Struct("<Q")
 _MAX_HEADER = 1 << 20
-# Most lists and objects of a header, and most values; a name and its value count for four.
+# Most lists and objects of a header, and most values. A name and its value count for four.
 _MAX_LISTS, _MAX_VALUES = 1 << 14, 1 << 17
 _MAX_AXES = 16
 _MAX_BYTES = 1 << 48
 
 MAX_ARRAYS = 4096
-"""Most arrays of a block or message."""
+"""Most arrays of a message."""
 
 FRAME_BYTES = 1 << 20
-"""Bytes of a full frame of a message; `ZMQ_MAXMSGSIZE` is a little more."""
+"""Bytes of a full frame of a message. `ZMQ_MAXMSGSIZE` is a little more."""
 
 MESSAGE_BYTES = 1 << 30
 """Most bytes of all arrays of a message."""
 
 _MAX_FRAMES = 1 + MAX_ARRAYS + MESSAGE_BYTES // FRAME_BYTES
-
-
-class ArraySpec(NamedTuple):
-    """Description of an array: its name, the name of its dtype, and its shape."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
-
-
-class Block:
-    """Layout of named arrays in a block of memory.
-
-    Args:
-        specs: the arrays.
-        meta: further entries for the reader, as JSON.
-    """
-
-    def __init__(self, specs: Sequence[ArraySpec], meta: Mapping[str, Any] | None = None) -> None:
-        self.specs = list(specs)
-        header = json.dumps(
-            {"arrays": [[s.name, s.dtype, s.shape] for s in specs], "meta": dict(meta or {})}
-        ).encode()
-        self._prefix = _LENGTH.pack(len(header)) + header
-        self._offsets = _offsets(len(self._prefix), self.specs)
-        self.nbytes = self._offsets[-1]
-
-    def write(self, buffer: memoryview) -> dict[str, Array]:
-        """Write the header; return a view of each array, to be filled by the caller."""
-        buffer[: len(self._prefix)] = self._prefix
-        return _views(np.frombuffer(buffer, np.uint8), self.specs, self._offsets)
-
-
-def read_block(raw: Array) -> tuple[dict[str, tuple[Array, str]], dict[str, Any]]:
-    """Read a block that `Block.write` wrote.
-
-    Args:
-        raw: [nbytes] uint8.
-
-    Returns:
-        Views of the arrays with the names of their dtypes, and the meta entries.
-
-    Raises:
-        ProtocolError: the header is malformed or describes arrays that exceed the block.
-    """
-    if len(raw) < _LENGTH.size:
-        raise ProtocolError(f"a block of {len(raw)} bytes holds no header")
-    (length,) = _LENGTH.unpack(raw[: _LENGTH.size].tobytes())
-    if length > min(_MAX_HEADER, len(raw) - _LENGTH.size):
-        raise ProtocolError(f"a header of {length} bytes does not fit its block")
-    header = _parse(raw[_LENGTH.size : _LENGTH.size + length].tobytes())
-    specs = []
-    for entry in header["arrays"]:
-        if type(entry) is not list or len(entry) != 3 or type(entry[0]) is not str:
-            raise ProtocolError("an array is not described by name, dtype and shape")
-        _check_described(entry[1], entry[2])
-        specs.append(ArraySpec(entry[0], entry[1], tuple(entry[2])))
-    if not isinstance(header.get("meta"), dict):
-        raise ProtocolError("a block's header has no meta entries")
-    offsets = _offsets(_LENGTH.size + length, specs)
-    if offsets[-1] > len(raw):
-        raise ProtocolError(f"a block of {len(raw)} bytes promises {offsets[-1]}")
-    views = _views(raw, specs, offsets)
-    for spec in specs:
-        if spec.dtype == "bool":
-            _check_booleans(views[spec.name])
-    return {s.name: (views[s.name], s.dtype) for s in specs}, header["meta"]
 
 
 def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
@@ -185,7 +107,7 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
             array = array.copy()
             array.flags.writeable = False
         if dtype == np.bool_:
-            _check_booleans(array)
+            check_booleans(array)
         arrays.append(array)
         used = end
     if used != len(frames):
@@ -194,25 +116,22 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
 
 
 def _joined(frames: Sequence[Any], begin: int, end: int, nbytes: int) -> Any:
-    """Return a copy of the frames of an array, all full but the last.
-
-    Raises:
-        ProtocolError: a frame has the wrong size.
-    """
-    for place in range(begin, end):
-        size = min(nbytes - (place - begin) * FRAME_BYTES, FRAME_BYTES)
-        if len(frames[place]) != size:
-            raise ProtocolError(f"a frame has {len(frames[place])} bytes instead of {size}")
+    """Return a copy of the frames of an array, all full but the last."""
+    of_array = frames[begin:end]
+    for i, frame in enumerate(of_array):
+        size = min(nbytes - i * FRAME_BYTES, FRAME_BYTES)
+        if len(frame) != size:
+            raise ProtocolError(f"a frame has {len(frame)} bytes instead of {size}")
     joined = np.empty(nbytes, np.uint8)  # NumPy lets other threads run while it copies
-    for place in range(begin, end):
-        at = (place - begin) * FRAME_BYTES
-        joined[at : at + len(frames[place])] = np.frombuffer(frames[place], np.uint8)
+    for i, frame in enumerate(of_array):
+        at = i * FRAME_BYTES
+        joined[at : at + len(frame)] = np.frombuffer(frame, np.uint8)
     joined.flags.writeable = False
     return joined
 
 
-def _check_booleans(array: Array) -> None:
-    """Check that booleans are bytes of 0 and 1: other bytes are undefined in compiled code."""
+def check_booleans(array: Array) -> None:
+    """Raise ProtocolError for booleans that are not 0 or 1: compiled code has no other values."""
     if array.size and int(array.view(np.uint8).max()) > 1:
         raise ProtocolError("an array of booleans holds other bytes than 0 and 1")
 
@@ -241,11 +160,7 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 def _check_described(name: Any, shape: Any) -> tuple[np.dtype[Any], int]:
-    """Return the dtype of a described array, and its size in bytes.
-
-    Raises:
-        ProtocolError: there is no such dtype or shape.
-    """
+    """Return the dtype of a described array, and its size in bytes."""
     if type(name) is not str or type(shape) is not list or len(shape) > _MAX_AXES:
         raise ProtocolError("an array is not described by dtype and shape")
     try:
@@ -262,21 +177,3 @@ def _check_described(name: Any, shape: Any) -> tuple[np.dtype[Any], int]:
     if largest >= _MAX_BYTES:
         raise ProtocolError(f"an array of shape {shape} does not fit any memory")
     return dtype, size
-
-
-def _offsets(prefix: int, specs: Sequence[ArraySpec]) -> list[int]:
-    """Return the offset of each array, and the end of the last one."""
-    offsets = []
-    end = prefix
-    for spec in specs:
-        begin = -(-end // _ALIGNMENT) * _ALIGNMENT
-        offsets.append(begin)
-        end = begin + spec.nbytes
-    return [*offsets, end]
-
-
-def _views(raw: Array, specs: Sequence[ArraySpec], offsets: Sequence[int]) -> dict[str, Array]:
-    return {
-        s.name: raw[at : at + s.nbytes].view(storage_dtype(s.dtype)).reshape(s.shape)
-        for s, at in zip(specs, offsets, strict=False)
-    }

@@ -41,7 +41,7 @@ class BufferPool:
     """Pool of reused memory for arrays. Safe to use from several threads.
 
     Args:
-        max_idle: bytes of unused memory to keep; the rest is returned to the system.
+        max_idle: bytes of unused memory to keep. The rest is returned to the system.
     """
 
     def __init__(self, max_idle: int = 2 << 30) -> None:

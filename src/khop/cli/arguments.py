@@ -1,4 +1,4 @@
-"""Types of arguments that several commands have."""
+"""Declaration of arguments, and types and checks that several commands have."""
 
 from __future__ import annotations
 
@@ -7,12 +7,76 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 PICTURES = (".png", ".svg", ".pdf")
 """Ends of the names of pictures that commands write."""
+
+
+class Arguments:
+    """Arguments of a command, each declared by its name, its placeholder and its help.
+
+    Args:
+        parser: the parser, or a group of mutually exclusive options.
+        title: title of a group in the command's help. If None, the arguments have no group.
+    """
+
+    def __init__(self, parser: argparse._ActionsContainer, title: str | None = None) -> None:
+        self._container = parser if title is None else parser.add_argument_group(title)
+
+    def word(self, name: str, metavar: str, text: str, optional: bool = False) -> None:
+        """Declare a positional argument."""
+        nargs = "?" if optional else None
+        self._container.add_argument(name, metavar=metavar, nargs=nargs, help=text)
+
+    def flag(self, name: str, text: str) -> None:
+        """Declare an option without a value."""
+        self._container.add_argument(name, action="store_true", help=text)
+
+    def value(
+        self,
+        name: str,
+        metavar: str | None,
+        text: str | None,
+        read: Callable[[str], object] = str,
+        default: object = None,
+        choices: Sequence[str] | None = None,
+        required: bool = False,
+    ) -> None:
+        """Declare an option with a value.
+
+        Args:
+            name: the option, '--jobs'.
+            metavar: placeholder of the value in the help. If None, the choices or the name.
+            text: the help.
+            read: type of the value, or a function that makes it of text.
+            default: value without the option.
+            choices: values that are accepted. If None, all.
+            required: whether the command needs the option.
+        """
+        self._container.add_argument(
+            name,
+            metavar=metavar,
+            help=text,
+            type=read,
+            default=default,
+            choices=choices,
+            required=required,
+        )
+
+    def values(
+        self, name: str, metavar: str, text: str, read: Callable[[str], object] = str
+    ) -> None:
+        """Declare an option that can be repeated, with a list as its value."""
+        self._container.add_argument(
+            name, metavar=metavar, help=text, type=read, default=[], action="append"
+        )
+
+
+def name_list(text: str) -> list[str]:
+    """Parse names with commas between."""
+    return text.split(",")
 
 
 def whole_number(text: str) -> int:
@@ -23,7 +87,7 @@ def whole_number(text: str) -> int:
         raise argparse.ArgumentTypeError(f"must be a whole number (got '{text}')") from None
 
 
-def number(text: str) -> float:
+def real_number(text: str) -> float:
     """Parse a number."""
     try:
         return float(text)
@@ -44,8 +108,8 @@ def byte_size(text: str) -> int:
     return size
 
 
-def named_value(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE; values that are no JSON are text."""
+def named_value(text: str) -> tuple[str, object]:
+    """Parse NAME=VALUE. Values that are no JSON are text."""
     name, separator, value = text.partition("=")
     name = name.replace("-", "_")
     if not separator or not name.isidentifier():
@@ -56,16 +120,16 @@ def named_value(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def find_modules_here(names: Iterable[str | None]) -> None:
-    """Have modules that arguments name found in the working directory, too.
+def find_modules_here(modules: Iterable[object]) -> None:
+    """Make modules in the working directory importable, if arguments name any.
 
-    It comes last, so that no file there takes the place of another module.
+    The directory is searched last, so that no file in it shadows another module.
 
     Args:
-        names: the arguments, 'package:Class' for example; nothing is done without one.
+        modules: arguments that can name modules, 'package:Class' for example.
     """
     folder = str(Path.cwd())
-    if any(names) and folder not in sys.path:
+    if any(modules) and folder not in sys.path:
         sys.path.append(folder)
 
 
@@ -98,11 +162,11 @@ def check_picture(path: str) -> None:
 def fanouts(text: str) -> list[int]:
     """Parse fan-outs with commas between."""
     try:
-        found = [int(k) for k in text.split(",")]
+        counts = [int(count) for count in text.split(",")]
     except ValueError:
-        found = []
-    if not found or min(found) < -1:
+        counts = []
+    if not counts or min(counts) < -1:
         raise argparse.ArgumentTypeError(
             f"must be integers of -1 or more with commas between, such as 15,10,5 (got '{text}')"
         )
-    return found
+    return counts

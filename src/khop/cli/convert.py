@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from khop.cli.arguments import Arguments
 from khop.cli.progress import progress_bar
 from khop.cli.termination import unwound_when_terminated
 
@@ -24,25 +25,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    add = parser.add_argument
-    add("input", metavar="INPUT", help="a partition folder, khop's or DistDGL's (or its JSON file)")
-    add("output", metavar="OUTPUT", nargs="?", help="the folder to write")
-    add("--in-place", action="store_true", help="upgrade INPUT itself, a khop folder; no OUTPUT")
-    add("--jobs", type=int, metavar="N", help="threads of an upgrade (default: cores, at most 8)")
-    add(
+    own = Arguments(parser)
+    own.word("input", "INPUT", "a partition folder, khop's or DistDGL's (or its JSON file)")
+    own.word("output", "OUTPUT", "the folder to write", optional=True)
+    own.flag("--in-place", "upgrade INPUT itself, a khop folder; no OUTPUT")
+    own.value("--jobs", "N", "threads of an upgrade (default: cores, at most 8)", int)
+    own.value(
         "--to",
+        None,
+        "its format (default: khop, of DistDGL's or an earlier khop's; distdgl, of khop's)",
         choices=FORMATS,
-        help="its format (default: khop, of DistDGL's or an earlier khop's; distdgl, of khop's)",
     )
-    add("--graph-name", metavar="NAME", help="of DistDGL's graph (default: the name of OUTPUT)")
-    khop = parser.add_argument_group("of folders for khop, as in `khop partition`")
-    khop.add_argument("--time-attr", metavar="NAME", help="attribute that holds times")
-    khop.add_argument("--weight-attr", metavar="NAME", help="edge attribute that holds weights")
-    khop.add_argument(
-        "--neighbor-ids", action="store_true", help="also write original ids of neighbours"
-    )
-    khop.add_argument("--overwrite", action="store_true", help="replace a partition folder")
-    add("--quiet", action="store_true", help="no progress bar, no summary")
+    own.value("--graph-name", "NAME", "of DistDGL's graph (default: the name of OUTPUT)")
+    own.flag("--quiet", "no progress bar, no summary")
+    khop = Arguments(parser, "of folders for khop, as in `khop partition`")
+    khop.value("--time-attr", "NAME", "attribute that holds times")
+    khop.value("--weight-attr", "NAME", "edge attribute that holds weights")
+    khop.flag("--neighbor-ids", "also write original ids of neighbours")
+    khop.flag("--overwrite", "replace a partition folder")
 
 
 @unwound_when_terminated()

@@ -7,11 +7,13 @@ Torch is not imported, so that the report is quick and also works where torch is
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import mmap
 import os
 import platform
+import re
 import resource
 import shutil
 import sys
@@ -20,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from khop.cli.arguments import Arguments
 from khop.cores import affinity, available_cores, cpu_quota
 from khop.plugins import GROUPS
 from khop.tables import human_bytes
@@ -42,17 +45,17 @@ _HUGEPAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    Arguments(parser).flag("--json", "print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the report."""
-    found = report()
-    advised = advice(found)
+    sections = report()
+    advised = advice(sections)
     if arguments.json:
-        print(json.dumps({**found, "advice": advised}, indent=1))
+        print(json.dumps({**sections, "advice": advised}, indent=1))
         return 0
-    for title, section in found.items():
+    for title, section in sections.items():
         print(title)
         width = max(map(len, section))
         for name, value in section.items():
@@ -67,8 +70,8 @@ def report() -> dict[str, Section]:
     """Return all sections of the report, title -> {name: value}."""
     probes: dict[str, Callable[[], Section]] = {
         "khop": _khop,
-        "packages": _packages,
-        "optional packages": _optional_packages,
+        "packages": lambda: {name: _version_of(name) or "not installed" for name in _PACKAGES},
+        "optional packages": lambda: {name: _version_of(name) for name in _OPTIONAL},
         "plugins": _plugins,
         "ZeroMQ": _zeromq,
         "system": _system,
@@ -83,11 +86,11 @@ def report() -> dict[str, Section]:
     return {title: _section(probe) for title, probe in probes.items()}
 
 
-def advice(found: dict[str, Section]) -> list[str]:
-    """Return what should be done about a report: a line for each thing that khop lacks."""
-    packages, sockets = found["packages"], found["ZeroMQ"]
-    cuda, memory = found["CUDA"], found["shared memory"]
-    files = found["limits"].get("RLIMIT_NOFILE", "").partition(" ")[0]
+def advice(sections: dict[str, Section]) -> list[str]:
+    """Return a line for each thing that khop lacks, with its remedy."""
+    packages, sockets = sections["packages"], sections["ZeroMQ"]
+    cuda, memory = sections["CUDA"], sections["shared memory"]
+    files = sections["limits"].get("RLIMIT_NOFILE", "").partition(" ")[0]
     many_files = not files.isdecimal() or int(files) >= _FEWEST_FILES
     lacks = [
         *(
@@ -103,7 +106,7 @@ def advice(found: dict[str, Section]) -> list[str]:
     ]
     failed = [
         f"{title} could not be looked at: {section['probe failed']}"
-        for title, section in found.items()
+        for title, section in sections.items()
         if "probe failed" in section
     ]
     return [*(text for is_lacking, text in lacks if is_lacking), *failed]
@@ -142,16 +145,8 @@ def _version_of(package: str) -> str | None:
         return None
 
 
-def _packages() -> Section:
-    return {name: _version_of(name) or "not installed" for name in _PACKAGES}
-
-
-def _optional_packages() -> Section:
-    return {name: _version_of(name) for name in _OPTIONAL}
-
-
 def _plugins() -> Section:
-    """Return the plugins that variables name, and those installed, by group; imports none."""
+    """Return plugins that variables name, and installed ones by group, without importing any."""
     named = {name: os.environ.get(name) for name in _NAMING}
     installed = {g: sorted(e.name for e in metadata.entry_points(group=g)) for g in GROUPS}
     return {**named, **installed}
@@ -167,21 +162,16 @@ def _zeromq() -> Section:
 
 
 def _system() -> Section:
-    libc = " ".join(platform.libc_ver())
+    distribution = None
+    with contextlib.suppress(OSError):
+        distribution = platform.freedesktop_os_release().get("PRETTY_NAME")
     return {
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "distribution": _distribution(),
-        "C library": libc or None,
+        "distribution": distribution,
+        "C library": " ".join(platform.libc_ver()) or None,
         "byte order": sys.byteorder,
         "page size": mmap.PAGESIZE,
     }
-
-
-def _distribution() -> str | None:
-    try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME")
-    except OSError:
-        return None
 
 
 def _processor() -> Section:
@@ -222,24 +212,21 @@ def _cuda() -> Section:
         section["built for"] = f"compute capability {_dotted(lowest)} and later"
     section["usable"] = bool(status.get("devices")) and not status.get("error") and any(able)
     for index, gpu in enumerate(gpus):
-        section[f"GPU {index}"] = _gpu(gpu) if able[index] else f"{_gpu(gpu)}; {_too_old(gpu)}"
+        section[f"GPU {index}"] = _gpu(gpu, able[index])
     return section
 
 
-def _gpu(gpu: dict[str, Any]) -> str:
-    """Describe a GPU of `_native.cuda_status()`."""
+def _gpu(gpu: dict[str, Any], is_able: bool) -> str:
+    """Describe a GPU of `_native.cuda_status()`, and the remedy if the extension has no code."""
     files = "can" if gpu["registers_read_only"] else "cannot"
-    return (
+    text = (
         f"{gpu['name']}, compute capability {_dotted(gpu['capability'])}, "
         f"{human_bytes(gpu['memory'])}, {gpu['multiprocessors']} multiprocessors, "
         f"{files} read mapped files in place"
     )
-
-
-def _too_old(gpu: dict[str, Any]) -> str:
-    """Describe the remedy for a GPU that the extension has no code for."""
     architecture = "".join(map(str, gpu["capability"]))
-    return f"not usable: build khop with KHOP_CUDA_ARCHITECTURES={architecture}"
+    remedy = f"not usable: build khop with KHOP_CUDA_ARCHITECTURES={architecture}"
+    return text if is_able else f"{text}; {remedy}"
 
 
 def _dotted(capability: Iterable[int]) -> str:
@@ -283,8 +270,8 @@ def _limits() -> Section:
     }
 
 
-def _limit(kind: int, show: Callable[[int], str]) -> str:
-    values = resource.getrlimit(kind)
+def _limit(resource_id: int, show: Callable[[int], str]) -> str:
+    values = resource.getrlimit(resource_id)
     soft, hard = ("unlimited" if v == resource.RLIM_INFINITY else show(v) for v in values)
     return f"{soft} (at most {hard})"
 
@@ -297,17 +284,9 @@ def _liveness() -> Section:
 
 
 def _huge_pages() -> Section:
-    return {
-        name: _chosen(_read(str(_HUGEPAGES / name)))
-        for name in ("enabled", "shmem_enabled", "defrag")
-    }
-
-
-def _chosen(setting: str | None) -> str | None:
-    """Return the chosen word of a setting: 'madvise' of 'always [madvise] never'."""
-    if setting is None or "[" not in setting:
-        return setting
-    return setting.partition("[")[2].partition("]")[0]
+    settings = {n: _read(str(_HUGEPAGES / n)) for n in ("enabled", "shmem_enabled", "defrag")}
+    # The chosen word: 'madvise' of 'always [madvise] never'.
+    return {name: text and re.sub(r".*\[(.*?)\].*", r"\1", text) for name, text in settings.items()}
 
 
 def _read(path: str) -> str | None:
@@ -318,12 +297,12 @@ def _read(path: str) -> str | None:
 
 
 def _colon_file(path: str) -> dict[str, str]:
-    """Read 'name : value' lines; of equal names (one for each core) the first."""
-    found: dict[str, str] = {}
+    """Read 'name : value' lines. The first of equal names (one per core) counts."""
+    values: dict[str, str] = {}
     for line in (_read(path) or "").splitlines():
         name, _, value = line.partition(":")
-        found.setdefault(name.strip(), value.strip())
-    return found
+        values.setdefault(name.strip(), value.strip())
+    return values
 
 
 def _kibibytes(text: str | None) -> str | None:

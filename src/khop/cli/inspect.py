@@ -5,44 +5,40 @@ from __future__ import annotations
 import argparse
 import json
 
-from khop.cli.arguments import check_picture, fanouts
+from khop.cli.arguments import Arguments, check_picture, fanouts
 from khop.cli.progress import progress_bar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("folder", metavar="FOLDER", help="a partition folder")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
+    own = Arguments(parser)
+    own.word("folder", "FOLDER", "a partition folder")
+    own.flag("--json", "print JSON")
+    own.flag(
         "--report",
-        action="store_true",
-        help="also count edges and nodes between parts, and draw batches to count the rows that "
-        "come from other parts (reads all edges; all parts must be here)",
+        "also count edges and nodes between parts, and draw batches to count the rows that come "
+        "from other parts (reads all edges; all parts must be here)",
     )
-    drawn = parser.add_argument_group("batches of --report")
-    drawn.add_argument(
+    own.value("--plot", "FILE.png", "also draw it (.png, .svg or .pdf)")
+    drawn = Arguments(parser, "batches of --report")
+    drawn.value(
         "--fanout",
-        type=fanouts,
+        "K,K,...",
+        "neighbours drawn in each hop, -1 for all (default: 15,10,5)",
+        fanouts,
         default=[15, 10, 5],
-        metavar="K,K,...",
-        help="neighbours drawn in each hop, -1 for all (default: 15,10,5)",
     )
-    drawn.add_argument(
-        "--batch-size", type=int, default=1024, metavar="N", help="seeds a batch (default: 1024)"
-    )
-    drawn.add_argument(
-        "--batches", type=int, default=8, metavar="N", help="batches of each part (default: 8)"
-    )
-    drawn.add_argument(
+    drawn.value("--batch-size", "N", "seeds a batch (default: 1024)", int, default=1024)
+    drawn.value("--batches", "N", "batches of each part (default: 8)", int, default=8)
+    drawn.value(
         "--seed-type",
-        metavar="TYPE",
-        help="node type that is trained on (default: the one that has a train_mask)",
+        "TYPE",
+        "node type that is trained on (default: the one that has a train_mask)",
     )
-    parser.add_argument("--plot", metavar="FILE.png", help="also draw it (.png, .svg or .pdf)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the summary; with `--plot`, draw it too."""
+    """Print the summary. With `--plot`, draw it, too."""
     from khop.partition import CutReport, FolderSummary, PartitionFolder
 
     if arguments.plot:
@@ -67,8 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
 
             draw_folder(folder, arguments.plot)
     if arguments.json:
-        found = summary.to_dict() | ({} if report is None else {"report": report.to_dict()})
-        print(json.dumps(found, indent=1))
+        content = summary.to_dict() | ({} if report is None else {"report": report.to_dict()})
+        print(json.dumps(content, indent=1))
     else:
         print(summary)
         if report is not None:

@@ -7,29 +7,28 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from khop.cli.arguments import Arguments
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "folder", metavar="DIR", help="where to write server.key and client.key; made if missing"
-    )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
+    own = Arguments(parser)
+    own.word("folder", "DIR", "where to write server.key and client.key; made if missing")
+    own.flag("--json", "print the names of files as JSON")
+    client = Arguments(parser.add_mutually_exclusive_group())
+    client.value(
         "--clients",
-        type=int,
-        metavar="N",
-        help="a key of its own for each of N clients, client-0.key and so on: they get turns of "
-        "their own, and one can be shut out",
+        "N",
+        "a key of its own for each of N clients, client-0.key and so on: they get turns of their "
+        "own, and one can be shut out",
+        int,
     )
-    what.add_argument("--add", metavar="NAME", help="let one more client in: writes NAME.key")
-    what.add_argument(
-        "--revoke", metavar="NAME", help="shut a client out: takes its key from server.key"
-    )
-    parser.add_argument("--json", action="store_true", help="print the names of files as JSON")
+    client.value("--add", "NAME", "let one more client in: writes NAME.key")
+    client.value("--revoke", "NAME", "shut a client out: takes its key from server.key")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write new keys, never over old ones; or add or revoke a client."""
+    """Write new keys, never over old ones. Or add or revoke a client."""
     from khop.distributed.rpc.key_files import add_client, revoke_client, write_keys
     from khop.distributed.rpc.keys import KEY_FILE_VARIABLE
 

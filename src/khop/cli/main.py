@@ -1,7 +1,7 @@
 """Entry point of the `khop` command.
 
 A sub-command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`, and a line
-in `COMMANDS`; only the module of the command that is called is imported.
+in `COMMANDS`. Only the module of the command that is called is imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from khop._version import __version__
-from khop.cli.arguments import number, whole_number
+from khop.cli.arguments import real_number, whole_number
 from khop.cli.termination import Terminated
 from khop.errors import KhopError
 from khop.log import printable
@@ -46,7 +46,7 @@ Exit codes: 0 done; 1 problems found (verify), or a defect of khop; 2 bad input;
 130 interrupted; 143 terminated. `khop COMMAND --help` shows a command's options.
 """
 _DEFECT, _BAD_INPUT = 1, 2
-# Exceptions of bad input; any other is a defect and shows its traceback.
+# Exceptions of bad input. Any other is a defect and shows its traceback.
 _EXPECTED = (
     KhopError,
     ValueError,
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: arguments. If None, those of the process.
+        argv: arguments. If None, the process's.
 
     Returns:
         Exit code: 0, 1 (`verify` found problems, or a defect of khop), 2 (bad input), 130
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ended(command: ModuleType, arguments: argparse.Namespace, how: str, code: int) -> int:
-    """Tell how a command was ended, and how it can go on, if it can; return the exit code."""
+    """Print how a command was ended and can go on, and return the exit code."""
     advice = getattr(command, "advice_when_ended", lambda arguments: "")(arguments)
     text = f"khop {arguments.command}: {how}" + (f": {advice}" if advice else "")
     print(printable(text), file=sys.stderr)
@@ -105,16 +105,16 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.register("type", int, whole_number)
-        self.register("type", float, number)
+        self.register("type", float, real_number)
 
     def error(self, message: str) -> NoReturn:
         text = printable(message).removeprefix("argument ")
         self.exit(_BAD_INPUT, f"{self.prog}: error: {text} (see {self.prog} --help)\n")
 
-    def refuse(self, what: str, word: str, known: Iterable[str]) -> NoReturn:
-        """Exit with an error about a word that is not known."""
+    def refuse(self, problem: str, word: str, known: Iterable[str]) -> NoReturn:
+        """Exit with an error about an unknown word, which suggests a known one."""
         close = difflib.get_close_matches(word, list(known), n=1)
-        self.error(f"{what} '{word}'" + (f": did you mean '{close[0]}'?" if close else ""))
+        self.error(f"{problem} '{word}'" + (f": did you mean '{close[0]}'?" if close else ""))
 
 
 def parser_of_all() -> argparse.ArgumentParser:
@@ -123,7 +123,7 @@ def parser_of_all() -> argparse.ArgumentParser:
 
 
 def _parser_of(called: Collection[str]) -> tuple[_Parser, dict[str, _Parser]]:
-    """Return the parser and those of all commands; only those called have their arguments."""
+    """Return the parser and the commands' parsers. Only called commands have arguments."""
     parser = _Parser(
         prog="khop",
         description="Distributed neighbour loading for PyTorch Geometric.",
@@ -168,14 +168,14 @@ def _check_options(command: _Parser, words: Sequence[str]) -> None:
         if word == "--":
             return
         name = word.partition("=")[0]
-        # As in argparse: the beginning of a name suffices; a word with spaces is no option.
+        # As in argparse: the beginning of a name suffices, and a word with spaces is no option.
         is_option = name.startswith("--") and " " not in word
         if is_option and not any(option.startswith(name) for option in known):
             command.refuse("no such option", name, known)
 
 
 def _one_line(error: BaseException) -> str:
-    # str() of a KeyError is its message in quotes, that of an OSError begins with its number.
+    # str() of a KeyError is its message in quotes, and an OSError's begins with its number.
     text: Any = error.args[0] if isinstance(error, KeyError) and error.args else error
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.strerror}: '{error.filename}'"

@@ -1,33 +1,171 @@
-"""Poller of `khop top`: the directory's table and each server's snapshot, again and again.
+"""Poller of `khop top`: the directory's table and each server's statistics, with rates.
 
-A poll waits for replies no longer than its limit. A server that has not replied by then is shown
-as of its last reply; after three seconds without a reply it counts as lost.
+Both come from the network and are shown in a terminal, so they are checked in full when they
+arrive. Imports no torch.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from khop.cli.snapshot import check_snapshot, check_table
+from khop import codec
+from khop.codec import AtMost, Between, Id
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.directory_messages import Lookup
-from khop.distributed.remote.encoding import read_text
-from khop.distributed.remote.graph_messages import Statistics
+from khop.distributed.remote.messages import (
+    Lookup,
+    ServerEntry,
+    Statistics,
+    Table,
+    read_json,
+    read_table,
+)
 from khop.distributed.remote.server_client import Reply
 from khop.errors import KhopError, ProtocolError
+from khop.metrics.text import REQUEST_BUCKETS
 
 LOST_AFTER = 3.0
-"""Seconds of silence after which a server counts as lost."""
+"""Seconds without a reply after which a server counts as lost."""
 
 _REQUEST_SECONDS = 10.0
+_SHORTEST = 1e-3  # seconds between snapshots: rates over less are noise
+_Seconds = Annotated[float, Between(0.0, 1e15)]
 
-Snapshot = Mapping[str, Any]
-"""Snapshot of a server, from `khop.distributed.remote.server.counters.ServerCounters.snapshot`."""
+
+@dataclass(frozen=True)
+class _Batches:
+    count: Id
+    bytes: Id
+    seconds: _Seconds
+
+
+@dataclass(frozen=True)
+class _Sampler:
+    pid: Id
+    outstanding: Id
+    made: Id
+    bytes: Id
+
+
+@dataclass(frozen=True)
+class Session:
+    """State of a loader on a server. If `direct`, its samplers write to the trainer's memory."""
+
+    session: str
+    loader: str
+    client: str
+    direct: bool
+    samplers: list[_Sampler]
+    restarts: Id
+    buffered_bytes: Id
+    unsent_chunks: Id
+    ring_bytes: Id
+    batches: _Batches
+
+
+@dataclass(frozen=True)
+class _Requests:
+    count: Id
+    failed: Id
+    seconds: _Seconds
+    buckets: list[Id]
+
+    def __post_init__(self) -> None:
+        if len(self.buckets) != len(REQUEST_BUCKETS) + 1:
+            raise ValueError(f"counts {len(self.buckets)} classes of times")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Counters of a server, with the fields of `ServerCounters.snapshot`."""
+
+    rank: Id
+    parts: list[Id]
+    address: str
+    pid: Id
+    version: str
+    started: _Seconds
+    uptime: _Seconds
+    clients: list[str]
+    sessions: list[Session]
+    requests: Annotated[dict[str, _Requests], AtMost(1024)]
+    refused: Annotated[dict[str, Id], AtMost(1024)]
+    bytes_in: Id
+    bytes_out: Id
+    batches: _Batches
+    sessions_total: Annotated[dict[str, Id], AtMost(16)]
+    sampler_restarts: Id
+    ring_bytes: Id
+    rss: Id
+    descriptors: Id
+    cpu_seconds: _Seconds
+
+    @property
+    def failures(self) -> int:
+        """Requests that were refused or answered with an exception."""
+        return sum(r.failed for r in self.requests.values()) + sum(self.refused.values())
+
+    def totals(self) -> dict[str, int]:
+        """Return the counters that `Rates.server` is about."""
+        return {
+            "requests": sum(r.count for r in self.requests.values()),
+            "failed": self.failures,
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+            "batches": self.batches.count,
+        }
+
+
+def read_snapshot(content: object, sender: str) -> Snapshot:
+    """Read a server's statistics from parsed JSON.
+
+    Raises:
+        ProtocolError: malformed. The message names the sender and the field.
+    """
+    return codec.from_json(Snapshot, content, f"{sender} has sent malformed statistics")
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Events per second of a server, between two snapshots. Empty where there are none to compare.
+
+    Attributes:
+        server: 'requests', 'failed', 'bytes_in', 'bytes_out' and 'batches'.
+        sessions: 'count' and 'bytes' of the batches of each session, by its name.
+        requests: requests by name.
+    """
+
+    server: dict[str, float] = field(default_factory=dict)
+    sessions: dict[str, dict[str, float]] = field(default_factory=dict)
+    requests: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def between(cls, before: Snapshot | None, now: Snapshot) -> Rates:
+        """Compute the rates. Snapshots of two processes, or at one time, cannot be compared."""
+        if before is None or (before.pid, before.started) != (now.pid, now.started):
+            return cls()
+        seconds = now.uptime - before.uptime
+        if seconds < _SHORTEST:
+            return cls()
+        totals = before.totals()
+        answered = {name: requests.count for name, requests in before.requests.items()}
+        batches = {s.session: (s.batches.count, s.batches.bytes) for s in before.sessions}
+        sessions = {}
+        for session in now.sessions:
+            count, nbytes = batches.get(session.session, (0, 0))
+            sessions[session.session] = {
+                "count": (session.batches.count - count) / seconds,
+                "bytes": (session.batches.bytes - nbytes) / seconds,
+            }
+        return cls(
+            {name: (total - totals[name]) / seconds for name, total in now.totals().items()},
+            sessions,
+            {n: (r.count - answered.get(n, 0)) / seconds for n, r in now.requests.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -44,33 +182,47 @@ class Lost:
 
 
 @dataclass(frozen=True)
+class Server:
+    """A server of the directory's table.
+
+    Attributes:
+        rank, entry: its rank and entry.
+        snapshot: its last counters, or None before its first reply.
+        rates: rates up to that snapshot.
+        lost: set if it is lost.
+    """
+
+    rank: int
+    entry: ServerEntry
+    snapshot: Snapshot | None
+    rates: Rates
+    lost: Lost | None
+
+
+@dataclass(frozen=True)
 class Poll:
-    """The state of all servers at one time.
+    """State of all servers at one time.
 
     Attributes:
         time: seconds since 1970.
         master: 'HOST:PORT' of the directory.
         table: the directory's last table.
         directory: set if the directory is lost.
-        pictures: last snapshot of each server, by rank.
-        lost: servers that are lost, by rank.
+        servers: the servers of that table, by rank.
     """
 
     time: float
     master: str
-    table: Mapping[str, Any]
+    table: Table
     directory: Lost | None
-    pictures: Mapping[int, Snapshot]
-    lost: Mapping[int, Lost]
-
-    @property
-    def servers(self) -> dict[int, Mapping[str, Any]]:
-        """The directory's entries of servers, by rank."""
-        return {int(rank): entry for rank, entry in sorted(self.table["servers"].items())}
+    servers: Sequence[Server]
 
 
 class Poller:
-    """Poller of graph servers; a context manager.
+    """Poller of graph servers, as a context manager.
+
+    A server that has not replied when a poll ends is shown as of its last reply. After
+    `LOST_AFTER` without a reply it counts as lost.
 
     Args:
         servers: address and keys of the directory.
@@ -78,25 +230,25 @@ class Poller:
 
     Raises:
         PartitionUnavailableError: the directory did not reply in time.
-        ProtocolError: it sent something else than its table.
+        ProtocolError: the directory sent no valid table.
     """
 
     def __init__(self, servers: Servers, timeout: float) -> None:
         self._master = servers.master
         self._client = DirectoryClient(servers, timeout=_REQUEST_SECONDS)
-        self._asked: dict[int | None, Future[Reply]] = {}
-        self._heard: dict[int | None, float] = {}
-        self._why: dict[int | None, str] = {}
-        self._pictures: dict[int, Snapshot] = {}
+        # By rank, with None for the directory.
+        self._pending: dict[int | None, Future[Reply]] = {}
+        self._replied_at: dict[int | None, float] = {}
+        self._errors: dict[int | None, str] = {}
+        self._snapshots: dict[int, Snapshot] = {}
+        self._rates: dict[int, Rates] = {}
         try:
-            reply = self._client.request(None, Lookup(), timeout=timeout)
-            self._table = self._read_table(reply)
+            self._take(None, self._client.request(None, Lookup(), timeout=timeout))
         except BaseException as error:
-            self.close()
+            self._client.close()
             if isinstance(error, RuntimeError) and not isinstance(error, KhopError):
-                raise ProtocolError(str(error)) from None  # of a type that is not known here
+                raise ProtocolError(str(error)) from None  # the server named an unknown type
             raise
-        self._heard[None] = time.monotonic()
 
     def poll(self, patience: float) -> Poll:
         """Poll the directory and all servers.
@@ -104,117 +256,55 @@ class Poller:
         Args:
             patience: seconds to wait for replies.
         """
-        ranks = [int(rank) for rank in self._table["servers"]]
-        for rank in (None, *ranks):
-            if rank not in self._asked:
+        for rank in (None, *self._table.servers):
+            if rank not in self._pending:
                 request = Lookup() if rank is None else Statistics()
-                self._asked[rank] = self._client.submit(rank, request)
-                self._heard.setdefault(rank, time.monotonic())
-        wait(self._asked.values(), patience)
-        for rank, answer in list(self._asked.items()):
-            if answer.done():
-                del self._asked[rank]
-                self._take(rank, answer)
-        lost = {rank: self._lost(rank) for rank in (None, *ranks)}
-        return Poll(
-            time.time(),
-            self._master,
-            self._table,
-            lost.pop(None),
-            dict(self._pictures),
-            {rank: how for rank, how in lost.items() if rank is not None and how is not None},
-        )
+                self._pending[rank] = self._client.submit(rank, request)
+                self._replied_at.setdefault(rank, time.monotonic())
+        wait(self._pending.values(), patience)
+        for rank, pending in list(self._pending.items()):
+            if pending.done():
+                del self._pending[rank]
+                try:
+                    self._take(rank, pending.result())
+                except Exception as error:  # of the server, or of its malformed reply
+                    self._errors[rank] = str(error).partition("\n")[0]
+        servers = [
+            Server(
+                rank,
+                entry,
+                self._snapshots.get(rank),
+                self._rates.get(rank, Rates()),
+                self._lost(rank),
+            )
+            for rank, entry in sorted(self._table.servers.items())
+        ]
+        return Poll(time.time(), self._master, self._table, self._lost(None), servers)
 
-    def _take(self, rank: int | None, answer: Future[Reply]) -> None:
-        error = answer.exception()
-        if error is not None:
-            self._why[rank] = str(error).partition("\n")[0]
-            return
-        who, reply = self._name(rank), answer.result()
-        try:
-            if rank is None:
-                self._table = self._read_table(reply)
-            else:
-                content = read_text(reply.arrays, who)
-                self._pictures[rank] = check_snapshot(content, who)
-        except ProtocolError as malformed:  # as if it had not replied
-            self._why[rank] = str(malformed)
-            return
-        self._heard[rank] = time.monotonic()
-        self._why.pop(rank, None)
+    def _take(self, rank: int | None, reply: Reply) -> None:
+        """Check and keep a reply.
 
-    def _read_table(self, reply: Reply) -> Mapping[str, Any]:
-        who = self._name(None)
-        return check_table(read_text(reply.arrays, who), who)
-
-    def _name(self, rank: int | None) -> str:
-        return f"the directory at {self._master}" if rank is None else f"server {rank}"
+        Raises:
+            ProtocolError: malformed.
+        """
+        if rank is None:
+            self._table: Table = read_table(reply.arrays, f"the directory at {self._master}")
+        else:
+            name = f"server {rank}"
+            snapshot = read_snapshot(read_json(reply.arrays, name), name)
+            self._rates[rank] = Rates.between(self._snapshots.get(rank), snapshot)
+            self._snapshots[rank] = snapshot
+        self._replied_at[rank] = time.monotonic()
+        self._errors.pop(rank, None)
 
     def _lost(self, rank: int | None) -> Lost | None:
-        silent = time.monotonic() - self._heard[rank]
-        return Lost(silent, self._why.get(rank, "")) if silent > LOST_AFTER else None
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
+        silent = time.monotonic() - self._replied_at.get(rank, time.monotonic())
+        return Lost(silent, self._errors.get(rank, "")) if silent > LOST_AFTER else None
 
     def __enter__(self) -> Poller:
-        """Return the watcher itself."""
+        """Return the poller itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
-
-
-def rates(snapshot: Snapshot, before: Snapshot | None) -> dict[str, float] | None:
-    """Compute a server's rates between two snapshots, or None if they cannot be compared.
-
-    Returns:
-        Per second: 'requests', 'failed', 'bytes_in', 'bytes_out', 'batches'.
-    """
-    seconds = _between(snapshot, before)
-    if before is None or seconds is None:
-        return None
-    now, then = _sums(snapshot), _sums(before)
-    return {name: (now[name] - then[name]) / seconds for name in now}
-
-
-def session_rates(snapshot: Snapshot, before: Snapshot | None) -> dict[str, dict[str, float]]:
-    """Compute batches and bytes of batches per second of each session; see `rates`."""
-    seconds = _between(snapshot, before)
-    if before is None or seconds is None:
-        return {}
-    earlier = {session["session"]: session["batches"] for session in before["sessions"]}
-    found = {}
-    for session in snapshot["sessions"]:
-        now, then = session["batches"], earlier.get(session["session"], {})
-        found[session["session"]] = {
-            name: (now[name] - then.get(name, 0)) / seconds for name in ("count", "bytes")
-        }
-    return found
-
-
-def _between(snapshot: Snapshot, before: Snapshot | None) -> float | None:
-    """Return the seconds between two snapshots of one process, or None if there are none."""
-    if before is None or any(before[name] != snapshot[name] for name in ("pid", "started")):
-        return None
-    seconds: float = snapshot["uptime"] - before["uptime"]
-    return seconds if seconds > 0 else None
-
-
-def _sums(snapshot: Snapshot) -> dict[str, float]:
-    requests = snapshot["requests"].values()
-    return {
-        "requests": sum(r["count"] for r in requests),
-        "failed": failures(snapshot),
-        "bytes_in": snapshot["bytes_in"],
-        "bytes_out": snapshot["bytes_out"],
-        "batches": snapshot["batches"]["count"],
-    }
-
-
-def failures(snapshot: Snapshot) -> int:
-    """Count the requests that were refused or answered with an exception."""
-    counts: list[int] = [answered["failed"] for answered in snapshot["requests"].values()]
-    return sum([*counts, *snapshot["refused"].values()])
+        """Close the connections."""
+        self._client.close()

@@ -11,17 +11,17 @@ from khop.typing import Progress
 
 @contextmanager
 def progress_bar(quiet: bool = False) -> Iterator[Progress]:
-    """Show one bar for all steps; what is done leaves no line behind.
+    """Show one bar for all steps, which leaves no line behind.
 
     Args:
-        quiet: show nothing. If False, nothing is shown where standard error is no terminal.
+        quiet: show nothing, as where standard error is no terminal.
     """
     from tqdm import tqdm
 
     with tqdm(disable=quiet or None, leave=False, bar_format="{l_bar}{bar}| {elapsed}") as bar:
 
-        def show(what: str, done: int, total: int) -> None:
-            bar.set_description(printable(what), refresh=False)
+        def show(step: str, done: int, total: int) -> None:
+            bar.set_description(printable(step), refresh=False)
             bar.n, bar.total = done, total
             bar.refresh()
 

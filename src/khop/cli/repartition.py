@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from khop.cli.arguments import check_writable, find_modules_here
-from khop.cli.partition import (
+from khop.cli.arguments import Arguments, check_writable, find_modules_here
+from khop.cli.cut import (
     add_cut_arguments,
     advice_when_ended,
     check_options,
@@ -21,8 +21,9 @@ __all__ = ["add_arguments", "advice_when_ended", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.usage = "khop repartition FOLDER OUTPUT --num-parts P [option ...]"
-    parser.add_argument("folder", metavar="FOLDER", help="a partition folder, with all its parts")
-    parser.add_argument("output", metavar="OUTPUT", help="the partition folder to write")
+    own = Arguments(parser)
+    own.word("folder", "FOLDER", "a partition folder, with all its parts")
+    own.word("output", "OUTPUT", "the partition folder to write")
     add_cut_arguments(parser, of_folder=True)
 
 

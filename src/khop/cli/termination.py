@@ -1,4 +1,4 @@
-"""Clean end of a command on SIGTERM, and what it can do later. Imports no torch."""
+"""Clean end of a command on SIGTERM. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Terminated(SystemExit):
     """End of a command on SIGTERM, with the exit code that shells give such processes."""
 
 
-def _raise(number: int, frame: FrameType | None) -> None:
-    raise Terminated(128 + number)
+def _raise(signal_number: int, frame: FrameType | None) -> None:
+    raise Terminated(128 + signal_number)
 
 
 @contextlib.contextmanager

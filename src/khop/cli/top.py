@@ -5,51 +5,45 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import select
 import shutil
 import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from khop.cli.arguments import Arguments
 from khop.cli.termination import unwound_when_terminated
 
 if TYPE_CHECKING:
     from khop.cli.poller import Poll, Poller
-    from khop.cli.view import Line
     from khop.distributed.rpc.keys import ClientKeys, ServerKeys
 
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 1.0
-# A poll may take this share of the interval; late servers are shown as of their last reply.
+# Share of the interval that a poll may take. Late servers are shown as of their last reply.
 _PATIENCE = 0.5
-_STYLES = {"normal": "", "head": "\x1b[1m", "alarm": "\x1b[31m"}
 _ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, without a cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("master", metavar="HOST:PORT", help="address of graph server 0")
-    keys = parser.add_mutually_exclusive_group()
-    keys.add_argument("--key-file", help="client.key of the job (or $KHOP_KEY_FILE)")
-    keys.add_argument(
+    own = Arguments(parser)
+    own.word("master", "HOST:PORT", "address of graph server 0")
+    own.value("--interval", None, "seconds (default: 1)", _interval, default=1.0)
+    own.flag("--once", "print one screen, after one interval, and end")
+    own.flag("--json", "print a line of JSON per interval")
+    keys = Arguments(parser.add_mutually_exclusive_group())
+    keys.value("--key-file", None, "client.key of the job (or $KHOP_KEY_FILE)")
+    keys.flag(
         "--insecure",
-        action="store_true",
-        help="ask servers beyond loopback without keys: anybody may read or change what they say",
-    )
-    parser.add_argument("--interval", type=_interval, default=1.0, help="seconds (default: 1)")
-    parser.add_argument(
-        "--once", action="store_true", help="print one picture, after one interval, and end"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print an object of JSON a line, one every interval"
+        "query servers beyond loopback without keys: others can read or change the replies",
     )
 
 
+@unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
-    """Show servers until 'q' or Ctrl-C."""
+    """Show servers until Ctrl-C."""
     from khop.cli.poller import Poller
     from khop.distributed.remote.addresses import Servers
     from khop.distributed.rpc.keys import check_secured
@@ -62,13 +56,13 @@ def run(arguments: argparse.Namespace) -> int:
         None if keys is None else keys.server_key,
         None if keys is None else keys.credentials(),
     )
-    with Poller(servers, _CONNECT_SECONDS) as watcher, contextlib.suppress(KeyboardInterrupt):
-        if arguments.json:
-            _print_json(watcher, arguments.interval, arguments.once)
-        elif arguments.once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            _print_once(watcher, arguments.interval)
+    is_live = not (arguments.json or arguments.once) and sys.stdout.isatty()
+    with Poller(servers, _CONNECT_SECONDS) as poller, contextlib.suppress(KeyboardInterrupt):
+        if is_live:
+            _draw(poller, arguments.interval)
         else:
-            _show(watcher, arguments.interval)
+            once = arguments.once or not arguments.json
+            _print(poller, arguments.interval, once, arguments.json)
     return 0
 
 
@@ -87,7 +81,7 @@ def _address(text: str) -> str:
 
 
 def _keys(path: str | None) -> ClientKeys | ServerKeys | None:
-    """Read the keys of a client; those of a server are accepted, too."""
+    """Read the keys of a client. A server's keys are accepted, too."""
     from khop.distributed.rpc.key_files import read_client_keys, read_server_keys
     from khop.errors import SecurityError
 
@@ -95,88 +89,43 @@ def _keys(path: str | None) -> ClientKeys | ServerKeys | None:
         return read_client_keys(path)
     except SecurityError:
         with contextlib.suppress(SecurityError):
-            of_server = read_server_keys(path)
-            return of_server
+            return read_server_keys(path)
         raise
 
 
-def _two_polls(watcher: Poller, interval: float) -> tuple[Poll, Poll]:
+def _polls(poller: Poller, interval: float, first: float, later: float) -> Iterator[Poll]:
+    """Yield polls that wait for replies for `first` and, all but the first, `later` seconds."""
+    yield poller.poll(first)
+    while True:
+        time.sleep(interval)
+        yield poller.poll(later)
+
+
+def _print(poller: Poller, interval: float, once: bool, as_json: bool) -> None:
+    from khop.cli import view
     from khop.cli.poller import LOST_AFTER
 
-    before = watcher.poll(LOST_AFTER + 0.1)  # long enough to find lost servers
-    time.sleep(interval)
-    return watcher.poll(_ANSWER_SECONDS), before
-
-
-def _print_once(watcher: Poller, interval: float) -> None:
-    from khop.cli.view import render
-
-    poll, before = _two_polls(watcher, interval)
-    width = shutil.get_terminal_size((160, 50)).columns if sys.stdout.isatty() else 1000
-    for line in render(poll, before, width):
-        print(line.text)
-
-
-def _print_json(watcher: Poller, interval: float, once: bool) -> None:
-    from khop.cli.view import as_json
-
-    poll, before = _two_polls(watcher, interval)
-    while True:
-        print(json.dumps(as_json(poll, before)), flush=True)
+    later = _ANSWER_SECONDS if once else _PATIENCE * interval
+    polls = _polls(poller, interval, LOST_AFTER + 0.1, later)  # long enough to find lost servers
+    next(polls)  # has no rates yet
+    for poll in polls:
+        width = shutil.get_terminal_size((160, 50)).columns if sys.stdout.isatty() else 1000
+        text = json.dumps(view.as_json(poll)) if as_json else "\n".join(view.render(poll, width))
+        print(text, flush=True)
         if once:
             return
-        time.sleep(interval)
-        poll, before = watcher.poll(_PATIENCE * interval), poll
 
 
-def _show(watcher: Poller, interval: float) -> None:
-    from khop.cli.view import render
+def _draw(poller: Poller, interval: float) -> None:
+    """Draw over the previous screen, so that nothing flickers, until Ctrl-C."""
+    from khop.cli import view
 
-    before: Poll | None = None
-    with _own_screen() as keys:
-        while True:
-            began = time.monotonic()
-            poll = watcher.poll(_PATIENCE * interval)
-            room = shutil.get_terminal_size((80, 24))
-            _draw(render(poll, before, room.columns, room.lines))
-            before = poll
-            if not _pause(keys, interval - (time.monotonic() - began)):
-                return
-
-
-def _draw(lines: list[Line]) -> None:
-    """Write over the previous screen, so that nothing flickers."""
-    styled = [f"{_STYLES[line.style]}{line.text}\x1b[0m\x1b[K" for line in lines]
-    sys.stdout.write("\x1b[H" + "\n".join(styled) + "\x1b[J")
-    sys.stdout.flush()
-
-
-def _pause(keys: int, seconds: float) -> bool:
-    """Wait; return False as soon as 'q' is pressed or the keyboard is gone."""
-    end = time.monotonic() + seconds
-    while True:
-        left = max(0.0, end - time.monotonic())
-        if not select.select([keys], [], [], left)[0]:
-            return True
-        pressed = os.read(keys, 64)
-        if not pressed or b"q" in pressed.lower():
-            return False
-
-
-@contextlib.contextmanager
-def _own_screen() -> Iterator[int]:
-    """Switch to the alternate screen and unbuffered keys; restore both in every case."""
-    import termios
-    import tty
-
-    keys = sys.stdin.fileno()
-    before = termios.tcgetattr(keys)
-    with unwound_when_terminated():
-        try:
-            tty.setcbreak(keys)
-            sys.stdout.write(_ENTER)
-            yield keys
-        finally:
-            sys.stdout.write(_LEAVE)
+    sys.stdout.write(_ENTER)
+    try:
+        for poll in _polls(poller, interval, _PATIENCE * interval, _PATIENCE * interval):
+            lines = view.render(poll, *shutil.get_terminal_size())
+            sys.stdout.write("\x1b[H" + "\x1b[K\n".join(lines) + "\x1b[K\x1b[J")
             sys.stdout.flush()
-            termios.tcsetattr(keys, termios.TCSADRAIN, before)
+    finally:
+        sys.stdout.write(_LEAVE)
+        sys.stdout.flush()

@@ -5,26 +5,26 @@ from __future__ import annotations
 import argparse
 import json
 
+from khop.cli.arguments import Arguments
 from khop.cli.progress import progress_bar
 from khop.log import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("folder", metavar="FOLDER", help="a partition folder")
-    parser.add_argument(
-        "--jobs", type=int, metavar="N", help="threads (default: one for each core, at most 8)"
-    )
-    parser.add_argument(
+    own = Arguments(parser)
+    own.word("folder", "FOLDER", "a partition folder")
+    own.value("--jobs", "N", "threads (default: one for each core, at most 8)", int)
+    own.value(
         "--tmp",
-        metavar="DIR",
-        help="keep progress in this folder: a check that was ended goes on with the same --tmp",
+        "DIR",
+        "keep progress in this folder: a check that was ended goes on with the same --tmp",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON: files and problems")
+    own.flag("--json", "print JSON: files and problems")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print every problem; the exit code is 1 if there are any."""
+    """Print every problem. The exit code is 1 if there are any."""
     from khop.partition import PartitionFolder, verify_folder
     from khop.storage.folder import check_is_folder
 

@@ -1,348 +1,198 @@
-"""Display of `khop top`: tables that fit the terminal, as text and as JSON.
+"""Display of `khop top`: plain tables as wide as the terminal, and JSON. Pure functions of a poll.
 
-Pure functions of two looks; rates are differences between the earlier and the later one.
+Columns are in order of importance. The last ones are left out where the width is too small.
 """
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import accumulate
 
-from khop.cli.poller import Lost, Poll, failures, rates, session_rates
+from khop import codec
+from khop.cli.poller import Lost, Poll
 from khop.log import printable
+from khop.tables import grid
 
-NORMAL, HEAD, ALARM = "normal", "head", "alarm"
-"""Styles of lines."""
-
-_NOTHING = "-"
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of text and its style."""
-
-    text: str
-    style: str = NORMAL
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table.
-
-    Attributes:
-        title: its name.
-        rank: columns are dropped where there is too little room, those of the highest rank first.
-        is_text: aligned to the left.
-    """
-
-    title: str
-    rank: int = 0
-    is_text: bool = False
+_SERVERS = (
+    *("SERVER", "REQ/S", "BATCH/S", "ERRORS", "IN/S", "OUT/S", "UP", "RSS"),
+    *("CLIENTS", "LOADERS", "RINGS", "PARTS", "ADDRESS", "FDS"),
+)
+_SESSIONS = (
+    *("LOADER", "CLIENT", "BATCH/S", "SERVER", "RESTARTS", "ASKED", "BUFFERED", "BYTES/S"),
+    *("SAMPLERS", "UNSENT", "BATCHES"),
+)
+_CLIENTS = ("TRAINER", "NAME", "LAST SEEN", "PID")
+_REQUESTS = ("REQUEST", "PER S", "MEAN", "FAILED")
+_Row = Sequence[str | None]
 
 
-@dataclass
-class Table:
-    """Rows of cells below titles.
-
-    Attributes:
-        columns: one for each cell of a row.
-        rows: cells; None if unknown.
-        alarms: indices of the rows that report a problem.
-    """
-
-    columns: Sequence[Column]
-    rows: list[list[str | None]] = field(default_factory=list)
-    alarms: set[int] = field(default_factory=set)
-
-    def lines(self, width: int, most_rows: int) -> list[Line]:
-        """Return titles and rows as lines.
-
-        Args:
-            width: columns of characters.
-            most_rows: rows to show; a further line counts those left out.
-        """
-        cells = [[c.title for c in self.columns]]
-        cells += [[_NOTHING if c is None else printable(c) for c in row] for row in self.rows]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        shown = self._columns_that_fit(widths, width)
-        lines = []
-        for number, row in enumerate(cells[: most_rows + 1]):
-            padded = [
-                row[i].ljust(widths[i]) if self.columns[i].is_text else row[i].rjust(widths[i])
-                for i in shown
-            ]
-            style = HEAD if number == 0 else ALARM if number - 1 in self.alarms else NORMAL
-            lines.append(Line("  ".join(padded).rstrip()[:width], style))
-        left = len(self.rows) - most_rows
-        return [*lines, Line(f"... and {left} more"[:width])] if left > 0 else lines
-
-    def _columns_that_fit(self, widths: list[int], width: int) -> list[int]:
-        shown = list(range(len(self.columns)))
-        while len(shown) > 1 and sum(widths[i] + 2 for i in shown) - 2 > width:
-            shown.remove(max(shown, key=lambda i: (self.columns[i].rank, i)))
-        return shown
-
-
-def render(poll: Poll, before: Poll | None, width: int, height: int | None = None) -> list[Line]:
+def render(poll: Poll, width: int, height: int | None = None) -> list[str]:
     """Return the lines that the terminal shows.
 
     Args:
         poll: the state to show.
-        before: an earlier poll, for rates. If None, rates are left out.
         width: columns of characters.
         height: lines. If None, as many as there are.
     """
-    head = [_headline(poll, width), *_troubles(poll, width)]
-    tables = [t for t in _tables(poll, before) if t.rows]
-    rooms = _rooms([len(t.rows) for t in tables], len(head), height)
-    lines = head
-    for table, most_rows in zip(tables, rooms, strict=True):
-        lines += [Line(""), *table.lines(width, most_rows)]
-    return lines if height is None else lines[:height]
+    lines = [printable(line) for line in _summary(poll)]
+    for titles, rows in (
+        (_SERVERS, _server_rows(poll)),
+        (_SESSIONS, _session_rows(poll)),
+        (_CLIENTS, _client_rows(poll)),
+        (_REQUESTS, _request_rows(poll)),
+    ):
+        lines += _table(titles, rows, width)
+    if height is not None and len(lines) > height:
+        lines[height - 1 :] = [f"... and {len(lines) - height + 1} more lines"]
+    return [line[:width] for line in lines]
 
 
-def as_json(poll: Poll, before: Poll | None) -> dict[str, Any]:
+def as_json(poll: Poll) -> dict[str, object]:
     """Return the directory's entries, servers' snapshots, rates and lost servers, for JSON."""
-    servers = {}
-    for rank, entry in poll.servers.items():
-        snapshot, lost = poll.pictures.get(rank), poll.lost.get(rank)
-        servers[str(rank)] = {
-            "entry": dict(entry),
-            "picture": snapshot,
-            "rates": None if snapshot is None or lost else rates(snapshot, _of(before, rank)),
-            "session_rates": {}
-            if snapshot is None or lost
-            else session_rates(snapshot, _of(before, rank)),
-            "lost": None if lost is None else asdict(lost),
+    servers = {
+        str(server.rank): {
+            "entry": codec.to_json(server.entry),
+            "picture": None if server.snapshot is None else codec.to_json(server.snapshot),
+            "rates": None if server.lost else server.rates.server or None,
+            "session_rates": {} if server.lost else server.rates.sessions,
+            "lost": None if server.lost is None else asdict(server.lost),
         }
+        for server in poll.servers
+    }
     return {
         "time": poll.time,
         "master": poll.master,
         "directory_lost": None if poll.directory is None else asdict(poll.directory),
-        "num_servers": poll.table["num_servers"],
-        "num_clients": poll.table["num_clients"],
+        "num_servers": poll.table.num_servers,
+        "num_clients": poll.table.num_clients,
         "servers": servers,
-        "clients": dict(poll.table["clients"]),
+        "clients": codec.to_json(poll.table.clients),
     }
 
 
-def _of(poll: Poll | None, rank: int) -> Mapping[str, Any] | None:
-    return None if poll is None else poll.pictures.get(rank)
+def _table(titles: Sequence[str], rows: Iterable[_Row], width: int) -> list[str]:
+    """Align rows below an empty line and titles. Unknown cells (None) are dashes."""
+    cells = [[printable("-" if cell is None else cell) for cell in row] for row in (titles, *rows)]
+    ends = accumulate(2 + max(map(len, column)) for column in zip(*cells, strict=True))
+    shown = max(1, sum(end - 2 <= width for end in ends))
+    return ["", *grid([row[:shown] for row in cells]).splitlines()] if len(cells) > 1 else []
 
 
-def _headline(poll: Poll, width: int) -> Line:
-    here = len(poll.servers) - len(poll.lost)
-    clients = [c for c in poll.table["clients"].values() if not c["gone"]]
-    stamp = time.strftime("%H:%M:%S", time.localtime(poll.time))
-    text = (
-        f"khop top {poll.master}  {here} of {poll.table['num_servers']} servers, "
-        f"{len(clients)} trainer{'' if len(clients) == 1 else 's'}  {stamp}"
+def _summary(poll: Poll) -> Iterator[str]:
+    reachable = sum(server.lost is None for server in poll.servers)
+    clients = sum(not client.gone for client in poll.table.clients.values())
+    yield (
+        f"khop top {poll.master}  {reachable} of {poll.table.num_servers} servers, "
+        f"{clients} trainer{'' if clients == 1 else 's'}  "
+        f"{time.strftime('%H:%M:%S', time.localtime(poll.time))}"
     )
-    return Line(printable(text)[:width], HEAD)
-
-
-def _troubles(poll: Poll, width: int) -> list[Line]:
-    troubles = []
     if poll.directory is not None:
-        troubles.append(f"directory lost {_lost(poll.directory)}: this is what it said last")
-    for rank, lost in poll.lost.items():
-        why = f": {lost.why}" if lost.why else ""
-        troubles.append(f"server {rank} lost {_lost(lost)}{why}")
-    return [Line(printable(text)[:width], ALARM) for text in troubles]
+        yield f"{_lost('directory', poll.directory)} (its last table is shown)"
+    for server in poll.servers:
+        if server.lost is not None:
+            yield _lost(f"server {server.rank}", server.lost)
 
 
-def _lost(lost: Lost) -> str:
-    return f"{duration(lost.seconds)} ago"
+def _lost(name: str, lost: Lost) -> str:
+    return f"{name} lost {duration(lost.seconds)} ago" + (f": {lost.why}" if lost.why else "")
 
 
-def _rooms(sizes: list[int], above: int, height: int | None) -> list[int]:
-    """Return how many rows of each table are shown; the last tables are cut first."""
-    rooms = list(sizes)
-    if height is None:
-        return rooms
-
-    def used() -> int:
-        cut = sum(room < size for room, size in zip(rooms, sizes, strict=True))
-        return above + sum(rooms) + 2 * len(rooms) + cut
-
-    for place in reversed(range(len(rooms))):
-        while rooms[place] > 1 and used() > height:
-            rooms[place] -= 1
-    return rooms
-
-
-def _tables(poll: Poll, before: Poll | None) -> list[Table]:
-    return [
-        _servers(poll, before),
-        _sessions(poll, before),
-        _clients(poll),
-        _requests(poll, before),
-    ]
-
-
-def _servers(poll: Poll, before: Poll | None) -> Table:
-    table = Table(
-        [
-            Column("SERVER"),
-            Column("ADDRESS", 8, is_text=True),
-            Column("PARTS", 7, is_text=True),
-            Column("UP", 3),
-            Column("CLIENTS", 4),
-            Column("LOADERS", 5),
-            Column("REQ/S"),
-            Column("IN/S", 2),
-            Column("OUT/S", 2),
-            Column("BATCH/S"),
-            Column("ERRORS", 1),
-            Column("RSS", 3),
-            Column("RINGS", 6),
-            Column("FDS", 9),
-        ]
-    )
-    for rank, entry in poll.servers.items():
-        snapshot, lost = poll.pictures.get(rank), poll.lost.get(rank)
-        if lost is not None:
-            table.alarms.add(len(table.rows))
-        parts = ",".join(map(str, entry["parts"]))
-        row: list[str | None] = [str(rank), entry["addresses"].get("tcp"), parts]
-        if snapshot is None or lost is not None:
-            row += [None] * (len(table.columns) - len(row))
-        else:
-            row += _of_server(snapshot, rates(snapshot, _of(before, rank)))
-        table.rows.append(row)
-    return table
-
-
-def _of_server(snapshot: Mapping[str, Any], rate: Mapping[str, float] | None) -> list[str | None]:
-    return [
-        duration(snapshot["uptime"]),
-        str(len(snapshot["clients"])),
-        str(len(snapshot["sessions"])),
-        None if rate is None else count(rate["requests"]),
-        None if rate is None else size(rate["bytes_in"]),
-        None if rate is None else size(rate["bytes_out"]),
-        None if rate is None else count(rate["batches"]),
-        str(failures(snapshot)),
-        size(snapshot["rss"]),
-        size(snapshot["ring_bytes"]),
-        str(snapshot["descriptors"]),
-    ]
-
-
-def _sessions(poll: Poll, before: Poll | None) -> Table:
-    table = Table(
-        [
-            Column("LOADER", is_text=True),
-            Column("CLIENT", is_text=True),
-            Column("SERVER", 1),
-            Column("SAMPLERS", 4),
-            Column("ASKED", 2),
-            Column("BUFFERED", 2),
-            Column("UNSENT", 5),
-            Column("BATCH/S"),
-            Column("BYTES/S", 3),
-            Column("BATCHES", 6),
-            Column("RESTARTS", 1),
-        ]
-    )
-    for rank, snapshot in sorted(poll.pictures.items()):
-        if rank in poll.lost:
+def _server_rows(poll: Poll) -> Iterator[_Row]:
+    for server in poll.servers:
+        rank, snapshot, rate = str(server.rank), server.snapshot, server.rates.server
+        parts, address = ",".join(map(str, server.entry.parts)), server.entry.addresses.tcp
+        if snapshot is None or server.lost:
+            yield [rank, *[None] * 10, parts, address, None]
             continue
-        per_second = session_rates(snapshot, _of(before, rank))
-        for session in snapshot["sessions"]:
-            rate = per_second.get(session["session"])
-            table.rows.append([session["loader"][:12], session["client"], str(rank),
-                               *_of_session(session, rate)])  # fmt: skip
-    return table
+        yield [
+            rank,
+            count(rate.get("requests")),
+            count(rate.get("batches")),
+            str(snapshot.failures),
+            size(rate.get("bytes_in")),
+            size(rate.get("bytes_out")),
+            duration(snapshot.uptime),
+            size(snapshot.rss),
+            str(len(snapshot.clients)),
+            str(len(snapshot.sessions)),
+            size(snapshot.ring_bytes),
+            parts,
+            address,
+            str(snapshot.descriptors),
+        ]
 
 
-def _of_session(session: Mapping[str, Any], rate: Mapping[str, float] | None) -> list[str | None]:
-    samplers = session["samplers"]
-    if session["direct"]:  # its samplers write to the trainer, not to the server
-        return [str(len(samplers)), *[None] * 7]
-    return [
-        str(len(samplers)),
-        str(sum(s["outstanding"] for s in samplers)),
-        size(session["buffered_bytes"]),
-        str(session["unsent_chunks"]),
-        None if rate is None else count(rate["count"]),
-        None if rate is None else size(rate["bytes"]),
-        str(session["batches"]["count"]),
-        str(session["restarts"]),
-    ]
-
-
-def _clients(poll: Poll) -> Table:
-    table = Table(
-        [Column("TRAINER"), Column("NAME", is_text=True), Column("PID", 2), Column("LAST SEEN", 1)]
-    )
-    for rank, client in sorted(poll.table["clients"].items(), key=lambda item: int(item[0])):
-        if client["gone"]:
-            last_message = "has left"
-        else:
-            last_message = f"{duration(client['silent'])} ago"
-            if client["silent"] > 3:
-                table.alarms.add(len(table.rows))
-        table.rows.append([str(rank), str(client["name"]), str(client["pid"]), last_message])
-    return table
-
-
-def _requests(poll: Poll, before: Poll | None) -> Table:
-    """Return the table of requests by name, over all servers."""
-    table = Table(
-        [Column("REQUEST", is_text=True), Column("PER S"), Column("MEAN", 1), Column("FAILED", 2)]
-    )
-    names = sorted({name for snapshot in poll.pictures.values() for name in snapshot["requests"]})
-    for name in names:
-        sums: dict[str, float] = defaultdict(float)
-        for rank, snapshot in poll.pictures.items():
-            answered = snapshot["requests"].get(name)
-            if answered is None or rank in poll.lost:
+def _session_rows(poll: Poll) -> Iterator[_Row]:
+    for server in poll.servers:
+        if server.snapshot is None or server.lost:
+            continue
+        for session in server.snapshot.sessions:
+            names, samplers = (session.loader[:12], session.client), str(len(session.samplers))
+            rank, rate = str(server.rank), server.rates.sessions.get(session.session, {})
+            if session.direct:  # the server does not see the batches
+                yield [*names, None, rank, *[None] * 4, samplers, None, None]
                 continue
-            for key in ("count", "failed", "seconds"):
-                sums[key] += answered[key]
-            earlier, seconds = _earlier(snapshot, _of(before, rank), name)
-            if seconds:
-                sums["rate"] += (answered["count"] - earlier) / seconds
-        if sums["count"]:
-            mean = f"{1e3 * sums['seconds'] / sums['count']:.3g} ms"
-            rate = count(sums["rate"]) if "rate" in sums else None
-            table.rows.append([name, rate, mean, str(int(sums["failed"]))])
-    return table
+            yield [
+                *names,
+                count(rate.get("count")),
+                rank,
+                str(session.restarts),
+                str(sum(sampler.outstanding for sampler in session.samplers)),
+                size(session.buffered_bytes),
+                size(rate.get("bytes")),
+                samplers,
+                str(session.unsent_chunks),
+                str(session.batches.count),
+            ]
 
 
-def _earlier(
-    snapshot: Mapping[str, Any], before: Mapping[str, Any] | None, name: str
-) -> tuple[int, float | None]:
-    """Return the number of requests of a name at the poll before, and the seconds since."""
-    if before is None or rates(snapshot, before) is None:
-        return 0, None
-    return before["requests"].get(name, {}).get("count", 0), snapshot["uptime"] - before["uptime"]
+def _client_rows(poll: Poll) -> Iterator[_Row]:
+    for rank, client in sorted(poll.table.clients.items()):
+        last_seen = "has left" if client.gone else f"{duration(client.silent)} ago"
+        yield [str(rank), client.name, last_seen, str(client.pid)]
 
 
-def count(value: float) -> str:
-    """Format a number of events a second in few characters."""
+def _request_rows(poll: Poll) -> Iterator[_Row]:
+    """Yield the rows of requests by name, over all servers."""
+    servers = [
+        (s.snapshot.requests, s.rates.requests) for s in poll.servers if s.snapshot and not s.lost
+    ]
+    for name in sorted({name for requests, _ in servers for name in requests}):
+        counted = [requests[name] for requests, _ in servers if name in requests]
+        rates = [rates[name] for _, rates in servers if name in rates]
+        if total := sum(r.count for r in counted):
+            mean = 1e3 * sum(r.seconds for r in counted) / total
+            failed = sum(r.failed for r in counted)
+            yield [name, count(sum(rates) if rates else None), f"{mean:.3g} ms", str(failed)]
+
+
+def count(value: float | None) -> str | None:
+    """Format events per second in few characters. None if they are unknown."""
+    if value is None:
+        return None
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def size(nbytes: float) -> str:
-    """Format bytes in few characters, as `ls -h` does: 48M are 48 MiB."""
-    units = iter(("B", "K", "M", "G", "T"))
-    unit = next(units)
-    while nbytes >= 999.5 and unit != "T":
-        nbytes, unit = nbytes / 1024, next(units)
+def size(nbytes: float | None) -> str | None:
+    """Format bytes in few characters, as `ls -h` does: 48M are 48 MiB. None if they are unknown."""
+    if nbytes is None:
+        return None
+    for unit in "BKMGT":
+        if nbytes < 999.5 or unit == "T":
+            break
+        nbytes /= 1024
     return f"{nbytes:.1f}{unit}" if nbytes < 9.95 and unit != "B" else f"{nbytes:.0f}{unit}"
 
 
 def duration(seconds: float) -> str:
     """Format a time in few characters."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d}"
-    hours = f"{whole // 3600 % 24}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-    return hours if whole < 86400 else f"{whole // 86400} d {hours}"
+    minutes, rest = divmod(int(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if not hours:
+        return f"{minutes}:{rest:02d}"
+    days, hours = divmod(hours, 24)
+    return f"{f'{days} d ' if days else ''}{hours}:{minutes:02d}:{rest:02d}"

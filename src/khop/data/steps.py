@@ -20,7 +20,7 @@ class Clock(Protocol):
 
 
 def run(
-    steps: Generator[Sequence[Ticket], None, _T],
+    steps: Generator[Sequence[Ticket] | None, None, _T],
     sockets: Sockets | None = None,
     timeout: float = TIMEOUT,
     clock: Clock | None = None,
@@ -29,7 +29,7 @@ def run(
     """Run a generator to its end, and return its result.
 
     Args:
-        steps: yields the tickets that it waits for.
+        steps: yields the tickets that it waits for, or None between slices of work.
         sockets: the client of requests to other partitions. If None, there are none.
         timeout: most seconds of a read.
         clock: counts the waits. If None, nothing is counted.
@@ -42,7 +42,7 @@ def run(
             if clock is not None:
                 before = clock.phase
                 clock.enter(phase)
-            own.wait(tickets, sockets, timeout)
+            own.wait(tickets or (), sockets, timeout)
             if clock is not None:
                 clock.enter(before)
     except StopIteration as stop:

@@ -1,6 +1,6 @@
 """Loaders over many machines: context, dataset, options, and the processes behind them.
 
-Worker mode, on each machine (started by torchrun or by hand):
+Worker mode, on each machine, started by torchrun or by hand::
 
     trainer 0 ──┬─ partition server      serves this machine's folder to other machines' samplers
                 ├─ sampler 0 ┐           mmap the same folder; use other machines' servers
@@ -10,20 +10,20 @@ Worker mode, on each machine (started by torchrun or by hand):
 
 Trainers publish addresses, keys and the partitions that they serve in torch.distributed's store
 (`job.torch_store`). Samplers and servers are started with exec, import no torch, and end when their
-trainer ends, however it ends. Teardown, in this order: iterators drop their batches, loaders end
-their samplers, each trainer leaves the group, and the trainer that started a server ends it when
-all others have left, too.
+trainer ends, however it ends. Teardown has an order: iterators drop their batches, loaders end
+their samplers, each trainer leaves the group. The trainer that started a server ends it when all
+others have left, too.
 
 Server-client mode: graph servers (`khop serve`, or `init_server` in Python) have the folder and the
-samplers, trainers are their clients (`init_client`) and have neither:
+samplers. Trainers are their clients (`init_client`) and have neither::
 
     graph server 0 ──┬─ sampler ┐                          the directory, at the well-known address
                      └─ sampler ┴─ arena ─> ZeroMQ ─> receiver ─ shared memory ─> client 0
     graph server 1 ──── sampler ── arena ─> ZeroMQ ─> receiver ─ shared memory ─> client 1
 
-Loaders are the same, with `data=None` and `RemoteDistSamplingWorkerOptions`, and so are their
-batches; see `khop.distributed.remote`. Teardown: loaders end their receivers, which close their
-sessions; clients leave, and servers end when all clients have left.
+Loaders and batches are the same, with `data=None` and `RemoteDistSamplingWorkerOptions`.
+`khop.distributed.remote` describes this mode. Teardown: loaders end their receivers, which close
+their sessions. Then clients leave, and servers end when all clients have left.
 """
 
 from khop._lazy import attach

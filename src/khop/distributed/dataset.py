@@ -37,7 +37,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
         dataset = DistDataset().load('products-parts', partition_idx=rank)
 
-    Loading maps files and reads none of them; all processes of a machine share the page cache.
+    Loading maps files and reads none of them. All processes of a machine share the page cache.
 
     It is also PyG's `FeatureStore` and `GraphStore` of the whole graph, read-only and by original
     ids: `torch_geometric.loader.NodeLoader((dataset, dataset), PartitionSampler(dataset, ...))`
@@ -45,7 +45,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
     there are several partitions, the first read connects all trainers: all must read then.
 
     Attributes:
-        folder: the partition folder; None before `load`.
+        folder: the partition folder, or None before `load`.
         partition_idx: the home partition.
         node_labels: {node type: [num_nodes, ...]} labels from `whole_node_label_file`, by original
             id.
@@ -82,13 +82,17 @@ class DistDataset(PartitionStores, PartitionedGraph):
         input_layout: str = "COO",
         feature_with_gpu: bool = False,
         graph_caching: bool = False,
-        device_group_list: Any = None,
-        whole_node_label_file: Any = None,
-        device: Any = None,
+        device_group_list: object = None,
+        whole_node_label_file: str
+        | os.PathLike[str]
+        | Mapping[NodeType, str | os.PathLike[str]]
+        | None = None,
+        device: object = None,
         *,
         graph_dir: str | os.PathLike[str] | None = None,
         also_serve: Sequence[int] = (),
-        stores: Mapping[Any, Callable[[], RowStore]] | None = None,
+        stores: Mapping[str | tuple[NodeType | EdgeType, str], Callable[[], RowStore]]
+        | None = None,
     ) -> DistDataset:
         """Open a partition.
 
@@ -96,27 +100,27 @@ class DistDataset(PartitionStores, PartitionedGraph):
             root_dir: the partition folder.
             partition_idx: the home partition of this trainer.
             graph_mode: placement of the graph for samplers on devices
-                (`MpDistSamplingWorkerOptions.worker_devices`): 'ZERO_COPY' (in the host's memory,
-                read in place), 'CUDA' (each sampler copies it to its device at its start) or 'CPU'
-                (such samplers are an error). Samplers on the CPU ignore it.
+                (`MpDistSamplingWorkerOptions.worker_devices`). 'ZERO_COPY': in the host's memory,
+                read in place. 'CUDA': each sampler copies it to its device at its start. 'CPU':
+                samplers on devices are an error. Samplers on the CPU ignore it.
             input_layout: accepted, not needed: the folder has the layout.
             feature_with_gpu: samplers on devices copy the attributes that batches carry to their
                 device at their start. If False, they read them in the host's memory, in place.
             graph_caching: accepted, not needed: data is mapped.
             device_group_list: accepted, not needed: each sampler is a process with separate memory.
             device: accepted, not needed: samplers have devices, data has none.
-            whole_node_label_file: labels by original id, `.pt` (a tensor, read without unpickling
-                code) or `.npy`; for a heterogeneous graph {node type: file}. For folders without
-                labels: batches then carry these as `y`.
+            whole_node_label_file: labels by original id, for folders without labels: batches carry
+                them as `y`. A file `.pt` (a tensor, read without unpickling code) or `.npy`, or for
+                a heterogeneous graph {node type: file}.
             graph_dir: another name for `root_dir`.
             also_serve: further partitions that this trainer serves: their files are on this
                 machine, and they are no trainer's home.
             stores: attributes whose rows are elsewhere than in the folder: {(node or edge type,
                 name): function that opens a `khop.data.RowStore`}, of a homogeneous graph's nodes
                 also {name: function}. Rows are by original id. All trainers name the same
-                attributes; each reads its own part's rows, and its partition server serves them.
-                Samplers import the function: it must be one of a module, or a
-                `functools.partial` of one.
+                attributes. Each reads the rows of its own part, and its partition server serves
+                them. Samplers import the function: it must belong to a module, or be a
+                `functools.partial` of a module's function.
 
         Returns:
             The dataset itself.
@@ -124,9 +128,9 @@ class DistDataset(PartitionStores, PartitionedGraph):
         Raises:
             FolderError: no such folder, damaged, of another version, or a part not on this machine.
             IndexError, TypeError: no such partition.
-            KeyError: a store of a type that there is not.
-            ValueError: another graph_mode; a store with another number of rows, or of an attribute
-                that the folder has itself.
+            KeyError: a store of a type that does not exist.
+            ValueError: an unknown graph_mode, a store with another number of rows, or a store of an
+                attribute that the folder has itself.
         """
         del input_layout, graph_caching, device_group_list, device
         if (root_dir is None) == (graph_dir is None):
@@ -143,32 +147,39 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.folder = folder.attach(self._named_stores(folder.meta, stores or {}))
         self._service = self._peers = self._reader = None
         files = {} if whole_node_label_file is None else whole_node_label_file
-        if not isinstance(files, dict):
-            files = {self._one_node_type("whole_node_label_file"): files}
+        if not isinstance(files, Mapping):
+            if self.meta.heterogeneous:
+                raise ValueError(
+                    "whole_node_label_file of a heterogeneous graph must name node types: there "
+                    f"are {[t.name for t in self.meta.node_types]}"
+                )
+            files = {NODE: files}
         self.node_labels = {t: self._read_labels(t, Path(file)) for t, file in files.items()}
         _loaded.append(weakref.ref(self))
         return self
 
     def _named_stores(
-        self, meta: FolderMeta, stores: Mapping[Any, Callable[[], RowStore]]
+        self,
+        meta: FolderMeta,
+        stores: Mapping[str | tuple[NodeType | EdgeType, str], Callable[[], RowStore]],
     ) -> Iterator[NamedStore]:
         """Open the stores that the user names, to check them before anything is started."""
-        counts = {t.name: t.count for kind in ("node", "edge") for t in meta.types(kind)}
-        for given, opener in stores.items():
-            key = (NODE, given) if isinstance(given, str) else given
+        counts = {t.name: t.count for owner in ("node", "edge") for t in meta.types(owner)}
+        for store_name, opener in stores.items():
+            key = (NODE, store_name) if isinstance(store_name, str) else store_name
             if not isinstance(key, tuple) or len(key) != 2 or key[0] not in counts:
                 raise KeyError(
                     f"stores: a key must be (node or edge type, name of an attribute) (got "
-                    f"{given!r}): types are {list(counts)}"
+                    f"{store_name!r}): types are {list(counts)}"
                 )
-            kind = "node" if isinstance(key[0], str) else "edge"
-            yield NamedStore.checked(StoreKey(kind, *key), opener, counts[key[0]])
+            owner = "node" if isinstance(key[0], str) else "edge"
+            yield NamedStore.checked(StoreKey(owner, *key), opener, counts[key[0]])
 
     @classmethod
     def from_folder(
         cls, root: str | os.PathLike[str], partition_idx: int = 0, **options: Any
     ) -> DistDataset:
-        """Open a partition: short for `DistDataset().load(root, partition_idx, ...)`; see there."""
+        """Open a partition: short for `DistDataset().load(root, partition_idx, ...)`."""
         return cls().load(root, partition_idx, **options)
 
     def __repr__(self) -> str:
@@ -226,17 +237,17 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.service()
 
     def split(self, node_type: NodeType, name: str) -> Int64Array:
-        """Return the new ids, [n] int64 ascending, with a boolean attribute; KeyError if none."""
+        """See `PartitionedGraph`."""
         return self.opened.split(node_type, name).astype(np.int64)
 
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """Return the times of nodes, as [n] int64 keys; None if their type has no times."""
+        """See `PartitionedGraph`."""
         times = self.opened.node_times(node_type)
         return None if times is None else times[new_ids]
 
     @property
     def opened(self) -> PartitionFolder:
-        """The partition folder; RuntimeError before `load`."""
+        """The partition folder. RuntimeError before `load`."""
         if self.folder is None:
             raise RuntimeError("the dataset holds nothing yet: call load() first")
         return self.folder
@@ -259,25 +270,17 @@ class DistDataset(PartitionStores, PartitionedGraph):
         The share has edges of its home partition, and of partitions that it serves and that are no
         trainer's home. Trainers with the same partition get its edges round-robin.
         """
-        place = self.edge_place(edge_type)
+        index = self.edge_type_index(edge_type)
         rank, shares = self.context.rank, []
         for part in range(self.num_partitions):
             owners = self.service().owners(part)
             if rank in owners:
                 turn = slice(owners.index(rank), None, len(owners))
-                shares.append(Part(self.opened, part).edge_ends(place)[:, turn])
+                shares.append(Part(self.opened, part).edge_ends(index)[:, turn])
         return np.concatenate(shares, axis=1)
 
-    def _one_node_type(self, what: str) -> NodeType:
-        if self.meta.heterogeneous:
-            raise ValueError(
-                f"{what} of a heterogeneous graph must name node types: there are "
-                f"{[t.name for t in self.meta.node_types]}"
-            )
-        return NODE
-
     def service(self) -> PartitionService:
-        """Return this trainer's access to the partitions; all trainers create it together, once.
+        """Return this trainer's access to the partitions. All trainers create it together, once.
 
         :meta private:
         """
@@ -365,7 +368,7 @@ _loaded: list[weakref.ref[DistDataset]] = []
 
 
 def last_loaded() -> DistDataset:
-    """Return the dataset that was loaded last and still exists; RuntimeError if there is none."""
+    """Return the dataset that was loaded last and still exists, or raise RuntimeError."""
     for reference in reversed(_loaded):
         dataset = reference()
         if dataset is not None:

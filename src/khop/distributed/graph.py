@@ -44,11 +44,11 @@ class PartitionedGraph(abc.ABC):
     @property
     @abc.abstractmethod
     def context(self) -> TrainerContext:
-        """Place of this trainer among those that load the graph."""
+        """Place of this trainer among the trainers that load the graph."""
 
     @abc.abstractmethod
     def connect(self) -> None:
-        """Ensure that every partition can be reached; all trainers make the first call together."""
+        """Connect to every partition. All trainers make the first call together."""
 
     @property
     @abc.abstractmethod
@@ -57,7 +57,7 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def owned_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
-        """Return this trainer's share of all edges, by original ids; shares are disjoint.
+        """Return this trainer's share of all edges, by original ids. Shares are disjoint.
 
         Args:
             edge_type: their edge type.
@@ -71,11 +71,15 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def split(self, node_type: NodeType, name: str) -> Int64Array:
-        """Return the new ids, [n] int64 ascending, with a boolean attribute; KeyError if none."""
+        """Return the new ids, [n] int64 ascending, with a boolean attribute.
+
+        Raises:
+            KeyError: no such attribute.
+        """
 
     @abc.abstractmethod
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """Return the times of nodes, as [n] int64 keys; None if their type has no times."""
+        """Return the times of nodes, as [n] int64 keys, or None if their type has no times."""
 
     @abc.abstractmethod
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
@@ -90,20 +94,20 @@ class PartitionedGraph(abc.ABC):
     def _new_ids_of(self, original: IntArray, node_type: NodeType) -> Int64Array:
         """Return the new ids, [n] int64, of original ids that exist."""
 
-    def to_new_ids(self, ids: ArrayLike, what: str, node_type: NodeType = NODE) -> Int64Array:
+    def to_new_ids(self, ids: ArrayLike, name: str, node_type: NodeType = NODE) -> Int64Array:
         """Return the new ids, [n] int64 of the folder's numbering, of original ids.
 
         Args:
             ids: [n] original ids.
-            what: name of the argument in error messages.
+            name: name of the argument in error messages.
             node_type: their node type.
 
         Raises:
             IndexError: an id does not exist.
             TypeError, ValueError: ids are not a vector of integers.
         """
-        original = to_ids(ids, what)
-        check_range(original, self.meta.node_type(node_type).count, what)
+        original = to_ids(ids, name)
+        check_range(original, self.meta.node_type(node_type).count, name)
         return self._new_ids_of(original, node_type)
 
     @property
@@ -142,12 +146,12 @@ class PartitionedGraph(abc.ABC):
         return sum(t.count for t in self.meta.edge_types)
 
     def node_attr(self, name: str, node_type: NodeType = NODE) -> tuple[str, tuple[int, ...]]:
-        """Return dtype name and row shape of a node attribute; KeyError if there is none."""
+        """Return dtype name and row shape of a node attribute, or raise KeyError."""
         attr = self.meta.node_type(node_type).attrs[name]
         return attr.dtype, attr.shape
 
-    def edge_place(self, edge_type: EdgeType) -> int:
-        """Return the index of an edge type in the folder; ValueError that lists them if none."""
+    def edge_type_index(self, edge_type: EdgeType) -> int:
+        """Return the index of an edge type in the folder, or raise ValueError."""
         names = [t.name for t in self.meta.edge_types]
         if edge_type not in names:
             raise ValueError(f"no edge type {edge_type}: there are {names}")

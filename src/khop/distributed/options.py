@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from khop.data.device import full_name
 from khop.data.hot_rows import parse_bytes
 from khop.renames import accepts_old_names
+
+if TYPE_CHECKING:
+    import torch
 
 
 def _check_timeout(timeout: float) -> None:
@@ -22,7 +25,7 @@ class CollocatedDistSamplingWorkerOptions:
     """Options for sampling in the trainer's process, one batch at a time.
 
     Args:
-        timeout: seconds that a request to another partition may take; default: 180.
+        timeout: seconds that a request to another partition may take.
 
     Raises:
         ValueError: a timeout that is not positive.
@@ -44,31 +47,31 @@ class CollocatedDistSamplingWorkerOptions:
 @accepts_old_names
 @dataclass
 class MpDistSamplingWorkerOptions:
-    """Options for sampling in separate processes; batches go through shared memory.
+    """Options for sampling in separate processes. Batches go through shared memory.
 
     Args:
-        num_workers: sampler processes of this loader; 0 samples in the trainer's process.
+        num_workers: sampler processes of this loader. 0 samples in the trainer's process.
         worker_devices: devices on which samplers draw and gather: 'cpu', 'cuda:0' or a
-            `torch.device`, or a list of such, assigned to samplers round-robin. If None, the CPU;
-            batches are the same. 'cuda' is torch's current GPU when the loader is made. One sampler
-            per GPU is enough (docs/devices.md). If a device is the loader's `device`, samplers
-            write batches where the trainer reads them. `DistDataset.load` sets the placement of
-            graph and attributes. With several partitions, hops need rows of all of them: samplers
-            then draw on the CPU, with a warning, and gather their own part's attributes on the
-            device if it is also the loader's `device`. 'emulated' and 'emulated:7' are for tests:
-            devices emulated on the CPU.
-        worker_concurrency: batches that a sampler keeps in flight, and makes ahead of the trainer;
-            1 to 32. It makes up to 64 small batches ahead.
-        timeout: seconds that a request to another partition may take; default: 180.
+            `torch.device`, or a list of devices, assigned to samplers round-robin. If None, the
+            CPU. Batches are the same on all. 'cuda' is torch's current GPU when the loader is made.
+            One sampler per GPU is enough (docs/devices.md). If a device is the loader's `device`,
+            samplers write batches where the trainer reads them. `DistDataset.load` sets the
+            placement of graph and attributes. With several partitions, hops need rows of all of
+            them: samplers then draw on the CPU, with a warning. They gather their own part's
+            attributes on the device if it is also the loader's `device`. 'emulated' and
+            'emulated:7' are for tests: devices emulated on the CPU.
+        worker_concurrency: batches, 1 to 32, that a sampler keeps in flight and makes ahead of the
+            trainer. It makes up to 64 small batches ahead.
+        timeout: seconds that a request to another partition may take.
         buffer_size: bytes of shared memory for all samplers together, '1GB' or a number. If None,
             estimated from fan-outs and feature widths. Memory is allocated at its first use.
             Batches that do not fit get separate memory.
-        pin_memory: if the loader's `device` is a GPU: register the shared memory with CUDA,
-            once, so that copies to the GPU are asynchronous; all of that memory is allocated at
-            once. Otherwise: return batches in torch's page-locked memory, as PyTorch's loaders do,
-            for `batch.to('cuda', non_blocking=True)`; that costs a copy of each batch. Samplers on
+        pin_memory: if the loader's `device` is a GPU, register the shared memory with CUDA, so that
+            copies to the GPU are asynchronous. All of that memory is allocated at the start.
+            Otherwise return batches in torch's page-locked memory, as PyTorch's loaders do, for
+            `batch.to('cuda', non_blocking=True)`, at the cost of a copy of each batch. Samplers on
             a GPU other than the loader's `device` lock the host memory that they copy batches to.
-        max_restarts: number of restarts of dead samplers, over the life of the loader; default: 3.
+        max_restarts: number of restarts of dead samplers, over the life of the loader.
         standby: keep a process in reserve (some 30 MB) that replaces a dead sampler without
             start-up time. Batches of a dead sampler go to the others first, so this is for loaders
             with one sampler.
@@ -85,7 +88,7 @@ class MpDistSamplingWorkerOptions:
     """
 
     num_workers: int = 1
-    worker_devices: Any = None
+    worker_devices: str | torch.device | Sequence[str | torch.device] | None = None
     worker_concurrency: int = 4
     timeout: float = 180.0
     buffer_size: int | str | None = None
@@ -133,25 +136,25 @@ class RemoteDistSamplingWorkerOptions:
             servers.
         num_workers: sampler processes of this loader on each of its servers.
         worker_devices: devices on which they draw and gather: a device of the server's machine, or
-            a list of such, assigned to samplers round-robin. 'cuda' is that machine's first GPU. If
-            None, the CPU.
-        worker_concurrency: batches that a sampler keeps in flight; 1 to 32.
+            a list of devices, assigned to samplers round-robin. 'cuda' is that machine's first GPU.
+            If None, the CPU.
+        worker_concurrency: batches that a sampler keeps in flight, 1 to 32.
         timeout: seconds that a server may be unreachable, or take for a batch, until
             PartitionUnavailableError is raised.
         buffer_size: bytes of shared memory on each server for this loader's batches, '1GB' or a
             number. If None, estimated from fan-outs and feature widths. It is allocated at its
             first use, and bounds a server's memory for a client that stops reading.
-        prefetch_size: least number of batches requested ahead of the trainer; `num_workers` times
-            `worker_concurrency` if that is more, and up to 64 small ones.
+        prefetch_size: least number of batches requested ahead of the trainer: more if `num_workers`
+            times `worker_concurrency` is more, and up to 64 small batches.
         max_restarts: number of restarts of the process that receives batches, if it dies.
-        shared_memory: if all of the loader's servers are on this machine, under the same user,
-            their samplers write into this process's memory, as in worker mode, and nothing is sent;
-            each of the `num_workers` sampler processes per server makes batches ahead
-            (`buffer_size` bounds all of them together). Batches are the same.
-        pin_memory: as that of `MpDistSamplingWorkerOptions`.
-        batch_limit: bytes of a batch that this process takes from a server, '1GB' or a number; a
-            larger one fails before memory is taken. If None, 1 GiB, or as much more as lets all
-            batches in flight together take a quarter of the memory.
+        shared_memory: let samplers write into this process's memory, as in worker mode, if all of
+            the loader's servers are on this machine, under the same user. Nothing is sent, and
+            batches are the same. Each of the `num_workers` sampler processes per server makes
+            batches ahead, and `buffer_size` bounds all of them together.
+        pin_memory: as in `MpDistSamplingWorkerOptions`.
+        batch_limit: most bytes of a batch from a server, '1GB' or a number. A larger batch fails
+            before memory is taken. If None, 1 GiB, or as much more as lets all batches in flight
+            together take a quarter of the memory.
 
     Raises:
         TypeError, ValueError: numbers that are too small or no integers, a size that cannot be
@@ -167,7 +170,7 @@ class RemoteDistSamplingWorkerOptions:
 
     server_rank: int | Sequence[int] | None = None
     num_workers: int = 1
-    worker_devices: Any = None
+    worker_devices: str | torch.device | Sequence[str | torch.device] | None = None
     worker_concurrency: int = 4
     timeout: float = 180.0
     buffer_size: int | str | None = None
@@ -211,18 +214,20 @@ class RemoteDistSamplingWorkerOptions:
         """
         if self.server_rank is None:
             return [client_rank % num_servers]
-        given = self.server_rank
-        ranks = list(given) if isinstance(given, Sequence) else [given]
+        named = self.server_rank
+        ranks = list(named) if isinstance(named, Sequence) else [named]
         for rank in ranks:
             if isinstance(rank, bool) or not isinstance(rank, int):
-                raise TypeError(f"server_rank must be an integer or a list of such (got {given!r})")
+                raise TypeError(
+                    f"server_rank must be an integer or a list of integers (got {named!r})"
+                )
             if not 0 <= rank < num_servers:
                 raise ValueError(
                     f"server_rank {rank} is not one of {num_servers} servers (0 to "
                     f"{num_servers - 1})"
                 )
         if not ranks or len(set(ranks)) < len(ranks):
-            raise ValueError(f"server_rank must name servers, each once (got {given!r})")
+            raise ValueError(f"server_rank must name servers, each once (got {named!r})")
         return ranks
 
     def devices(self) -> list[str | None]:
@@ -236,20 +241,24 @@ class RemoteDistSamplingWorkerOptions:
         return _devices_of(self.worker_devices, self.num_workers, default_gpu=0)
 
 
-def _devices_of(given: Any, num_workers: int, default_gpu: int | None = None) -> list[str | None]:
-    named = list(given) if isinstance(given, (list, tuple)) else [given]
-    wanted = [_device_of(device, default_gpu) for device in named or [None]]
-    return [wanted[i % len(wanted)] for i in range(max(num_workers, 1))]
+def _devices_of(
+    devices: str | torch.device | Sequence[str | torch.device] | None,
+    num_workers: int,
+    default_gpu: int | None = None,
+) -> list[str | None]:
+    listed = list(devices) if isinstance(devices, (list, tuple)) else [devices]
+    names = [_device_of(device, default_gpu) for device in listed or [None]]
+    return [names[i % len(names)] for i in range(max(num_workers, 1))]
 
 
-def _device_of(device: Any, default_gpu: int | None) -> str | None:
+def _device_of(device: object, default_gpu: int | None) -> str | None:
     if device is None or str(device) == "cpu":
         return None
     try:
         return full_name(device, default_gpu)
     except ValueError:
         raise ValueError(
-            f"worker_devices must be 'cpu', 'cuda' or 'cuda:<index>', or a list of such (got "
+            f"worker_devices must be 'cpu', 'cuda' or 'cuda:<index>', or a list of these (got "
             f"{device!r})"
         ) from None
 
@@ -262,12 +271,12 @@ WorkerOptions: TypeAlias = (
 """Worker options of a loader: the processes and devices that sample."""
 
 
-def check_lists(given: Any, options: WorkerOptions | None, what: str) -> None:
-    """Raise ValueError unless `options` has a server for each of some lists."""
+def check_lists(lists: Sequence[object], options: WorkerOptions | None, name: str) -> None:
+    """Raise ValueError unless `options` has a server for each list of an argument, `name`."""
     servers = options.server_rank if isinstance(options, RemoteDistSamplingWorkerOptions) else None
-    if not isinstance(servers, (list, tuple)) or len(servers) != len(given):
+    if not isinstance(servers, (list, tuple)) or len(servers) != len(lists):
         raise ValueError(
-            f"{what} is a list of {len(given)} lists, which are for as many graph servers: pass "
+            f"{name} is a list of {len(lists)} lists, which are for as many graph servers: pass "
             "RemoteDistSamplingWorkerOptions(server_rank=[...]) with a server for each of them "
             f"(got server_rank={servers})"
         )

@@ -2,11 +2,11 @@
 
 Scripts for GraphLearn-for-PyTorch (GLT) 0.2.4 run with their import changed, or unchanged after
 `khop.glt.install()`, which lets `import graphlearn_torch` find this package. Modules, names,
-arguments and attributes of batches are GLT's; what draws and moves data is khop. khop itself knows
-nothing of this package. `docs/migrate-from-glt.md` says what behaves differently.
+arguments and attributes of batches are GLT's. khop draws and moves the data. No other package of
+khop imports this one. `docs/migrate-from-glt.md` lists what behaves differently.
 
-Names of GLT's that are not here: those of Vineyard and of tables (`TableDataset`, ...), which need
-services of Alibaba's, and those of its RPC and its sampling producers, which khop replaces whole.
+GLT's interfaces to Vineyard and to tables (`TableDataset`, ...) are not here: they need services of
+Alibaba's. khop replaces GLT's RPC and sampling producers as a whole.
 """
 
 from khop._lazy import attach

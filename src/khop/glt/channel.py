@@ -1,7 +1,7 @@
 """GLT's channels: queues of dictionaries of tensors between processes.
 
-khop's loaders use none of these: their batches go through an arena of their own
-(`khop.channel`). They are here for scripts that send something themselves.
+Batches of khop's loaders go through an arena (`khop.channel`) instead. Scripts can use these
+channels for messages of their own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import multiprocessing
 import queue
 from abc import ABC, abstractmethod
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,11 +28,11 @@ class ChannelBase(ABC):
     """Queue of messages: dictionaries of tensors."""
 
     @abstractmethod
-    def send(self, msg: SampleMessage, **kwargs: Any) -> None:
+    def send(self, msg: SampleMessage, **kwargs: object) -> None:
         """Send a message."""
 
     @abstractmethod
-    def recv(self, **kwargs: Any) -> SampleMessage:
+    def recv(self, timeout_ms: float | None = None, **kwargs: object) -> SampleMessage:
         """Wait for the next message and return it."""
 
 
@@ -40,22 +40,22 @@ class MpChannel(ChannelBase):
     """Channel over a pipe: messages outlive the process that sent them.
 
     Args:
-        capacity: number of messages that may wait; 0: any number. A sender waits beyond it.
+        capacity: most messages that wait, or 0 for any number. A sender waits beyond it.
     """
 
-    def __init__(self, capacity: int = 0, **kwargs: Any) -> None:
+    def __init__(self, capacity: int = 0, **kwargs: object) -> None:
         del kwargs
         self._queue = multiprocessing.get_context("spawn").Queue(capacity)
 
-    def send(self, msg: SampleMessage, **kwargs: Any) -> None:
-        """See `ChannelBase`; tensors on GPUs arrive in the host's memory."""
+    def send(self, msg: SampleMessage, **kwargs: object) -> None:
+        """Send a message. Tensors on GPUs arrive in the host's memory."""
         del kwargs
         written = io.BytesIO()
         torch.save({name: tensor.cpu() for name, tensor in msg.items()}, written)
         self._queue.put(written.getvalue())
 
-    def recv(self, timeout_ms: float | None = None, **kwargs: Any) -> SampleMessage:
-        """See `ChannelBase`.
+    def recv(self, timeout_ms: float | None = None, **kwargs: object) -> SampleMessage:
+        """Wait for the next message and return it.
 
         Raises:
             QueueTimeoutError: no message arrived within `timeout_ms` milliseconds.
@@ -77,8 +77,8 @@ class ShmChannel(MpChannel):
     """GLT's channel through shared memory: `MpChannel` with a size that is checked, not needed.
 
     Args:
-        capacity: number of messages that may wait.
-        shm_size: bytes of shared memory, '64MB' or a number; a pipe needs none.
+        capacity: most messages that wait.
+        shm_size: bytes of shared memory, '64MB' or a number, checked but not needed.
     """
 
     def __init__(self, capacity: int = 128, shm_size: str | int = "256MB") -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import Any
 
 
-def install(name: str = "graphlearn_torch") -> Any:
+def install(name: str = "graphlearn_torch") -> ModuleType:
     """Let `import graphlearn_torch` find this package, and return it.
 
-    Call it before the first such import; processes that a script spawns need the call, too.
+    Call it before the first such import. Processes that a script spawns need the call, too.
 
     Args:
-        name: the name to be found under.
+        name: name of the import.
 
     Raises:
         ImportError: another package of this name has been imported.

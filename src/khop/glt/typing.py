@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 NodeType: TypeAlias = str
@@ -13,10 +15,11 @@ EdgeType: TypeAlias = tuple[str, str, str]
 EDGE_TYPE_STR_SPLIT = "__"
 
 TensorDataType: TypeAlias = Tensor | np.ndarray
-NodeLabel: TypeAlias = TensorDataType | dict[NodeType, TensorDataType]
-NodeIndex: TypeAlias = TensorDataType | dict[NodeType, TensorDataType]
+NodeLabel: TypeAlias = TensorDataType | Mapping[NodeType, TensorDataType]
+NodeIndex: TypeAlias = TensorDataType | Mapping[NodeType, TensorDataType]
 EdgeIndexTensor: TypeAlias = Tensor | tuple[Tensor, Tensor]
 NumNeighbors: TypeAlias = list[int] | dict[EdgeType, list[int]]
+Device: TypeAlias = torch.device | str | int | None
 
 
 class Split(Enum):

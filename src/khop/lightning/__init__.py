@@ -3,7 +3,7 @@
 Runs in trainers, and needs `lightning` (or `pytorch_lightning`). `LightningNodeData` and
 `LightningLinkData` are PyG's, with khop's samplers and loaders. `PartitionedNodeData` and
 `PartitionedLinkData` are for partition folders: Lightning starts the trainers (its DDP strategy),
-or torchrun or Slurm do; each trainer opens its share of the partitions in `setup`. Their loaders
+or torchrun or Slurm do. Each trainer opens its share of the partitions in `setup`. Their loaders
 divide the seeds themselves: `Trainer(use_distributed_sampler=False)` says so to Lightning.
 """
 

@@ -5,18 +5,28 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
 
 from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import get_context
 from khop.distributed.job.worker_group import init_worker_group
 from khop.distributed.loaders.link_neighbor_loader import DistLinkNeighborLoader
+from khop.distributed.loaders.loader_options import LoaderOptions
 from khop.distributed.loaders.neighbor_loader import DistNeighborLoader
 from khop.distributed.loaders.split import link_split, node_split
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
 from khop.distributed.remote.client.client_context import ClientContext
-from khop.typing import NODE, ArrayLike, EdgeType, NodeType
+from khop.loader.arguments import _NegSampling
+from khop.sampler.link_spec import ExcludeSeedEdges
+from khop.sampler.methods import SamplingMethod
+from khop.storage.folder import PartitionFolder
+from khop.typing import NODE, ArrayLike, EdgeType, NodeType, NumNeighbors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def _data_module() -> Any:
@@ -31,23 +41,31 @@ def _data_module() -> Any:
 
 
 _Base: Any = _data_module()
+_Loaders: TypeAlias = DistNeighborLoader | DistLinkNeighborLoader | list[DistNeighborLoader]
+
+
+class _LinkOptions(LoaderOptions, total=False):
+    neg_sampling: _NegSampling
+    neg_sampling_ratio: float | None
+    strict_negatives: bool
+    exclude_seed_edges: ExcludeSeedEdges
 
 
 class _PartitionedData(_Base):  # type: ignore[misc]
-    """Base of data modules: opens the graph; subclasses make loaders.
+    """Base of data modules. It opens the graph, and subclasses make loaders.
 
     Attributes:
-        graph: the trainer's partition, or the graph of this client's servers; None before `setup`.
+        graph: the trainer's partition, or the graph of this client's servers. None before `setup`.
     """
 
-    def __init__(self, root: str | os.PathLike[str] | None, options: dict[str, Any]) -> None:
+    def __init__(self, root: str | os.PathLike[str] | None, options: LoaderOptions) -> None:
         super().__init__()
         self._root = root
         self._options = options
         self.graph: PartitionedGraph | None = None
 
     def setup(self, stage: str) -> None:
-        """Join the trainers and open the graph; Lightning calls this on every trainer."""
+        """Join the trainers and open the graph. Lightning calls this method on every trainer."""
         if self.graph is not None:
             return
         if self._root is not None:
@@ -64,44 +82,44 @@ class _PartitionedData(_Base):  # type: ignore[misc]
         self.graph = client.graph
 
     def teardown(self, stage: str) -> None:
-        """Drop the graph; its loaders end with Lightning's references to them."""
+        """Drop the graph. Its loaders end with Lightning's references to them."""
         self.graph = None
 
-    def _loader(self, stage: str) -> Any:
+    def _loader(self, stage: str) -> _Loaders:
         """Return the loader of a stage, or [] if it has none."""
         raise NotImplementedError
 
-    def train_dataloader(self) -> Any:
-        """Return the loader of the seeds or links to train on."""
+    def train_dataloader(self) -> _Loaders:
+        """Return the loader of the training stage."""
         return self._loader("train")
 
-    def val_dataloader(self) -> Any:
-        """Return the loader of those to validate with."""
+    def val_dataloader(self) -> _Loaders:
+        """Return the loader of the validation stage, or []."""
         return self._loader("val")
 
-    def test_dataloader(self) -> Any:
-        """Return the loader of those to test with."""
+    def test_dataloader(self) -> _Loaders:
+        """Return the loader of the test stage, or []."""
         return self._loader("test")
 
-    def predict_dataloader(self) -> Any:
-        """Return the loader of those to predict."""
+    def predict_dataloader(self) -> _Loaders:
+        """Return the loader of the prediction stage, or []."""
         return self._loader("predict")
 
-    def _loader_options(self, training: bool) -> dict[str, Any]:
+    def _loader_options(self, training: bool) -> LoaderOptions:
         """Return options of a loader: on a trainer with a GPU, batches are copied there."""
-        options = dict(self._options)
+        options = self._options.copy()
         trainer = getattr(self, "trainer", None)
         if trainer is not None and trainer.strategy.root_device.type == "cuda":
             options.setdefault("device", trainer.strategy.root_device)
         options["shuffle"] = training and options.get("shuffle", True)
         if not training:
-            for name in ("drop_last", "num_virtual_ranks"):
-                options.pop(name, None)
+            options.pop("drop_last", None)
+            options.pop("num_virtual_ranks", None)
         return options
 
-    def _data(self) -> Any:
+    def _data(self) -> DistDataset | None:
         """Return the loaders' `data`: None for clients of graph servers."""
-        return self.graph if self._root is not None else None
+        return self.graph if isinstance(self.graph, DistDataset) else None
 
 
 class PartitionedNodeData(_PartitionedData):
@@ -110,16 +128,14 @@ class PartitionedNodeData(_PartitionedData):
     Args:
         root: the partition folder. If None, the graph of this client's servers
             (`khop.distributed.init_client`).
-        num_neighbors: fan-out of each hop, or a sampling method; see `DistNeighborLoader`.
+        num_neighbors: fan-out of each hop, or a sampling method, as for `DistNeighborLoader`.
         train, val, test, predict: seeds of each stage: the name of a boolean attribute, of which
             each trainer gets its share, or [n] original ids or a mask, which are divided likewise.
-            If None, the stage has no loader. Names that the folder lacks are left out if they are
-            the defaults.
-        node_type: node type of the seeds; required if the graph has several.
+            If None, the stage has no loader. Default names that the folder lacks are left out.
+        node_type: node type of the seeds. Required if the graph has several.
         collect_features: deliver attributes.
-        **options: further arguments of `DistNeighborLoader`: `batch_size`, `worker_options`,
-            `drop_last`, `transform`, `seed`, ...; `shuffle` (default: True), `drop_last` and
-            `num_virtual_ranks` concern training alone.
+        **options: `LoaderOptions` of `DistNeighborLoader`. `shuffle` (default: True), `drop_last`
+            and `num_virtual_ranks` concern training alone.
 
     Raises:
         ModuleNotFoundError: Lightning is not installed.
@@ -134,26 +150,27 @@ class PartitionedNodeData(_PartitionedData):
     def __init__(
         self,
         root: str | os.PathLike[str] | None,
-        num_neighbors: Any,
+        num_neighbors: NumNeighbors | SamplingMethod,
         *,
         train: ArrayLike | str | None = "train_mask",
         val: ArrayLike | str | None = "val_mask",
         test: ArrayLike | str | None = "test_mask",
         predict: ArrayLike | str | None = None,
         node_type: NodeType | None = None,
-        collect_features: bool = True,
-        **options: Any,
+        **options: Unpack[LoaderOptions],
     ) -> None:
-        super().__init__(root, {**options, "collect_features": collect_features})
+        super().__init__(root, options)
         self._num_neighbors = num_neighbors
         self._seeds = {"train": train, "val": val, "test": test, "predict": predict}
         self._node_type = node_type
 
-    def _loader(self, stage: str) -> Any:
+    def _loader(self, stage: str) -> _Loaders:
         seeds = self._seeds[stage]
-        if seeds is None or self._is_absent_default(stage):
-            return []
         assert self.graph is not None
+        is_default = stage != "train" and isinstance(seeds, str) and seeds == f"{stage}_mask"
+        splits = self.graph.meta.node_type(self._node_type or NODE).splits if is_default else []
+        if seeds is None or (is_default and seeds not in splits):
+            return []
         options = self._loader_options(stage == "train")
         share: Any = seeds
         if options.get("num_virtual_ranks") is None:
@@ -162,28 +179,19 @@ class PartitionedNodeData(_PartitionedData):
             share = (self._node_type, share)
         return DistNeighborLoader(self._data(), self._num_neighbors, share, **options)
 
-    def _is_absent_default(self, stage: str) -> bool:
-        """Return whether a stage has its default seeds, and the graph no attribute of the name."""
-        name = f"{stage}_mask"
-        if self.graph is None or not isinstance(self._seeds[stage], str):
-            return False
-        splits = self.graph.meta.node_type(self._node_type or NODE).splits
-        return self._seeds[stage] == name and stage != "train" and name not in splits
-
 
 class PartitionedLinkData(_PartitionedData):
     """Data module whose loaders make batches of links of a partition folder, or of graph servers.
 
     Args:
         root: the partition folder. If None, the graph of this client's servers.
-        num_neighbors: fan-out of each hop, or a sampling method; see `DistLinkNeighborLoader`.
+        num_neighbors: fan-out of each hop, or a sampling method, as for `DistLinkNeighborLoader`.
         links: links of each stage ('train', 'val', 'test', 'predict'), [2, n] original ids of
-            sources and destinations; each trainer gets its share (`link_split`).
+            sources and destinations. Each trainer gets its share (`link_split`).
         labels: [n] labels of the links of a stage, if they have any.
-        link_type: edge type of the links; required if the graph has several.
-        collect_features: deliver attributes.
-        **options: further arguments of `DistLinkNeighborLoader`; `shuffle` (default: True) concerns
-            training alone.
+        link_type: edge type of the links. Required if the graph has several.
+        **options: further arguments of `DistLinkNeighborLoader`. `shuffle` (default: True),
+            `drop_last` and `num_virtual_ranks` concern training alone.
 
     Raises:
         ModuleNotFoundError: Lightning is not installed.
@@ -200,15 +208,14 @@ class PartitionedLinkData(_PartitionedData):
     def __init__(
         self,
         root: str | os.PathLike[str] | None,
-        num_neighbors: Any,
+        num_neighbors: NumNeighbors | SamplingMethod,
         links: dict[str, ArrayLike],
         *,
         labels: dict[str, ArrayLike] | None = None,
         link_type: EdgeType | None = None,
-        collect_features: bool = True,
-        **options: Any,
+        **options: Unpack[_LinkOptions],
     ) -> None:
-        super().__init__(root, {**options, "collect_features": collect_features})
+        super().__init__(root, options)
         for stage in links:
             if stage not in ("train", "val", "test", "predict"):
                 raise ValueError(
@@ -222,9 +229,7 @@ class PartitionedLinkData(_PartitionedData):
         self._labels = dict(labels or {})
         self._link_type = link_type
 
-    def _loader(self, stage: str) -> Any:
-        import torch
-
+    def _loader(self, stage: str) -> _Loaders:
         if stage not in self._links:
             return []
         ends = torch.as_tensor(self._links[stage])
@@ -232,29 +237,23 @@ class PartitionedLinkData(_PartitionedData):
         share = torch.arange(ends.shape[1])
         if options.get("num_virtual_ranks") is None:
             share = link_split(ends, self.graph, link_type=self._link_type)
+        labels = None
         if stage in self._labels:
-            options["edge_label"] = torch.as_tensor(self._labels[stage])[share]
+            labels = torch.as_tensor(self._labels[stage])[share]
         links: Any = ends[:, share]
         if self._link_type is not None:
             links = (self._link_type, links)
         return DistLinkNeighborLoader(
-            self._data(), self._num_neighbors, edge_label_index=links, **options
+            self._data(), self._num_neighbors, links, edge_label=labels, **options
         )
 
 
 def open_share(root: str | os.PathLike[str], rank: int, world_size: int) -> DistDataset:
     """Open a trainer's share of a folder's partitions.
 
-    With as many trainers as partitions or more, trainers in a row share one; with fewer, a trainer
+    With as many trainers as partitions or more, trainers in a row share one. With fewer, a trainer
     serves several.
-
-    Args:
-        root: the partition folder.
-        rank: rank of the trainer.
-        world_size: number of trainers.
     """
-    from khop.storage.folder import PartitionFolder
-
     num_parts = PartitionFolder(root).num_parts
     home = rank * num_parts // world_size
     end = max(home + 1, (rank + 1) * num_parts // world_size)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Collection
+from typing import Any, TypeAlias
 
 import torch_geometric.data.lightning
 from torch import Tensor
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 
 from khop.loader import LinkNeighborLoader, NeighborLoader
 from khop.sampler import NeighborSampler
+from khop.typing import SeedLinks, SeedNodes
 
+_Graph: TypeAlias = Data | HeteroData | tuple[FeatureStore, GraphStore]
 _OF_SAMPLER = inspect.signature(NeighborSampler).parameters.keys() - {"data", "seed", "stream"}
 # Of sampler and loader: PyG would leave them to the sampler, whose draws loaders key themselves.
 _OF_EPOCHS = ("seed", "stream")
@@ -23,15 +27,8 @@ class _InMemory:
     eval_loader_kwargs: dict[str, Any]
     loader_kwargs: dict[str, Any]
 
-    def _set_up(self, data: Any, sampler_name: str, args: Any, options: dict[str, Any]) -> None:
-        """Construct PyG's part.
-
-        Args:
-            data: the graph.
-            sampler_name: PyG's name of the option that passes a sampler.
-            args: further arguments by position.
-            options: arguments by name.
-        """
+    def _set_up(self, data: _Graph, sampler_name: str, args: Any, options: dict[str, Any]) -> None:
+        """Construct PyG's part, in which the option `sampler_name` passes a sampler."""
         loader = options.get("loader", "neighbor")
         if loader not in ("neighbor", "link_neighbor") or options.get(sampler_name) is not None:
             super().__init__(data, *args, **options)  # type: ignore[call-arg]
@@ -40,17 +37,19 @@ class _InMemory:
         if "num_neighbors" not in drawn:
             raise TypeError("num_neighbors is missing: fan-outs of hops, or a sampling method")
         epochs, options = _split(options, _OF_EPOCHS)
-        drawn_eval, given = _split(options.pop("eval_loader_kwargs", None) or {}, _OF_SAMPLER)
+        drawn_eval, own_eval = _split(options.pop("eval_loader_kwargs", None) or {}, _OF_SAMPLER)
         sampler = options[sampler_name] = NeighborSampler(data, **drawn)
         super().__init__(data, *args, **options)  # type: ignore[call-arg]
         self.loader_kwargs.update(epochs)
-        self.eval_loader_kwargs |= epochs | given
+        self.eval_loader_kwargs |= epochs | own_eval
         if drawn_eval:
             source = sampler.graph if drawn_eval.keys() == {"num_neighbors"} else data
             self.eval_graph_sampler = NeighborSampler(source, **drawn | drawn_eval)
 
 
-def _split(options: dict[str, Any], names: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(
+    options: dict[str, Any], names: Collection[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the options of these names, and the others."""
     named = {name: value for name, value in options.items() if name in names}
     return named, {name: value for name, value in options.items() if name not in names}
@@ -64,12 +63,12 @@ class LightningNodeData(
 
     Args:
         data: a PyG `Data` or `HeteroData`, or a pair of stores, as for `NeighborLoader`.
-        *args: seeds and their times of each stage, by position or name, as in PyG; masks of `data`
-            are found without.
+        *args: seeds and their times of each stage, by position or name, as in PyG. Without seeds,
+            the masks of `data` count.
         **kwargs: `num_neighbors`, a list or a sampling method, and the other options of
-            `khop.loader.NeighborLoader`; `eval_loader_kwargs`, those that differ in evaluation.
-            With `loader='full'`, or a `node_sampler` that is not khop's, PyG makes the loaders, of
-            its own options.
+            `khop.loader.NeighborLoader`. `eval_loader_kwargs` has the options that differ in
+            evaluation. With `loader='full'`, or a `node_sampler` that is not khop's, PyG makes the
+            loaders, of its own options.
 
     Raises:
         ModuleNotFoundError: Lightning is not installed.
@@ -81,12 +80,12 @@ class LightningNodeData(
         (2, None)
     """
 
-    def __init__(self, data: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, data: _Graph, *args: Any, **kwargs: Any) -> None:
         self._set_up(data, "node_sampler", args, kwargs)
 
     def dataloader(
         self,
-        input_nodes: Any,
+        input_nodes: SeedNodes,
         input_time: Tensor | None = None,
         input_id: Tensor | None = None,
         node_sampler: Any = None,
@@ -111,14 +110,14 @@ class LightningLinkData(
     _InMemory,
     torch_geometric.data.lightning.LightningLinkData,  # type: ignore[misc]
 ):
-    """PyG's `LightningLinkData` without pyg-lib and torch-sparse; of `LinkNeighborLoader`.
+    """PyG's `LightningLinkData` without pyg-lib and torch-sparse, by `LinkNeighborLoader`.
 
     Args:
         data: a PyG `Data` or `HeteroData`, or a pair of stores, as for `LinkNeighborLoader`.
         *args: links of each stage, their labels and times, by position or name, as in PyG.
-        **kwargs: `num_neighbors` and the other options of `khop.loader.LinkNeighborLoader`;
-            `eval_loader_kwargs`, those that differ in evaluation. With `loader='full'`, or a
-            `link_sampler` that is not khop's, PyG makes the loaders, of its own options.
+        **kwargs: `num_neighbors` and the other options of `khop.loader.LinkNeighborLoader`.
+            `eval_loader_kwargs` has the options that differ in evaluation. With `loader='full'`, or
+            a `link_sampler` that is not khop's, PyG makes the loaders, of its own options.
 
     Raises:
         ModuleNotFoundError: Lightning is not installed.
@@ -131,12 +130,12 @@ class LightningLinkData(
         torch.Size([8])
     """
 
-    def __init__(self, data: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, data: _Graph, *args: Any, **kwargs: Any) -> None:
         self._set_up(data, "link_sampler", args, kwargs)
 
     def dataloader(
         self,
-        input_edges: Any,
+        input_edges: SeedLinks,
         input_labels: Tensor | None = None,
         input_time: Tensor | None = None,
         input_id: Tensor | None = None,

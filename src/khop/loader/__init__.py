@@ -5,8 +5,14 @@
 take all edges among them.
 """
 
+from khop.loader.arguments import (
+    EpochOptions,
+    HopOptions,
+    KeyOptions,
+    NodeOptions,
+    TorchOptions,
+)
 from khop.loader.batches.layers import ToLayers
-from khop.loader.hgt_loader import HGTLoader
 from khop.loader.induced.cluster_loader import ClusterData, ClusterLoader
 from khop.loader.induced.random_node_loader import RandomNodeLoader
 from khop.loader.induced.saint_loader import (
@@ -19,9 +25,8 @@ from khop.loader.iteration.iterator import EpochIterator
 from khop.loader.iteration.plans import DynamicBatchSampler, ImbalancedSampler, neighborhood_sizes
 from khop.loader.iteration.resume import merge_states
 from khop.loader.link_neighbor_loader import LinkNeighborLoader
-from khop.loader.neighbor_loader import NeighborLoader
-from khop.loader.subgraph_loader import SubGraphLoader
-from khop.loader.walk_windows import MetaPath2VecLoader, Node2VecLoader
+from khop.loader.neighbor_loader import HGTLoader, NeighborLoader, SubGraphLoader
+from khop.loader.walk_windows import MetaPath2VecLoader, Node2VecLoader, WalkOptions
 from khop.sampler.pyg.device import DeviceOptions
 
 __all__ = [
@@ -30,19 +35,25 @@ __all__ = [
     "DeviceOptions",
     "DynamicBatchSampler",
     "EpochIterator",
+    "EpochOptions",
     "GraphSAINTEdgeSampler",
     "GraphSAINTNodeSampler",
     "GraphSAINTRandomWalkSampler",
     "HGTLoader",
+    "HopOptions",
     "ImbalancedSampler",
+    "KeyOptions",
     "LinkNeighborLoader",
     "MetaPath2VecLoader",
     "NeighborLoader",
     "Node2VecLoader",
+    "NodeOptions",
     "RandomNodeLoader",
     "ShaDowKHopSampler",
     "SubGraphLoader",
     "ToLayers",
+    "TorchOptions",
+    "WalkOptions",
     "merge_states",
     "neighborhood_sizes",
 ]

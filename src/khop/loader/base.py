@@ -5,54 +5,53 @@ Runs in the trainer and, with `worker_type='process'`, in torch's worker process
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from threading import get_native_id
-from time import monotonic_ns
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data
 
-from khop.loader.arguments import wants_processes
+from khop.loader.arguments import TorchOptions, wants_processes
+from khop.loader.batches.collate import add_values
 from khop.loader.batches.collator import Collator
 from khop.loader.batches.device import DeviceJoiner, OnDevice
-from khop.loader.batches.pyg_form import PygForm
-from khop.loader.batches.stores import StoreJoiner, is_pair_of_stores
+from khop.loader.batches.stores import StoreJoiner
+from khop.loader.batches.ways import NativeWay, PygWay, way_of
 from khop.loader.iteration.background import BackgroundIterator, drawn_beside
 from khop.loader.iteration.epochs import KeyedBatch, PlannedBatches, SeedPositions
 from khop.loader.iteration.fingerprint import describe_sampling, digest
 from khop.loader.iteration.iterator import BatchSource
-from khop.loader.iteration.profile import (
-    DrawnBatch,
-    MadeBatches,
-    Timed,
-    size_of_drawn,
-    size_of_output,
-)
+from khop.loader.iteration.profile import MadeBatches, Timed
+from khop.loader.iteration.replay import Replay, positions_of
 from khop.loader.iteration.resume import EpochProgress
 from khop.loader.iteration.stateful import StatefulLoader
 from khop.loader.iteration.torch_workers import LazyEpoch, TorchBatches, torch_iterator
-from khop.loader.iteration.user_sampler import UserBatchSampler
 from khop.metrics.loader_stats import StatsAccumulator
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.plan import EpochPlan
 from khop.sampler.pyg.device import TorchDevice
-from khop.sampler.pyg.draw_scope import batch_scope
+from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph
 from khop.sampler.pyg.random_walks import torch_threads
-from khop.typing import WorkerType
+from khop.typing import Transform, WorkerType
 
 
-class EpochLoader(PygForm, StatefulLoader):
+class EpochLoader(StatefulLoader):
     """Mixin that overrides the iteration of a PyG loader: khop's kernels sample and gather.
 
-    Epochs are planned by index. Batches are made in the iterating thread, in other threads or in
-    torch's worker processes. Where a user's hook or sampler stands between sampling and joining,
-    batches take PyG's form there (`PygForm`).
+    Batches are made in the iterating thread, in other threads or in torch's worker processes, by
+    one of the ways of `khop.loader.batches.ways`.
     """
 
     # Of PyG's loader:
+    data: Any
+    input_data: Any
+    transform: Transform | None
+    transform_sampler_output: Transform | None
+    filter_per_worker: bool
     custom_cls: Any
     # Of torch's:
     batch_sampler: Any
@@ -66,8 +65,21 @@ class EpochLoader(PygForm, StatefulLoader):
 
     # Defined by the loaders of nodes and of links.
 
+    @property
+    def _sampler(self) -> Any:
+        """Sampler of the batches."""
+        raise NotImplementedError
+
+    def _draw(self, inputs: Any, key: BatchKey | None) -> Any:
+        """Sample a batch of the loader's input by any sampler's methods."""
+        raise NotImplementedError
+
+    def _annotate(self, batch: Any, metadata: Any) -> None:
+        """Add the attributes about its seeds to a batch."""
+        raise NotImplementedError
+
     def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
-        """Sample a batch with khop's sampler; return the subgraph and the sampler's metadata."""
+        """Sample a batch with khop's sampler, and return the sampler's metadata, too."""
         raise NotImplementedError
 
     def _seed_nodes(self) -> Any:
@@ -86,41 +98,38 @@ class EpochLoader(PygForm, StatefulLoader):
         seed: int | None,
         stream: int | None,
         worker_type: WorkerType | None,
-        kwargs: dict[str, Any],
+        options: TorchOptions,
     ) -> None:
         """Complete the construction, after PyG's part."""
         self._num_seeds = num_seeds
         self._stores = (
-            StoreJoiner(self.data, self.custom_cls) if is_pair_of_stores(self.data) else None
+            StoreJoiner(self.data, self.custom_cls) if isinstance(self.data, tuple) else None
         )
         self._worker_type = worker_type
-        self._given = kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None
-        self._shuffle = bool(kwargs.get("shuffle") or False)
+        own = options.get("sampler"), options.get("batch_sampler")
+        self._has_user_sampler = any(sampler is not None for sampler in own)
+        self._shuffle = bool(options.get("shuffle") or False)
         self._set_up_epochs(seed, stream, self.generator, _rank())
         self._tally = StatsAccumulator(self.num_workers)
         self._num_epochs = 0  # made in this process
         self._begun: EpochProgress | None = None
-        # Background threads share the cores; worker processes have one each.
+        # Background threads share the cores. Worker processes have one each.
         self._joiner = Collator(max(1, torch_threads() // max(1, self.num_workers)))
         self._device_joiner: DeviceJoiner | None = None
-        self._device_joiner = self._make_device_joiner()
-        # torch does not let this attribute be set; worker processes must get the keys of batches.
+        device = getattr(self._sampler, "device", None)
+        if isinstance(device, TorchDevice):
+            if self._in_processes:
+                raise ValueError(
+                    "a device draws in the trainer's process, not in worker processes: leave "
+                    "worker_type='process', worker_init_fn and multiprocessing_context out"
+                )
+            options_there = self._sampler.device_options
+            self._device_joiner = DeviceJoiner(device.name, options_there, self._seed_hotness)
+        # Worker processes must get the keys of batches. Torch does not let this attribute be set.
         self.__dict__["dataset"] = SeedPositions(num_seeds)
-        # PyG passes the loader's bound method to torch, which keeps it: only the garbage collector
+        # PyG passes the loader's bound method to torch, which keeps it. Only the garbage collector
         # could then free the loader, its graph and its workers. The class has the method, too.
         self.__dict__.pop("collate_fn", None)
-
-    def _make_device_joiner(self) -> DeviceJoiner | None:
-        """Return the joiner for the sampler's device, or None if the CPU samples."""
-        device = getattr(self._sampler, "device", None)
-        if not isinstance(device, TorchDevice):
-            return None
-        if self._in_processes:
-            raise ValueError(
-                "a device draws in the trainer's process, not in worker processes: leave "
-                "worker_type='process', worker_init_fn and multiprocessing_context out"
-            )
-        return DeviceJoiner(device.name, self._sampler.device_options, self._seed_hotness)
 
     @property
     def _in_processes(self) -> bool:
@@ -142,22 +151,21 @@ class EpochLoader(PygForm, StatefulLoader):
             self._device_joiner.forget()
         if self._in_processes:
             self._begun = progress
-            return TorchBatches(self.pyg_loader.__iter__(self))
-        batches = self._batches(progress)
+            return TorchBatches(super(StatefulLoader, self).__iter__())  # type: ignore[misc]
+        # Hooks may be set on a loader between epochs.
+        way, batches = way_of(self), self._batches(progress)
         epoch, self._num_epochs = self._num_epochs, self._num_epochs + 1
         if self.num_workers == 0:
             # A user's own sampler may name seeds that depend on the time of the request.
-            may = not self._given and torch_threads() > 1 and self._is_native()
-            drawn = drawn_beside(self._draw_timed, batches, may)
-            made = map(self._join_drawn, drawn)
-            return MadeBatches(made, drawn.close, self._finish, False, epoch)
+            is_pure = isinstance(way, NativeWay) and not self._has_user_sampler
+            drawn = drawn_beside(way.draw, batches, is_pure and torch_threads() > 1)
+            return MadeBatches(map(way.join, drawn), drawn.close, self._finish, False, epoch)
         work = self.num_workers, self.num_workers * (self.prefetch_factor or 2), self.timeout
-        if not self._joins_here:
-            threads = BackgroundIterator(self._make, batches, *work)
-            return MadeBatches(threads, threads.close, self._finish, True, epoch)
-        drawing = BackgroundIterator(self._draw_timed, batches, *work)
-        joined = map(self._join_drawn, drawing)
-        return MadeBatches(joined, drawing.close, self._finish, False, epoch)
+        if way.joins_here:
+            drawing = BackgroundIterator(way.draw, batches, *work)
+            return MadeBatches(map(way.join, drawing), drawing.close, self._finish, False, epoch)
+        threads = BackgroundIterator(way.make, batches, *work)
+        return MadeBatches(threads, threads.close, self._finish, True, epoch)
 
     def _check_resumable(self) -> None:
         if self._in_processes and not getattr(self, "in_order", True):
@@ -191,10 +199,10 @@ class EpochLoader(PygForm, StatefulLoader):
         """Keyed batches of the epoch, over which torch's own iterators run."""
         return LazyEpoch(self)
 
-    def _batches(self, progress: EpochProgress) -> PlannedBatches | UserBatchSampler:
+    def _batches(self, progress: EpochProgress) -> Iterable[KeyedBatch]:
         """Return the batches of an epoch that have not been delivered."""
-        if self._given:
-            return UserBatchSampler(self.batch_sampler, progress, self._num_seeds)
+        if self._has_user_sampler:
+            return _replayed(self.batch_sampler, progress, self._num_seeds)
         plan = EpochPlan(self._num_seeds, self.batch_size, self.drop_last)
         return PlannedBatches(plan, progress.run_key, self._shuffle, progress.delivered)
 
@@ -202,75 +210,44 @@ class EpochLoader(PygForm, StatefulLoader):
         """Return the number of batches in an epoch."""
         return len(self.batch_sampler)
 
-    def _make(self, positions: KeyedBatch) -> Timed:
-        """Sample and join a batch. Runs in threads."""
-        return self._join_drawn(self._draw_timed(positions))
+    def collate_fn(self, index: Any) -> Any:
+        """Sample a batch of seeds, given by their positions in the input.
 
-    def _draw_timed(self, positions: KeyedBatch) -> DrawnBatch:
-        """Sample a batch and take its times. Runs in threads."""
-        began, metadata = monotonic_ns(), None
-        if self._is_native():
-            drawn, metadata = self._draw_planned(positions)
-            size = size_of_drawn(drawn)
-        else:
-            otherwise = self.collates_otherwise
-            drawn = self._collated(positions) if otherwise else self._sample(positions)
-            size = size_of_output(drawn)
-        number, num_seeds = positions.key.batch, len(positions.positions)
-        ended = monotonic_ns()
-        return DrawnBatch(drawn, metadata, number, num_seeds, size, get_native_id(), began, ended)
-
-    def _join_drawn(self, drawn: DrawnBatch) -> Timed:
-        """Join a sampled subgraph with its attributes. Runs in threads."""
-        began, subgraph, filtered = monotonic_ns(), drawn.subgraph, False
-        if not isinstance(subgraph, SampledSubgraph):
-            batch, filtered = self._joined(subgraph)
-        elif self._device_joiner is not None:
-            device_joiner = self._device_joiner
-            batch = device_joiner.join(
-                lambda found: self._collate(device_joiner, found, drawn.metadata), subgraph
-            )
-        else:
-            batch = self._collate(self._joiner, subgraph, drawn.metadata)
-        return Timed(batch, drawn, get_native_id(), began, monotonic_ns(), filtered)
-
-    @property
-    def _joins_here(self) -> bool:
-        """True if the iterating thread joins what other threads have drawn.
-
-        A user's store may be bound to it. PyG infers `filter_per_worker=False` for data on a GPU,
-        which other threads may read.
+        Subclasses may override this method and `filter_fn`, and users may set both on a loader.
+        They are called as PyG calls them, with a list of positions.
         """
-        if self.filter_per_worker:
-            return False
-        replaced = self.collates_otherwise or self.filters_otherwise
-        return replaced or not getattr(self.data, "is_cuda", False)
+        out = PygWay(self).sample(index)
+        return self.filter_fn(out) if self.filter_per_worker else out
 
-    def _joined(self, drawn: Any) -> tuple[Any, bool]:
-        """Join what was drawn in PyG's form; return whether PyG's steps have finished it, too."""
-        if self.collates_otherwise and self.filter_per_worker:
-            return drawn, True
-        if self.collates_otherwise or self.filters_otherwise:
-            with batch_scope():
-                return self.filter_fn(drawn), True
-        return self._join(drawn), False
+    def filter_fn(self, out: Any) -> Any:
+        """Join a sampled subgraph with its attributes and apply the transform."""
+        batch = PygWay(self).joined(out)
+        return batch if self.transform is None else self.transform(batch)
 
-    def _is_native(self) -> bool:
-        """Return True if no hook, store or sampler needs PyG's form between drawing and joining."""
-        sampler, data = self._sampler, self.data
-        if self.transform_sampler_output is not None or type(sampler) is not NeighborSampler:
-            return False
-        if self.collates_otherwise or self.filters_otherwise:
-            return False
-        graph = sampler.graph
-        if isinstance(data, Data):
-            return not graph.is_heterogeneous
-        return (
-            isinstance(data, HeteroData)
-            and graph.is_heterogeneous
-            and list(data._node_store_dict) == graph.node_types
-            and list(data._edge_store_dict) == graph.edge_types
-        )
+    def _is_replaced(self, name: str) -> bool:
+        """Return True if a subclass or the user has replaced a method."""
+        return name in self.__dict__ or getattr(type(self), name) is not getattr(EpochLoader, name)
+
+    def _collate(self, joiner: Collator, drawn: SampledSubgraph, metadata: Any) -> Any:
+        """Join a subgraph in khop's form with the attributes of its graph and its seeds."""
+        join = joiner.join_data if isinstance(self.data, Data) else joiner.join_hetero_data
+        batch: Any = join(self.data, drawn)
+        self._annotate(batch, metadata)
+        if drawn.values:
+            self._add_values(batch, drawn.values)
+        return batch
+
+    def _add_values(self, batch: Any, values: Mapping[str, Any]) -> None:
+        """Add what the sampling method delivers beside nodes and edges."""
+        if values:
+            info = self._sampler.info
+            add_values(batch, values, info.node_types, list(info.edge_types))
+
+    def _join_by_pyg(self, out: Any) -> Any:
+        """Join a sampled subgraph by PyG's method, without the hooks, which were applied before."""
+        plain = SimpleNamespace(**{**vars(self), "transform": None})
+        plain.transform_sampler_output = None
+        return super().filter_fn.__func__(plain, out)  # type: ignore[misc]
 
     def _finish(self, timed: Timed) -> Any:
         """Finish a batch in the iterating thread: device, transform, pinned memory."""
@@ -287,6 +264,33 @@ class EpochLoader(PygForm, StatefulLoader):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def _replayed(
+    batches: Iterable[Any], progress: EpochProgress, num_inputs: int
+) -> Iterator[KeyedBatch]:
+    """Yield the batches of a user's own sampler that have not been delivered.
+
+    Raises:
+        IndexError, TypeError: the sampler does not name positions in the loader's input.
+        ValueError: the sampler names other batches than the delivered ones.
+    """
+    first, replay = progress.delivered, progress.replay
+    if replay is None:
+        progress.replay = replay = Replay.at_the_beginning(batches)
+        rest = iter(batches)
+    else:
+        rest = replay.rest(batches, first)
+    for index, batch in enumerate(rest, start=first):
+        positions = positions_of(batch)
+        outside = (positions < -num_inputs) | (positions >= num_inputs)  # -1 is the last, as in PyG
+        if outside.any():
+            raise IndexError(
+                f"a sampler names position {int(positions[outside][0])}, but the loader has "
+                f"{num_inputs} seeds or links: samplers name positions among these, not ids"
+            )
+        replay.add(positions)
+        yield KeyedBatch(positions, BatchKey(progress.run_key, index))
 
 
 def _rank() -> int:

@@ -1,8 +1,7 @@
 """Checks of users' seeds and links, with their times, labels and ids, for all loaders.
 
-Runs in trainers. Graphs in memory, partitioned and served ones are the same to these checks: a
-`GraphInfo`. What only one kind of loader accepts, it takes out first: names of splits and lists for
-servers are in `khop.distributed.loaders.trainer_inputs`.
+Runs in trainers. These checks read a graph's `GraphInfo`, in memory, partitioned or served. Names
+of splits and lists for servers are in `khop.distributed.loaders.trainer_inputs`.
 """
 
 from __future__ import annotations
@@ -37,91 +36,77 @@ class CheckedNodes(NamedTuple):
     input_id: Tensor | None
 
 
-def split_nodes(info: GraphInfo, given: Any, what: str = _NODES) -> tuple[NodeType, Any]:
-    """Return the node type of seeds, and the seeds.
-
-    Args:
-        info: the graph.
-        given: seeds; of a heterogeneous graph a node type, or (node type, seeds).
-        what: name of the argument in error messages.
+def split_nodes(info: GraphInfo, nodes: Any, name: str = _NODES) -> tuple[NodeType, Any]:
+    """Return the node type of seeds, and the seeds, which `name` names in error messages.
 
     Raises:
         ValueError: no node type is named, one that does not exist, or one of a homogeneous graph.
     """
     if not info.heterogeneous:
-        _check_no_type(given, what, "node type")
-        return NODE, given
-    node_type, ids = given, None
-    if isinstance(given, (tuple, list)) and len(given) == 2:
-        node_type, ids = given
+        _check_no_type(nodes, name, "node type")
+        return NODE, nodes
+    node_type, ids = nodes, None
+    if isinstance(nodes, (tuple, list)) and len(nodes) == 2:
+        node_type, ids = nodes
     if not isinstance(node_type, str) or node_type not in info.node_counts:
         raise ValueError(
-            f"{what} of a heterogeneous graph must be a node type, or (node type, seeds), with a "
-            f"type of {info.node_types} (got {reprlib.repr(given)})"
+            f"{name} of a heterogeneous graph must be a node type, or (node type, seeds), with a "
+            f"type of {info.node_types} (got {reprlib.repr(nodes)})"
         )
     return node_type, ids
 
 
 def checked_nodes(
-    info: GraphInfo, node_type: NodeType, given: Any, what: str = _NODES
+    info: GraphInfo, node_type: NodeType, nodes: Any, name: str = _NODES
 ) -> CheckedNodes:
-    """Return nodes, checked.
-
-    Args:
-        info: the graph.
-        node_type: their node type.
-        given: [n] ids, a boolean mask over all nodes, or None for all nodes.
-        what: name of the argument in error messages.
+    """Return nodes, checked: [n] ids, a boolean mask over all nodes, or None for all nodes.
 
     Raises:
         IndexError, TypeError, ValueError: nodes do not exist, or are malformed.
     """
     count = info.node_counts[node_type]
-    if given is None:
+    if nodes is None:
         return CheckedNodes(torch.arange(count), None)
-    ids = as_tensor(given, what)
+    ids = as_tensor(nodes, name)
     if ids.dim() != 1:
-        raise ValueError(f"{what} must have one dimension (got shape {list(ids.shape)})")
+        raise ValueError(f"{name} must have one dimension (got shape {list(ids.shape)})")
     if ids.dtype == torch.bool:
         if ids.numel() != count:
             raise ValueError(
-                f"{what} is a mask of {ids.numel()} entries for {count} nodes: it needs one for "
+                f"{name} is a mask of {ids.numel()} entries for {count} nodes: it needs one for "
                 "each, or pass ids"
             )
         ids = ids.nonzero().view(-1)
         return CheckedNodes(ids, ids)
-    _check_ids(ids, what)
-    check_range(ids.cpu().numpy(), count, what)
+    _check_ids(ids, name)
+    check_range(ids.cpu().numpy(), count, name)
     return CheckedNodes(ids, None)
 
 
-def split_links(info: GraphInfo, given: Any, what: str = _LINKS) -> tuple[EdgeType, Any]:
-    """Return the edge type of links, in full, and the links.
+def split_links(info: GraphInfo, seed_links: Any, name: str = _LINKS) -> tuple[EdgeType, Any]:
+    """Return the edge type of links, in full, and the links, which `name` names in error messages.
 
-    Args:
-        info: the graph.
-        given: links; of a heterogeneous graph an edge type or (edge type, links), with a type in
-            full or as (source type, destination type). (None, links) is PyG's form for stores
-            without types.
-        what: name of the argument in error messages.
+    An edge type may be (source type, destination type). (None, links) is PyG's form for stores
+    without types.
 
     Raises:
         ValueError: no edge type is named, one between node types that do not exist, or one of a
             homogeneous graph.
     """
-    is_pair = isinstance(given, (tuple, list)) and len(given) == 2
+    is_pair = isinstance(seed_links, (tuple, list)) and len(seed_links) == 2
     if not info.heterogeneous:
-        links = given[1] if is_pair and given[0] is None else given
-        _check_no_type(links, what, "edge type")
+        links = seed_links[1] if is_pair and seed_links[0] is None else seed_links
+        _check_no_type(links, name, "edge type")
         return EDGE, links
-    edge_type, links = given if is_pair and not isinstance(given[0], str) else (given, None)
+    has_links = is_pair and not isinstance(seed_links[0], str)
+    edge_type, links = seed_links if has_links else (seed_links, None)
     is_type = isinstance(edge_type, (tuple, list)) and len(edge_type) in (2, 3)
     if not is_type or not all(isinstance(name, str) for name in edge_type):
         raise ValueError(
-            f"{what} of a heterogeneous graph must be an edge type, or (edge type, links); there "
-            f"are the types {list(info.edge_types)} (got {reprlib.repr(given)})"
+            f"{name} of a heterogeneous graph must be an edge type, or (edge type, links); there "
+            f"are the types {list(info.edge_types)} (got {reprlib.repr(seed_links)})"
         )
-    full = _in_full(info, tuple(edge_type), what)
+    full = _in_full(info, tuple(edge_type), name)
     for node_type in (full[0], full[2]):
         if node_type not in info.node_counts:
             raise ValueError(
@@ -140,52 +125,40 @@ def check_all_edges(info: GraphInfo, edge_type: EdgeType) -> None:
         )
 
 
-def checked_links(info: GraphInfo, edge_type: EdgeType, given: Any, what: str = _LINKS) -> Tensor:
-    """Return links, checked.
-
-    Args:
-        info: the graph.
-        edge_type: their edge type, which no edges need to have.
-        given: [2, n] sources and destinations, also as two rows.
-        what: name of the argument in error messages.
-
-    Returns:
-        [2, n] integers.
+def checked_links(info: GraphInfo, edge_type: EdgeType, links: Any, name: str = _LINKS) -> Tensor:
+    """Return [2, n] links, checked. No edges need to have their edge type.
 
     Raises:
         IndexError, TypeError, ValueError: links do not exist, or are malformed.
     """
-    if isinstance(given, (tuple, list)) and len(given) == 2:
-        src, dst = (as_tensor(ends, f"a row of {what}") for ends in given)
+    if isinstance(links, (tuple, list)) and len(links) == 2:
+        src, dst = (as_tensor(ends, f"a row of {name}") for ends in links)
         if src.dim() != 1 or dst.dim() != 1:
             raise ValueError(
-                f"{what} must have shape [2, num_links] (got rows of shapes {list(src.shape)} and "
+                f"{name} must have shape [2, num_links] (got rows of shapes {list(src.shape)} and "
                 f"{list(dst.shape)})"
             )
         if src.shape != dst.shape:
-            raise ValueError(f"{what} has {src.numel()} sources, but {dst.numel()} destinations")
-        given = torch.stack([src, dst])
-    both = as_tensor(given, what)
+            raise ValueError(f"{name} has {src.numel()} sources, but {dst.numel()} destinations")
+        links = torch.stack([src, dst])
+    both = as_tensor(links, name)
     if both.dim() != 2 or both.size(0) != 2:
         remedy = ": transpose it" if both.dim() == 2 and both.size(1) == 2 else ""
-        raise ValueError(f"{what} must have shape [2, num_links] (got {list(both.shape)}){remedy}")
+        raise ValueError(f"{name} must have shape [2, num_links] (got {list(both.shape)}){remedy}")
     if both.numel() == 0:
         both = both.long()
-    _check_ids(both, what)
+    _check_ids(both, name)
     for side, ends, node_type in zip(
         ("sources", "destinations"), both, (edge_type[0], edge_type[2]), strict=True
     ):
-        check_range(ends.cpu().numpy(), info.node_counts[node_type], f"{what} ({side})")
+        check_range(ends.cpu().numpy(), info.node_counts[node_type], f"{name} ({side})")
     return both
 
 
-def checked_labels(labels: Any, num_links: int, negatives: NegativeSampling | None) -> Any:
-    """Return the labels of links as a tensor, or None.
-
-    Raises:
-        TypeError: the labels are not numbers.
-        ValueError: another number of labels than links, or labels with triplets.
-    """
+def checked_labels(
+    labels: Any, num_links: int, negatives: NegativeSampling | None
+) -> Tensor | None:
+    """Return the labels of links as a tensor, or None. ValueError for labels with triplets."""
     if labels is not None and negatives is not None and negatives.is_triplet():
         raise ValueError(
             "'edge_label' needs to be undefined for negatives of mode 'triplet', which have no "
@@ -194,23 +167,17 @@ def checked_labels(labels: Any, num_links: int, negatives: NegativeSampling | No
     return checked_values(labels, num_links, "edge_label", "links")
 
 
-def checked_times(times: Any, count: int, what: str, unit: str) -> Tensor | None:
-    """Return the times of seeds or links as a tensor; arguments as for `checked_values`.
+def checked_times(times: Any, count: int, name: str, unit: str) -> Tensor | None:
+    """Return the times of seeds or links as a tensor, as `checked_values`.
 
     Of a list of floats, torch would keep only seven digits.
     """
     is_sequence = isinstance(times, (list, tuple)) and all(isinstance(t, Real) for t in times)
-    return checked_values(np.asarray(times) if is_sequence else times, count, what, unit)
+    return checked_values(np.asarray(times) if is_sequence else times, count, name, unit)
 
 
-def checked_values(values: Any, count: int, what: str, unit: str) -> Tensor | None:
-    """Return one value for each seed or link, as a tensor.
-
-    Args:
-        values: tensor, array or sequence. If None, the result is None.
-        count: required number of values.
-        what: name of the values in error messages.
-        unit: name of the seeds or links in error messages.
+def checked_values(values: Any, count: int, name: str, unit: str) -> Tensor | None:
+    """Return one value for each seed or link (`unit`) as a tensor. None for None.
 
     Raises:
         TypeError: the values are not numbers.
@@ -219,32 +186,29 @@ def checked_values(values: Any, count: int, what: str, unit: str) -> Tensor | No
     if values is None:
         return None
     scalar = isinstance(values, Real) or getattr(values, "ndim", 1) == 0
-    tensor = torch.as_tensor(values) if scalar else as_tensor(values, what)
+    tensor = torch.as_tensor(values) if scalar else as_tensor(values, name)
     if tensor.dim() == 0 or len(tensor) != count:
         raise ValueError(
-            f"{what} must hold an entry for each of {count} {unit} (got shape {list(tensor.shape)})"
+            f"{name} must hold an entry for each of {count} {unit} (got shape {list(tensor.shape)})"
         )
     return tensor
 
 
-def as_tensor(given: Any, what: str) -> Tensor:
-    """Return a user's seeds or links as a tensor.
-
-    Args:
-        given: tensor, array or iterable of numbers; an empty list becomes int64.
-        what: its name in error messages.
+def as_tensor(values: Any, name: str) -> Tensor:
+    """Return a tensor, an array or an iterable of numbers as a tensor. An empty list becomes int64.
 
     Raises:
         TypeError: it holds neither numbers nor booleans, or lists of different lengths.
     """
-    if isinstance(given, Tensor):
-        return given
+    if isinstance(values, Tensor):
+        return values
     try:
-        if isinstance(given, np.ndarray):
-            return _over(given)
-        tensor: Tensor = torch.as_tensor(given if isinstance(given, (list, tuple)) else list(given))
+        if isinstance(values, np.ndarray):
+            return _over(values)
+        listed = values if isinstance(values, (list, tuple)) else list(values)
+        tensor: Tensor = torch.as_tensor(listed)
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        first = given[0] if isinstance(given, (list, tuple)) and given else given
+        first = values[0] if isinstance(values, (list, tuple)) and values else values
         remedy = ""
         if isinstance(first, (str, os.PathLike)):
             remedy = (
@@ -252,14 +216,14 @@ def as_tensor(given: Any, what: str) -> Tensor:
                 "data['name'] or torch.load(path)"
             )
         raise TypeError(
-            f"{what} must be a tensor, an array or a sequence of numbers (got "
-            f"{reprlib.repr(given)}){remedy}"
+            f"{name} must be a tensor, an array or a sequence of numbers (got "
+            f"{reprlib.repr(values)}){remedy}"
         ) from None
     return tensor.long() if tensor.numel() == 0 else tensor
 
 
 def _over(array: np.ndarray[Any, Any]) -> Tensor:
-    """Return a tensor over an array, also over one that is read-only: nobody writes to it."""
+    """Return a tensor over an array, also over a read-only one: no code writes to it."""
     native = np.asarray(array, array.dtype.newbyteorder("="))
     if min(native.strides, default=0) < 0:
         native = native.copy()  # torch has no negative strides
@@ -269,34 +233,34 @@ def _over(array: np.ndarray[Any, Any]) -> Tensor:
     return tensor
 
 
-def _check_ids(values: Tensor, what: str) -> None:
+def _check_ids(values: Tensor, name: str) -> None:
     if values.dtype == torch.bool or values.dtype.is_floating_point or values.dtype.is_complex:
         raise TypeError(
-            f"{what} must hold integers (got '{values.dtype}'): pass ids as .long(), a mask as "
+            f"{name} must hold integers (got '{values.dtype}'): pass ids as .long(), a mask as "
             ".bool()"
         )
 
 
-def _check_no_type(given: Any, what: str, unit: str) -> None:
-    """Raise ValueError if a type is given for a homogeneous graph, as in (type, seeds or links)."""
-    is_pair = isinstance(given, (tuple, list)) and len(given) == 2
-    named, rest = given if is_pair else (None, None)
+def _check_no_type(values: Any, name: str, unit: str) -> None:
+    """Raise ValueError for (type, seeds or links) with a homogeneous graph."""
+    is_pair = isinstance(values, (tuple, list)) and len(values) == 2
+    named, rest = values if is_pair else (None, None)
     if isinstance(named, tuple):
         is_named = bool(named) and all(isinstance(name, str) for name in named)
     else:
         is_named = isinstance(named, str) and not isinstance(rest, str)
     if is_named:
         raise ValueError(
-            f"{what} names {unit} {named!r}, but the graph is homogeneous and has no types: pass "
-            f"what belongs to it alone (got {reprlib.repr(given)})"
+            f"{name} names {unit} {named!r}, but the graph is homogeneous and has no types: pass "
+            f"what belongs to it alone (got {reprlib.repr(values)})"
         )
 
 
-def _in_full(info: GraphInfo, edge_type: tuple[str, ...], what: str) -> EdgeType:
+def _in_full(info: GraphInfo, edge_type: tuple[str, ...], name: str) -> EdgeType:
     if len(edge_type) == 3:
         return edge_type[0], edge_type[1], edge_type[2]
     src, dst = edge_type
     known = [t for t in info.edge_types if (t[0], t[2]) == (src, dst)]
     if len(known) > 1:
-        raise ValueError(f"{what} has edge type {edge_type}, which could be any of {known}")
+        raise ValueError(f"{name} has edge type {edge_type}, which could be any of {known}")
     return known[0] if known else (src, "to", dst)

@@ -1,29 +1,52 @@
-"""`NeighborLoader`: PyG's loader, with khop's kernels. Runs in the trainer."""
+"""`NeighborLoader` and the loaders of other neighbourhoods of seeds. Run in the trainer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 import torch_geometric.loader
-from torch import Tensor
-from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+from torch_geometric.sampler import HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
 
-from khop.data.device import is_cpu
-from khop.loader.arguments import check_hooks, check_loader_options, check_sampler
+from khop.loader.arguments import (
+    HopOptions,
+    NodeOptions,
+    TorchOptions,
+    _NodeSampler,
+    check_hooks,
+    check_loader_options,
+    check_sampler,
+    refuse_settled,
+)
 from khop.loader.base import EpochLoader
 from khop.loader.batches.collate import annotate_seeds
 from khop.loader.inputs import checked_nodes, checked_times, checked_values, split_nodes
 from khop.loader.iteration.epochs import KeyedBatch
 from khop.loader.selection import NodeInputs
+from khop.sampler.arguments import check_times
+from khop.sampler.methods import Hgt, SamplingMethod
 from khop.sampler.pyg.device import DeviceOptions
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph
 from khop.sampler.pyg.source import as_input, open_input
-from khop.sampler.seed_times import check_times
-from khop.typing import WorkerType
+from khop.typing import NodeType, Numbers, NumNeighbors, SeedNodes, Transform, WorkerType
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_SETTLED_BY_HGT = (
+    "num_neighbors",
+    "neighbor_sampler",
+    "subgraph_type",
+    "replace",
+    "disjoint",
+    "directed",
+)
 
 
 class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
@@ -33,28 +56,29 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
     batch's numbering, `e_id`, `input_id`, `batch_size`, `num_sampled_nodes`, `num_sampled_edges`,
     and every attribute of the sampled nodes and edges. The drawn neighbours are a function of seed,
     epoch, batch index and graph, for any number of workers. Subclasses may override `collate_fn`
-    and `filter_fn`, and users set them on a loader: they are called as by PyG's.
+    and `filter_fn`, and users may set them on a loader, for the epochs that begin afterwards. They
+    are called as by PyG's.
 
     Args:
         data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), or any pair of a PyG
             `FeatureStore` and a `GraphStore`, whose edge attributes batches carry, too. Worker
-            threads call stores at the same time: pass `filter_per_worker=False` (or
-            `worker_type='process'`) for stores that do not support this.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours, and
+            threads call stores at the same time. If the stores do not support this, pass
+            `filter_per_worker=False` or `worker_type='process'`.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all neighbours, and
             no hops, `[]`, only the seeds. Or a method with them, `khop.sampler.Labor([15, 10])`.
         input_nodes: seeds: int64 ids, a boolean mask, or None for all nodes. For a `HeteroData`: a
             node type, or (node type, seeds).
-        input_time: [number of seeds] time of each seed; only neighbours up to it are drawn. If
-            None, with `time_attr`, the times of the seed nodes.
+        input_time: [number of seeds] time of each seed. Only neighbours up to this time are drawn.
+            If None, with `time_attr`, the times of the seed nodes.
         replace: draw with replacement.
         subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
             'induced' (all edges among the drawn nodes).
-        disjoint: sample a separate subgraph for each seed, identified by `batch`; always on with
+        disjoint: sample a separate subgraph for each seed, identified by `batch`. Always on with
             temporal sampling.
         temporal_strategy: 'uniform', or 'last': the latest neighbours.
-        time_attr: attribute of nodes or of edges; only neighbours (or edges) whose time is not
+        time_attr: attribute of nodes or of edges. Only neighbours (or edges) whose time is not
             later than the seed's are drawn.
-        weight_attr: attribute of edges to draw neighbours by; those of weight 0 are never drawn.
+        weight_attr: attribute of edges to draw neighbours by. Edges of weight 0 are never drawn.
         transform: applied to each batch, in the process that iterates.
         transform_sampler_output: applied to the sampler's output.
         is_sorted: edges are sorted by destination and, with times, by time for each: checked, not
@@ -62,26 +86,27 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         filter_per_worker: join features in the workers (default). If False, workers only sample,
             and the thread that iterates joins: for stores that no other may read.
         neighbor_sampler: use this sampler instead.
-        directed: deprecated in PyG; False is subgraph type 'induced'.
+        directed: deprecated in PyG. False is subgraph type 'induced'.
+        batch_size: seeds per batch. None with a `batch_sampler`.
         seed: makes epochs reproducible: epoch i is the same for equal seed and stream. If None,
             each epoch draws one from `generator` or torch's default generator, so that
             `torch.manual_seed` decides, as with PyG.
         stream: separates the random numbers of loaders with the same seed. If None, the rank of the
             trainer if torch.distributed is initialised, else 0, so that trainers draw differently.
         worker_type: meaning of `num_workers`: 'thread' (no copy of the graph, no pickling) or
-            'process' (torch's worker processes, for heavy Python transforms). If None, threads; but
-            processes, as with PyG, if `worker_init_fn` or `multiprocessing_context` is given,
-            because seeds, affinity and `torch.utils.data.get_worker_info()` belong to a process.
+            'process' (torch's worker processes, for heavy Python transforms). If None, threads.
+            With `worker_init_fn` or `multiprocessing_context`, None means processes, as with PyG:
+            seeds, affinity and `torch.utils.data.get_worker_info()` belong to a process.
             PyG's `enable_cpu_affinity`, `enable_multithreading` and `enable_memory_log` set
-            `worker_init_fn` for the epochs that begin within them. Without workers, a thread still
-            draws the next batch, without attributes, if drawing takes more than 2 ms and torch may
-            use more than one thread.
+            `worker_init_fn` for the epochs that begin within them. Without workers, a thread draws
+            the next batch ahead, without attributes. It does so if drawing takes more than 2 ms and
+            torch may use more than one thread.
         device: GPU that draws and gathers: 'cuda:1', or 'cuda' for torch's current one. Batches are
             in its memory, and equal those made by the CPU. If None or 'cpu', the CPU.
-        device_options: placement of graph and attributes with `device`; see
-            `khop.loader.DeviceOptions`.
-        **kwargs: arguments of `torch.utils.data.DataLoader`: `batch_size`, `shuffle`, `drop_last`,
-            `num_workers`, `generator`, `sampler`, ...
+        device_options: placement of graph and attributes with `device`.
+        input_id: [number of seeds] values of `input_id`. If None, positions, or a mask's ids.
+        custom_cls: makes an empty batch of stores. If None, `Data` or `HeteroData`.
+        **kwargs: `TorchOptions`: `shuffle`, `drop_last`, `num_workers`, ...
 
     Raises:
         IndexError, TypeError, ValueError: seeds do not exist or are not integers, or arguments
@@ -96,42 +121,45 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         [3, 4, 5, 0, 1] torch.Size([5, 4])
     """
 
-    pyg_loader = torch_geometric.loader.NodeLoader
-    read_by_pyg = ("data", "node_sampler", "input_data", "custom_cls")
-
     def __init__(
         self,
-        data: Any,
-        num_neighbors: Any,
-        input_nodes: Any = None,
-        input_time: Tensor | None = None,
+        data: Data | HeteroData | tuple[FeatureStore, GraphStore],
+        num_neighbors: NumNeighbors | SamplingMethod,
+        input_nodes: SeedNodes = None,
+        input_time: Numbers | None = None,
         replace: bool = False,
-        subgraph_type: Any = "directional",
+        subgraph_type: Literal["directional", "bidirectional", "induced"] | Enum = "directional",
         disjoint: bool = False,
-        temporal_strategy: str = "uniform",
+        temporal_strategy: Literal["uniform", "last"] = "uniform",
         time_attr: str | None = None,
         weight_attr: str | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        transform_sampler_output: Callable[[Any], Any] | None = None,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
         is_sorted: bool = False,
         filter_per_worker: bool | None = None,
-        neighbor_sampler: Any = None,
+        neighbor_sampler: _NodeSampler | None = None,
         directed: bool = True,
         *,
+        batch_size: int | None = 1,
         seed: int | None = None,
         stream: int | None = None,
         worker_type: WorkerType | None = None,
-        device: Any = None,
+        device: str | int | torch.device | None = None,
         device_options: DeviceOptions | None = None,
-        **kwargs: Any,
+        input_id: Numbers | None = None,
+        custom_cls: type[Data | HeteroData] | None = None,
+        **kwargs: Unpack[TorchOptions],
     ) -> None:
-        check_loader_options(worker_type, kwargs)
+        check_loader_options(worker_type, kwargs, batch_size)
         check_hooks(transform=transform, transform_sampler_output=transform_sampler_output)
         if neighbor_sampler is None:
             check_times("input_time", input_time is not None, time_attr is not None, required=False)
         data = as_input(data)
-        if neighbor_sampler is None:
-            neighbor_sampler = NeighborSampler(
+        sampler: Any = neighbor_sampler
+        if sampler is not None:
+            check_sampler(sampler, "sample_from_nodes", data, device)
+        else:
+            sampler = NeighborSampler(
                 data,
                 num_neighbors,
                 subgraph_type,
@@ -145,15 +173,11 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
                 device=device,
                 device_options=device_options,
             )
-        elif not is_cpu(device):
-            raise ValueError("pass device to the sampler that is given, not to the loader")
-        else:
-            check_sampler(neighbor_sampler, "sample_from_nodes", data)
         info = open_input(data).info
-        node_type, given = split_nodes(info, input_nodes)
-        seeds = checked_nodes(info, node_type, given)
+        node_type, nodes = split_nodes(info, input_nodes)
+        seeds = checked_nodes(info, node_type, nodes)
         num_seeds = len(seeds.ids)
-        input_id = checked_values(kwargs.pop("input_id", None), num_seeds, "input_id", "seeds")
+        input_id = checked_values(input_id, num_seeds, "input_id", "seeds")
         super().__init__(
             data,
             num_neighbors,
@@ -164,11 +188,13 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
-            neighbor_sampler=neighbor_sampler,
+            custom_cls=custom_cls,
+            neighbor_sampler=sampler,
+            batch_size=batch_size,
             **kwargs,
         )
-        if isinstance(neighbor_sampler, NeighborSampler):
-            neighbor_sampler.seed_set(self.input_data)  # raises errors now, not in the first batch
+        if isinstance(sampler, NeighborSampler):
+            sampler.seed_set(self.input_data)  # raises errors now, not in the first batch
         self._set_up(num_seeds, seed, stream, worker_type, kwargs)
 
     @property
@@ -186,10 +212,130 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
 
     def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
         seeds, metadata = self._inputs.take(positions.positions)
-        return self.node_sampler.draw_nodes(seeds, positions.key), metadata
+        return self.node_sampler.draw_nodes([seeds], positions.key), metadata
 
     def _seed_nodes(self) -> NodeSamplerInput:
         return self.input_data
 
-    def _annotate(self, batch: Any, metadata: Any) -> None:
+    def _annotate(self, batch: Data | HeteroData, metadata: Any) -> None:
         annotate_seeds(batch, self.input_data.input_type, metadata)
+
+
+class SubGraphLoader(NeighborLoader):
+    """Loader of induced subgraphs, for SEAL and ShaDow: all edges among seeds and neighbours.
+
+    A batch holds the seeds, the neighbours drawn hop by hop, and every edge of the graph between
+    two of them. `mapping` holds the positions of the seeds in the batch. With `disjoint=True` each
+    seed has a separate subgraph, identified by `batch`.
+
+    Args:
+        data: a PyG `Data` or `HeteroData`, or a (FeatureStore, GraphStore) pair.
+        input_nodes: seeds, as for `NeighborLoader`.
+        num_neighbors: fan-out of each hop. -1 takes all neighbours. If None, no hops: the subgraph
+            of only the seeds.
+        replace, disjoint, transform_sampler_output, neighbor_sampler: as for `NeighborLoader`.
+        **kwargs: `NodeOptions`: `batch_size`, `shuffle`, `seed`, `num_workers`, ...
+
+    Raises:
+        TypeError: `subgraph_type` is given.
+
+    Example:
+        >>> loader = SubGraphLoader(data, torch.tensor([0, 1, 2]), batch_size=3)
+        >>> next(iter(loader)).num_edges  # between two of the three
+        3
+    """
+
+    def __init__(
+        self,
+        data: Data | HeteroData | tuple[FeatureStore, GraphStore],
+        input_nodes: SeedNodes,
+        num_neighbors: NumNeighbors | SamplingMethod | None = None,
+        *,
+        replace: bool = False,
+        disjoint: bool = False,
+        transform_sampler_output: Transform | None = None,
+        neighbor_sampler: _NodeSampler | None = None,
+        **kwargs: Unpack[NodeOptions],
+    ) -> None:
+        if "subgraph_type" in kwargs:
+            raise TypeError("a SubGraphLoader's batches are induced: leave subgraph_type out")
+        super().__init__(
+            data,
+            [] if num_neighbors is None else num_neighbors,
+            input_nodes,
+            replace=replace,
+            subgraph_type="induced",
+            disjoint=disjoint,
+            transform_sampler_output=transform_sampler_output,
+            neighbor_sampler=neighbor_sampler,
+            **kwargs,
+        )
+
+    def _annotate(self, batch: Data | HeteroData, metadata: Any) -> None:
+        super()._annotate(batch, metadata)
+        self._map_seeds(batch)
+
+    def _join_by_pyg(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
+        batch = super()._join_by_pyg(out)
+        self._map_seeds(batch)
+        return batch
+
+    def _map_seeds(self, batch: Data | HeteroData) -> None:
+        seed_type = self.input_data.input_type
+        store = batch if seed_type is None else batch[seed_type]
+        store.mapping = torch.arange(store.batch_size)
+
+
+class HGTLoader(NeighborLoader):
+    """PyG's `HGTLoader` without torch-sparse: all edges among nodes drawn by their links.
+
+    `khop.sampler.Hgt` describes how nodes are drawn. In the `n_id` of its type, a batch has the
+    seeds first, then the nodes in the order of their draws. It has every edge of the graph among
+    these nodes, sorted by destination, and `e_id`, `input_id`, `batch_size`. Of rows with more than
+    50 edges, PyG's loader draws 50, some with other edges' ids. Here rows are whole. A `Data` is a
+    graph of one type. Over partitions, `DistNeighborLoader(dataset, Hgt(num_samples), ...)` makes
+    the same batches.
+
+    Method: HGSampling (https://arxiv.org/abs/2003.01332).
+
+    Args:
+        data: a PyG `HeteroData` or `Data`, or a (FeatureStore, GraphStore) pair.
+        num_samples: nodes of each type in every iteration, or {node type: such a list}.
+        input_nodes: seeds, as for `NeighborLoader`: a node type, or (node type, seeds).
+        is_sorted: accepted. Without times, edges are compressed in linear time, sorted or not.
+        transform, transform_sampler_output, filter_per_worker: as for `NeighborLoader`.
+        **kwargs: `HopOptions`: `batch_size`, `shuffle`, `seed`, `num_workers`, ...
+
+    Raises:
+        IndexError, TypeError, ValueError: as `NeighborLoader` and `khop.sampler.Hgt`, or an option
+            that the method settles, `replace` for example.
+
+    Example:
+        >>> loader = HGTLoader(data, [2, 1], torch.tensor([0, 3]), batch_size=2, seed=0)
+        >>> batch = next(iter(loader))
+        >>> batch.n_id[:2].tolist(), batch.num_nodes, batch.batch_size
+        ([0, 3], 5, 2)
+    """
+
+    def __init__(
+        self,
+        data: Data | HeteroData | tuple[FeatureStore, GraphStore],
+        num_samples: Sequence[int] | Mapping[NodeType, Sequence[int]],
+        input_nodes: SeedNodes,
+        is_sorted: bool = False,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
+        filter_per_worker: bool | None = None,
+        **kwargs: Unpack[HopOptions],
+    ) -> None:
+        refuse_settled(self, _SETTLED_BY_HGT, kwargs)
+        super().__init__(
+            data,
+            Hgt(num_samples),
+            input_nodes,
+            is_sorted=is_sorted,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            **kwargs,
+        )

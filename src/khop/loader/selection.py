@@ -21,15 +21,7 @@ from khop.typing import Array, Int64Array
 
 
 class NodeInputs:
-    """Seeds of a loader.
-
-    Args:
-        sampler: sampler of their neighbourhoods.
-        inputs: the seeds, as PyG's loader keeps them.
-
-    Raises:
-        IndexError, ValueError: seeds do not exist, or their times are invalid.
-    """
+    """Seeds of a loader. IndexError or ValueError if they do not exist, or times are invalid."""
 
     def __init__(self, sampler: NeighborSampler, inputs: NodeSamplerInput) -> None:
         self._seeds = sampler.seed_set(inputs)
@@ -54,16 +46,7 @@ class LinkTags(NamedTuple):
 
 
 class LinkInputs:
-    """Links of a loader.
-
-    Args:
-        sampler: sampler of their neighbourhoods.
-        inputs: the links, as PyG's loader keeps them.
-        options: options of the link batches.
-
-    Raises:
-        IndexError, ValueError: links do not exist, or their times are invalid.
-    """
+    """Links of a loader. IndexError or ValueError if they do not exist, or times are invalid."""
 
     def __init__(
         self, sampler: NeighborSampler, inputs: EdgeSamplerInput, options: LinkOptions

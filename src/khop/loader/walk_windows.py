@@ -7,64 +7,94 @@ cannot be constructed without pyg-lib.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import abc
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 
 from khop import _native
+from khop.data import Graph
 from khop.loader.inputs import checked_nodes
 from khop.loader.iteration.epochs import EpochKeys, KeyedBatch, PlannedBatches
-from khop.sampler.methods.walk import WalkPlan, below
+from khop.sampler.methods.walk import below
 from khop.sampler.plan import EpochPlan
-from khop.sampler.pyg.random_walks import make_plan, walker
-from khop.typing import EdgeType, Int64Array
+from khop.sampler.pyg.random_walks import PartitionedRows, Walker, make_plan
+from khop.typing import EdgeType, Int64Array, Numbers
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_WalkGraph: TypeAlias = Graph | Data | HeteroData | Tensor | PartitionedRows
 _NEGATIVE = 19  # purpose of the keys of negative walks
 
 
-class _WindowLoader:
+class WalkOptions(TypedDict, total=False):
+    """Keyword arguments of `Node2VecLoader` and `MetaPath2VecLoader`.
+
+    Example:
+        >>> options: WalkOptions = {"batch_size": 2, "shuffle": True, "seed": 1}
+        >>> len(Node2VecLoader(data, 4, 3, **options))
+        3
+    """
+
+    input_nodes: Numbers | None
+    batch_size: int
+    shuffle: bool
+    drop_last: bool
+    seed: int | None
+    stream: int
+    device: str | int | torch.device | None
+
+
+class _WindowLoader(abc.ABC):
     """Base of both loaders: batches of start nodes, a walk from each, and their windows."""
 
     def __init__(
         self,
-        graph: Any,
+        graph: _WalkGraph,
         num_steps: int,
         context_size: int,
-        counts: Mapping[str, int],
-        bias: tuple[float, float],
-        metapath: Sequence[EdgeType] | None,
-        num_nodes: int | None,
-        input_nodes: Any,
-        batching: tuple[int, bool, bool],
-        seed: int | None,
-        stream: int,
-        device: Any,
+        walks_per_node: int,
+        num_negative_samples: int,
+        *,
+        bias: tuple[float, float] = (1.0, 1.0),
+        metapath: Sequence[EdgeType] | None = None,
+        num_nodes: int | None = None,
+        input_nodes: Numbers | None = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        seed: int | None = None,
+        stream: int = 0,
+        device: str | int | torch.device | None = None,
     ) -> None:
-        for name, value in {"context_size": context_size, **counts}.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a positive integer (got {value!r})")
-        self._walker = walker(graph, num_nodes, device)
+        for name, value in (
+            ("context_size", context_size),
+            ("walks_per_node", walks_per_node),
+            ("num_negative_samples", num_negative_samples),
+        ):
+            _check_count(value, name)
+        self._walker = Walker(graph, num_nodes, device)
         info = self._walker.info
         plan, start_type = make_plan(info, num_steps, *bias, metapath, 0.0)
-        self._plan: WalkPlan = plan
-        self._start_type = start_type
+        self._plan, self._start_type = plan, start_type
         if context_size > num_steps + 1:
             raise ValueError(
                 f"context_size is {context_size}, but walks have {num_steps + 1} nodes: make walks "
                 "longer"
             )
         self._context = context_size
-        self._walks_per_node = counts["walks_per_node"]
-        self._negatives = counts["num_negative_samples"]
+        self._walks_per_node, self._negatives = walks_per_node, num_negative_samples
         self._seeds = checked_nodes(info, info.node_types[start_type], input_nodes).ids.long()
-        batch_size, self._shuffle, drop_last = batching
+        self._shuffle = shuffle
         self._epochs = EpochPlan(len(self._seeds), batch_size, drop_last)
         self._keys = EpochKeys(seed, stream, None)
-        # The node type of each place of a walk.
         ends = [info.edge_types[relation][2] for relation in plan.relations]
+        # Index of the node type of each position in a walk.
         self._types = [start_type, *map(info.node_types.index, ends)]
         for node_type in ends:
             if not info.node_counts[node_type]:
@@ -74,7 +104,7 @@ class _WindowLoader:
         return self._epochs.num_batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of an epoch, counted from 0."""
+        """Set the number of the epoch that the next iteration makes, counted from 0."""
         self._keys.epoch = epoch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -90,7 +120,7 @@ class _WindowLoader:
         return self._windows(self._whole(walked)), self._windows(self._numbered(negative))
 
     def _drawn(self, starts: Int64Array, run_key: int, batch: int) -> Int64Array:
-        """Return start nodes, each followed by uniform nodes of the types of a walk."""
+        """Return negative walks: start nodes, then uniform nodes of the types of a walk."""
         counts = [self._walker.info.node_counts[t] for t in self._walker.info.node_types]
         drawn, walks = [starts], np.arange(len(starts))
         for step, node_type in enumerate(self._types[1:]):
@@ -99,9 +129,9 @@ class _WindowLoader:
             drawn.append(below(words, np.uint64(counts[node_type])).astype(np.int64))
         return np.stack(drawn, axis=1)
 
+    @abc.abstractmethod
     def _whole(self, walks: Int64Array) -> Int64Array:
         """Return walks without -1, in the numbering of the model."""
-        raise NotImplementedError
 
     def _numbered(self, walks: Int64Array) -> Int64Array:
         """Return nodes in the numbering of the model."""
@@ -120,16 +150,15 @@ class Node2VecLoader(_WindowLoader):
     model with the same loss.
 
     Each batch is (positive, negative), both int64 tensors with `context_size` columns. Positive
-    windows are of walks from the batch's nodes, B * walks_per_node * (walk_length + 1 -
-    context_size) of them, those of the first place of all walks first. A walk stays at a node
-    without out-neighbours. Negative ones, num_negative_samples times as many, are of the same start
-    nodes and uniform nodes. Batches are functions of seed, epoch and index, for any number of
-    partitions.
+    windows come from walks from the batch's nodes: B * walks_per_node * (walk_length + 1 -
+    context_size) windows, first the first window of every walk. A walk stays at a node without
+    out-neighbours. Negative windows, num_negative_samples times as many, have the same start nodes
+    and uniform nodes. Batches are functions of seed, epoch and index, for any number of partitions.
 
     Method: node2vec (https://arxiv.org/abs/1607.00653).
 
     Args:
-        graph: as for `khop.sampler.random_walk`; homogeneous.
+        graph: a homogeneous graph, as for `khop.sampler.random_walk`.
         walk_length: number of nodes of a walk, as in PyG: its steps and one.
         context_size: nodes of a window, at most `walk_length`.
         walks_per_node: walks from each node.
@@ -137,13 +166,11 @@ class Node2VecLoader(_WindowLoader):
         q: in-out parameter.
         num_negative_samples: negative walks for each positive one.
         num_nodes: with an `edge_index`, number of nodes.
-        input_nodes: start nodes: ids, a mask, or None for all.
-        batch_size: start nodes of a batch.
-        shuffle: another order of start nodes in each epoch.
-        drop_last: leave out a last batch that would be smaller.
-        seed: makes epochs reproducible. If None, each draws one from torch's default generator.
-        stream: separates trainers with the same seed.
-        device: a GPU that walks, as for `random_walk`. If None, the CPU.
+        **options: `WalkOptions`. `input_nodes` are start nodes: ids, a mask, or None for all.
+            `batch_size` (default: 1) counts start nodes. `shuffle` gives each epoch another order,
+            and `drop_last` leaves out a smaller last batch. `seed` makes epochs reproducible. If
+            None, each draws one from torch's default generator. `stream` (default: 0) separates
+            trainers with the same seed. `device` is a GPU that walks. If None, the CPU.
 
     Raises:
         TypeError, ValueError, IndexError: malformed arguments, nodes that do not exist.
@@ -157,7 +184,7 @@ class Node2VecLoader(_WindowLoader):
 
     def __init__(
         self,
-        graph: Any,
+        graph: _WalkGraph,
         walk_length: int,
         context_size: int,
         walks_per_node: int = 1,
@@ -165,30 +192,18 @@ class Node2VecLoader(_WindowLoader):
         q: float = 1.0,
         num_negative_samples: int = 1,
         num_nodes: int | None = None,
-        *,
-        input_nodes: Any = None,
-        batch_size: int = 1,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        seed: int | None = None,
-        stream: int = 0,
-        device: Any = None,
+        **options: Unpack[WalkOptions],
     ) -> None:
-        if isinstance(walk_length, bool) or not isinstance(walk_length, int) or walk_length < 1:
-            raise ValueError(f"walk_length must be a positive integer (got {walk_length!r})")
+        _check_count(walk_length, "walk_length")
         super().__init__(
             graph,
             walk_length - 1,
             context_size,
-            {"walks_per_node": walks_per_node, "num_negative_samples": num_negative_samples},
-            (p, q),
-            None,
-            num_nodes,
-            input_nodes,
-            (batch_size, shuffle, drop_last),
-            seed,
-            stream,
-            device,
+            walks_per_node,
+            num_negative_samples,
+            bias=(p, q),
+            num_nodes=num_nodes,
+            **options,
         )
 
     def _whole(self, walks: Int64Array) -> Int64Array:
@@ -200,20 +215,19 @@ class Node2VecLoader(_WindowLoader):
 class MetaPath2VecLoader(_WindowLoader):
     """Windows of walks along a metapath, which the `loss` of PyG's `MetaPath2Vec` takes.
 
-    As `Node2VecLoader`, with the model's numbering of nodes: those of all types that the metapath
-    begins or ends at, type after type in the order of their names, and then one number for what
-    comes after a node without out-neighbours (`dummy_idx`).
+    As `Node2VecLoader`, with the model's numbering of nodes. It numbers all types at which steps of
+    the metapath begin or end, type after type in the order of their names. One further number
+    (`dummy_idx`) stands for the rest of a walk after a node without out-neighbours.
 
     Method: metapath2vec (https://doi.org/10.1145/3097983.3098036).
 
     Args:
-        graph: as for `khop.sampler.random_walk`; heterogeneous.
-        metapath: edge types of the steps, repeated as needed; walks begin at its first node type.
+        graph: a heterogeneous graph, as for `khop.sampler.random_walk`.
+        metapath: edge types of the steps, repeated as needed. Walks begin at its first node type.
         walk_length: number of steps of a walk, as in PyG.
         context_size: nodes of a window, at most `walk_length` + 1.
         walks_per_node, num_negative_samples: as for `Node2VecLoader`.
-        input_nodes: start nodes: ids or a mask of the first type, or None for all.
-        batch_size, shuffle, drop_last, seed, stream, device: as for `Node2VecLoader`.
+        **options: as for `Node2VecLoader`. Start nodes are of the first type.
 
     Raises:
         TypeError, ValueError, IndexError: malformed arguments, nodes that do not exist.
@@ -228,34 +242,22 @@ class MetaPath2VecLoader(_WindowLoader):
 
     def __init__(
         self,
-        graph: Any,
+        graph: _WalkGraph,
         metapath: Sequence[EdgeType],
         walk_length: int,
         context_size: int,
         walks_per_node: int = 1,
         num_negative_samples: int = 1,
-        *,
-        input_nodes: Any = None,
-        batch_size: int = 1,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        seed: int | None = None,
-        stream: int = 0,
-        device: Any = None,
+        **options: Unpack[WalkOptions],
     ) -> None:
         super().__init__(
             graph,
             walk_length,
             context_size,
-            {"walks_per_node": walks_per_node, "num_negative_samples": num_negative_samples},
-            (1.0, 1.0),
-            metapath,
-            None,
-            input_nodes,
-            (batch_size, shuffle, drop_last),
-            seed,
-            stream,
-            device,
+            walks_per_node,
+            num_negative_samples,
+            metapath=metapath,
+            **options,
         )
         counts = self._walker.info.node_counts
         first, self._dummy = {}, 0
@@ -270,3 +272,8 @@ class MetaPath2VecLoader(_WindowLoader):
 
     def _whole(self, walks: Int64Array) -> Int64Array:
         return np.where(walks < 0, self._dummy, self._numbered(walks))
+
+
+def _check_count(value: object, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a positive integer (got {value!r})")

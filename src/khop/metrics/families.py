@@ -1,8 +1,8 @@
 """Metric families, and the metrics of a graph server.
 
-Names begin with `khop_loader_` and `khop_server_`; times are seconds, sizes bytes. Values that only
-grow are counters: the reader of the page computes rates. A server's process also has the metrics
-that Prometheus's own clients call `process_...`.
+Names begin with `khop_loader_` and `khop_server_`. Times are seconds, sizes bytes. Values that only
+grow are counters, of which the reader of the page computes rates. A server's process also has the
+metrics that Prometheus's own clients call `process_...`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from khop.metrics.buckets import REQUEST_BUCKETS
-from khop.metrics.text import Family, Labels, expose
+from khop.metrics.text import REQUEST_BUCKETS, Family, Labels, expose
 
 
-def of_server(picture: Mapping[str, Any]) -> str:
+def of_server(snapshot: Mapping[str, Any]) -> str:
     """Return a graph server's snapshot as text for Prometheus.
 
     Args:
-        picture: a server's counters: `request_server(rank, 'statistics')`.
+        snapshot: a server's counters: `request_server(rank, 'statistics')`.
 
     Returns:
         The page, in Prometheus's text format.
@@ -30,12 +29,13 @@ def of_server(picture: Mapping[str, Any]) -> str:
         True
     """
     families = Families("khop_server_")
-    _add_server(families, picture)
-    _add_work(families, picture)
-    for session in picture["sessions"]:
+    labels = {"rank": snapshot["rank"]}
+    _add_server(families, snapshot, labels)
+    _add_work(families, snapshot, labels)
+    for session in snapshot["sessions"]:
         if not session["direct"]:  # else its trainer counts them
-            _add_session(families, session, {"rank": picture["rank"]})
-    return expose([*families.values(), *_of_process(picture)])
+            _add_session(families, session, labels)
+    return expose([*families.values(), *_of_process(snapshot)])
 
 
 class Families(dict[str, Family]):
@@ -45,11 +45,15 @@ class Families(dict[str, Family]):
         super().__init__()
         self._prefix = prefix
 
-    def counter(self, name: str, help: str, value: float, labels: Labels) -> None:
-        self._family(f"{name}_total", "counter", help).add(value, labels)
+    def counters(self, labels: Labels, *samples: tuple[str, str, float]) -> None:
+        """Add samples of counters: name, help and value of each."""
+        for name, help, value in samples:
+            self._family(f"{name}_total", "counter", help).add(value, labels)
 
-    def gauge(self, name: str, help: str, value: float, labels: Labels) -> None:
-        self._family(name, "gauge", help).add(value, labels)
+    def gauges(self, labels: Labels, *samples: tuple[str, str, float]) -> None:
+        """Add samples of gauges: name, help and value of each."""
+        for name, help, value in samples:
+            self._family(name, "gauge", help).add(value, labels)
 
     def histogram(
         self, name: str, help: str, counts: list[int], total: float, labels: Labels
@@ -57,87 +61,89 @@ class Families(dict[str, Family]):
         family = self._family(name, "histogram", help)
         family.add_histogram(REQUEST_BUCKETS, counts, total, labels)
 
-    def _family(self, name: str, kind: str, help: str) -> Family:
+    def _family(self, name: str, metric_type: str, help: str) -> Family:
         name = self._prefix + name
-        return self.setdefault(name, Family(name, kind, help))
+        return self.setdefault(name, Family(name, metric_type, help))
 
 
-def _add_server(families: Families, picture: Mapping[str, Any]) -> None:
-    labels = {"rank": picture["rank"]}
+def _add_server(families: Families, snapshot: Mapping[str, Any], labels: Labels) -> None:
     identity = {
-        "version": picture["version"],
-        "address": picture["address"],
-        "parts": ",".join(map(str, picture["parts"])),
+        "version": snapshot["version"],
+        "address": snapshot["address"],
+        "parts": ",".join(map(str, snapshot["parts"])),
     }
-    families.gauge("info", "Always 1; what the server is, in labels.", 1, {**labels, **identity})
-    sessions = picture["sessions"]
-    for name, help, value in (
-        ("clients", "Clients that are known.", len(picture["clients"])),
+    families.gauges(
+        {**labels, **identity}, ("info", "Always 1. The labels identify the server.", 1)
+    )
+    sessions = snapshot["sessions"]
+    families.gauges(
+        labels,
+        ("clients", "Clients that are known.", len(snapshot["clients"])),
         ("sessions", "Loaders of clients that are open.", len(sessions)),
         ("samplers", "Sampler processes.", sum(len(s["samplers"]) for s in sessions)),
-        ("ring_bytes", "Shared memory that samplers may write to.", picture["ring_bytes"]),
-    ):
-        families.gauge(name, help, value, labels)
-    for event, count in picture["sessions_total"].items():
-        help = "Sessions that were opened, closed by their client, or expired without it."
-        families.counter("session_events", help, count, {**labels, "event": event})
+        ("ring_bytes", "Shared memory that samplers may write to.", snapshot["ring_bytes"]),
+    )
+    help = "Sessions that were opened, closed by their client, or expired without it."
+    for event, count in snapshot["sessions_total"].items():
+        families.counters({**labels, "event": event}, ("session_events", help, count))
     help = "Samplers that died and were started again."
-    families.counter("sampler_restarts", help, picture["sampler_restarts"], labels)
+    families.counters(labels, ("sampler_restarts", help, snapshot["sampler_restarts"]))
 
 
-def _add_work(families: Families, picture: Mapping[str, Any]) -> None:
-    labels = {"rank": picture["rank"]}
-    batches = picture["batches"]
-    for name, help, value in (
-        ("received_bytes", "Bytes of requests.", picture["bytes_in"]),
-        ("sent_bytes", "Bytes of replies and batches.", picture["bytes_out"]),
+def _add_work(families: Families, snapshot: Mapping[str, Any], labels: Labels) -> None:
+    batches = snapshot["batches"]
+    help = "From a batch's request to its last byte's sending, summed up."
+    families.counters(
+        labels,
+        ("received_bytes", "Bytes of requests.", snapshot["bytes_in"]),
+        ("sent_bytes", "Bytes of replies and batches.", snapshot["bytes_out"]),
         ("batches", "Batches sent to clients.", batches["count"]),
         ("batch_bytes", "Bytes of these batches.", batches["bytes"]),
-        ("batch_seconds", "From a batch's request to its last byte's sending, summed up.",
-         batches["seconds"]),
-    ):  # fmt: skip
-        families.counter(name, help, value, labels)
-    for op, answered in picture["requests"].items():
+        ("batch_seconds", help, batches["seconds"]),
+    )
+    for op, answered in snapshot["requests"].items():
         of_op = {**labels, "op": op}
         help = "Time to answer a request, by its name."
         families.histogram("request_seconds", help, answered["buckets"], answered["seconds"], of_op)
         help = "Requests that were answered with an exception, by their name."
-        families.counter("request_failures", help, answered["failed"], of_op)
-    for reason, count in picture["refused"].items():
-        help = "Requests that were not looked at, by the reason."
-        families.counter("refused", help, count, {**labels, "reason": reason})
+        families.counters(of_op, ("request_failures", help, answered["failed"]))
+    help = "Requests that were not looked at, by the reason."
+    for reason, count in snapshot["refused"].items():
+        families.counters({**labels, "reason": reason}, ("refused", help, count))
 
 
 def _add_session(families: Families, session: Mapping[str, Any], labels: Labels) -> None:
-    names = {name: session[name] for name in ("session", "loader", "client")}
-    labels = {**labels, **names}
-    samplers = session["samplers"]
-    help = "Batches sent to this client's loader."
-    families.counter("session_batches", help, session["batches"]["count"], labels)
-    help = "Bytes of the batches sent to this client's loader."
-    families.counter("session_batch_bytes", help, session["batches"]["bytes"], labels)
-    help = "Samplers of the session that died and were started again."
-    families.counter("session_sampler_restarts", help, session["restarts"], labels)
-    for name, help, value in (
+    labels = {**labels, **{name: session[name] for name in ("session", "loader", "client")}}
+    batches = session["batches"]
+    outstanding = sum(sampler["outstanding"] for sampler in session["samplers"])
+    restarts = "Samplers of the session that died and were started again."
+    families.counters(
+        labels,
+        ("session_batches", "Batches sent to this client's loader.", batches["count"]),
+        ("session_batch_bytes", "Bytes of the batches sent to this client's loader.",
+         batches["bytes"]),
+        ("session_sampler_restarts", restarts, session["restarts"]),
+    )  # fmt: skip
+    families.gauges(
+        labels,
         ("session_outstanding_batches", "Batches asked of its samplers and not yet made.",
-         sum(sampler["outstanding"] for sampler in samplers)),
+         outstanding),
         ("session_buffered_bytes", "Batches made and not yet received by the client, in bytes.",
          session["buffered_bytes"]),
         ("session_unsent_chunks", "Chunks of these that wait to be sent.",
          session["unsent_chunks"]),
-    ):  # fmt: skip
-        families.gauge(name, help, value, labels)
+    )  # fmt: skip
 
 
-def _of_process(picture: Mapping[str, Any]) -> Iterator[Family]:
-    for name, kind, help, value in (
-        ("process_resident_memory_bytes", "gauge", "Resident memory in bytes.", picture["rss"]),
-        ("process_open_fds", "gauge", "Open file descriptors.", picture["descriptors"]),
+def _of_process(snapshot: Mapping[str, Any]) -> Iterator[Family]:
+    for name, metric_type, help, value in (
+        ("process_resident_memory_bytes", "gauge", "Resident memory in bytes.", snapshot["rss"]),
+        ("process_open_fds", "gauge", "Open file descriptors.", snapshot["descriptors"]),
         ("process_cpu_seconds_total", "counter", "Processor time in seconds.",
-         picture["cpu_seconds"]),
+         snapshot["cpu_seconds"]),
         ("process_start_time_seconds", "gauge", "Start, in seconds since 1970.",
-         picture["started"]),
+         snapshot["started"]),
     ):  # fmt: skip
-        family = Family(name, kind, help)
+        family = Family(name, metric_type, help)
         family.add(value, {})
         yield family

@@ -2,9 +2,9 @@
 
 One thread serves all connections: it waits until a socket is ready, reads requests, writes replies,
 and closes connections whose time is up. So a client that is slow, silent or hostile takes one of
-`MAX_CONNECTIONS` places, and never a thread. Where all are taken, a new connection replaces one
-that waits. The thread takes a bounded share of a processor (`ProcessorBudget`), for it shares the
-interpreter with the trainer. There is one page, /metrics; every connection gets one answer and is
+`MAX_CONNECTIONS`, and never a thread. Where all are taken, a new connection replaces one that
+waits. The thread takes a bounded share of a processor (`ProcessorBudget`), for it shares the
+interpreter with the trainer. The only page is /metrics. Every connection gets one answer and is
 closed.
 
 At an address of this machine alone, a request must name such an address as its host: a page in a
@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 
 from khop import log
 from khop.loopback import is_loopback
@@ -32,7 +31,7 @@ MAX_REQUEST = 8192
 """Longest request, in bytes."""
 
 MAX_CONNECTIONS = 32
-"""Connections at a time; a further one replaces one that waits."""
+"""Most connections at a time. A further one replaces one that waits."""
 
 CONNECTION_SECONDS = 5.0
 """Time limit of a connection, from its acceptance to its end."""
@@ -82,7 +81,7 @@ class ProcessorBudget:
         self._left, self._since = at_once, clock()
 
     def spend(self, seconds: float) -> float:
-        """Note seconds of processor time that were used; return the seconds to pause."""
+        """Note seconds of processor time that were used. Return the seconds to pause."""
         now = self._clock()
         self._left = min(self._at_once, self._left + (now - self._since) * self._share) - seconds
         self._since = now
@@ -90,11 +89,11 @@ class ProcessorBudget:
 
 
 class MetricsServer:
-    """HTTP server that answers GET /metrics until it is closed; a context manager.
+    """HTTP server that answers GET /metrics until it is closed. A context manager.
 
     Args:
-        port: port to listen on; 0: any free port.
-        collect: returns the page; called by the server's thread, once per request.
+        port: port to listen on. 0 takes any free port.
+        collect: returns the page. The server's thread calls it, once per request.
         host: address to listen at.
         insecure: allow an address that other machines reach. Nothing is encrypted and everybody may
             read: counts, and names of clients and loaders.
@@ -121,7 +120,11 @@ class MetricsServer:
         host: str = "127.0.0.1",
         insecure: bool = False,
     ) -> None:
-        _check_host(host, insecure)
+        if not is_loopback(host) and not insecure:
+            raise ValueError(
+                f"metrics are neither encrypted nor protected, and '{host}' is not of this machine "
+                "alone: pass insecure=True if everybody who reaches it may read them"
+            )
         self._is_local = is_loopback(host)
         self._collect = collect
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -146,7 +149,7 @@ class MetricsServer:
         return f"http://{host}:{self.port}/metrics"
 
     def close(self) -> None:
-        """Close all connections and end the thread; harmless if called again."""
+        """Close all connections and end the thread. Further calls do nothing."""
         if self._thread.is_alive():
             with suppress(OSError):
                 self._wake.send(b"x")
@@ -157,12 +160,7 @@ class MetricsServer:
         """Return the server itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close the server."""
         self.close()
 
@@ -181,8 +179,11 @@ class MetricsServer:
                     if key.fileobj is self._listener:
                         self._accept()
                     else:
-                        self._attend(self._connections[key.fd])
-                self._end_overdue()
+                        self._on_ready(self._connections[key.fd])
+                now = time.monotonic()
+                for connection in list(self._connections.values()):
+                    if connection.deadline <= now:
+                        self._end(connection)
                 self._accept_or_not()
         finally:
             for connection in list(self._connections.values()):
@@ -192,7 +193,7 @@ class MetricsServer:
             self._woken.close()
 
     def _seconds_left(self) -> float | None:
-        """Return seconds until a connection is overdue or accepting resumes; None if neither."""
+        """Return seconds until a connection is overdue or accepting resumes. None if neither."""
         due = [connection.deadline for connection in self._connections.values()]
         if not self._is_accepting:
             waits = self._accept_again
@@ -219,24 +220,25 @@ class MetricsServer:
     def _replaceable(self) -> list[_Connection]:
         """Return the connections that may be ended for a new one, the best first.
 
-        Those that wait for a request or have been answered, the oldest first; then those whose
-        reply is not read.
+        First the idle ones, which wait for a request or have been answered, by age. Then the ones
+        whose client does not read its reply.
         """
         connections = sorted(self._connections.values(), key=lambda one: bool(one.unsent))
         until = time.monotonic() + CONNECTION_SECONDS - _WRITE_SECONDS
         return [one for one in connections if not one.unsent or one.deadline < until]
 
     def _accept_or_not(self) -> None:
-        """Stop accepting while no place or no descriptor is left, else resume."""
-        wanted = len(self._connections) < MAX_CONNECTIONS or bool(self._replaceable())
-        wanted = wanted and time.monotonic() >= self._accept_again
-        if wanted and not self._is_accepting:
+        """Stop accepting while no connection or no descriptor is left, else resume."""
+        can_accept = time.monotonic() >= self._accept_again and (
+            len(self._connections) < MAX_CONNECTIONS or bool(self._replaceable())
+        )
+        if can_accept and not self._is_accepting:
             self._selector.register(self._listener, selectors.EVENT_READ)
-        elif self._is_accepting and not wanted:
+        elif self._is_accepting and not can_accept:
             self._selector.unregister(self._listener)
-        self._is_accepting = wanted
+        self._is_accepting = can_accept
 
-    def _attend(self, connection: _Connection) -> None:
+    def _on_ready(self, connection: _Connection) -> None:
         """Read or write what is possible now."""
         try:
             if connection.unsent:
@@ -260,8 +262,11 @@ class MetricsServer:
         head, end, _ = connection.received.partition(b"\r\n\r\n")
         if not end and len(connection.received) <= MAX_REQUEST:
             return  # the request is not complete
-        is_long = len(head) > MAX_REQUEST
-        connection.unsent = _too_large() if is_long else self._reply(head)
+        if len(head) > MAX_REQUEST:
+            text = f"A request has {MAX_REQUEST} bytes at most.\n"
+            connection.unsent = _response("431 Request Header Fields Too Large", _PLAIN, text)
+        else:
+            connection.unsent = self._reply(head)
         connection.received = b""
         connection.is_answered = True
         self._selector.modify(connection.socket, selectors.EVENT_WRITE)
@@ -297,12 +302,6 @@ class MetricsServer:
         connection.socket.shutdown(socket.SHUT_WR)
         self._selector.modify(connection.socket, selectors.EVENT_READ)
 
-    def _end_overdue(self) -> None:
-        now = time.monotonic()
-        for connection in list(self._connections.values()):
-            if connection.deadline <= now:
-                self._end(connection)
-
     def _end(self, connection: _Connection) -> None:
         self._selector.unregister(connection.socket)
         del self._connections[connection.socket.fileno()]
@@ -314,15 +313,7 @@ def serve(
 ) -> MetricsServer:
     """Serve a page of metrics in a new thread, until it is closed or the process ends.
 
-    Args:
-        port: port to listen on; 0: any free port (see `.port` of the result).
-        collect: returns the page: `lambda: khop.metrics.of_loaders({"train": loader})`.
-        host: address to listen at; default: this machine alone.
-        insecure: see `MetricsServer`.
-
-    Raises:
-        ValueError: an address beyond this machine without `insecure`.
-        OSError: the address cannot be bound.
+    Arguments and errors are as for `MetricsServer`.
 
     Example:
         >>> loader = NeighborLoader(data, [2], batch_size=3)
@@ -341,20 +332,7 @@ def _response(status: str, content_type: str, body: str, further: str = "") -> b
     return head.encode() + content
 
 
-def _too_large() -> bytes:
-    text = f"A request has {MAX_REQUEST} bytes at most.\n"
-    return _response("431 Request Header Fields Too Large", _PLAIN, text)
-
-
 def _is_local_name(header: bytes) -> bool:
     """Return whether a Host header names this machine alone, with or without a port."""
     host = header.decode("latin-1").strip()
     return is_loopback(host) or is_loopback(re.sub(r":\d+$", "", host))
-
-
-def _check_host(host: str, insecure: bool) -> None:
-    if not is_loopback(host) and not insecure:
-        raise ValueError(
-            f"metrics are neither encrypted nor protected, and '{host}' is not of this machine "
-            "alone: pass insecure=True if everybody who reaches it may read them"
-        )

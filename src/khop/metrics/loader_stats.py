@@ -22,18 +22,6 @@ _Counted = tuple[list[int], list[tuple[int, ...]]]
 """Sums of the columns, and rows that are not in them yet."""
 
 
-def _rows() -> dict[str, int]:
-    return dict.fromkeys(ROWS, 0)
-
-
-def _trainer_seconds() -> dict[str, float]:
-    return dict.fromkeys(TRAINER_PHASES, 0.0)
-
-
-def _sampler_seconds() -> dict[str, float]:
-    return dict.fromkeys(PHASES, 0.0)
-
-
 @dataclass
 class LoaderStats:
     """Counts and times of a loader's batches, over all epochs or since `reset_stats()`.
@@ -43,26 +31,24 @@ class LoaderStats:
 
     Attributes:
         batches: batches delivered.
-        seeds: seeds in them; of link loaders, links.
+        seeds: seeds in them, or links with link loaders.
         nodes, edges: nodes and edges in them.
         rows: node rows that came from the home partition ('local'), from copies of hot rows
             ('cached') and from other partitions ('remote').
         delivered_bytes: bytes of the batches.
         remote_bytes: bytes that came from other partitions: neighbours and attributes.
-        trainer_seconds: the time of the thread that iterates: 'waiting' (in the loader, until a
-            batch is ready; if it makes batches itself: making them), 'collating' (from arrays to
-            PyG's batch, transform, copy to a device), 'consuming' (outside the loader, between one
-            batch and the next).
+        trainer_seconds: time of the thread that iterates. 'waiting': in the loader, until a batch
+            is ready, or making it if no other thread does. 'collating': from arrays to PyG's batch,
+            transform, copy to a device. 'consuming': outside the loader, between two batches.
         sampler_seconds: the time of the samplers while an epoch is open, summed over them:
             'sampling' (drawing neighbours), 'gathering' (copying attributes), 'remote' (only
             waiting for other partitions), 'idle' (no batch is asked for: they are ahead of the
             trainer), 'other' (messages). These add up to the samplers' time until the last
             delivered batch was made.
         ready_seconds: time that batches lay ready before the trainer took them, summed.
-        overflows: batches that found no room in the arena and got separate memory.
-        num_samplers: sampler processes or threads; 0 if the trainer makes batches itself (a
-            background thread's draws count as sampling, at the same time as gathering or
-            consuming).
+        overflows: batches that got separate memory, because the arena was full.
+        num_samplers: sampler processes or threads. 0 if the trainer makes batches itself. Draws of
+            its background thread count as sampling, while it gathers or consumes.
         restarts: samplers that died and were restarted.
 
     Example:
@@ -77,11 +63,13 @@ class LoaderStats:
     seeds: int = 0
     nodes: int = 0
     edges: int = 0
-    rows: dict[str, int] = field(default_factory=_rows)
+    rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROWS, 0))
     delivered_bytes: int = 0
     remote_bytes: int = 0
-    trainer_seconds: dict[str, float] = field(default_factory=_trainer_seconds)
-    sampler_seconds: dict[str, float] = field(default_factory=_sampler_seconds)
+    trainer_seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(TRAINER_PHASES, 0.0)
+    )
+    sampler_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     ready_seconds: float = 0.0
     overflows: int = 0
     num_samplers: int = 0
@@ -94,7 +82,7 @@ class LoaderStats:
 
     @property
     def queue_depth(self) -> float:
-        """Mean number of batches that lay ready; 0: the trainer always waits for the next.
+        """Mean number of batches that lay ready. At 0, the trainer always waits for the next.
 
         The time that batches lay ready, over the time that passed (Little's law).
         """
@@ -105,15 +93,15 @@ class LoaderStats:
         return _shares(self.rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all attributes, 'elapsed_seconds' and 'queue_depth'; JSON can hold them."""
+        """Return all attributes, 'elapsed_seconds' and 'queue_depth', as JSON can hold them."""
         derived = {"elapsed_seconds": self.elapsed_seconds, "queue_depth": self.queue_depth}
         return {**asdict(self), **derived}
 
     def prometheus(self, labels: Mapping[str, object] | None = None) -> str:
-        """Return metrics in Prometheus's text format; see `khop.metrics` for a page of them.
+        """Return metrics in Prometheus's text format. `khop.metrics` serves a page of them.
 
         Args:
-            labels: names and values of the labels of each metric; not 'phase' or 'source'.
+            labels: names and values of the labels of each metric, without 'phase' and 'source'.
 
         Raises:
             ValueError: a label that khop sets, or that Prometheus does not know.
@@ -121,7 +109,7 @@ class LoaderStats:
         return of_stats([(labels or {}, self)])
 
     def summary(self) -> str:
-        """Return a table of a few lines; see the attributes for its terms."""
+        """Return a table of a few lines, in the terms of the attributes."""
         return "\n".join([self._title(), *(f"{name:<12}{text}" for name, text in self._lines())])
 
     __str__ = summary
@@ -167,13 +155,8 @@ Sizes = tuple[int, int, int, int, int]
 class StatsAccumulator:
     """Counter of a loader's batches and times, in nanoseconds.
 
-    Batches are only noted, and summed in groups, which takes a third of the time.
-
-    One thread counts. Others may take a `snapshot` at any time: sums and notes are replaced
-    together, so that a snapshot counts each batch once.
-
-    Args:
-        num_samplers: see `LoaderStats`.
+    Batches are only noted, and summed in groups, which takes a third of the time. One thread
+    counts. Others may take a `snapshot` at any time: sums and notes are replaced together.
     """
 
     def __init__(self, num_samplers: int) -> None:
@@ -193,12 +176,8 @@ class StatsAccumulator:
     ) -> None:
         """Count a batch.
 
-        Args:
-            times: nanoseconds of the trainer in each of `TRAINER_PHASES`.
-            ready: nanoseconds that the batch lay ready.
-            seeds: number of its seeds.
-            sizes: its contents.
-            made: its timings on the process that produced it.
+        `times` are nanoseconds of the trainer in each of `TRAINER_PHASES`. The batch lay `ready`
+        for as many nanoseconds. `made` are its timings on the process that produced it.
         """
         sums, noted = self._counted
         noted.append((*times, ready, 1, seeds, *sizes, *made))
@@ -206,7 +185,7 @@ class StatsAccumulator:
             self._counted = _summed(sums, noted), []
 
     def snapshot(self, restarts: int = 0) -> LoaderStats:
-        """Return the counts so far; `restarts` samplers have been restarted."""
+        """Return the counts so far, with the number of restarted samplers."""
         sums, noted = self._counted
         counted = _summed(sums, list(noted))
         waiting, collating, consuming, ready, batches, seeds, nodes, edges, *rest = counted
@@ -272,10 +251,10 @@ def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) ->
 
     Args:
         loaders: loaders by the value of their label 'loader'.
-        labels: further labels, {'rank': 0} for example; not 'loader', 'phase' or 'source'.
+        labels: further labels, {'rank': 0} for example, without 'loader', 'phase' and 'source'.
 
     Returns:
-        The page, in Prometheus's text format; times in seconds, sizes in bytes.
+        The page, in Prometheus's text format, with times in seconds and sizes in bytes.
 
     Raises:
         ValueError: a label that khop sets, or that Prometheus does not know.
@@ -313,26 +292,29 @@ def _check_free(labels: Labels, *taken: str) -> None:
 
 
 def _add_loader(families: Families, stats: LoaderStats, labels: Labels) -> None:
-    for name, help, value in (
+    lay_ready = (
+        "How long batches lay ready before they were taken, summed up. Its rate is the mean queue "
+        "depth."
+    )
+    families.counters(
+        labels,
         ("batches", "Batches delivered.", stats.batches),
         ("seeds", "Seeds (of link loaders: links) in them.", stats.seeds),
         ("nodes", "Nodes in them.", stats.nodes),
         ("edges", "Edges in them.", stats.edges),
         ("delivered_bytes", "Bytes of the batches.", stats.delivered_bytes),
         ("remote_bytes", "Bytes that came from other partitions.", stats.remote_bytes),
-        ("ready_seconds", "How long batches lay ready before they were taken, summed up; "
-         "its rate is the mean queue depth.", stats.ready_seconds),
-        ("overflows", "Batches that found no room in the ring.", stats.overflows),
+        ("ready_seconds", lay_ready, stats.ready_seconds),
+        ("overflows", "Batches that did not fit into the arena.", stats.overflows),
         ("sampler_restarts", "Samplers that died and were started again.", stats.restarts),
-    ):  # fmt: skip
-        families.counter(name, help, value, labels)
+    )
+    help = "Rows of nodes, by where they came from: home partition, copies, other partitions."
     for source, count in stats.rows.items():
-        help = "Rows of nodes, by where they came from: home partition, copies, other partitions."
-        families.counter("rows", help, count, {**labels, "source": source})
+        families.counters({**labels, "source": source}, ("rows", help, count))
+    help = "The trainer's time: waiting for batches, collating, consuming."
     for phase, seconds in stats.trainer_seconds.items():
-        help = "The trainer's time: waiting for batches, collating, consuming."
-        families.counter("trainer_seconds", help, seconds, {**labels, "phase": phase})
+        families.counters({**labels, "phase": phase}, ("trainer_seconds", help, seconds))
+    help = "Time of the processes and threads that make batches, summed, by phase."
     for phase, seconds in stats.sampler_seconds.items():
-        help = "Time of those who make batches, summed over them, by what they did."
-        families.counter("sampler_seconds", help, seconds, {**labels, "phase": phase})
-    families.gauge("samplers", "Sampler processes or threads.", stats.num_samplers, labels)
+        families.counters({**labels, "phase": phase}, ("sampler_seconds", help, seconds))
+    families.gauges(labels, ("samplers", "Sampler processes or threads.", stats.num_samplers))

@@ -1,9 +1,10 @@
 """Prometheus's text format, version 0.0.4.
 
-https://prometheus.io/docs/instrumenting/exposition_formats: all samples of one metric are
-together below its HELP and TYPE lines; a sample is a name, labels and a number; backslashes, line
-feeds and, in labels, double quotes are escaped. Histograms are cumulative and end with le="+Inf",
-which equals their count.
+https://prometheus.io/docs/instrumenting/exposition_formats
+
+All samples of one metric are together below its HELP and TYPE lines. A sample is a name, labels and
+a number. Backslashes, line feeds and, in labels, double quotes are escaped. Histograms are
+cumulative and end with le="+Inf", which equals their count.
 """
 
 from __future__ import annotations
@@ -17,42 +18,44 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Content-Type of the page."""
 
 Labels = Mapping[str, object]
-"""Names and values of labels; values are written as str() returns them."""
+"""Names and values of labels. Values are written as str() returns them."""
+
+REQUEST_BUCKETS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
+)
+"""Upper bounds, in seconds, of the duration classes of requests. A further class has none."""
 
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
-_KINDS = ("counter", "gauge", "histogram")
+_TYPES = ("counter", "gauge", "histogram")
 
 
 class Family:
     """A metric: all its samples, one for each set of labels.
 
     Args:
-        name: its name; that of a counter ends with '_total'.
-        kind: 'counter' (falls only when its process restarts), 'gauge' or 'histogram'.
-        help: what it counts, in a sentence, with its unit.
+        name: name of the metric. Names of counters end with '_total'.
+        metric_type: 'counter' (falls only when its process restarts), 'gauge' or 'histogram'.
+        help: one sentence on the counted things, with their unit.
 
     Raises:
-        ValueError: a name or kind that Prometheus does not know.
+        ValueError: a name or type that Prometheus does not know.
     """
 
-    def __init__(self, name: str, kind: str, help: str) -> None:
-        if kind not in _KINDS:
-            raise ValueError(f"a metric is one of {', '.join(_KINDS)} (got '{kind}')")
+    def __init__(self, name: str, metric_type: str, help: str) -> None:
+        if metric_type not in _TYPES:
+            raise ValueError(f"a metric is one of {', '.join(_TYPES)} (got '{metric_type}')")
         if not _METRIC.fullmatch(name):
             raise ValueError(f"'{name}' is no name of a metric: letters, digits, '_' and ':'")
-        if (kind == "counter") != name.endswith("_total"):
+        if (metric_type == "counter") != name.endswith("_total"):
             raise ValueError(f"names of counters, and no others, end with '_total' (got '{name}')")
-        self.name, self.kind, self.help = name, kind, help
+        self.name, self.metric_type, self.help = name, metric_type, help
         self._lines: dict[tuple[str, str], str] = {}
 
     def add(self, value: float, labels: Labels) -> None:
-        """Add a sample of a counter or gauge.
-
-        Raises:
-            ValueError: a histogram; labels that have a sample already, or invalid label names.
-        """
-        if self.kind == "histogram":
+        """Add a sample of a counter or gauge. ValueError if its labels are invalid or have one."""
+        if self.metric_type == "histogram":
             raise ValueError(f"'{self.name}' is a histogram")
         self._write("", labels, value)
 
@@ -61,23 +64,18 @@ class Family:
     ) -> None:
         """Add the samples of a histogram.
 
-        Args:
-            bounds: upper bounds of the classes, ascending; the last class has none.
-            counts: number of observations in each class; one more than bounds.
-            total: sum of the observed values.
-            labels: its labels; 'le' is added.
+        `bounds` of the classes ascend, and the last class has none. `counts` has one entry more.
 
         Raises:
-            ValueError: no histogram; bounds and counts that do not fit; a label 'le'; labels as
-                for `add`.
+            ValueError: no histogram, bounds and counts that do not fit, or invalid labels.
         """
-        if self.kind != "histogram" or len(counts) != len(bounds) + 1:
+        if self.metric_type != "histogram" or len(counts) != len(bounds) + 1:
             raise ValueError(f"'{self.name}' is no histogram of {len(bounds)} bounds")
         if "le" in labels:
             raise ValueError(f"'{self.name}' sets the label 'le' itself (got {labels['le']!r:.80})")
         upto = list(accumulate(counts))
         for bound, count in zip([*bounds, math.inf], upto, strict=True):
-            self._write("_bucket", {**labels, "le": number(bound)}, count)
+            self._write("_bucket", {**labels, "le": format_number(bound)}, count)
         self._write("_sum", labels, total)
         self._write("_count", labels, upto[-1])
 
@@ -85,23 +83,19 @@ class Family:
         written = _labels(labels)
         if (suffix, written) in self._lines:
             raise ValueError(f"'{self.name}{suffix}' has two values for {written or 'no labels'}")
-        self._lines[suffix, written] = f"{self.name}{suffix}{written} {number(value)}"
+        self._lines[suffix, written] = f"{self.name}{suffix}{written} {format_number(value)}"
 
     def lines(self) -> list[str]:
-        """Return the metric's lines; none if it has no samples."""
+        """Return the metric's lines. A metric without samples has none."""
         if not self._lines:
             return []
         help = self.help.replace("\\", r"\\").replace("\n", r"\n")
-        head = [f"# HELP {self.name} {help}", f"# TYPE {self.name} {self.kind}"]
+        head = [f"# HELP {self.name} {help}", f"# TYPE {self.name} {self.metric_type}"]
         return head + list(self._lines.values())
 
 
 def expose(families: Iterable[Family]) -> str:
-    """Return the text of these metrics.
-
-    Raises:
-        ValueError: two metrics of one name.
-    """
+    """Return the text of these metrics. ValueError for two metrics of one name."""
     lines: list[str] = []
     names: set[str] = set()
     for family in families:
@@ -112,7 +106,7 @@ def expose(families: Iterable[Family]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Return a number in the format's notation: Go's, which is Python's for finite numbers."""
     if isinstance(value, int) or math.isfinite(value):
         return repr(value + 0)  # a bool is a number

@@ -5,7 +5,6 @@ from khop.partition.cut import (
 )
 from khop.partition.formats.distdgl.exporter import to_distdgl as to_distdgl
 from khop.partition.formats.distdgl.importer import from_distdgl as from_distdgl
-from khop.partition.formats.from_folder import folder_source as folder_source
 from khop.partition.formats.upgrade import (
     UpgradePlan as UpgradePlan,
     upgrade_folder as upgrade_folder,
@@ -23,9 +22,14 @@ from khop.partition.methods.seeded import (
 )
 from khop.partition.methods.stream import StreamPartitioner as StreamPartitioner
 from khop.partition.methods.structure import StructuralPartitioner as StructuralPartitioner
-from khop.partition.options import PartitionOptions as PartitionOptions
+from khop.partition.options import (
+    CutOptions as CutOptions,
+    MethodOptions as MethodOptions,
+    PartitionOptions as PartitionOptions,
+)
 from khop.partition.out_of_core.plan import Plan as Plan, PlannedType as PlannedType
 from khop.partition.recut import (
+    folder_source as folder_source,
     make_repartitioner as make_repartitioner,
     repartition as repartition,
 )

@@ -1,7 +1,7 @@
 """Base class of partitioners: assign nodes to parts, renumber, cut, write.
 
-A partitioner decides which part each node belongs to (`assign_nodes`), and perhaps which nodes of
-other parts a part keeps copies of (`cached_nodes`). Everything else is done here.
+A partitioner chooses the part of each node (`assign_nodes`). It may choose nodes of other parts
+that a part keeps copies of (`cached_nodes`). The base class does everything else.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ import inspect
 import operator
 import os
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from khop.data.arrays import checksum, storage_dtype, to_array
 from khop.options import refuse_unknown, split_options, takes_options
 from khop.partition.draws import DrawAttrs
-from khop.partition.options import PartitionOptions
-from khop.partition.out_of_core.effort import Effort, open_workspace
-from khop.partition.out_of_core.plan import Plan
+from khop.partition.options import CutOptions, PartitionOptions
+from khop.partition.out_of_core.effort import open_workspace
+from khop.partition.out_of_core.plan import Effort, Plan
 from khop.partition.out_of_core.resources import Resources
 from khop.partition.out_of_core.workspace import Workspace
-from khop.partition.source import GraphSource
+from khop.partition.source import GraphSource, no_progress
 from khop.partition.writing.cluster_ids import check_cluster_ids, clusters_by_type, with_clusters
-from khop.partition.writing.nodes import NodeWriter
-from khop.partition.writing.numbering import Numbering
+from khop.partition.writing.nodes import write_node_type
+from khop.partition.writing.numbering import FolderJob, Numbering
 from khop.partition.writing.order import check_order, row_keys
-from khop.partition.writing.rows import RowWriter
+from khop.partition.writing.rows import write_edge_type
 from khop.storage.folder import ORDERS, FolderMeta, FolderWriter
 from khop.typing import (
     ArrayLike,
@@ -41,37 +42,36 @@ from khop.typing import (
     Progress,
 )
 
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
+    from typing_extensions import Unpack
+
 Self = TypeVar("Self", bound="PartitionerBase")
 
 
 @takes_options(PartitionOptions, further=True)
 class PartitionerBase(abc.ABC):
-    """Base of all partitioners; subclasses implement `assign_nodes`.
-
-        class AssignedPartitioner(PartitionerBase):
-            def _configure(self, owners):  # its options, if any
-                self.owners = owners
-
-            def assign_nodes(self, node_type):
-                return self.owners[node_type]
+    """Base of all partitioners. Subclasses implement `assign_nodes`, and `_configure` for options.
 
     Args:
         output_dir: the partition folder to write.
         num_parts: number of parts.
-        num_nodes: number of nodes, or {node type: number}.
+        num_nodes: number of nodes, or {node type: number of nodes}.
         edge_index: [2, num_edges] sources and destinations, or {edge type: such an array}.
         node_feat: [num_nodes, ...] features, stored as attribute 'x', or {node type: features}.
-        node_feat_dtype: dtype to store them in. If None, their own.
+        node_feat_dtype: dtype in which features are stored, of NumPy or torch, or its name. If
+            None, their own.
         edge_feat: [num_edges, ...] features, stored as 'edge_attr', or {edge type: features}.
-        edge_feat_dtype: dtype to store them in. If None, their own.
-        edge_weights: [num_edges] weights, stored as 'edge_weight', or {edge type: weights}; they
-            are the `weight_attr` unless another one is named.
+        edge_feat_dtype: as `node_feat_dtype`.
+        edge_weights: [num_edges] weights, stored as 'edge_weight', or {edge type: weights}. They
+            are the default of `weight_attr`.
         node_attrs: further node attributes, name -> array or {node type: array}: labels, masks.
         edge_attrs: further edge attributes.
-        **options: `PartitionOptions`, and those of the subclass; see its `_configure`.
+        **options: `PartitionOptions`, and options of the subclass, the arguments of its
+            `_configure`.
 
     Raises:
-        ValueError, TypeError: the arguments do not fit one another; the message names them.
+        ValueError, TypeError: the arguments do not fit one another.
         FileExistsError: `output_dir` exists and `overwrite` is False.
 
     Example:
@@ -92,13 +92,13 @@ class PartitionerBase(abc.ABC):
         num_nodes: int | Mapping[NodeType, int],
         edge_index: ArrayLike | Mapping[EdgeType, ArrayLike],
         *,
-        node_feat: Any = None,
-        node_feat_dtype: Any = None,
-        edge_feat: Any = None,
-        edge_feat_dtype: Any = None,
-        edge_weights: Any = None,
-        node_attrs: Mapping[str, Any] | None = None,
-        edge_attrs: Mapping[str, Any] | None = None,
+        node_feat: ArrayLike | Mapping[NodeType, ArrayLike] | None = None,
+        node_feat_dtype: object = None,
+        edge_feat: ArrayLike | Mapping[EdgeType, ArrayLike] | None = None,
+        edge_feat_dtype: object = None,
+        edge_weights: ArrayLike | Mapping[EdgeType, ArrayLike] | None = None,
+        node_attrs: Mapping[str, ArrayLike | Mapping[NodeType, ArrayLike]] | None = None,
+        edge_attrs: Mapping[str, ArrayLike | Mapping[EdgeType, ArrayLike]] | None = None,
         **options: Any,
     ) -> None:
         nodes = dict(node_attrs or {})
@@ -117,7 +117,7 @@ class PartitionerBase(abc.ABC):
     @takes_options(PartitionOptions, further=True)
     def from_data(
         cls: type[Self],
-        data: Any,
+        data: Data | HeteroData | GraphSource,
         output_dir: str | os.PathLike[str],
         num_parts: int,
         **options: Any,
@@ -125,11 +125,11 @@ class PartitionerBase(abc.ABC):
         """Create a partitioner of a PyG `Data` or `HeteroData`, or a `GraphSource`.
 
         Args:
-            data: the graph; attributes with a row for each node or edge are kept, see
-                `GraphSource.left_out` for others.
+            data: the graph. Attributes with a row for each node or edge are kept.
+                `GraphSource.left_out` lists all others.
             output_dir: the partition folder to write.
             num_parts: number of parts.
-            **options: those of the subclass, such as `probs`; see its `_configure`.
+            **options: options of the subclass, such as `probs`.
         """
         self = cls.__new__(cls)
         source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
@@ -143,11 +143,12 @@ class PartitionerBase(abc.ABC):
         num_parts: int,
         options: Mapping[str, Any],
     ) -> None:
-        """Check and keep all arguments; both constructors call it once the graph is known."""
+        """Check and keep all arguments. Both constructors call this once the graph is known."""
+        name = type(self).__name__
         chosen, own = split_options(PartitionOptions, self, options)
         further = inspect.signature(self._configure).parameters
         if not any(p.kind is p.VAR_KEYWORD for p in further.values()):
-            refuse_unknown(type(self).__name__, own, [*further, *chosen])
+            refuse_unknown(name, own, [*further, *chosen])
         if num_parts < 1:
             raise ValueError(f"num_parts must be at least 1 (got {num_parts})")
         if chosen["edge_dir"] not in ("in", "out"):
@@ -160,22 +161,27 @@ class PartitionerBase(abc.ABC):
         self.edge_dir: EdgeDir = chosen["edge_dir"]
         self.seed: int = chosen["seed"]
         self.overwrite: bool = chosen["overwrite"]
-        self.progress: Progress = chosen["progress"] or (lambda what, done, total: None)
+        self.progress: Progress = chosen["progress"] or no_progress
         self.numbering: dict[NodeType, Numbering] = {}
         self._workspace: Workspace | None = None
-        names = ("memory", "tmp", "jobs", "clean", "on_plan", "on")
-        self.effort = Effort.of(**{name: chosen[name] for name in names})
+        limits = ("memory", "tmp", "jobs", "clean", "on_plan", "on")
+        self.effort = Effort.of(**{option: chosen[option] for option in limits})
         self.draws = DrawAttrs.of(source, chosen["time_attr"], chosen["weight_attr"])
         self.neighbor_ids: bool = chosen["neighbor_ids"]
         self.edge_ids: bool = chosen["edge_ids"]
         self.order: str = chosen["order"]
         self.cluster_ids: int | bool = chosen["cluster_ids"]
         check_order(self.order)
-        check_cluster_ids(self.cluster_ids, source, type(self).__name__, self.makes_clusters)
+        check_cluster_ids(self.cluster_ids, source, name, self.makes_clusters)
         self._configure(**own)
 
-    def _configure(self) -> None:  # noqa: B027
-        """Take the options of a subclass; both constructors call it once the graph is known."""
+    if TYPE_CHECKING:  # subclasses have options of their own
+
+        def _configure(self, *args: Any, **options: Any) -> None: ...
+    else:
+
+        def _configure(self) -> None:
+            """Take the options of a subclass. Both constructors call it once the graph is known."""
 
     @abc.abstractmethod
     def assign_nodes(self, node_type: NodeType) -> IntArray:
@@ -190,39 +196,38 @@ class PartitionerBase(abc.ABC):
             owners: [num_nodes] part of each node.
 
         Returns:
-            [n] original ids; none by default.
+            [n] original ids, by default none.
         """
         del node_type, part, owners
         return np.empty(0, np.int64)
 
     def identity(self) -> dict[str, Any]:
-        """Return all that the assignment depends on, beside the graph.
+        """Return everything that the assignment depends on, except the graph, as JSON.
 
-        A run that was ended goes on if it is the same. By default it is made of the assignment
-        itself, which is then computed for it.
+        A run that was ended is resumed by runs of the same identity. The default computes the
+        assignment and returns its checksum.
         """
         owners = {t: checksum(np.asarray(self.assign_nodes(t))) for t in self.source.nodes}
         return {**self.describe(), "owners": owners}
 
     def plan(self) -> Plan:
-        """Return what `partition` would read, write and take; nothing is read but sizes.
+        """Estimate memory, disk and time of `partition`, from sizes alone.
 
-        Raises:
-            ValueError: from its `check_memory` and `check_disk`, if they do not suffice.
+        The plan's `check_memory` and `check_disk` raise ValueError if these do not suffice.
         """
         return Plan.of(self)
 
     def assignment_bytes(self) -> int:
-        """Return about how much memory `assign_nodes` takes beyond some bytes a node."""
+        """Estimate the memory that `assign_nodes` takes, beside some bytes per node."""
         return 0
 
     def scratch_bytes(self) -> int:
-        """Return the bytes of files that `assign_nodes` takes, if memory is bounded."""
+        """Return the bytes of files that `assign_nodes` writes, if memory is bounded."""
         return 0
 
     @property
     def workspace(self) -> Workspace:
-        """Workspace of `assign_nodes`: in memory, or in the files of a run.
+        """Workspace of `assign_nodes`, in memory or in files.
 
         :meta private:
         """
@@ -230,16 +235,19 @@ class PartitionerBase(abc.ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return method and arguments, as recorded in meta.json."""
-        kept: dict[str, Any] = {"cluster_ids": self.cluster_ids} if self.cluster_ids else {}
-        kept |= {"order": self.order} if self.order != ORDERS[0] else {}
-        return {"name": type(self).__name__, "seed": self.seed, **kept}
+        return {
+            "name": type(self).__name__,
+            "seed": self.seed,
+            **({"cluster_ids": self.cluster_ids} if self.cluster_ids else {}),
+            **({"order": self.order} if self.order != ORDERS[0] else {}),
+        }
 
     def cluster_nodes(self) -> dict[NodeType, IntArray]:
-        """Return the cluster of each node that `cluster_ids` keeps, by node type."""
+        """Return the clusters that `cluster_ids` keeps: {node type: [num_nodes] clusters}."""
         return clusters_by_type(self.source, int(self.cluster_ids), self.seed, self.progress)
 
     def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
-        """Return further entries of the folder's summary; called once the cut is known.
+        """Return further entries of the folder's summary, once nodes are assigned.
 
         :meta private:
         """
@@ -247,46 +255,35 @@ class PartitionerBase(abc.ABC):
         return {}
 
     def partition(self) -> FolderMeta:
-        """Assign nodes, cut the graph and write the folder.
-
-        Returns:
-            The content of the folder's meta.json.
-        """
+        """Assign nodes, cut the graph and write the folder. Return the content of its meta.json."""
         with (
             open_workspace(self) as workspace,
             FolderWriter(self.output_dir, self.overwrite, workspace.unfinished) as writer,
         ):
             workspace.attach(writer)
-            numbering = self.number(workspace)
+            numbering = self.number_nodes(workspace)
             if self.cluster_ids:
                 self.source = with_clusters(self.source, self.cluster_nodes())
-            nodes = NodeWriter(
+            job = FolderJob(
                 writer,
-                numbering,
-                self.num_parts,
-                self.draws.node_times,
-                self.cached_nodes,
                 workspace,
-                self.progress,
-            )
-            node_metas = [nodes.write(t, n) for t, n in self.source.nodes.items()]
-            rows = RowWriter(
-                writer,
                 numbering,
-                self.edge_dir,
                 self.num_parts,
+                self.edge_dir,
                 self.draws,
                 self.neighbor_ids,
                 self.edge_ids,
-                workspace,
                 self.progress,
             )
-            edge_metas = [rows.write(t, e) for t, e in self.source.edges.items()]
-            summary = {
-                "edges_between_parts": rows.edges_between_parts.tolist(),
-                **({"left_out": self.source.left_out} if self.source.left_out else {}),
-                **self.summarize(numbering),
-            }
+            node_metas = [
+                write_node_type(job, t, node, self.cached_nodes)
+                for t, node in self.source.nodes.items()
+            ]
+            shape = (self.num_parts, self.num_parts)
+            between = workspace.array("cut", lambda: np.zeros(shape, np.int64), changes=True)
+            edge_metas = [
+                write_edge_type(job, t, edge, between) for t, edge in self.source.edges.items()
+            ]
             meta = FolderMeta(
                 num_parts=self.num_parts,
                 edge_dir=self.edge_dir,
@@ -294,7 +291,11 @@ class PartitionerBase(abc.ABC):
                 node_types=node_metas,
                 edge_types=edge_metas,
                 method=self.describe(),
-                summary=summary,
+                summary={
+                    "edges_between_parts": between.tolist(),
+                    **({"left_out": self.source.left_out} if self.source.left_out else {}),
+                    **self.summarize(numbering),
+                },
                 time_attr=self.draws.time,
                 weight_attr=self.draws.weight_attr,
                 order=self.order,
@@ -304,17 +305,19 @@ class PartitionerBase(abc.ABC):
             self.progress("checksums", 1, 1)
         return meta
 
-    def number(self, workspace: Workspace | None = None) -> dict[NodeType, Numbering]:
+    def number_nodes(self, workspace: Workspace | None = None) -> dict[NodeType, Numbering]:
         """Assign all nodes to parts and number them.
 
         Args:
-            workspace: keeps the assignment for a run that goes on. If None, nothing is written.
+            workspace: keeps the assignment for later runs. If None, nothing is written.
 
         :meta private:
         """
         self.numbering, self._workspace = {}, workspace
         for node_type in self.source.nodes:
-            self.numbering[node_type] = self._number(node_type, workspace)
+            make = partial(self._owners, node_type)
+            owners = make() if workspace is None else workspace.array(f"owners-{node_type}", make)
+            self.numbering[node_type] = Numbering(owners, self.num_parts)
         if self.order != ORDERS[0]:
             keys = row_keys(self.source, self.edge_dir, self.order, self.seed, self.progress)
             self.numbering = {
@@ -322,12 +325,6 @@ class PartitionerBase(abc.ABC):
                 for t, known in self.numbering.items()
             }
         return self.numbering
-
-    def _number(self, node_type: NodeType, workspace: Workspace | None) -> Numbering:
-        if workspace is None:
-            return Numbering(self._owners(node_type), self.num_parts)
-        owners = workspace.array(f"owners-{node_type}", lambda: self._owners(node_type))
-        return Numbering(owners, self.num_parts)
 
     def _owners(self, node_type: NodeType) -> Int32Array:
         count = self.source.nodes[node_type].count
@@ -344,8 +341,23 @@ class PartitionerBase(abc.ABC):
         return np.ascontiguousarray(owners, np.int32)
 
 
-def _cast(values: Any, dtype: Any) -> Any:
-    """Convert features to a dtype (a torch or NumPy dtype, or a name). If None, keep theirs."""
+class MethodPartitioner(PartitionerBase):
+    """Base of khop's own methods, whose options type checkers know."""
+
+    if TYPE_CHECKING:
+
+        @classmethod
+        def from_data(  # type: ignore[override]
+            cls: type[Self],
+            data: Data | HeteroData | GraphSource,
+            output_dir: str | os.PathLike[str],
+            num_parts: int,
+            **options: Unpack[CutOptions],
+        ) -> Self: ...
+
+
+def _cast(values: Any, dtype: object) -> Any:
+    """Convert features to a dtype (a torch or NumPy dtype, or a name). If None, keep their own."""
     if dtype is None:
         return values
     if isinstance(values, Mapping):

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias, cast
 
 import numpy as np
 
 from khop import _native
 from khop.data.arrays import check_range, to_int64
 from khop.partition.source import GraphSource, NodeSource
+from khop.partition.summary import TRAIN_MASK
 from khop.sampler.drawing.hotness import TypedRows
-from khop.typing import NODE, Array, EdgeDir, Int64Array, NodeType
-
-TRAIN_MASK = "train_mask"
+from khop.typing import NODE, Array, ArrayLike, EdgeDir, Int64Array, NodeType
 
 
 def typed_rows(source: GraphSource, edge_dir: EdgeDir) -> TypedRows:
     """Return a graph's rows in the direction of sampling, by original ids."""
     counts = {node_type: node.count for node_type, node in source.nodes.items()}
-    place = {node_type: i for i, node_type in enumerate(counts)}
+    index = {node_type: i for i, node_type in enumerate(counts)}
     relations, csrs = [], []
     for (src_type, _, dst_type), edge in source.edges.items():
         neighbors, drawing, (others, keys) = src_type, dst_type, edge.endpoints()
@@ -27,25 +26,31 @@ def typed_rows(source: GraphSource, edge_dir: EdgeDir) -> TypedRows:
         indptr, indices, _ = _native.coo_to_csr(
             keys, others, counts[drawing], counts[neighbors], with_edge_ids=False
         )
-        relations.append((place[neighbors], place[drawing]))
+        relations.append((index[neighbors], index[drawing]))
         csrs.append(_native.Csr(indptr, indices))
     return TypedRows(list(counts.values()), relations, csrs, list(counts))
 
 
-def seeds_of(source: GraphSource, seeds: Any) -> tuple[NodeType, Int64Array]:
-    """Return the seeds' node type and distinct ids. If None, those of `train_mask`, else all."""
-    node_type, given = None if source.heterogeneous else NODE, seeds
+SeedNodes: TypeAlias = ArrayLike | tuple[NodeType, ArrayLike | None] | None
+"""Ids of seeds, or (node type, ids), or None for the nodes of `train_mask`."""
+
+
+def seeds_of(source: GraphSource, seeds: SeedNodes) -> tuple[NodeType, Int64Array]:
+    """Return the seeds' node type and distinct ids. If None: nodes of `train_mask`, else all."""
+    node_type = None if source.heterogeneous else NODE
     if isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
-        node_type, given = seeds
+        node_type, values = seeds
+    else:
+        values = cast("ArrayLike | None", seeds)
     if node_type is None:
-        if given is not None:
+        if values is not None:
             raise ValueError("seeds of a heterogeneous graph must be (node type, ids)")
         node_type = trained_type(source)
     if node_type not in source.nodes:
         raise ValueError(f"seeds are of node type '{node_type}': there are {list(source.nodes)}")
     node = source.nodes[node_type]
-    if given is not None:
-        ids = np.unique(to_int64(given, "seeds"))
+    if values is not None:
+        ids = np.unique(to_int64(values, "seeds"))
         check_range(ids, node.count, "seeds")
         return node_type, ids
     mask = train_mask(node)
@@ -53,13 +58,13 @@ def seeds_of(source: GraphSource, seeds: Any) -> tuple[NodeType, Int64Array]:
 
 
 def trained_type(source: GraphSource) -> NodeType:
-    """Return the one node type that has training nodes; ValueError if there is not one."""
+    """Return the only node type that has training nodes, or raise ValueError."""
     trained = [t for t, node in source.nodes.items() if train_mask(node) is not None]
     if len(trained) == 1:
         return trained[0]
-    found = f"node types {trained} have" if trained else f"no node type of {list(source.nodes)} has"
+    known = f"node types {trained} have" if trained else f"no node type of {list(source.nodes)} has"
     raise ValueError(
-        f"{found} a 'train_mask': say which one is trained on (seeds=(node type, None), or "
+        f"{known} a 'train_mask': say which one is trained on (seeds=(node type, None), or "
         "--seed-type)"
     )
 

@@ -1,26 +1,30 @@
-"""The cut of a graph in one call: `khop.partition_graph(data, "parts", num_parts=2)`."""
+"""Cut of a graph in one call: `khop.partition_graph(data, "parts", num_parts=2)`."""
 
 from __future__ import annotations
 
 import inspect
 import operator
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from khop.options import options_of as declared_options
+from khop.options import takes_options
 from khop.partition.base import PartitionerBase
 from khop.partition.methods.assigned import AssignedPartitioner
-from khop.partition.methods.frequency import FrequencyPartitioner
 from khop.partition.methods.metis import ClusterMetisPartitioner, MetisPartitioner
 from khop.partition.methods.random import RandomPartitioner
-from khop.partition.methods.seeded import FrequencyGroup, frequency_partitioner
+from khop.partition.methods.seeded import SeededPartitioner
 from khop.partition.methods.stream import StreamPartitioner
 from khop.partition.methods.structure import StructuralPartitioner
+from khop.partition.options import CutOptions, PartitionOptions
 from khop.partition.source import GraphSource, check_masks
 from khop.partition.summary import FolderSummary
 from khop.plugins import Registry, subclass_of
 from khop.storage.folder import PartitionFolder, check_output
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
+    from typing_extensions import Unpack
 
 _MAX_PARTS = 4096
 _ADVICE = (
@@ -32,7 +36,7 @@ PARTITIONERS: Registry[type[PartitionerBase]] = Registry(
     {
         "assigned": AssignedPartitioner,
         "cluster-metis": ClusterMetisPartitioner,
-        "frequency": FrequencyPartitioner,
+        "frequency": SeededPartitioner,
         "metis": MetisPartitioner,
         "random": RandomPartitioner,
         "stream": StreamPartitioner,
@@ -40,45 +44,40 @@ PARTITIONERS: Registry[type[PartitionerBase]] = Registry(
     subclass_of(PartitionerBase),
     "method",
 )
-"""All methods by name. `of_method` computes the probabilities that 'frequency' takes."""
-# Options that have a meaning with method 'frequency' alone, and its defaults.
-FREQUENCY_OPTIONS: dict[str, Any] = {
-    "num_neighbors": (15, 10, 5),
-    **{name: option.default for name, option in declared_options(FrequencyGroup).items()},
-}
+"""All methods by name."""
 
 
+@takes_options(PartitionOptions, further=True)
 def partition_graph(
-    data: Any,
+    data: Data | HeteroData | GraphSource,
     output_dir: str | os.PathLike[str],
     num_parts: int,
     *,
     method: str | type[PartitionerBase] = "random",
-    edge_dir: str = "in",
-    **options: Any,
+    **options: Unpack[CutOptions],
 ) -> FolderSummary:
     """Cut a graph into a partition folder, and summarise it.
 
-    `khop.partition_graph(...)` is this function; `khop partition` is it on the command line.
+    `khop.partition_graph(...)` is this function, and `khop partition` its command. Methods are
+
+    - 'random'
+    - 'frequency': by how likely each part's batches touch a node, with the options of
+      `frequency_partition`. `num_neighbors` is [15, 10, 5] by default, and `base` may be a name.
+    - 'stream', 'metis' and 'cluster-metis': by the edges that are cut, with the options of
+      `StreamPartitioner`, `MetisPartitioner` and `ClusterMetisPartitioner`.
+    - 'assigned', with `owners` as `AssignedPartitioner`.
+    - a subclass of `PartitionerBase` with its own options: the class, 'package:Class', or the name
+      that an installed package gives to it (group `khop.partitioners`).
 
     Args:
         data: a PyG `Data` or `HeteroData`, or a `GraphSource`.
         output_dir: the partition folder to write.
-        num_parts: number of parts, 1 to 4,096, at most one for each node.
-        method: 'random'; 'frequency', by how likely each part's batches touch a node, with options
-            `num_neighbors` (default: [15, 10, 5]), `batch_size` (1,024), `seeds`, `cache_ratio`,
-            `cache_memory_budget` and `base`, the method that places nodes ('stream', 'metis',
-            'cluster-metis'; see `frequency_partition`); 'stream', 'metis' or 'cluster-metis',
-            by the edges that are cut, with `balance`, `slack` and more (see `StreamPartitioner`,
-            `MetisPartitioner`, `ClusterMetisPartitioner`); 'assigned', with `owners` (see
-            `AssignedPartitioner`); or a subclass of `PartitionerBase`, with its own options, as a
-            class, by 'package:Class', or by the name that an installed package gives it (group
-            `khop.partitioners`).
-        edge_dir: neighbours are drawn against the edges ('in', as PyG does) or along them ('out').
-        **options: `PartitionOptions`, and those of the method.
+        num_parts: number of parts, 1 to 4,096, at most one per node.
+        method: one of the methods above.
+        **options: options of the method.
 
     Returns:
-        The summary of the folder; notebooks show it as a table. Its `left_out` names attributes
+        The summary of the folder, which notebooks show as a table. Its `left_out` names attributes
         without a row for each node or edge, which the folder does not hold.
 
     Raises:
@@ -92,29 +91,27 @@ def partition_graph(
         >>> summary.nodes, summary.edge_dir
         ([3, 3], 'in')
     """
-    make_partitioner(
-        data, output_dir, num_parts, method=method, edge_dir=edge_dir, **options
-    ).partition()
+    make_partitioner(data, output_dir, num_parts, method=method, **options).partition()
     return FolderSummary.of(PartitionFolder(output_dir))
 
 
 def make_partitioner(
-    data: Any,
+    data: Data | HeteroData | GraphSource,
     output_dir: str | os.PathLike[str],
     num_parts: int,
     *,
-    method: Any = "random",
-    edge_dir: str = "in",
-    **options: Any,
+    method: str | type[PartitionerBase] = "random",
+    **options: Unpack[CutOptions],
 ) -> PartitionerBase:
-    """Return the partitioner that `partition_graph` runs; takes the same arguments.
+    """Return the partitioner that `partition_graph` runs with the same arguments.
 
-    Its `plan()` tells what it would read, write and take.
+    Its `plan()` estimates memory, disk and time.
 
     Example:
         >>> make_partitioner(data, path / "parts", 2).plan().num_edges
         12
     """
+    edge_dir = options.setdefault("edge_dir", "in")
     if edge_dir not in ("in", "out"):
         raise ValueError(f"edge_dir must be 'in' or 'out' (got {edge_dir!r})")
     if not isinstance(output_dir, (str, os.PathLike)):
@@ -127,8 +124,7 @@ def make_partitioner(
     check_output(output_dir, bool(options.get("overwrite")))
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
     check_masks(source)
-    check_num_parts(num_parts, sum(node.count for node in source.nodes.values()))
-    options["edge_dir"] = edge_dir
+    check_num_parts(num_parts, source.num_nodes)
     return of_method(source, output_dir, num_parts, method, options)
 
 
@@ -136,33 +132,28 @@ def of_method(
     source: GraphSource,
     output_dir: str | os.PathLike[str],
     num_parts: int,
-    method: Any,
-    options: dict[str, Any],
+    method: str | type[PartitionerBase],
+    options: Mapping[str, Any],
 ) -> PartitionerBase:
     """Return the partitioner of a method, with options that fit it."""
-    if method != "frequency":
-        return _partitioner(method).from_data(source, output_dir, num_parts, **options)
-    chosen = {**FREQUENCY_OPTIONS, **options}
-    chosen["num_neighbors"] = _as_list(chosen["num_neighbors"])
-    if chosen["base"] is not None:
-        chosen["base"] = base_of(chosen["base"])
-    return frequency_partitioner(source, output_dir, num_parts, **chosen)
+    partitioner = _partitioner(method)
+    if partitioner is SeededPartitioner and options.get("base") is not None:
+        options = {**options, "base": base_of(options["base"])}
+    return partitioner.from_data(source, output_dir, num_parts, **options)
 
 
-def options_of(method: str) -> set[str]:
-    """Return the names of the options that a method has of its own."""
-    if method == "frequency":
-        return set(FREQUENCY_OPTIONS)
+def options_of(method: str | type[PartitionerBase]) -> set[str]:
+    """Return the names of the options that only this method has."""
     return _keywords(_partitioner(method)._configure)
 
 
 def shared_options() -> set[str]:
     """Return the names of the arguments that all methods have."""
-    return {*inspect.signature(PartitionerBase.from_data).parameters, "method", "edge_dir"}
+    return {*inspect.signature(PartitionerBase.from_data).parameters, "method"}
 
 
-def base_of(name: Any) -> type[StructuralPartitioner]:
-    """Return the class that places nodes for method 'frequency', given as `base`."""
+def base_of(name: str | type[PartitionerBase]) -> type[StructuralPartitioner]:
+    """Return the class that places nodes for method 'frequency', its option `base`."""
     partitioner = _partitioner(name, "base")
     if not issubclass(partitioner, StructuralPartitioner):
         raise ValueError(
@@ -172,30 +163,29 @@ def base_of(name: Any) -> type[StructuralPartitioner]:
     return partitioner
 
 
-def _check_options(method: Any, options: dict[str, Any]) -> None:
+def _check_options(method: str | type[PartitionerBase], options: Mapping[str, Any]) -> None:
     """Refuse options that a method does not have."""
-    if method == "frequency":
-        known = {*FREQUENCY_OPTIONS, *_keywords(PartitionerBase.from_data)}
-    else:
-        partitioner = _partitioner(method)
-        of_its_own = inspect.signature(partitioner._configure).parameters.values()
-        if any(p.kind is p.VAR_KEYWORD for p in of_its_own):
-            return  # it checks them itself
-        known = _keywords(partitioner.from_data) | _keywords(partitioner._configure)
+    partitioner = _partitioner(method)
+    own = inspect.signature(partitioner._configure).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in own):
+        return  # it checks them itself
+    known = _keywords(partitioner.from_data) | _keywords(partitioner._configure)
     for name in options.keys() - known:
-        if name in FREQUENCY_OPTIONS:
+        if name in options_of("frequency"):
             raise ValueError(f"{name} needs method='frequency' (got method={method!r})")
         raise TypeError(f"no option {name!r} of method={method!r}: there are {sorted(known)}")
 
 
 def _keywords(function: Callable[..., Any]) -> set[str]:
-    """Return the options of `from_data`, or of a `_configure`, that a caller may name."""
+    """Return the options of `from_data`, or of a `_configure`, that users may name."""
     parameters = inspect.signature(function).parameters.values()
-    given = {"self", "data", "output_dir", "num_parts", "edge_dir"}
-    return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - given
+    positional = {"self", "data", "output_dir", "num_parts"}
+    return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - positional
 
 
-def _partitioner(method: Any, argument: str = "method") -> type[PartitionerBase]:
+def _partitioner(
+    method: str | type[PartitionerBase], argument: str = "method"
+) -> type[PartitionerBase]:
     try:
         return PARTITIONERS.checked(method)
     except TypeError as error:
@@ -203,7 +193,7 @@ def _partitioner(method: Any, argument: str = "method") -> type[PartitionerBase]
 
 
 def check_num_parts(num_parts: int, num_nodes: int | None = None, name: str = "num_parts") -> None:
-    """Check a number of parts, if `num_nodes` is given against the number of nodes, too.
+    """Check a number of parts against its bounds, and against the number of nodes if not None.
 
     Raises:
         TypeError: it is no integer.
@@ -221,7 +211,3 @@ def check_num_parts(num_parts: int, num_nodes: int | None = None, name: str = "n
         raise ValueError(
             f"{name} {num_parts} is more than the graph's {num_nodes} nodes: {_ADVICE}"
         )
-
-
-def _as_list(num_neighbors: Any) -> Any:
-    return list(num_neighbors) if isinstance(num_neighbors, tuple) else num_neighbors

@@ -1,17 +1,19 @@
-"""Options of partitioners: the one table of names, types, defaults and descriptions.
+"""Options that all partitioners share: names, types, defaults and descriptions.
 
-Runs where a graph is cut. Imports no torch.
+Imports no torch.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, TypedDict
 
 from khop.options import Option
+from khop.partition.batches import SeedNodes
 from khop.partition.out_of_core.plan import Plan
-from khop.typing import Progress
+from khop.sampler.methods import SamplingMethod
+from khop.typing import ArrayLike, NodeType, NumNeighbors, Progress
 
 
 class FolderGroup(TypedDict, total=False):
@@ -29,8 +31,8 @@ class FolderGroup(TypedDict, total=False):
         str | None,
         Option(
             None,
-            "name of the attribute of nodes, or of edges, that holds times, integers or floats, "
-            "for temporal sampling: rows are sorted by it. If nodes have times, the neighbour's "
+            "name of the attribute of nodes, or of edges, that holds times (integers or floats) "
+            "for temporal sampling. Rows are sorted by it. If nodes have times, the neighbour's "
             "counts. Types that lack the attribute have no constraint.",
         ),
     ]
@@ -42,15 +44,15 @@ class FolderGroup(TypedDict, total=False):
         bool,
         Option(
             False,
-            "also write original ids of neighbours, 4 or 8 bytes an edge, which methods need that "
-            "key draws by neighbours (`khop.sampler.Labor`).",
+            "also write original ids of neighbours, 4 or 8 bytes per edge, for methods that key "
+            "draws by neighbours (`khop.sampler.Labor`).",
         ),
     ]
     edge_ids: Annotated[
         bool,
         Option(
             True,
-            "write original ids of edges, 4 or 8 bytes an edge. If False, batches number edges as "
+            "write original ids of edges, 4 or 8 bytes per edge. If False, batches number edges as "
             "the folder does (`e_id`), and positions in the edge list are not kept.",
         ),
     ]
@@ -58,8 +60,8 @@ class FolderGroup(TypedDict, total=False):
         str,
         Option(
             "original",
-            "order of rows within a part: 'original' (of ids), 'degree', 'hotness' or 'cluster'; "
-            "see `khop.partition.writing.order`. Batches do not depend on it.",
+            "order of rows within a part: 'original' (of ids), 'degree', 'hotness' or 'cluster' "
+            "(see `khop.partition.writing.order`). Batches do not depend on it.",
         ),
     ]
     cluster_ids: Annotated[
@@ -67,10 +69,10 @@ class FolderGroup(TypedDict, total=False):
         Option(
             0,
             "keep a cluster of each node as attribute 'cluster': about how many clusters, or True "
-            "for those that `ClusterMetisPartitioner` makes. If 0, none.",
+            "for the clusters of `ClusterMetisPartitioner`. If 0, none.",
         ),
     ]
-    seed: Annotated[int, Option(0, "of random choices.")]
+    seed: Annotated[int, Option(0, "seed of random choices.")]
     overwrite: Annotated[bool, Option(False, "replace a folder that exists.")]
 
 
@@ -78,26 +80,26 @@ class EffortGroup(TypedDict, total=False):
     """Options of the work: memory, threads, machines and reports."""
 
     progress: Annotated[
-        Progress | None, Option(None, "called as progress(what, done, total) while writing.")
+        Progress | None, Option(None, "called as progress(step, done, total) while writing.")
     ]
     memory: Annotated[
         int | str | None,
         Option(
             None,
-            "bytes, or '8GB', that may be used: edges go through files, and a run that was ended "
-            "goes on if it is started again. If None, edges are kept in memory. The folder does "
-            "not depend on it.",
+            "bytes, or '8GB', that may be used. Edges then go through files, and a run that was "
+            "ended resumes if it is started again. If None, edges are kept in memory. The folder "
+            "does not depend on it.",
         ),
     ]
     tmp: Annotated[
         str | os.PathLike[str] | None,
-        Option(None, "folder of these files. If None, that of `output_dir`."),
+        Option(None, "folder of these files. If None, the parent of `output_dir`."),
     ]
     jobs: Annotated[
         int | None,
         Option(
             None,
-            "threads. If None, one for each core, at most 8. The folder does not depend on it.",
+            "threads. If None, one per core, at most 8. The folder does not depend on it.",
         ),
     ]
     clean: Annotated[
@@ -107,19 +109,19 @@ class EffortGroup(TypedDict, total=False):
         Callable[[Plan], None] | None,
         Option(
             None,
-            "called with the `Plan` of what it will take, before anything is written, if `memory` "
-            "is given.",
+            "called with the `Plan` before anything is written, if `memory` is not None.",
         ),
     ]
     on: Annotated[
         str | None,
         Option(
             None,
-            "'ray:HOST:PORT', or 'ray' for the address in RAY_ADDRESS or a session of the user's "
-            "own: the machines of a Ray cluster cut and write, once this one has assigned nodes. "
-            "`memory` is then what a task takes for edges (default: 1 GB), `jobs` how many run at "
-            "a time (default: one for each CPU); input and `output_dir` lie on storage that all "
-            "share. The folder does not depend on it. If None, this machine alone.",
+            "'ray:HOST:PORT', or 'ray' for the address in RAY_ADDRESS or for the user's own Ray "
+            "session. The machines of the cluster cut and write, once this machine has assigned "
+            "nodes. `memory` is then the memory of a task for edges (default: 1 GiB), `jobs` the "
+            "number of tasks at a time (default: one per CPU). Input and `output_dir` lie on "
+            "storage that all machines share. The folder does not depend on it. If None, this "
+            "machine alone.",
         ),
     ]
 
@@ -131,5 +133,40 @@ class PartitionOptions(FolderGroup, EffortGroup, total=False):
         >>> options: PartitionOptions = {"seed": 3, "edge_dir": "out"}
         >>> partitioner = RandomPartitioner.from_data(data, path / "parts", 2, **options)
         >>> partitioner.edge_dir
+        'out'
+    """
+
+
+class MethodOptions(TypedDict, total=False):
+    """Keyword arguments that only some of khop's methods have.
+
+    Example:
+        >>> options: MethodOptions = {"balance": ["nodes"], "passes": 2}
+        >>> partition_graph(data, path / "parts", 2, method="stream", **options).nodes
+        [3, 3]
+    """
+
+    num_neighbors: NumNeighbors | SamplingMethod
+    batch_size: int
+    seeds: SeedNodes
+    probs: Sequence[ArrayLike | Mapping[NodeType, ArrayLike]]
+    cache_ratio: float | Mapping[NodeType, float] | None
+    cache_memory_budget: int | str | Mapping[NodeType, int | str] | None
+    base: str | type[object] | None
+    balance: Sequence[str]
+    slack: float
+    score: str | None
+    passes: int
+    starts: int
+    clusters: int | None
+    owners: ArrayLike | Mapping[NodeType, ArrayLike] | str | os.PathLike[str]
+
+
+class CutOptions(MethodOptions, PartitionOptions, total=False):
+    """Keyword arguments of `partition_graph`: the options of all of khop's methods.
+
+    Example:
+        >>> options: CutOptions = {"seed": 3, "edge_dir": "out"}
+        >>> partition_graph(data, path / "parts", 2, **options).edge_dir
         'out'
     """

@@ -1,23 +1,46 @@
-"""The cut of a graph that lies in a partition folder, into another number of parts."""
+"""Cut of a graph that lies in a partition folder, into another number of parts.
+
+The graph is read back by original ids. Edge lists and positions of nodes and edges are read into
+memory: 8 bytes per edge, 16 beyond 2^31 nodes. Attributes stay in the folder's files, mapped, and
+are copied row by row.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
+from khop.data import RowStore
+from khop.data.arrays import check_pointers, narrowest_int
+from khop.data.joined import JoinedFeature, TakenFeature
 from khop.log import shown
 from khop.partition.base import PartitionerBase
 from khop.partition.batches import seeds_of
 from khop.partition.cut import PARTITIONERS, make_partitioner, options_of
-from khop.partition.formats.from_folder import folder_source
-from khop.partition.source import GraphSource
+from khop.partition.methods.frequency import FrequencyPartitioner
+from khop.partition.options import CutOptions
+from khop.partition.source import EdgeSource, GraphSource, NodeSource
 from khop.partition.summary import FolderSummary
 from khop.partition.writing.cluster_ids import CLUSTER
-from khop.storage.folder import FolderMeta, PartitionFolder
+from khop.storage.folder import (
+    EdgeTypeMeta,
+    FolderMeta,
+    NodeTypeMeta,
+    PartitionFolder,
+    edge_array,
+)
+from khop.storage.part import Part
+from khop.typing import IntArray
 
-# A folder says how it was made by the names of khop's own classes. No other name in it is looked
-# up: only the user of this process names what is imported.
-_METHOD_OF = {kind.__name__: name for name, kind in PARTITIONERS.builtin.items()}
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+# meta.json has the name of the partitioner's class. Only names of khop's own classes are resolved:
+# no folder, but this process's user alone, decides on imports.
+_METHOD_OF = {method.__name__: name for name, method in PARTITIONERS.builtin.items()}
+_METHOD_OF[FrequencyPartitioner.__name__] = "frequency"
 _UNKNOWN = object()
 _OF_ALL_METHODS = {"seed", "order", "cluster_ids"}
 
@@ -27,30 +50,30 @@ def repartition(
     output_dir: str | os.PathLike[str],
     num_parts: int,
     *,
-    method: Any = None,
-    **options: Any,
+    method: str | type[PartitionerBase] | None = None,
+    **options: Unpack[CutOptions],
 ) -> FolderSummary:
     """Cut the graph of a folder again, without its original input.
 
     Original ids, edge ids, attributes, masks, times, weights and neighbours' ids stay as they are.
     The same number of parts, method and options make the folder that `partition_graph` makes of
-    the input, byte for byte. Edge lists are read into memory; attributes are copied row by row.
+    the input, byte for byte. Edge lists are read into memory. Attributes are copied row by row.
 
     Args:
-        folder: the folder, or its path; all parts must be on this machine.
+        folder: the folder, or its path, with all parts on this machine.
         output_dir: the partition folder to write.
         num_parts: number of parts.
         method: as for `partition_graph`. If None, the folder's own, with its options and seed.
-        **options: as for `partition_graph`. `edge_dir`, `time_attr`, `weight_attr`, `neighbor_ids`,
-            `edge_ids` and `order` are the folder's if they are left out. Of a folder without ids of
-            edges, `edge_ids=True` keeps those of its own numbering.
+        **options: as for `partition_graph`. Defaults of `edge_dir`, `time_attr`, `weight_attr`,
+            `neighbor_ids`, `edge_ids` and `order` are the folder's. If the folder has no original
+            ids of edges, `edge_ids=True` keeps its own ids.
 
     Returns:
         The summary of the new folder.
 
     Raises:
-        FolderError: no folder, a damaged one, or one with parts on other machines.
-        ValueError: the folder's own method cannot be repeated; options as for `partition_graph`.
+        FolderError: the folder is missing or damaged, or parts are on other machines.
+        ValueError: the folder's own method cannot be repeated, or options do not fit.
 
     Example:
         >>> repartition(folder, path / "parts", 3).nodes
@@ -65,10 +88,10 @@ def make_repartitioner(
     output_dir: str | os.PathLike[str],
     num_parts: int,
     *,
-    method: Any = None,
-    **options: Any,
+    method: str | type[PartitionerBase] | None = None,
+    **options: Unpack[CutOptions],
 ) -> PartitionerBase:
-    """Return the partitioner that `repartition` runs; takes the same arguments.
+    """Return the partitioner that `repartition` runs with the same arguments.
 
     Example:
         >>> make_repartitioner(folder, path / "parts", 3).plan().num_edges
@@ -77,7 +100,7 @@ def make_repartitioner(
     if not isinstance(folder, PartitionFolder):
         folder = PartitionFolder(folder)
     meta = folder.meta
-    given: dict[str, Any] = {
+    chosen: dict[str, Any] = {
         "edge_dir": meta.edge_dir,
         "time_attr": None if meta.time_attr is None else meta.time_attr.name,
         "weight_attr": meta.weight_attr,
@@ -85,23 +108,26 @@ def make_repartitioner(
         "edge_ids": all(t.edge_ids for t in meta.edge_types),
         "order": meta.order,
     }
-    repeated = method is None
-    if repeated:
-        given |= recorded_options(meta)
-        method = given.pop("method")
-    given |= options
-    remade = given.get("cluster_ids") and meta.method.get("cluster_ids")
+    name: str | type[PartitionerBase]
+    if method is None:
+        recorded = recorded_options(meta)
+        name = recorded.pop("method")
+        chosen |= recorded
+    else:
+        name = method
+    chosen |= options
+    remade = chosen.get("cluster_ids") and meta.method.get("cluster_ids")
     source = folder_source(folder, without=(CLUSTER,) if remade else ())
-    if repeated and method == "frequency":
-        _check_seeds(meta, source, given)
-    return make_partitioner(source, output_dir, num_parts, method=method, **given)
+    if method is None and name == "frequency":
+        _check_seeds(meta, source, chosen)
+    return make_partitioner(source, output_dir, num_parts, method=name, **chosen)
 
 
 def recorded_options(meta: FolderMeta) -> dict[str, Any]:
-    """Return the method and its options that meta.json has, as `partition_graph` takes them.
+    """Return the method and its options from meta.json, as arguments of `partition_graph`.
 
     Raises:
-        ValueError: the method is not one of khop's, or meta.json does not have all that it needs.
+        ValueError: the method is not one of khop's, or meta.json lacks some of its options.
     """
     options = dict(meta.method)
     name = options.pop("name", "an unknown partitioner")
@@ -132,7 +158,7 @@ def recorded_options(meta: FolderMeta) -> dict[str, Any]:
 
 
 def _check_seeds(meta: FolderMeta, source: GraphSource, options: dict[str, Any]) -> None:
-    """Refuse to repeat a split of seeds that are not those of `train_mask`."""
+    """Refuse to repeat a cut whose seeds were not the nodes of `train_mask`."""
     known = meta.method.get("num_seeds")
     seeds = options.get("seeds")
     is_named = seeds is not None and not (isinstance(seeds, tuple) and seeds[1] is None)
@@ -144,3 +170,70 @@ def _check_seeds(meta: FolderMeta, source: GraphSource, options: dict[str, Any])
             f"the folder was made for {known} seeds of the user's own, which it does not hold, not "
             f"for the {count} of its masks: pass seeds=, or name another method"
         )
+
+
+def folder_source(folder: PartitionFolder, without: tuple[str, ...] = ()) -> GraphSource:
+    """Read the graph of a folder, all of whose parts are on this machine.
+
+    Args:
+        folder: the folder.
+        without: names of node attributes to leave out.
+
+    Returns:
+        The graph that the folder was made of, with original ids and the original order of edges.
+
+    Raises:
+        FolderError: a part is missing, or the folder is damaged.
+
+    Example:
+        >>> source = folder_source(PartitionFolder(folder))
+        >>> source.nodes["node"].count, list(source.nodes["node"].attrs)
+        (6, ['x', 'y', 'train_mask'])
+    """
+    parts = [Part(folder, p) for p in range(folder.num_parts)]
+    for node_type in folder.meta.node_types:
+        folder.original_ids(node_type.name)  # checks the map
+    nodes = {
+        t.name: NodeSource(t.count, _attrs(parts, "node", i, folder.id_map(t.name), without))
+        for i, t in enumerate(folder.meta.node_types)
+    }
+    edges = {t.name: _edges(parts, i) for i, t in enumerate(folder.meta.edge_types)}
+    return GraphSource(nodes, edges, folder.meta.heterogeneous)
+
+
+def _attrs(
+    parts: list[Part],
+    level: Literal["node", "edge"],
+    index: int,
+    positions: IntArray,
+    without: tuple[str, ...] = (),
+) -> dict[str, RowStore]:
+    meta: NodeTypeMeta | EdgeTypeMeta = parts[0].meta.types(level)[index]
+    return {
+        name: TakenFeature(JoinedFeature([p.feature(level, index, name) for p in parts]), positions)
+        for name in meta.attrs
+        if name not in without
+    }
+
+
+def _edges(parts: list[Part], index: int) -> EdgeSource:
+    folder, meta = parts[0].folder, parts[0].meta
+    edge_type = meta.edge_types[index]
+    row_type, neighbor_type = meta.row_type(edge_type), meta.neighbor_type(edge_type)
+    row_ids, neighbor_ids = (folder.original_ids(t.name) for t in (row_type, neighbor_type))
+    positions = np.full(edge_type.count, -1, narrowest_int(edge_type.count))
+    rows = np.empty(edge_type.count, row_ids.dtype)
+    neighbors = np.empty(edge_type.count, neighbor_ids.dtype)
+    with folder.complete(positions, f"list of original ids of edge type {edge_type.name}"):
+        for part in parts:
+            ids = edge_array(folder, part.part, edge_type.name, "edge_id")
+            first = row_type.bounds[part.part]
+            indptr, columns = part.rows(index)
+            check_pointers(indptr, len(columns), f"part-{part.part}, edge type {edge_type.name}")
+            positions[ids] = (
+                np.arange(len(ids), dtype=positions.dtype) + edge_type.bounds[part.part]
+            )
+            rows[ids] = np.repeat(row_ids[first : first + len(indptr) - 1], np.diff(indptr))
+            neighbors[ids] = neighbor_ids[columns]
+    ends = (neighbors, rows) if meta.edge_dir == "in" else (rows, neighbors)
+    return EdgeSource(*ends, _attrs(parts, "edge", index, positions))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,15 +15,17 @@ from khop.storage.folder import attr_metas
 from khop.storage.folder.paths import RESERVED_NAMES
 from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeType, IntArray, NodeType
 
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
+
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
 
 @dataclass
 class NodeSource:
-    """Number and attributes of a node type's nodes; attributes have one row a node.
+    """Number of nodes of a type, and their attributes with one row per node.
 
-    `left_out` names attributes that do not have one row a node, and what they are instead:
-    'has shape [7, 7]'.
+    `left_out` names attributes without a row per node, with a description: 'has shape [7, 7]'.
 
     Example:
         >>> NodeSource(6, {"x": data.x}).count
@@ -37,12 +39,11 @@ class NodeSource:
 
 @dataclass
 class EdgeSource(PicklableByPath):
-    """Sources and destinations [num_edges] of an edge type, and attributes of one row an edge.
+    """Sources and destinations [num_edges] of an edge type, and attributes of one row per edge.
 
-    `left_out` names attributes that do not have one row an edge, as in `NodeSource`. Subclasses may
-    read edges from elsewhere, piece by piece: they override `num_edges`, `piece`, `content` and
-    `check`, and have properties `src` and `dst`, all ends at once, for methods that look at the
-    whole graph.
+    `left_out` names attributes without a row per edge, as in `NodeSource`. Subclasses may read
+    edges from elsewhere, piece by piece: they override `num_edges`, `piece`, `content` and `check`.
+    Their properties `src` and `dst` read all ends, for methods that need the whole graph.
 
     Example:
         >>> edges = EdgeSource(np.array([0, 1]), np.array([1, 2]), {})
@@ -68,17 +69,17 @@ class EdgeSource(PicklableByPath):
         """
         return _as_kernels_take(self.src[first : first + count], self.dst[first : first + count])
 
-    def check(self, what: str) -> None:
+    def check(self, name: str) -> None:
         """Raise ValueError unless there are as many sources as destinations."""
         if len(self.src) != len(self.dst):
-            raise ValueError(f"{what} has {len(self.src)} sources but {len(self.dst)} destinations")
+            raise ValueError(f"{name} has {len(self.src)} sources but {len(self.dst)} destinations")
 
     def content(self) -> tuple[Array, ...]:
-        """Return arrays that tell these edges from others: mapped files are known by their name."""
+        """Return arrays that identify these edges. Mapped files are identified by their names."""
         return self.src, self.dst
 
     def release(self) -> None:
-        """Let go of pages of mapped files that `piece` has read."""
+        """Release pages of mapped files that `piece` has read."""
         for array in self.content():
             release_pages(array)
 
@@ -90,12 +91,16 @@ class EdgeSource(PicklableByPath):
 def _as_kernels_take(src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
     if src.dtype != dst.dtype or src.dtype not in (np.int32, np.int64):
         src, dst = src.astype(np.int64), dst.astype(np.int64)
-    # Of mapped files, columns of rows and numbers at odd addresses are copied.
+    # Arrays of mapped files are copied if they have strides or odd addresses.
     return np.require(src, None, ["C", "A"]), np.require(dst, None, ["C", "A"])
 
 
+def no_progress(step: str, done: int, total: int) -> None:
+    """Report nothing: the default of `progress`."""
+
+
 def bad_edge(edge_type: EdgeType, error: IndexError) -> IndexError:
-    """Return the error of an edge that joins nodes which do not exist, with what to do."""
+    """Return the error of an edge that joins nodes which do not exist, with a remedy."""
     return IndexError(
         f"edge_index of edge type {edge_type}: {error}. Ids run from 0; the number of nodes is "
         "num_nodes, or that of the rows of their attributes"
@@ -116,12 +121,12 @@ class GraphSource:
     Attributes:
         nodes: {node type: number of nodes and their attributes}.
         edges: {edge type: [num_edges] sources and destinations, and attributes}.
-        heterogeneous: types are named; if False (default), there is one of each.
-        of_graph: attributes of the graph as a whole -> what they are; partitioning leaves them out.
+        heterogeneous: types are named. If False (default), there is one of each.
+        of_graph: attributes of the graph as a whole -> descriptions. Folders do not have them.
 
     Raises:
-        ValueError: attributes without one row a node or edge, sources and destinations of different
-            lengths, or edge types whose node types are missing.
+        ValueError: an attribute has another number of rows, sources and destinations have
+            different lengths, or an edge type names an unknown node type.
 
     Example:
         >>> source = GraphSource.from_arrays(6, data.edge_index, {"x": data.x})
@@ -160,8 +165,8 @@ class GraphSource:
         cls,
         num_nodes: int | Mapping[NodeType, int],
         edge_index: ArrayLike | Mapping[EdgeType, ArrayLike],
-        node_attrs: Mapping[str, Any] | None = None,
-        edge_attrs: Mapping[str, Any] | None = None,
+        node_attrs: Mapping[str, ArrayLike | Mapping[NodeType, ArrayLike]] | None = None,
+        edge_attrs: Mapping[str, ArrayLike | Mapping[EdgeType, ArrayLike]] | None = None,
     ) -> GraphSource:
         """Create from arrays.
 
@@ -181,22 +186,21 @@ class GraphSource:
         for edge_type, pair in lists.items():
             if len(pair) != 2:
                 raise ValueError(f"edge_index must have two rows (got {len(pair)})")
-            edges[edge_type] = EdgeSource(
-                to_ids(pair[0], "edge_index"), to_ids(pair[1], "edge_index")
-            )
-        for name, values in (node_attrs or {}).items():
-            for node_type, value in _by_type(values, NODE).items():
-                nodes[node_type].attrs[name] = Feature(value, label=f"attribute '{name}'")
-        for name, values in (edge_attrs or {}).items():
-            for edge_type, value in _by_type(values, EDGE).items():
-                edges[edge_type].attrs[name] = Feature(value, label=f"attribute '{name}'")
+            src, dst = (to_ids(ends, "edge_index") for ends in pair)
+            edges[edge_type] = EdgeSource(src, dst)
+        groups: list[tuple[Mapping[Any, NodeSource | EdgeSource], Mapping[str, Any] | None, Any]]
+        groups = [(nodes, node_attrs, NODE), (edges, edge_attrs, EDGE)]
+        for holders, attrs, single in groups:
+            for name, values in (attrs or {}).items():
+                for key, value in _by_type(values, single).items():
+                    holders[key].attrs[name] = Feature(value, label=f"attribute '{name}'")
         return cls(nodes, edges, heterogeneous)
 
     @classmethod
-    def from_data(cls, data: Any) -> GraphSource:
-        """Create from a PyG `Data` or `HeteroData`; every node- and edge-level tensor is kept.
+    def from_data(cls, data: Data | HeteroData) -> GraphSource:
+        """Create from a PyG `Data` or `HeteroData`, with every node- and edge-level tensor.
 
-        A tensor is node-level if it has one row for each node. `left_out` tells of all others.
+        A tensor is node-level if it has one row for each node. `left_out` lists all others.
 
         Raises:
             TypeError: `data` has another type, or an attribute is no tensor of a supported dtype.
@@ -215,14 +219,24 @@ class GraphSource:
                 for t in data.node_types
             }
             edges = {t: _edge_source(data, data[t], t) for t in data.edge_types}
-            sources: dict[Any, NodeSource | EdgeSource] = {**nodes, **edges}
-            for kind, source in sources.items():
-                source.left_out = _left_out(data[kind], source.attrs)
+            sources: dict[NodeType | EdgeType, NodeSource | EdgeSource] = {**nodes, **edges}
+            for name, source in sources.items():
+                source.left_out = _left_out(data[name], source.attrs)
             return cls(nodes, edges, True, _left_out(data._global_store, ()))
         raise TypeError(
             f"expected a PyG Data or HeteroData object (got '{type(data)}'): of a data set pass "
             "its graph, dataset[0]; files are read by the command `khop partition`"
         )
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of all types."""
+        return sum(node.count for node in self.nodes.values())
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges of all types."""
+        return sum(edge.num_edges for edge in self.edges.values())
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -234,19 +248,20 @@ class GraphSource:
             >>> GraphSource.from_data(graph).left_out
             {'classes': 'is an int, not a row for each of 6 nodes or of 12 edges'}
         """
-        found = {
-            name: f"{what}, not rows of a node or edge type" for name, what in self.of_graph.items()
+        reasons = {
+            name: f"{described}, not rows of a node or edge type"
+            for name, described in self.of_graph.items()
         }
         holders: list[tuple[str, str, dict[str, str]]] = [
             *((t, f"{node.count:,} nodes", node.left_out) for t, node in self.nodes.items()),
             *((" ".join(t), f"{e.num_edges:,} edges", e.left_out) for t, e in self.edges.items()),
         ]
         both = " or of ".join(count for _, count, _ in holders)
-        for kind, count, left_out in holders:
-            for name, what in left_out.items():
-                key, of = (f"{name} of {kind}", count) if self.heterogeneous else (name, both)
-                found[key] = f"{what}, not a row for each of {of}"
-        return found
+        for holder, count, left_out in holders:
+            for name, described in left_out.items():
+                key, of = (f"{name} of {holder}", count) if self.heterogeneous else (name, both)
+                reasons[key] = f"{described}, not a row for each of {of}"
+        return reasons
 
 
 def check_masks(source: GraphSource) -> None:
@@ -275,13 +290,13 @@ def _by_type(values: Any, single: Any) -> Mapping[Any, Any]:
     return values if isinstance(values, Mapping) else {single: values}
 
 
-def _check_attrs(attrs: Mapping[str, RowStore], count: int, what: str, unit: str) -> None:
+def _check_attrs(attrs: Mapping[str, RowStore], count: int, holder: str, unit: str) -> None:
     for name, feature in attrs.items():
         if name in RESERVED_NAMES:
-            raise ValueError(f"attribute '{name}' of {what} has a reserved name: rename it")
+            raise ValueError(f"attribute '{name}' of {holder} has a reserved name: rename it")
         if feature.num_rows != count:
             raise ValueError(
-                f"attribute '{name}' of {what} has {feature.num_rows} rows for {count} {unit}"
+                f"attribute '{name}' of {holder} has {feature.num_rows} rows for {count} {unit}"
             )
 
 
@@ -297,13 +312,13 @@ def _attrs_of(data: Any, store: Any, of_nodes: bool) -> dict[str, RowStore]:
                 "remove it or turn it into a tensor"
             )
         if data.__cat_dim__(name, value, store) != 0:
-            raise TypeError(f"attribute '{name}' is not laid out with a row a node or edge")
+            raise TypeError(f"attribute '{name}' is not laid out with a row per node or edge")
         attrs[name] = Feature(value, label=f"attribute '{name}'")
     return attrs
 
 
 def _left_out(store: Any, kept: Collection[str]) -> dict[str, str]:
-    """Return the attributes of a store that are not kept, and what each is."""
+    """Return descriptions of the attributes of a store that are not kept."""
     return {
         name: _described(value)
         for name, value in store.items()
@@ -311,7 +326,7 @@ def _left_out(store: Any, kept: Collection[str]) -> dict[str, str]:
     }
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     if hasattr(value, "shape"):
         return f"has shape {list(value.shape)}"
     name = type(value).__name__

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 
 from khop.errors import FolderError
-from khop.storage.folder import NodeTypeMeta, PartitionFolder
+from khop.storage.folder import PartitionFolder
 from khop.tables import html_table, human_bytes, text_table
-from khop.typing import NodeType
 
 TRAIN_MASK = "train_mask"
 
 
 @dataclass(frozen=True)
 class FolderSummary:
-    """Size, cut and balance of a folder; made from meta.json and the splits.
+    """Size, cut and balance of a folder, made from meta.json and the splits.
 
     Attributes:
         root: path of the folder.
@@ -30,10 +29,10 @@ class FolderSummary:
         cached: rows that each part keeps copies of.
         edge_cut: share of the edges whose neighbour is in another part.
         edges_between_parts: [part][part of the neighbour] number of edges.
-        times: 'attr', the attribute that holds times, and its 'level', 'node' or 'edge'; or None.
+        times: {'attr': attribute of times, 'level': 'node' or 'edge'}, or None.
         weights: the edge attribute that holds weights, or None.
-        neighbor_ids: True if original ids of neighbours are there; `khop.sampler.Labor` needs them.
-        edge_ids: True if original ids of edges are there; if not, edges have the folder's.
+        neighbor_ids: True if the folder has original ids of neighbours, for `khop.sampler.Labor`.
+        edge_ids: True if the folder has original ids of edges. If False, edges have its own ids.
         version: format version of the folder.
         node_types: node type -> number of nodes.
         edge_types: edge type, joined by spaces -> number of edges.
@@ -41,10 +40,10 @@ class FolderSummary:
         expected_shares: for each part, shares of a batch's rows that are local, cached and remote,
             or None if the hotness is not known.
         cache_curve: expected share of remote rows by number of cached rows, or None.
-        left_out: attributes of the graph that the folder does not have -> why.
+        left_out: attributes of the graph that the folder does not have -> reasons.
 
     Raises:
-        FolderError: from `FolderSummary.of`: the summary in meta.json is malformed.
+        FolderError: the summary in meta.json is malformed (from `of`).
 
     Example:
         >>> summary = FolderSummary.of(PartitionFolder(folder))
@@ -75,11 +74,7 @@ class FolderSummary:
 
     @classmethod
     def of(cls, folder: PartitionFolder) -> FolderSummary:
-        """Summarise a folder.
-
-        Raises:
-            FolderError: meta.json holds no summary.
-        """
+        """Summarise a folder."""
         meta, time = folder.meta, folder.meta.time_attr
         try:
             between = np.array(meta.summary["edges_between_parts"], np.int64)
@@ -116,12 +111,12 @@ class FolderSummary:
         if not self.expected_shares:
             return None
         return {
-            kind: float(np.mean([part[kind] for part in self.expected_shares]))
-            for kind in ("local", "cached", "remote")
+            rows: float(np.mean([part[rows] for part in self.expected_shares]))
+            for rows in ("local", "cached", "remote")
         }
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return names and values of a table of it, as `khop inspect` prints."""
+        """Return names and values of the table that `khop inspect` prints."""
         lines = [
             ("folder", self.root),
             ("size", f"{human_bytes(self.bytes)}, format version {self.version}"),
@@ -148,7 +143,7 @@ class FolderSummary:
         if shares is None:
             lines.append(("expected rows", "not counted: khop inspect --report draws batches"))
         else:
-            text = ", ".join(f"{share:.1%} {kind}" for kind, share in shares.items())
+            text = ", ".join(f"{share:.1%} {rows}" for rows, share in shares.items())
             lines.append(("expected rows", text))
         lines += [("left out", f"{name}: it {why}") for name, why in self.left_out.items()]
         return lines
@@ -188,12 +183,9 @@ def _train_seeds(folder: PartitionFolder) -> list[int] | None:
     types = [t for t in folder.meta.node_types if TRAIN_MASK in t.splits]
     if not types:
         return None
-    return np.sum([_held_by_part(folder, t) for t in types], axis=0).tolist()  # type: ignore[no-any-return]
-
-
-def _held_by_part(folder: PartitionFolder, node_type: NodeTypeMeta) -> np.ndarray[Any, Any]:
-    name: NodeType = node_type.name
-    return np.diff(np.searchsorted(folder.split(name, TRAIN_MASK), node_type.bounds))
+    ends = [np.searchsorted(folder.split(t.name, TRAIN_MASK), t.bounds) for t in types]
+    seeds: list[int] = np.sum([np.diff(of_type) for of_type in ends], axis=0).tolist()
+    return seeds
 
 
 def _method(method: Mapping[str, Any]) -> str:
@@ -207,8 +199,6 @@ def _counts(types: dict[str, int]) -> str:
 
 
 def _spread(counts: Sequence[int]) -> str:
-    return (
-        f"; {min(counts):,} to {max(counts):,} a part (largest / mean = {balance(counts):.3f})"
-        if len(counts) > 1
-        else ""
-    )
+    if len(counts) == 1:
+        return ""
+    return f"; {min(counts):,} to {max(counts):,} per part (largest / mean = {balance(counts):.3f})"

@@ -29,8 +29,9 @@ from khop.sampler.methods import (
 )
 from khop.sampler.methods.access import Rows as Rows, Waiting as Waiting
 from khop.sampler.methods.ladies import NodesPerLayer as NodesPerLayer
+from khop.sampler.methods.step import StepPicks as StepPicks
 from khop.sampler.plan import EpochPlan as EpochPlan
 from khop.sampler.pyg.draw_scope import BatchKey as BatchKey
 from khop.sampler.pyg.neighbor import NeighborSampler as NeighborSampler
-from khop.sampler.pyg.random_walks import random_walk as random_walk
+from khop.sampler.pyg.random_walks import WalkedGraph as WalkedGraph, random_walk as random_walk
 from khop.sampler.spec import SamplingSpec as SamplingSpec

@@ -1,13 +1,12 @@
-"""Specification of link batches, checked once."""
+"""Specification of link batches, checked once. Imports no torch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from khop import codec
 from khop.codec import AtMost, Between, Id
 from khop.sampler.spec import MAX_TYPES
 from khop.typing import EdgeDir, EdgeType, NodeType
@@ -19,20 +18,21 @@ _MAX_AMOUNT = 2**31
 
 ExcludeSeedEdges: TypeAlias = "bool | Literal['self', 'reverse'] | EdgeType"
 """Edges that a link batch's neighbourhoods leave out: none (False), the links themselves ('self'
-or True), also their reverses ('reverse'), or also those of the edge type named."""
+or True), also their reverses ('reverse'), or also their reverses of the edge type named."""
 
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """Specification of link batches; plain values, so that JSON can hold it.
+    """Specification of link batches, of plain values that JSON can hold.
 
     Attributes:
         src_type, dst_type: index of the node types that links join.
-        relation: index of their edge type. If None, they are of no edge type of the graph.
+        relation: index of their edge type. If None, links have no edge type of the graph.
         edge_dir: 'in' if the graph holds the sources of each destination, 'out' the reverse.
         disjoint: each end is the root of a separate tree.
-        mode: 'binary': negative pairs; 'triplet': negative destinations. If None, no negatives.
-        amount: negatives per link; a whole number for triplets.
+        mode: 'binary' for negative pairs, 'triplet' for negative destinations. If None, there are
+            no negatives.
+        amount: negatives per link, a whole number for triplets.
         strict: negatives are no edges of the graph.
         excluded: (relation, True if its edges run from destinations to sources) of the edges that
             are left out of the neighbourhoods.
@@ -62,18 +62,10 @@ class LinkSpec:
         strict: bool = False,
         exclude: ExcludeSeedEdges = False,
     ) -> LinkSpec:
-        """Check the options and find the types.
+        """Check the options of `LinkSpec`, and convert types to indices.
 
-        Args:
-            node_types: the graph's node types.
-            edge_types: the graph's edge types.
-            link_type: the edge type of links; need not be one of the graph's.
-            edge_dir: see `LinkSpec`.
-            disjoint: see `LinkSpec`.
-            mode: see `LinkSpec`.
-            amount: see `LinkSpec`.
-            strict: see `LinkSpec`.
-            exclude: edges that are left out of the neighbourhoods.
+        The graph has the `node_types` and `edge_types`, of which `link_type` need not be one.
+        `exclude` names the edges that are left out of the neighbourhoods.
 
         Raises:
             ValueError: a type that does not exist, options that contradict one another.
@@ -112,11 +104,6 @@ class LinkSpec:
             excluded_relations(exclude, edge_types, link_type),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the spec as a JSON object."""
-        content: dict[str, Any] = codec.to_json(self)
-        return content
-
     def num_negatives(self, num_links: int) -> int:
         """Return the number of negatives of a batch."""
         return 0 if self.mode is None else math.ceil(num_links * self.amount)
@@ -127,15 +114,15 @@ def excluded_relations(
 ) -> tuple[tuple[int, bool], ...]:
     """Return the edge types that hold the links and their reverses.
 
-    The reverse of (a, r, b) is (b, rev_r, a), that of (a, rev_r, b) is (b, r, a), as PyG's
-    `ToUndirected` names them; else, that of (a, r, a) is itself, that of (a, r, b) the only edge
-    type from b to a.
+    The reverse of (a, r, b) is (b, rev_r, a), and vice versa, as PyG's `ToUndirected` names them.
+    Without this edge type, (a, r, a) is its own reverse, and the only edge type from b to a
+    reverses (a, r, b).
 
     Returns:
         (index of the edge type, True if it holds the reversed links) of each.
 
     Raises:
-        ValueError: the links or their reverses are of no edge type, or it is not clear of which.
+        ValueError: the links or their reverses have no edge type, or several could be it.
     """
     if exclude is False or exclude is None:
         return ()

@@ -1,4 +1,4 @@
-"""Plan of an epoch: the seeds of each batch, by index alone. Imports no torch."""
+"""Plan of an epoch: the seeds of each batch, by index. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from khop.typing import Int64Array
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """Division of `num_seeds` seeds into batches; each can be planned without those before it.
+    """Division of `num_seeds` seeds into batches, each planned without the batches before it.
 
     Attributes:
         num_seeds: number of seeds.
@@ -69,7 +69,7 @@ class EpochPlan:
 
     @cached_property
     def num_batches_alone(self) -> int:
-        """Number of batches that the batch size alone, or `sizes`, gives."""
+        """Number of batches by the batch size, or by `sizes`."""
         if self.sizes is not None:
             return len(self.sizes)
         return sum(map(self._batches_of, self.lists or [self.num_seeds]))
@@ -87,7 +87,7 @@ class EpochPlan:
         return self.num_batches_asked
 
     def bounds(self, batch: int) -> tuple[int, int]:
-        """Return the first and one-past-last place, in the epoch's order, of a batch's seeds.
+        """Return the first and one-past-last position, in the epoch's order, of a batch's seeds.
 
         Raises:
             IndexError: no such batch.
@@ -105,19 +105,19 @@ class EpochPlan:
         return first, (batch + 1) * self.num_seeds // self.num_batches
 
     def key_of(self, batch: int, run_key: int) -> tuple[int, int]:
-        """Return run key and index of a batch's draws; `run_key` is the epoch's."""
+        """Return run key and index of a batch's draws, by the epoch's `run_key`."""
         if self.keys is None:
             return run_key, batch
         run, index = self.keys[batch]
         return run, index
 
     def list_of(self, batch: int) -> int | None:
-        """Return the index of the list that a batch's seeds are of; None without lists."""
+        """Return the index of the list of a batch's seeds, or None without lists."""
         return None if self.lists is None else self._turns[batch][0]
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Bounds of batches whose sizes are given."""
+        """Bounds of batches that have `sizes`."""
         return [0, *itertools.accumulate(self.sizes or [])]
 
     @cached_property
@@ -129,16 +129,16 @@ class EpochPlan:
             _spread(sizes, counts, self.num_batches - sum(counts))
         turns: list[tuple[int, int, int, int]] = []
         start = 0
-        for number, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+        for index, (size, count) in enumerate(zip(sizes, counts, strict=True)):
             cut = EpochPlan(size, self.batch_size, self.drop_last, count)
             bounds = [cut.bounds(batch) for batch in range(count)]
-            turns += [(i, number, start + a, start + b) for i, (a, b) in enumerate(bounds)]
+            turns += [(i, index, start + a, start + b) for i, (a, b) in enumerate(bounds)]
             start += size
         return [turn[1:] for turn in sorted(turns)]
 
 
 def _spread(sizes: Sequence[int], counts: list[int], more: int) -> None:
-    """Add so many batches to the counts, each to the list whose batches are largest."""
+    """Add `more` batches, one at a time, to the list with the largest mean batch."""
     largest = [
         (-size / count, i)
         for i, (size, count) in enumerate(zip(sizes, counts, strict=True))
@@ -154,13 +154,13 @@ def _spread(sizes: Sequence[int], counts: list[int], more: int) -> None:
 def epoch_order(
     num_seeds: int, run_key: int, shuffle: bool, lists: Sequence[int] | None = None
 ) -> Int64Array | None:
-    """Return the order of an epoch's seeds, a permutation by the run key; None if as given.
+    """Return the order of an epoch's seeds, a permutation by the run key, or None for the input's.
 
     Args:
         num_seeds: number of seeds.
         run_key: key of the epoch.
-        shuffle: permute the seeds. If False, they stay as given.
-        lists: see `EpochPlan`; the seeds of each are permuted among themselves.
+        shuffle: permute the seeds. If False, return None.
+        lists: see `EpochPlan`. The seeds of each are permuted among themselves.
     """
     if not shuffle:
         return None
@@ -173,7 +173,7 @@ def epoch_order(
 
 
 def seeds_of(order: Int64Array | None, first: int, last: int) -> Int64Array:
-    """Return the positions in the input of the seeds at places first .. last - 1."""
+    """Return the positions in the input of the epoch's seeds first .. last - 1."""
     if order is None:
         return np.arange(first, last, dtype=np.int64)
     return order[first:last]

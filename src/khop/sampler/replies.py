@@ -1,8 +1,8 @@
 """Checks of other processes' replies, before kernels read them.
 
-A server that is damaged or hostile must not do more than fail a batch. So the requester checks that
-a reply has the arrays that were asked for, the right number of entries, and only ids that exist.
-All checks raise ProtocolError; kernels rely on them. Imports no torch.
+A damaged or hostile server must not do more than fail a batch. So the requester checks that a reply
+has the arrays that were asked for, the right number of entries, and only ids that exist.
+All checks raise ProtocolError. Kernels rely on them. Imports no torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_drawn(
         part: the partition that sent it.
         num_rows: number of rows that were asked for.
         with_edge: edges were asked for.
-        below: neighbours are ids, or numbers of members, below this.
+        below: bound of neighbours, which are ids or numbers of members.
         edges: bounds of the numbers of the part's edges: the first, and the one after the last.
 
     Raises:
@@ -92,20 +92,16 @@ def check_weights(values: Array, dtype: str) -> Float64Array:
 
 
 def check_rows(
-    arrays: list[Array],
-    sender: str,
-    count: int,
-    attributes: Mapping[str, AttrMeta],
-    below: int,
+    arrays: list[Array], sender: str, count: int, attributes: Mapping[str, AttrMeta], below: int
 ) -> list[Array]:
     """Check rows of attributes that another process sent.
 
     Args:
         arrays: arrays of the reply.
-        sender: who sent it: 'partition 3'.
+        sender: name of the process: 'partition 3'.
         count: number of rows that were asked for.
         attributes: dtype and shape of a row of each, by name.
-        below: original ids, called 'id' or 'edge_id', are below this.
+        below: bound of original ids, which are called 'id' or 'edge_id'.
 
     Raises:
         ProtocolError: the reply is not of this form.
@@ -129,18 +125,18 @@ def _check_vector(
     sender: str,
     dtypes: tuple[str, ...],
     count: int | None,
-    what: str,
+    content: str,
     bounds: Sequence[int] | None = None,
 ) -> None:
     if array.ndim != 1 or array.dtype.name not in dtypes or count not in (None, len(array)):
         raise ProtocolError(
-            f"{sender} sent {array.dtype} {array.shape} for {what} of {count or 'its'} rows"
+            f"{sender} sent {array.dtype} {array.shape} for {content} of {count or 'its'} rows"
         )
     if bounds is None or not len(array):
         return
     low, high = int(array.min()), int(array.max())
     if not (bounds[0] <= low and high < bounds[1]):
         raise ProtocolError(
-            f"{sender} sent {what} {low} or {high}, but they run from {bounds[0]} to "
+            f"{sender} sent {content} {low} or {high}, but they run from {bounds[0]} to "
             f"{bounds[1] - 1}"
         )

@@ -24,7 +24,7 @@ class SeedSet(NamedTuple):
     Attributes:
         node_type: index of the node type.
         ids: [n] int64.
-        times: [n] int64; with temporal sampling only.
+        times: [n] int64, with temporal sampling only.
     """
 
     node_type: int
@@ -57,7 +57,7 @@ class RemoteParts(Protocol):
     def induce(
         self, part: int, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
     ) -> Ticket:
-        """Request the neighbours of a part's nodes in a batch, given by the keys of its nodes."""
+        """Request the neighbours of a part's nodes in a batch, by the keys of the batch's nodes."""
 
     def has_edges(
         self, part: int, relation: int, rows: Int64Array, neighbors: Int64Array
@@ -68,9 +68,9 @@ class RemoteParts(Protocol):
         """Request the numbers of neighbours of a part's nodes."""
 
     def fetch(
-        self, part: int, kind: str, index: int, ids: Int64Array, names: Sequence[str]
+        self, part: int, element: str, index: int, ids: Int64Array, names: Sequence[str]
     ) -> Ticket:
-        """Request attributes of a part's nodes (kind 'node') or edges ('edge')."""
+        """Request attributes of a part's nodes (element 'node') or edges ('edge')."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class HopRequest:
     method: MethodSpec = NEIGHBOR
 
     def options(self) -> _native.HopOptions:
-        """The kernels' own."""
+        """Return the options of the kernels."""
         return _native.HopOptions(
             self.fanout,
             self.replace,
@@ -104,8 +104,8 @@ class RowSet:
 
     Attributes:
         ids: [n] int64.
-        trees: [n] int32, the seeds that they belong to; in disjoint batches only.
-        times: [n] int64, those of their seeds; with temporal sampling only.
+        trees: [n] int32, the seeds that they belong to, in disjoint batches only.
+        times: [n] int64 times of their seeds, with temporal sampling only.
         excluded: (rows, neighbors), [m] int64 each: edges not to be taken.
     """
 
@@ -134,8 +134,8 @@ class RowSet:
         rows = np.concatenate([p[0] for p in pairs])
         return cls(*members, (rows, np.concatenate([p[1] for p in pairs])))
 
-    def share(self, places: Int64Array, low: int, high: int) -> RowSet:
-        """Return the rows at `places`, which are all that lie in low .. high - 1."""
+    def share(self, positions: Int64Array, low: int, high: int) -> RowSet:
+        """Return the rows at `positions`, which are all rows in low .. high - 1."""
         excluded = None
         if self.excluded is not None:
             rows, neighbors = self.excluded
@@ -143,23 +143,23 @@ class RowSet:
             if inside.any():
                 excluded = rows[inside], neighbors[inside]
         return RowSet(
-            self.ids[places],
-            None if self.trees is None else self.trees[places],
-            None if self.times is None else self.times[places],
+            self.ids[positions],
+            None if self.trees is None else self.trees[positions],
+            None if self.times is None else self.times[positions],
             excluded,
         )
 
     def draw(
         self, csr: _native.Csr, request: HopRequest, options: _native.HopOptions | None = None
     ) -> Drawn:
-        """Draw one hop from rows that `csr` holds; `options` are those of the request, if known."""
+        """Draw one hop from rows that `csr` holds. `options` are the request's, if known."""
         if request.last and not csr.has_times:
             request, options = replace(request, last=False), None
         options = request.options() if options is None else options
         return _native.sample_rows(csr, self.ids, options, self.trees, self.times, self.excluded)
 
     def induce(self, csr: _native.Csr, keys: Int64Array, num_nodes: int, with_edge: bool) -> Drawn:
-        """Find the neighbours that are in a batch; `num_nodes` bounds the ids in `keys`."""
+        """Return the neighbours that are in a batch. `num_nodes` bounds the ids in `keys`."""
         return _native.induce_rows(
             csr,
             self.ids,

@@ -1,20 +1,26 @@
-"""Specification of neighbour sampling: fan-outs, a method and options. Imports no torch."""
+"""Neighbour sampling: users' options, and the specification that is made of them.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Annotated, Any, Literal
 
 from khop.codec import INT64, AtMost, Between, Id
-from khop.sampler.methods import NEIGHBOR, MethodSpec, as_method
+from khop.data.info import GraphInfo
+from khop.sampler.methods import NEIGHBOR, MethodSpec, SamplingMethod, as_method
 from khop.sampler.requests import HopRequest
-from khop.typing import EdgeType
+from khop.typing import EdgeType, NumNeighbors
 
 MAX_HOPS = 1024
-"""Most hops of a batch; methods of users' own have as many steps."""
+"""Most hops of a batch, or steps of a user's method."""
 
 MAX_TYPES = 1024
 """Most edge types, or node types, that a specification names."""
@@ -28,19 +34,19 @@ class SamplingSpec:
     """Fan-outs and options of neighbour sampling.
 
     Attributes:
-        fanouts: for each edge type, in the graph's order, the fan-out of each hop; -1 takes all.
+        fanouts: for each edge type, in the graph's order, the fan-out of each hop. -1 takes all.
         replace: draw with replacement.
         with_edge: record which edges were drawn.
         subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
             'induced' (all edges among the drawn nodes).
         disjoint: give each seed a separate subgraph.
         temporal: draw only what is not later than the seed.
-        last: draw the latest neighbours instead of random ones.
+        last: draw the latest neighbours, not random ones.
         weighted: for each edge type, True to draw by weight.
         reversals: for subgraph type 'bidirectional': (edge type, its reverse, True if the reverse
             becomes the mirror image), by index.
         keep_edge: edges keep their ids when reverses are added.
-        method: sampling method; see `khop.sampler.methods`.
+        method: sampling method.
 
     Example:
         >>> spec = SamplingSpec.create([15, 10], [("node", "to", "node")])
@@ -108,12 +114,12 @@ class SamplingSpec:
     @classmethod
     def create(
         cls,
-        num_neighbors: Any,
+        num_neighbors: NumNeighbors | SamplingMethod,
         edge_types: Sequence[EdgeType],
         replace: bool = False,
         with_edge: bool = True,
         *,
-        subgraph_type: Any = "directional",
+        subgraph_type: str | Enum = "directional",
         disjoint: bool = False,
         temporal_strategy: str = "uniform",
         temporal: bool = False,
@@ -122,48 +128,44 @@ class SamplingSpec:
     ) -> SamplingSpec:
         """Check options and arrange `num_neighbors` by edge type.
 
-        Args:
-            num_neighbors: fan-out of each hop, or {edge type: fan-out of each hop}, or PyG's
-                `NumNeighbors`; edge types in any form that PyG knows. Or a method with such.
-            edge_types: the graph's edge types.
-            replace: draw with replacement.
-            with_edge: record which edges were drawn.
-            subgraph_type: 'directional', 'bidirectional' or 'induced', or PyG's `SubgraphType`.
-            disjoint: give each seed a separate subgraph; temporal sampling always does.
-            temporal_strategy: 'uniform' or 'last'.
-            temporal: draw only what is not later than the seed.
-            weighted: for each edge type, True to draw by weight.
-            heterogeneous: the graph has named types.
+        `num_neighbors` is the fan-out of each hop, {edge type: fan-out of each hop}, PyG's
+        `NumNeighbors`, or a method with one of these. Edge types have any form that PyG knows.
+        `heterogeneous` means that types have names. The other options are attributes of the
+        specification or of `SamplingOptions`.
 
         Raises:
-            ValueError: hops that differ in number between edge types, a fan-out below -1 or beyond
-                2^63 - 1, an edge type that is missing or does not exist, an unknown subgraph type
-                or strategy.
+            ValueError: unequal numbers of hops, a fan-out below -1 or beyond 2^63 - 1, a missing or
+                unknown edge type, an unknown subgraph type or strategy.
             TypeError: fan-outs that are no integers.
         """
         method = as_method(num_neighbors)
-        num_neighbors = method.num_neighbors
-        if hasattr(num_neighbors, "values") and not callable(num_neighbors.values):
-            default = getattr(num_neighbors, "default", None)
-            num_neighbors = num_neighbors.values  # PyG's NumNeighbors
-            if isinstance(num_neighbors, Mapping) and default is not None:
-                given = [_edge_type(key) for key in num_neighbors]
-                rest = {t: default for t in edge_types if t not in given}
-                num_neighbors = {**num_neighbors, **rest}
-        if isinstance(num_neighbors, Mapping):
-            num_neighbors = {_edge_type(key): hops for key, hops in num_neighbors.items()}
-            _check_edge_types(num_neighbors, edge_types)
-            by_type = [_hops(num_neighbors[t], f"num_neighbors[{t}]") for t in edge_types]
+        fanouts = method.num_neighbors
+        default: object = None
+        if hasattr(fanouts, "values") and not callable(fanouts.values):  # PyG's NumNeighbors
+            default, fanouts = getattr(fanouts, "default", None), fanouts.values
+        if isinstance(fanouts, Mapping):
+            fanouts = {_edge_type(key): hops for key, hops in fanouts.items()}
+            if default is not None:
+                fanouts = {**dict.fromkeys(edge_types, default), **fanouts}
+            unknown = [t for t in fanouts if t not in edge_types]
+            missing = [t for t in edge_types if t not in fanouts]
+            if unknown:
+                raise ValueError(
+                    f"num_neighbors names edge types {unknown}, but there are {edge_types}"
+                )
+            if missing:
+                raise ValueError(f"num_neighbors names no fan-outs for edge types {missing}")
+            by_type = [_hops(fanouts[t], f"num_neighbors[{t}]") for t in edge_types]
         else:
-            by_type = [_hops(num_neighbors, "num_neighbors")] * max(1, len(edge_types))
+            by_type = [_hops(fanouts, "num_neighbors")] * max(1, len(edge_types))
         if len({len(hops) for hops in by_type}) > 1:
             raise ValueError(
                 "num_neighbors: the number of hops must be the same across all edge types (got "
                 f"{ {t: len(h) for t, h in zip(edge_types, by_type, strict=True)} })"
             )
-        subgraph_type = getattr(subgraph_type, "value", subgraph_type)
-        if subgraph_type not in _SUBGRAPH_TYPES:
-            raise ValueError(f"subgraph_type must be of {_SUBGRAPH_TYPES} (got {subgraph_type!r})")
+        type_name: Any = getattr(subgraph_type, "value", subgraph_type)
+        if type_name not in _SUBGRAPH_TYPES:
+            raise ValueError(f"subgraph_type must be of {_SUBGRAPH_TYPES} (got {type_name!r})")
         if temporal_strategy not in _STRATEGIES:
             raise ValueError(
                 f"temporal_strategy must be of {_STRATEGIES} (got {temporal_strategy!r})"
@@ -173,13 +175,13 @@ class SamplingSpec:
         if temporal_strategy == "last" and not temporal:
             raise ValueError("temporal_strategy='last' needs times: pass time_attr, too")
         reversals: tuple[tuple[int, int, bool], ...] = ()
-        if subgraph_type == "bidirectional":
+        if type_name == "bidirectional":
             reversals = find_reversals(edge_types) if heterogeneous else ((0, 0, False),)
         return cls(
             tuple(by_type),
             bool(replace),
             bool(with_edge),
-            subgraph_type,
+            type_name,
             bool(disjoint) or temporal,
             temporal,
             temporal and temporal_strategy == "last",
@@ -190,12 +192,79 @@ class SamplingSpec:
         )
 
 
+@dataclass(frozen=True)
+class SamplingOptions:
+    """Options of samplers and loaders beside `num_neighbors`, in PyG's words.
+
+    Attributes:
+        replace, with_edge, disjoint: as of `SamplingSpec`. Temporal sampling is always disjoint.
+        subgraph_type: 'directional', 'bidirectional' or 'induced', or PyG's `SubgraphType`.
+        temporal_strategy: 'uniform' or 'last'.
+        time_attr: attribute that holds times. If None, draws do not depend on times.
+        weight_attr: attribute of edges to draw by. If None, uniformly.
+    """
+
+    replace: bool = False
+    with_edge: bool = True
+    subgraph_type: str | Enum = "directional"
+    disjoint: bool = False
+    temporal_strategy: str = "uniform"
+    time_attr: str | None = None
+    weight_attr: str | None = None
+
+    def settled(self, num_neighbors: NumNeighbors | SamplingMethod) -> SamplingOptions:
+        """Return the options, with the options of a sampling method.
+
+        Raises:
+            ValueError: an option differs from the method's, or the method lacks it.
+        """
+        method = as_method(num_neighbors)
+        replace, weight_attr = method.settle(self.replace, self.weight_attr)
+        return dataclasses.replace(
+            self,
+            replace=replace,
+            with_edge=self.with_edge and method.draws_edges,
+            weight_attr=weight_attr,
+            subgraph_type=method.settle_subgraph_type(self.subgraph_type),
+        )
+
+    def spec(self, num_neighbors: NumNeighbors | SamplingMethod, info: GraphInfo) -> SamplingSpec:
+        """Return the checked specification of draws from a graph.
+
+        Args:
+            num_neighbors: fan-outs or a method.
+            info: the graph, with the times and weights that matter.
+
+        Raises:
+            TypeError, ValueError: as `SamplingSpec.create`, or the graph lacks weights to draw by.
+        """
+        options = self.settled(num_neighbors)
+        as_method(num_neighbors).check_node_types(info.node_types)
+        if options.weight_attr is not None and not any(info.weighted):
+            raise ValueError(
+                f"the graph has no weights '{options.weight_attr}' to draw by: make a sampler with "
+                "them"
+            )
+        return SamplingSpec.create(
+            num_neighbors,
+            info.edge_types,
+            options.replace,
+            options.with_edge,
+            subgraph_type=options.subgraph_type,
+            disjoint=options.disjoint,
+            temporal_strategy=options.temporal_strategy,
+            temporal=info.is_temporal,
+            weighted=info.weighted,
+            heterogeneous=info.heterogeneous,
+        )
+
+
 def find_reversals(edge_types: Sequence[EdgeType]) -> tuple[tuple[int, int, bool], ...]:
     """Return the edge types that are each other's reverses, by PyG's rules.
 
-    `(b, 'rev_r', a)` reverses `(a, r, b)` and becomes its mirror image; a type from a node type to
-    itself without such a partner reverses itself; else the only type from b to a serves, if there
-    is just one. A type without a reverse keeps its edges as drawn, with a warning.
+    `(b, 'rev_r', a)` reverses `(a, r, b)` and becomes its mirror image. Without this type, a type
+    from a node type to itself reverses itself. Other types are reversed by the only type from b to
+    a, if there is just one. A type without a reverse keeps its edges as drawn, with a warning.
 
     Args:
         edge_types: the graph's edge types.
@@ -203,30 +272,30 @@ def find_reversals(edge_types: Sequence[EdgeType]) -> tuple[tuple[int, int, bool
     Returns:
         (edge type, its reverse, True if the reverse becomes the mirror image), by index.
     """
-    found = []
-    place = {t: i for i, t in enumerate(edge_types)}
+    reversals = []
+    index = {t: i for i, t in enumerate(edge_types)}
     for i, (src, relation, dst) in enumerate(edge_types):
         if relation.startswith("rev_"):
             continue
-        named = place.get((dst, f"rev_{relation}", src))
+        named = index.get((dst, f"rev_{relation}", src))
         back = [j for j, (a, _, b) in enumerate(edge_types) if (a, b) == (dst, src)]
         if named is not None:
-            found.append((i, named, True))
+            reversals.append((i, named, True))
         elif src == dst:
-            found.append((i, i, False))
+            reversals.append((i, i, False))
         elif len(back) == 1:
-            found.append((i, back[0], False))
+            reversals.append((i, back[0], False))
         else:
             warnings.warn(
                 f"edge type {(src, relation, dst)} has no reverse that is unique, so that its "
                 f"edges stay directed: call the reverse {(dst, f'rev_{relation}', src)}",
                 stacklevel=4,
             )
-    return tuple(found)
+    return tuple(reversals)
 
 
 def _edge_type(key: Any) -> Any:
-    """Return an edge type in full; PyG also omits the relation ('to') or uses one string."""
+    """Return an edge type in full, where PyG omits the relation ('to') or uses one string."""
     if hasattr(key, "to_tuple"):  # PyG's EdgeTypeStr
         return key.to_tuple()
     names = key.split("__") if isinstance(key, str) else key
@@ -235,29 +304,21 @@ def _edge_type(key: Any) -> Any:
     return tuple(names) if isinstance(names, list) else names
 
 
-def _check_edge_types(given: Mapping[Any, Any], edge_types: Sequence[EdgeType]) -> None:
-    unknown = [t for t in given if t not in edge_types]
-    missing = [t for t in edge_types if t not in given]
-    if unknown:
-        raise ValueError(f"num_neighbors names edge types {unknown}, but there are {edge_types}")
-    if missing:
-        raise ValueError(f"num_neighbors names no fan-outs for edge types {missing}")
-
-
-def _hops(values: Any, what: str) -> tuple[int, ...]:
+def _hops(values: Any, name: str) -> tuple[int, ...]:
+    """Return a list of fan-outs, checked. `name` is its name in error messages."""
     is_list = hasattr(values, "__iter__") and getattr(values, "ndim", 1) == 1
     if isinstance(values, (str, bytes)) or not is_list:
-        raise TypeError(f"{what} must be a list of fan-outs, one a hop (got {values!r})")
+        raise TypeError(f"{name} must be a list of fan-outs, one a hop (got {values!r})")
     hops: list[int] = []
     for value in values:
         if len(hops) == MAX_HOPS:
-            raise ValueError(f"{what} has more than {MAX_HOPS} hops")
+            raise ValueError(f"{name} has more than {MAX_HOPS} hops")
         try:
             hops.append(operator.index(value))
         except TypeError:
-            raise TypeError(f"{what} must hold integers (got {value!r})") from None
+            raise TypeError(f"{name} must hold integers (got {value!r})") from None
         if not -1 <= hops[-1] < 2**63:
             raise ValueError(
-                f"{what} holds {value}: a fan-out is -1 (all), 0 or positive, and below 2^63"
+                f"{name} holds {value}: a fan-out is -1 (all), 0 or positive, and below 2^63"
             )
     return tuple(hops)

@@ -1,4 +1,4 @@
-"""`Source`: a layout of graphs, and its reader. Any process; imports no torch."""
+"""`Source`: a layout of graphs, and its reader. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from khop.sources.symmetrized import symmetrized
 
 
 class Source(ABC):
-    """Base of layouts that `read_source` reads; a subclass is a layout, in a file of its own.
+    """Base of layouts that `read_source` reads.
 
-    khop makes an instance without arguments. Users name their own: `khop partition --layout
-    my_package:Layout`, or `read_source(layout=)`; a package may have it as an entry point of the
-    group `khop.sources`.
+    khop makes an instance without arguments. Users name layouts of their own by
+    `khop partition --layout my_package:Layout` or `read_source(layout=)`. Installed packages offer
+    them as entry points of the group `khop.sources`.
 
     Attributes:
         names: SOURCE arguments of this layout that are no paths, 'ogb:NAME' for example.
-        paths: the files or folders of it, 'FILE.npz' for example.
+        paths: its files or folders, 'FILE.npz' for example.
         about: description for lists of layouts, with code between backticks.
-        unpacked: what of it is written out before it is read; '' if nothing.
-        is_whole: True if a file is read as a whole, which `--memory` must hold.
+        unpacked: the content that is written out before it is read, or ''.
+        is_whole: True if a file is read as a whole, into `--memory`.
 
     Example:
         >>> class Pair(Source):
@@ -49,20 +49,20 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read a graph; what partitioning takes of its arrays it reads in pieces.
+        """Read a graph. Partitioning reads its arrays in pieces.
 
         Args:
             spec: an argument that `matches`.
-            scratch: where what cannot be mapped is unpacked.
-            root: folder of data sets that are named rather than given as paths (`--root`).
+            scratch: where files that cannot be mapped are unpacked.
+            root: folder of data sets that have names in place of paths (`--root`).
 
         Raises:
             FileNotFoundError: a file of the layout is missing.
-            ValueError, TypeError: a file has wrong content; the message names it.
+            ValueError, TypeError: a file has wrong content. The message names the file.
         """
 
     def read_undirected(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read a graph with the reverse of every edge added; arguments as of `read`."""
+        """Read a graph with the reverse of every edge added, with the arguments of `read`."""
         return symmetrized(self.read(spec, scratch, root), scratch)
 
     def form(self) -> str:

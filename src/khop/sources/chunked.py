@@ -7,17 +7,15 @@
      "node_data": {"paper": {"feat": {"format": {"name": "numpy"}, "data": ["feat.npy"]}}},
      "edge_data": {}}
 
-Newer writers give `num_nodes_per_type` and `num_edges_per_type`, one number each. How many files
-there are of anything does not matter. Paths are relative to the folder of metadata.json. Formats
-are csv, parquet and numpy. Any process; imports no torch.
+Newer writers give `num_nodes_per_type` and `num_edges_per_type`, one number each. A list or an
+attribute can lie in any number of files. Paths are relative to the folder of metadata.json. Formats
+are csv, parquet and numpy. Imports no torch.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from khop.data import RowStore
 from khop.data.arrays import check_count
@@ -25,15 +23,22 @@ from khop.data.files import check_regular, load_npy
 from khop.log import shown
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
 from khop.sources.base import Source
-from khop.sources.columns import attribute, edge_type_of, edges_of, joined_attribute, joined_edges
+from khop.sources.columns import (
+    attribute,
+    edge_type_of,
+    edges_of,
+    graph_of,
+    joined_attribute,
+    joined_edges,
+)
+from khop.sources.entries import Entry
 from khop.sources.scratch import Scratch
 from khop.sources.tables import read_rows
-from khop.typing import EDGE, NODE
+from khop.typing import Array
 
 METADATA = "metadata.json"
 
-# No description of a graph is longer; JSON takes several times as much memory.
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 64 << 20  # JSON takes several times as much memory
 _FORMATS = ("csv", "parquet", "numpy")
 
 
@@ -50,131 +55,90 @@ class Chunked(Source):
         return (path.name == METADATA and path.is_file()) or (path / METADATA).exists()
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """See `read_chunked`."""
+        """Read the graph. With one node type and one edge type it is homogeneous."""
         path = Path(spec)
-        return read_chunked(path / METADATA if path.is_dir() else path, scratch)
+        path = path / METADATA if path.is_dir() else path
+        description = Entry.read(path, _MOST_BYTES, json.loads, ValueError)
+        nodes = {
+            name: NodeSource(count, _attrs(description, path, "node_data", name, scratch))
+            for name, count in _counts(description, "node").items()
+        }
+        edges = {}
+        for name, count in _counts(description, "edge").items():
+            edge_type = edge_type_of(name, ":", f"'{path}'")
+            edge = _edges(description, path, name, scratch)
+            if edge.num_edges != count:
+                raise ValueError(
+                    f"'{path}': files of '{name}' hold {edge.num_edges} edges, not {count}"
+                )
+            edge.attrs = _attrs(description, path, "edge_data", name, scratch)
+            edges[edge_type] = edge
+        return graph_of(nodes, edges)
 
 
-def read_chunked(path: Path, scratch: Scratch) -> GraphSource:
-    """Read a graph in DGL's chunked format.
-
-    A graph with one node type and one edge type is homogeneous.
-
-    Args:
-        path: the metadata.json.
-        scratch: where text and Parquet are unpacked.
-
-    Raises:
-        ValueError, TypeError: the description or a file has wrong content; the message names it.
-    """
-    description = _Description(path)
-    nodes: dict[str, NodeSource] = {
-        name: NodeSource(count, _attrs(description, "node_data", name, scratch))
-        for name, count in description.counts("node").items()
-    }
-    edges = {}
-    for name, count in description.counts("edge").items():
-        edge_type = edge_type_of(name, ":", f"'{path}'")
-        edge = _edges(description, name, scratch)
-        if edge.num_edges != count:
-            raise ValueError(
-                f"'{path}': files of '{name}' hold {edge.num_edges} edges, not {count}"
-            )
-        edge.attrs = _attrs(description, "edge_data", name, scratch)
-        edges[edge_type] = edge
-    if len(nodes) == len(edges) == 1:
-        nodes, edges = {NODE: next(iter(nodes.values()))}, {EDGE: next(iter(edges.values()))}
-        return GraphSource(nodes, edges)
-    return GraphSource(nodes, edges, heterogeneous=True)
+def _counts(description: Entry, of: str) -> dict[str, int]:
+    """Return the number of nodes or edges of each type, in the order of the types."""
+    content, source = description.content, description.name
+    names = content.get(f"{of}_type")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{source} has no list of names '{of}_type' (got {shown(names)})")
+    chunks = content.get(f"num_{of}s_per_chunk", content.get(f"num_{of}s_per_type"))
+    if not isinstance(chunks, list) or len(chunks) != len(names) or len({*names}) < len(names):
+        raise ValueError(
+            f"{source} must have 'num_{of}s_per_chunk' or 'num_{of}s_per_type' for each of "
+            f"{len(names)} types"
+        )
+    counts = {}
+    for name, chunk in zip(names, chunks, strict=True):
+        title = f"number of {of}s of '{name}' in {source}"
+        listed = chunk if isinstance(chunk, list) else [chunk]
+        counts[name] = check_count(sum(check_count(count, title) for count in listed), title)
+    return counts
 
 
-class _Description:
-    """Content of a metadata.json, each entry checked when it is asked for."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = check_regular(path)
-        size = path.stat().st_size
-        if size > _MOST_BYTES:
-            raise ValueError(f"'{path}' has {size:,} bytes: no metadata.json has so many")
-        try:
-            content = json.loads(path.read_bytes())
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"'{path}' is no JSON: {error}") from None
-        self._content: Mapping[str, Any] = _mapping(content, f"'{path}'")
-
-    def counts(self, of: str) -> dict[str, int]:
-        """Return the number of nodes or edges of each type, in the order of the types."""
-        names = self._content.get(f"{of}_type")
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"'{self.path}' has no list of names '{of}_type' (got {shown(names)})")
-        per_type = self._content.get(f"num_{of}s_per_type")
-        chunks = self._content.get(f"num_{of}s_per_chunk", per_type)
-        if not isinstance(chunks, list) or len(chunks) != len(names) or len({*names}) < len(names):
-            raise ValueError(
-                f"'{self.path}' must have 'num_{of}s_per_chunk' or 'num_{of}s_per_type' for each "
-                f"of {len(names)} types"
-            )
-        found = {}
-        for name, numbers in zip(names, chunks, strict=True):
-            listed = numbers if isinstance(numbers, list) else [numbers]
-            what = f"number of {of}s of '{name}' in '{self.path}'"
-            found[name] = check_count(sum(check_count(number, what) for number in listed), what)
-        return found
-
-    def tables(self, kind: str, name: str) -> dict[str, Any]:
-        """Return what `kind` says of a type."""
-        tables = _mapping(self._content.get(kind) or {}, f"'{kind}' of '{self.path}'")
-        return _mapping(tables.get(name) or {}, f"'{kind}' of '{name}' in '{self.path}'")
-
-    def files(self, table: Any, what: str) -> tuple[str, str, list[Path]]:
-        """Return format, delimiter and files of an entry with 'format' and 'data'."""
-        what = f"{what} in '{self.path}'"
-        entry = _mapping(table, what)
-        form = _mapping(entry.get("format"), f"'format' of {what}")
-        names, name, delimiter = entry.get("data"), form.get("name"), form.get("delimiter", ",")
-        if name not in _FORMATS:
-            raise ValueError(f"{what} has format '{name}': khop reads {', '.join(_FORMATS)}")
-        if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
-            raise ValueError(f"'data' of {what} must name files (got {shown(names)})")
-        if not isinstance(delimiter, str) or len(delimiter) != 1:
-            raise ValueError(
-                f"'delimiter' of {what} must be one character (got {shown(delimiter)})"
-            )
-        files = [check_regular(self.path.parent / file) for file in names]
-        if len({file.resolve() for file in files}) < len(files):
-            raise ValueError(f"'data' of {what} names a file twice")
-        return name, delimiter, files
-
-
-def _mapping(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{what} must be an object of JSON (got '{type(value).__name__}')")
-    return value
-
-
-def _edges(description: _Description, name: str, scratch: Scratch) -> EdgeSource:
-    entry = description.tables("edges", name)
-    form, delimiter, files = description.files(entry, f"'edges' of '{name}'")
-    if form == "numpy":
-        return joined_edges({f"'{file}'": load_npy(file, "r") for file in files})
-    rows = _rows(form, files, delimiter, scratch)
-    return edges_of(rows, f"'{files[0]}'", by_rows=True)
+def _edges(description: Entry, path: Path, name: str, scratch: Scratch) -> EdgeSource:
+    table = description.entry("edges", optional=True).entry(name)
+    arrays = _arrays(table, path, scratch)
+    if table.entry("format").content["name"] == "numpy":
+        return joined_edges(arrays)
+    ((title, rows),) = arrays.items()
+    return edges_of(rows, title, by_rows=True)
 
 
 def _attrs(
-    description: _Description, kind: str, name: str, scratch: Scratch
+    description: Entry, path: Path, key: str, name: str, scratch: Scratch
 ) -> dict[str, RowStore]:
-    found = {}
-    for attr, table in description.tables(kind, name).items():
-        form, delimiter, files = description.files(table, f"'{attr}' of '{name}'")
-        if form == "numpy":
-            found[attr] = joined_attribute({f"'{file}'": load_npy(file, "r") for file in files})
-            continue
-        rows = _rows(form, files, delimiter, scratch)
-        found[attr] = attribute(rows[:, 0] if rows.shape[1:] == (1,) else rows, f"'{files[0]}'")
-    return found
+    tables = description.entry(key, optional=True).entry(name, optional=True)
+    attrs = {}
+    for attr in tables.content:
+        table = tables.entry(attr)
+        arrays = _arrays(table, path, scratch)
+        if table.entry("format").content["name"] == "numpy":
+            attrs[attr] = joined_attribute(arrays)
+        else:
+            ((title, rows),) = arrays.items()
+            attrs[attr] = attribute(rows[:, 0] if rows.shape[1:] == (1,) else rows, title)
+    return attrs
 
 
-def _rows(form: str, files: Sequence[Path], delimiter: str, scratch: Scratch) -> Any:
-    """Read the rows of files whose names need not say what they are."""
-    return read_rows(files, scratch, delimiter, parquet=form == "parquet")
+def _arrays(table: Entry, path: Path, scratch: Scratch) -> dict[str, Array]:
+    """Return the arrays of an entry with 'format' and 'data', by their names in errors.
+
+    Files of NumPy are an array each, and all others one array of rows.
+    """
+    names, form = table.content.get("data"), table.entry("format").content
+    name, delimiter = form.get("name"), form.get("delimiter", ",")
+    if name not in _FORMATS:
+        raise ValueError(f"{table.name} has format '{name}': khop reads {', '.join(_FORMATS)}")
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+        raise ValueError(f"{table.of('data')} must name files (got {shown(names)})")
+    if not isinstance(delimiter, str) or len(delimiter) != 1:
+        raise ValueError(
+            f"'delimiter' of {table.name} must be one character (got {shown(delimiter)})"
+        )
+    files = [check_regular(path.parent / file) for file in names]
+    if len({file.resolve() for file in files}) < len(files):
+        raise ValueError(f"{table.of('data')} names a file twice")
+    if name == "numpy":
+        return {f"'{file}'": load_npy(file, "r") for file in files}
+    return {f"'{files[0]}'": read_rows(files, scratch, delimiter, parquet=name == "parquet")}

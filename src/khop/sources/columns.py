@@ -1,32 +1,29 @@
-"""Edges, attributes, labels and masks, made of the arrays that the readers of layouts find.
-
-Any process; imports no torch.
-"""
+"""Edges, attributes, labels and masks of the arrays of a layout. Imports no torch."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from khop.data import Feature, RowStore
-from khop.data.files import check_regular, mapped_file
+from khop.data.files import check_regular, load_npy, mapped_file
 from khop.data.joined import JoinedFeature
-from khop.partition.source import EdgeSource
-from khop.sources.scratch import Scratch
-from khop.typing import Array, EdgeType, IntArray
+from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.sources.scratch import Scratch, identity
+from khop.typing import EDGE, NODE, Array, EdgeType, IntArray, NodeType
 
 # Values looked at, or made, at a time.
 _STEP = 1 << 20
 
 
 class JoinedEdges(EdgeSource):
-    """Edges of several lists, one after the other; nothing is copied.
+    """Edges of several lists, one after the other, without a copy.
 
     Args:
-        lists: the lists; one or more.
+        lists: the lists, at least one.
         attrs: attributes, a row for each edge of all lists.
     """
 
@@ -50,28 +47,28 @@ class JoinedEdges(EdgeSource):
         return np.concatenate([edges.dst for edges in self.lists])
 
     def piece(self, first: int, count: int) -> tuple[IntArray, IntArray]:
-        """Return ends of `count` edges from `first` on; see `EdgeSource.piece`."""
+        """Return ends of `count` edges from `first` on, see `EdgeSource.piece`."""
         last, bounds = first + count, self._bounds
-        found: list[tuple[IntArray, IntArray]]
-        found = [(np.empty(0, np.int64), np.empty(0, np.int64))] if count == 0 else []
+        pieces: list[tuple[IntArray, IntArray]]
+        pieces = [(np.empty(0, np.int64), np.empty(0, np.int64))] if count == 0 else []
         i = int(np.searchsorted(bounds, first, "right")) - 1
         while first < last:
             end = min(last, int(bounds[i + 1]))
             if first < end:
-                found.append(self.lists[i].piece(first - int(bounds[i]), end - first))
+                pieces.append(self.lists[i].piece(first - int(bounds[i]), end - first))
             first, i = end, i + 1
-        if len(found) == 1:
-            return found[0]
-        src, dst = (np.concatenate(ends) for ends in zip(*found, strict=True))
+        if len(pieces) == 1:
+            return pieces[0]
+        src, dst = (np.concatenate(ends) for ends in zip(*pieces, strict=True))
         return src, dst
 
-    def check(self, what: str) -> None:
+    def check(self, title: str) -> None:
         """Raise ValueError unless each list has as many sources as destinations."""
         for edges in self.lists:
-            edges.check(what)
+            edges.check(title)
 
     def content(self) -> tuple[Array, ...]:
-        """Return arrays that tell these edges from others."""
+        """Return the arrays that identify these edges."""
         return tuple(array for edges in self.lists for array in edges.content())
 
     def endpoints(self) -> tuple[IntArray, IntArray]:
@@ -79,65 +76,92 @@ class JoinedEdges(EdgeSource):
         return self.piece(0, self.num_edges)
 
 
-def edges_of(pair: Array, what: str, by_rows: bool | None = None) -> EdgeSource:
+def edges_of(pair: Array, title: str, by_rows: bool | None = None) -> EdgeSource:
     """Return the edges of an array.
 
     Args:
         pair: [2, E] or [E, 2] integers.
-        what: what it is called in errors.
-        by_rows: True for [E, 2], False for [2, E]. If None, as its shape says; [2, 2] is [2, E].
+        title: its name in errors.
+        by_rows: True for [E, 2], False for [2, E]. If None, as its shape is. [2, 2] is [2, E].
 
     Raises:
         TypeError: no integers.
         ValueError: another shape.
     """
     if pair.ndim != 2 or 2 not in pair.shape:
-        raise ValueError(f"{what} must have shape [2, E] or [E, 2] (got {list(pair.shape)})")
+        raise ValueError(f"{title} must have shape [2, E] or [E, 2] (got {list(pair.shape)})")
     if by_rows or (by_rows is None and pair.shape[0] != 2):
         pair = pair.T
     if pair.shape[0] != 2:
-        raise ValueError(f"{what} must have shape [2, E] (got {list(pair.shape)})")
-    return EdgeSource(ids_of(pair[0], what), ids_of(pair[1], what))
+        raise ValueError(f"{title} must have shape [2, E] (got {list(pair.shape)})")
+    return EdgeSource(ids_of(pair[0], title), ids_of(pair[1], title))
 
 
 def joined_edges(pairs: Mapping[str, Array]) -> EdgeSource:
     """Return the edges of several arrays, [2, E] or [E, 2] all of them.
 
     Args:
-        pairs: what each is called in errors -> its values.
+        pairs: name in errors -> values of each.
     """
     by_rows = any(pair.ndim == 2 and pair.shape[0] != 2 for pair in pairs.values())
-    lists = [edges_of(pair, what, by_rows) for what, pair in pairs.items()]
+    lists = [edges_of(pair, title, by_rows) for title, pair in pairs.items()]
     return lists[0] if len(lists) == 1 else JoinedEdges(lists, {})
 
 
+def edges_by_folder(
+    folder: Path, pattern: str, separator: str, by_rows: bool
+) -> dict[EdgeType, EdgeSource]:
+    """Return the edges of folders, each with an edge_index.npy, by edge type.
+
+    Args:
+        folder: holds the folders.
+        pattern: which of them, as `Path.glob` takes it.
+        separator: stands between the three names of an edge type in a folder's name.
+        by_rows: see `edges_of`.
+    """
+    edges = {}
+    for path in sorted(folder.glob(pattern)):
+        file = path / "edge_index.npy"
+        if path.is_dir():
+            edge_type = edge_type_of(path.name, separator, f"'{folder}'")
+            edges[edge_type] = edges_of(load_npy(file, "r"), f"'{file}'", by_rows)
+    return edges
+
+
+def graph_of(nodes: dict[NodeType, NodeSource], edges: dict[EdgeType, EdgeSource]) -> GraphSource:
+    """Return a graph, homogeneous if it has one node type and one edge type."""
+    if len(nodes) == len(edges) == 1:
+        return GraphSource({NODE: nodes.popitem()[1]}, {EDGE: edges.popitem()[1]})
+    return GraphSource(nodes, edges, heterogeneous=True)
+
+
 def reversed_edges(edges: EdgeSource, attrs: dict[str, RowStore]) -> EdgeSource:
-    """Return edges from destination to source, one for each; nothing is copied."""
+    """Return the edges from destination to source, without a copy."""
     if isinstance(edges, JoinedEdges):
         return JoinedEdges([reversed_edges(one, {}) for one in edges.lists], attrs)
     return EdgeSource(edges.dst, edges.src, attrs)
 
 
-def edge_type_of(name: str, separator: str, what: str) -> EdgeType:
-    """Return the edge type whose three names a separator joins; `what` is named in errors."""
+def edge_type_of(name: str, separator: str, title: str) -> EdgeType:
+    """Return the edge type whose three names a separator joins. Errors begin with the title."""
     names = name.split(separator)
     if len(names) != 3:
-        wanted = separator.join(("SOURCE", "RELATION", "DESTINATION"))
-        raise ValueError(f"{what}: '{name[:80]}' is no edge type {wanted}")
+        form = separator.join(("SOURCE", "RELATION", "DESTINATION"))
+        raise ValueError(f"{title}: '{name[:80]}' is no edge type {form}")
     return names[0], names[1], names[2]
 
 
-def ids_of(values: Array, what: str) -> IntArray:
-    """Return values that are ids of nodes; raise TypeError unless they are integers."""
+def ids_of(values: Array, title: str) -> IntArray:
+    """Return ids of nodes, after a check that they are integers (else TypeError)."""
     if values.dtype.kind not in "iu":
         raise TypeError(
-            f"{what} must hold integer node ids (got dtype '{values.dtype}'): ids run from 0, "
+            f"{title} must hold integer node ids (got dtype '{values.dtype}'): ids run from 0, "
             "and none may be missing"
         )
     return values
 
 
-def attribute(values: Array, what: str) -> RowStore:
+def attribute(values: Array, title: str) -> RowStore:
     """Return an attribute, a row for each node or edge.
 
     Raises:
@@ -146,17 +170,17 @@ def attribute(values: Array, what: str) -> RowStore:
     """
     if values.ndim > 1 and not values.flags.c_contiguous and mapped_file(values) is not None:
         raise ValueError(
-            f"{what} is stored by columns (Fortran's order): save numpy.ascontiguousarray of it"
+            f"{title} is stored by columns (Fortran's order): save numpy.ascontiguousarray of it"
         )
     try:
         return Feature(values)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{what} cannot be an attribute: {error}") from None
+        raise TypeError(f"{title} cannot be an attribute: {error}") from None
 
 
 def joined_attribute(pieces: Mapping[str, Array]) -> RowStore:
-    """Return an attribute that lies in several arrays: what each is called -> its rows."""
-    features = [attribute(values, what) for what, values in pieces.items()]
+    """Return an attribute that lies in several arrays (name in errors -> rows)."""
+    features = [attribute(values, title) for title, values in pieces.items()]
     if len(features) == 1:
         return features[0]
     try:
@@ -178,12 +202,12 @@ def count_nodes(edges: EdgeSource) -> int:
 def flat_labels(values: Array, key: object, scratch: Scratch) -> Array:
     """Return labels as training takes them.
 
-    [N, 1] become [N]; whole numbers int64; with NaN, for nodes without a label, or fractions,
-    float32.
+    Labels [N, 1] become [N]. Whole numbers are int64. Fractions, and labels with NaN (nodes without
+    a label), are float32.
 
     Args:
         values: [N] or [N, ...] labels.
-        key: names them in `scratch`.
+        key: identifies them in `scratch`.
         scratch: where labels of another dtype are written anew.
     """
     if values.ndim == 2 and values.shape[1] == 1:
@@ -191,25 +215,30 @@ def flat_labels(values: Array, key: object, scratch: Scratch) -> Array:
     steps = range(0, len(values), _STEP)
     pieces = (values[first : first + _STEP] for first in steps)
     whole = values.dtype.kind in "iub" or all(np.array_equal(p, np.trunc(p)) for p in pieces)
-    wanted = np.dtype(np.int64 if whole else np.float32)
-    if values.dtype == wanted or len(values) == 0:
-        return values.astype(wanted, copy=False)
-    made = scratch.table(
+    dtype = np.dtype(np.int64 if whole else np.float32)
+    if values.dtype == dtype or len(values) == 0:
+        return values.astype(dtype, copy=False)
+    columns = scratch.table(
         ["labels", key],
-        lambda: ({"y": values[first : first + _STEP].astype(wanted)} for first in steps),
+        lambda: ({"y": values[first : first + _STEP].astype(dtype)} for first in steps),
     )
-    return made["y"]
+    return columns["y"]
 
 
-def mask_of(ids: IntArray, count: int, key: object, scratch: Scratch, what: str) -> Array:
+def label_attribute(values: Array, file: Path, scratch: Scratch, of: NodeType = "") -> RowStore:
+    """Return labels of a file, for the nodes of a type, as an attribute (`flat_labels`)."""
+    return attribute(flat_labels(values, [identity(file), of], scratch), f"'{file}'")
+
+
+def mask_of(ids: IntArray, count: int, key: object, scratch: Scratch, title: str) -> Array:
     """Return a mask of nodes.
 
     Args:
-        ids: [n] ids of the nodes that are in.
+        ids: [n] ids of the nodes for which it is True.
         count: number of nodes.
-        key: names it in `scratch`.
+        key: identifies it in `scratch`.
         scratch: where it is written.
-        what: what the ids are called in errors.
+        title: name of the ids in errors.
 
     Returns:
         [count] bool.
@@ -217,30 +246,41 @@ def mask_of(ids: IntArray, count: int, key: object, scratch: Scratch, what: str)
     Raises:
         IndexError: a node does not exist.
     """
-    ids = np.sort(ids_of(ids.reshape(-1), what))
+    ids = np.sort(ids_of(ids.reshape(-1), title))
     if len(ids) and (int(ids[0]) < 0 or int(ids[-1]) >= count):
-        raise IndexError(f"{what} names node {ids[0]} or {ids[-1]}, which is not one of {count}")
+        raise IndexError(f"{title} names node {ids[0]} or {ids[-1]}, which is not one of {count}")
 
-    def pieces() -> Iterator[dict[str, Array]]:
-        for first in range(0, count, _STEP):
-            last = min(count, first + _STEP)
-            mask = np.zeros(last - first, bool)
-            mask[ids[np.searchsorted(ids, first) : np.searchsorted(ids, last)] - first] = True
-            yield {"mask": mask}
+    def piece(begin: int, end: int) -> Array:
+        mask = np.zeros(end - begin, bool)
+        mask[ids[np.searchsorted(ids, begin) : np.searchsorted(ids, end)] - begin] = True
+        return mask
 
-    return scratch.table(["mask", key], pieces)["mask"] if count else np.zeros(0, bool)
+    return _mask(["mask", key], count, piece, scratch)
 
 
 def mask_between(first: int, last: int, count: int, scratch: Scratch) -> Array:
     """Return a mask of the nodes from `first` to before `last`: [count] bool."""
 
-    def pieces() -> Iterator[dict[str, Array]]:
-        for begin in range(0, count, _STEP):
-            nodes = np.arange(begin, min(count, begin + _STEP))
-            yield {"mask": (nodes >= first) & (nodes < last)}
+    def piece(begin: int, end: int) -> Array:
+        nodes = np.arange(begin, end)
+        return (nodes >= first) & (nodes < last)
 
-    key = ["mask between", first, last, count]
-    return scratch.table(key, pieces)["mask"] if count else np.zeros(0, bool)
+    return _mask(["mask between", first, last, count], count, piece, scratch)
+
+
+def _mask(key: object, count: int, piece: Callable[[int, int], Array], scratch: Scratch) -> Array:
+    if not count:
+        return np.zeros(0, bool)
+    bounds = [(begin, min(count, begin + _STEP)) for begin in range(0, count, _STEP)]
+    return scratch.table(key, lambda: ({"mask": piece(*bound)} for bound in bounds))["mask"]
+
+
+def mask_attribute(
+    ids: IntArray, count: int, file: Path, key: Sequence[str], scratch: Scratch
+) -> RowStore:
+    """Return a mask of the ids in a file as an attribute. The key identifies it within the file."""
+    mask = mask_of(ids, count, [identity(file), *key], scratch, f"'{file}'")
+    return attribute(mask, f"'{file}'")
 
 
 def shards(files: Sequence[Path]) -> list[Path]:

@@ -6,10 +6,10 @@
 
 SIZE is tiny, small, medium, large or full. Of the last two, features and labels of papers and
 authors are bare numbers without a header of NumPy: their shape follows from the number of nodes,
-and is compared with the file's size. Relations have one direction; `--undirected` adds the other.
-The masks are those of IGB's own loader: the first 60 % of labelled papers are for training, the
-next 20 % for validation, the rest for tests. It also drops and adds self loops; this one keeps the
-edges that are stored. Any process; imports no torch.
+and is compared with the file's size. Relations have one direction, and `--undirected` adds the
+other. Masks are as in IGB's own loader: the first 60 % of labelled papers are for training, the
+next 20 % for validation, the rest for tests. IGB's loader also drops and adds self loops. This
+reader keeps the edges that are stored. Imports no torch.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from khop.data.files import check_regular, load_npy
-from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.partition.source import GraphSource, NodeSource
 from khop.sources.base import Source
-from khop.sources.columns import attribute, edge_type_of, edges_of, flat_labels, mask_between
-from khop.sources.scratch import Scratch, identity
+from khop.sources.columns import attribute, edges_by_folder, label_attribute, mask_between
+from khop.sources.scratch import Scratch
 from khop.typing import EDGE, NODE, Array
 
 _PAPER, _CITES = "paper", "paper__cites__paper"
@@ -52,52 +52,32 @@ class Igb(Source):
 
     def matches(self, spec: str) -> bool:
         """Return True for the data sets' names, and for the folder of one."""
-        return spec.startswith(("igb:", "igbh:")) or is_igb(Path(spec))
+        return spec.startswith(("igb:", "igbh:")) or _is_igb(Path(spec))
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """See `read_igb`."""
-        kind, _, size = spec.partition(":")
-        if kind in ("igb", "igbh"):
-            return read_igb(root / size, scratch, heterogeneous=kind == "igbh")
-        return read_igb(Path(spec), scratch)
+        """Read papers and their citations (`igb:`), or all types (`igbh:`) that there are.
+
+        The name of the folder is the size.
+        """
+        prefix, _, size = spec.partition(":")
+        folder = root / size if prefix in ("igb", "igbh") else Path(spec)
+        processed = folder / "processed"
+        if not _is_igb(folder):
+            raise FileNotFoundError(
+                f"'{folder}' is no data set of IGB: it has no processed/{_CITES}"
+            )
+        pattern = _CITES if prefix == "igb" else "*__*__*"
+        edges = edges_by_folder(processed, pattern, "__", by_rows=True)
+        if prefix == "igb" or (prefix != "igbh" and len(edges) == 1):
+            papers = _nodes(processed, _PAPER, folder.name, scratch)
+            return GraphSource({NODE: papers}, {EDGE: edges[_PAPER, "cites", _PAPER]})
+        names = dict.fromkeys(name for edge_type in edges for name in edge_type[::2])
+        nodes = {name: _nodes(processed, name, folder.name, scratch) for name in names}
+        return GraphSource(nodes, edges, heterogeneous=True)
 
 
-def is_igb(folder: Path) -> bool:
-    """Return True if a folder is one of IGB's data sets."""
+def _is_igb(folder: Path) -> bool:
     return (folder / "processed" / _CITES).is_dir()
-
-
-def read_igb(folder: Path, scratch: Scratch, heterogeneous: bool | None = None) -> GraphSource:
-    """Read a data set.
-
-    Args:
-        folder: its name is the size; with processed/.
-        scratch: where labels and masks are written.
-        heterogeneous: all node types; if False, papers and their citations alone. If None, what
-            there is.
-
-    Raises:
-        FileNotFoundError: a file of the layout is missing.
-        ValueError, TypeError: a file has wrong content; the message names it.
-    """
-    processed = folder / "processed"
-    if not is_igb(folder):
-        raise FileNotFoundError(f"'{folder}' is no data set of IGB: it has no processed/{_CITES}")
-    relations = sorted(path for path in processed.glob("*__*__*") if path.is_dir())
-    if heterogeneous is None:
-        heterogeneous = len(relations) > 1
-    if not heterogeneous:
-        papers = _nodes(processed, _PAPER, folder.name, scratch)
-        return GraphSource({NODE: papers}, {EDGE: _edges(processed / _CITES)})
-    edges = {edge_type_of(path.name, "__", f"'{processed}'"): _edges(path) for path in relations}
-    names = dict.fromkeys(name for edge_type in edges for name in edge_type[::2])
-    nodes = {name: _nodes(processed, name, folder.name, scratch) for name in names}
-    return GraphSource(nodes, edges, heterogeneous=True)
-
-
-def _edges(folder: Path) -> EdgeSource:
-    file = folder / "edge_index.npy"
-    return edges_of(load_npy(file, "r"), f"'{file}'", by_rows=True)
 
 
 def _nodes(processed: Path, name: str, size: str, scratch: Scratch) -> NodeSource:
@@ -108,8 +88,8 @@ def _nodes(processed: Path, name: str, size: str, scratch: Scratch) -> NodeSourc
     for stem, attr in _LABELS.items():
         labels = processed / name / f"{stem}.npy"
         if labels.exists():
-            found = flat_labels(_array(labels, node.count, ()), identity(labels), scratch)
-            node.attrs[attr] = attribute(found, f"'{labels}'")
+            values = _array(labels, node.count, ())
+            node.attrs[attr] = label_attribute(values, labels, scratch)
     if name == _PAPER:
         labelled = min(LABELLED.get(size, node.count), node.count)
         train, val = int(labelled * 0.6), int(labelled * 0.2)

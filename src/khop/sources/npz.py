@@ -1,11 +1,12 @@
 """Arrays of `.npz` files, without ever holding one: stored ones are mapped, deflated ones unpacked.
 
-A member's header, dtype, shape and sizes are checked against the archive's before anything is read
-of it; nothing is unpickled, and no name of a member becomes a path. Any process; imports no torch.
+The header, dtype, shape and size of a member are checked against the archive before its values are
+read. Nothing is unpickled, and no name of a member becomes a path. Imports no torch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import zipfile
 import zlib
@@ -48,7 +49,7 @@ class _Header(NamedTuple):
 
 
 class Npz(Mapping[str, Array]):
-    """Arrays of an .npz file by name; each is opened when it is asked for.
+    """Arrays of an .npz file by name, opened one by one when they are read.
 
     Args:
         path: the file.
@@ -81,7 +82,7 @@ class Npz(Mapping[str, Array]):
         return len(self._members)
 
     def __getitem__(self, name: str) -> Array:
-        """Return an array: of a member that is stored it is a part of the mapped file.
+        """Return an array, as a part of the mapped file if the member is stored.
 
         Raises:
             KeyError: there is none of that name.
@@ -128,28 +129,26 @@ class Npz(Mapping[str, Array]):
             stream.read(1)  # at its end zipfile compares the checksum
 
 
-class _checked:
-    """Context in which errors of a damaged or hostile archive become one ValueError."""
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, struct.error, OverflowError, UnicodeDecodeError),
+    *(ValueError, TypeError, SyntaxError, NotImplementedError, RuntimeError),
+)
 
-    def __init__(self, path: Path, what: str) -> None:
-        self._path, self._what = path, what
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        damaged = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, OverflowError)
-        unread = (ValueError, TypeError, SyntaxError, NotImplementedError, RuntimeError)
-        if isinstance(error, (*damaged, *unread, UnicodeDecodeError)):
-            reason = "its header is not NumPy's" if "pickle" in str(error) else error
-            raise ValueError(
-                f"'{self._path}' is damaged, or no .npz file of numbers: {self._what} cannot be "
-                f"read ({reason})"
-            ) from None
+@contextlib.contextmanager
+def _checked(path: Path, name: str) -> Iterator[None]:
+    """Turn errors of a damaged or hostile archive into one ValueError."""
+    try:
+        yield
+    except _DAMAGED as error:
+        reason = "its header is not NumPy's" if "pickle" in str(error) else error
+        raise ValueError(
+            f"'{path}' is damaged, or no .npz file of numbers: {name} cannot be read ({reason})"
+        ) from None
 
 
 def _read_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_size: int) -> _Header:
-    """Read the header of a member and check all that it says against the archive."""
+    """Read the header of a member and check it against the archive."""
     if info.compress_type not in _METHODS or info.flag_bits & 1:
         raise ValueError("it is encrypted, or packed by another method than deflate")
     if info.compress_size > file_size:
@@ -178,7 +177,7 @@ def _begin(path: Path, info: zipfile.ZipInfo) -> int:
         file.seek(info.header_offset)
         magic, name, extra = _LOCAL_HEADER.unpack(_read_exactly(file, _LOCAL_HEADER.size))
     if magic != b"PK\x03\x04":
-        raise ValueError("its place in the file holds something else")
+        raise ValueError("the file holds something else where it should be")
     begin: int = info.header_offset + _LOCAL_HEADER.size + name + extra
     return begin
 

@@ -1,24 +1,62 @@
-"""`read_source`: the layout that a SOURCE argument names, and its reader."""
+"""`read_source`: the layout that a SOURCE argument names, and its reader. Also Debian's graphs."""
 
 from __future__ import annotations
 
 import difflib
 import textwrap
 from pathlib import Path
-from typing import Any
 
 from khop.partition.source import GraphSource
 from khop.plugins import Registry, instance_of
 from khop.sources.base import Source
 from khop.sources.chunked import Chunked
-from khop.sources.debian import Debian, DebianHetero
 from khop.sources.directory import Directory, NpzFile
 from khop.sources.gigl import Gigl
 from khop.sources.igb import Igb
 from khop.sources.mag240m import Mag240m
-from khop.sources.ogb_raw import Ogb
+from khop.sources.ogb import Ogb
 from khop.sources.saved import SavedData
 from khop.sources.scratch import Scratch
+
+
+class Debian(Source):
+    """Packages and their dependencies, of one type."""
+
+    names = ("debian",)
+    about = "the package graph of Debian 12 that comes with khop"
+
+    def matches(self, spec: str) -> bool:
+        """Return True for the data set's name."""
+        return spec in self.names
+
+    def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
+        """Read the graph from the package, or from the cache of `khop.datasets`."""
+        return self._read(False)
+
+    def read_undirected(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
+        """Read the graph with the data set's own reverse edges."""
+        return self._read(True)
+
+    def _read(self, undirected: bool) -> GraphSource:
+        from khop.datasets import DebianPackages
+
+        return GraphSource.from_data(DebianPackages(undirected=undirected)[0])
+
+
+class DebianHetero(Debian):
+    """Packages, sources, maintainers and tags, with an edge type for each kind of relation."""
+
+    names = ("debian-hetero",)
+    about = (
+        "the same with an edge type for each kind of relation, and with sources, maintainers and "
+        "tags; `--undirected` adds reverses as edge types `rev_...`"
+    )
+
+    def _read(self, undirected: bool) -> GraphSource:
+        from khop.datasets import DebianPackagesHetero
+
+        return GraphSource.from_data(DebianPackagesHetero(undirected=undirected)[0])
+
 
 LAYOUTS: Registry[Source] = Registry(
     "khop.sources",
@@ -54,7 +92,7 @@ def read_source(
     Args:
         spec: 'debian', 'ogb:NAME', a file or a folder, and so on: `khop partition --help` has the
             list. 'NAME:REST' of an installed package's layout NAME (group `khop.sources`).
-        root: folder of data sets that are named, OGB's and IGB's; default: 'dataset'.
+        root: folder of OGB's and IGB's data sets.
         undirected: add the reverse of every edge.
         scratch: where compressed files and text are unpacked. If None, in memory.
         layout: the layout: a name of the list, one of an installed package, 'package:Class', or a
@@ -62,8 +100,7 @@ def read_source(
 
     Raises:
         FileNotFoundError: there is no such source.
-        ValueError, TypeError: it cannot be read as a graph, or no layout has this name; the message
-            says why.
+        ValueError, TypeError: it cannot be read as a graph, or no layout has this name.
         PluginError: the layout cannot be imported.
 
     Example:
@@ -82,8 +119,8 @@ def read_source(
     return graph
 
 
-def find_layout(spec: str, layout: Any = None) -> Source:
-    """Return the layout of a SOURCE argument; arguments and errors as of `read_source`."""
+def find_layout(spec: str, layout: str | Source | type[Source] | None = None) -> Source:
+    """Return the layout of a SOURCE argument, with the arguments and errors of `read_source`."""
     if layout is not None:
         source = LAYOUTS.checked(layout)
         if not source.matches(spec):
@@ -108,13 +145,12 @@ def find_layout(spec: str, layout: Any = None) -> Source:
     )
 
 
-def listing(form_width: int = 14, width: int = 98) -> str:
+def listing() -> str:
     """Return lines of text that list khop's own layouts, as in `khop partition --help`."""
-    lines, indent = [], " " * (form_width + 2)
+    lines, indent = [], " " * 16
     for source in LAYOUTS.builtin.values():
         form = source.form().replace("`", "")
-        about = textwrap.wrap(source.about.replace("`", ""), width - len(indent))
-        has_room = len(form) < form_width
-        lines.append(f"  {form:<{form_width}}{about.pop(0)}" if has_room else f"  {form}")
+        about = textwrap.wrap(source.about.replace("`", ""), 82)
+        lines.append(f"  {form:<14}{about.pop(0)}" if len(form) < 14 else f"  {form}")
         lines += [indent + line for line in about]
     return "\n".join(lines)

@@ -31,11 +31,11 @@ class SavedData(Source):
     is_whole = True
 
     def matches(self, spec: str) -> bool:
-        """Return True for any file: what is no file of torch.save, `read` refuses."""
+        """Return True for any file. `read` refuses files that torch.save did not write."""
         return Path(spec).is_file()
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """See `read_saved`."""
+        """Read a graph, without running its pickle."""
         return GraphSource.from_data(read_saved(Path(spec)))
 
 
@@ -44,11 +44,11 @@ def read_saved(path: Path) -> Any:
 
     Raises:
         SecurityError: torch is older than 2.10.
-        ValueError, TypeError: it holds something else; the message says what.
+        ValueError, TypeError: it holds something else.
     """
     from torch_geometric.data import Data, HeteroData
 
-    _check_kind(path)
+    _check_head(path)
     check_torch(path, INSTEAD)
     try:
         with containers_admitted():
@@ -75,8 +75,8 @@ def read_saved(path: Path) -> Any:
     return _of_attributes(content, path)
 
 
-def _check_kind(path: Path) -> None:
-    """Raise ValueError for files that begin otherwise than those of torch.save."""
+def _check_head(path: Path) -> None:
+    """Raise ValueError for files that do not begin as torch.save's."""
     with check_regular(path).open("rb") as file:
         head = file.read(32)
     if head.startswith((b"PK\x03\x04", b"\x80\x02")):  # its zip archives; its pickles of old
@@ -93,7 +93,7 @@ def _check_kind(path: Path) -> None:
 
 
 def _of_attributes(saved: Any, path: Path) -> Any:
-    """Return a new graph of a graph's attributes: nothing else of a file is relied on."""
+    """Return a new graph of a graph's attributes, without the file's other content."""
     from torch_geometric.data import Data, HeteroData
 
     try:
@@ -104,7 +104,7 @@ def _of_attributes(saved: Any, path: Path) -> Any:
             **saved.__dict__["_node_store_dict"],
             **saved.__dict__["_edge_store_dict"],
         }
-        stores = {kind: _mapping(store) for kind, store in stores.items()}
+        stores = {name: _mapping(store) for name, store in stores.items()}
         if all(_describes_type(*item) for item in stores.items()):
             return HeteroData.from_dict(stores)
     except (TypeError, ValueError, AttributeError, LookupError) as error:
@@ -117,7 +117,7 @@ def _mapping(store: Any) -> dict[str, Any]:
 
 
 def _checked_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes; raise ValueError for names that PyG's objects keep for themselves."""
+    """Return attributes, after a check for names that PyG's objects reserve (ValueError)."""
     if kept := [name for name in attributes if name.startswith("_")]:
         raise ValueError(f"attributes have the names {kept!r:.80}")
     return dict(attributes)

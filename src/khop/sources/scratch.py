@@ -1,10 +1,9 @@
 """Columns of input that cannot be mapped where they lie: unpacked, once, to files that can.
 
-What is deflated (`.npz`, `.gz`), text (CSV) or encoded (Parquet) has no place for row i that a
-reader could go to. Partitioning copies rows in any order, so such input is written out as flat
-files first, one pass, some megabytes at a time. Checkpoints of the decompressor would save the
-disk, but an attribute in another order than the file's would be unpacked again for every few rows.
-Any process; imports no torch.
+Readers cannot seek to row i of deflated files (`.npz`, `.gz`), text (CSV) or Parquet. Partitioning
+copies rows in any order, so such input is written out as flat files first, in one pass, some
+megabytes at a time. Checkpoints of the decompressor would save the disk, but an attribute in
+another order than the file's would be unpacked again for every few rows. Imports no torch.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from secrets import token_hex
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
@@ -48,24 +47,15 @@ class ColumnChangedError(Exception):
         self.column, self.dtype = column, dtype
 
 
-class _Flat(NamedTuple):
-    """File of a column; dtype, and shape of a row."""
-
-    file: Any
-    dtype: np.dtype[Any]
-    row_shape: tuple[int, ...]
-
-
 class Scratch:
     """Folder of unpacked columns, or memory.
 
-    As a context manager it locks the folder, and removes it at the end, unless the work that it is
-    for can go on. Several processes may share one without that: a table is there as a whole, or
-    not at all.
+    As a context manager it locks the folder, and removes it at the end, unless an ended run can go
+    on. Several processes can share a folder without the lock, since a table appears as a whole.
 
     Args:
         folder: made when it is needed. If None (default), columns are kept in memory.
-        memory: bytes that the whole program may use; reading takes a share of them. If None, 1 GB.
+        memory: bytes for the whole program, of which reading takes a share. If None, 1 GB.
 
     Attributes:
         piece_bytes: about how many bytes are read at a time.
@@ -107,7 +97,7 @@ class Scratch:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
@@ -115,7 +105,7 @@ class Scratch:
         self._owned = False
         if self._locked is None or self.folder is None:
             return
-        if kind is None or not issubclass(kind, RESUMABLE):
+        if error_type is None or not issubclass(error_type, RESUMABLE):
             shutil.rmtree(self.folder, ignore_errors=True)
         self._locked.close()
         self._locked = None
@@ -129,49 +119,53 @@ class Scratch:
         """Return columns that are made once.
 
         Args:
-            key: what the columns are made of, as JSON; see `identity`.
+            key: identifies their input, as JSON (see `identity`).
             pieces: returns the rows of all columns, piece by piece.
-            nbytes: how many bytes they will have, if that is known.
+            nbytes: their size in bytes, if it is known.
 
         Returns:
             {name: [num_rows, ...]}, mapped if there is a folder.
 
         Raises:
             ColumnChangedError: pieces differ in dtype.
-            ValueError: pieces differ in columns or shapes, or columns in length; what is unpacked
-                is damaged.
-            OSError: the disk has no room.
+            ValueError: pieces differ in columns or shapes, or columns in length. Or unpacked files
+                are damaged.
+            OSError: the disk is full.
             SecurityError: another user has made the folder, or may write to it.
         """
         if self.folder is None:
-            return _in_memory(pieces())
+            columns: dict[str, list[Array]] = {}
+            for piece in _checked(pieces()):
+                for column, rows in piece.items():
+                    columns.setdefault(column, []).append(rows)
+            return {column: np.concatenate(columns.pop(column)) for column in list(columns)}
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
-        made = self._mapped(self.folder, name)
-        if made is None:
+        table = self._mapped(self.folder, name)
+        if table is None:
             _check_room(self.folder, nbytes)
-            with self._new_folder() as (place, new):
+            with self._new_folder() as (scratch, new):
                 _write(new, pieces())
-                # Another process may have been faster: then its table is there.
-                if place.size(f"{name}/{_INDEX}") is None:
-                    place.rename(new.path.name, name)
-            made = self._mapped(self.folder, name)
-        if made is None:
+                # Another process can have been faster: then its table is there.
+                if scratch.size(f"{name}/{_INDEX}") is None:
+                    scratch.rename(new.path.name, name)
+            table = self._mapped(self.folder, name)
+        if table is None:
             raise FileNotFoundError(f"'{self.folder}' was removed while it was in use")
-        return made
+        return table
 
     @staticmethod
     def _mapped(folder: Path, name: str) -> dict[str, Array] | None:
-        """Map the columns of a table; None if it has not been made."""
+        """Map the columns of a table, or return None if it has not been made."""
         with (
             contextlib.suppress(FileNotFoundError),
-            PrivateFolder.open(folder) as place,
-            place.folder(name) as table,
+            PrivateFolder.open(folder) as scratch,
+            scratch.folder(name) as table,
         ):
             return _mapped(table)
         return None
 
     def once(self, key: object, check: Callable[[], None]) -> None:
-        """Run a check that needs to be run once, however often its input is opened."""
+        """Run a check that is needed once, however often its input is opened."""
 
         def checked() -> Iterable[Mapping[str, Array]]:
             check()
@@ -181,7 +175,7 @@ class Scratch:
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[PrivateFolder]:
-        """Make a folder that is removed at the end; only if there is a folder at all.
+        """Make a folder that is removed at the end, for a scratch with a folder.
 
         :meta private:
         """
@@ -190,36 +184,35 @@ class Scratch:
 
     @contextlib.contextmanager
     def _new_folder(self) -> Iterator[tuple[PrivateFolder, PrivateFolder]]:
-        """Make a folder for what is half done; yields the scratch's and the new one."""
+        """Make a folder for unfinished files. Yields the scratch's folder and the new one."""
         assert self.folder is not None
         if self._owned and self._locked is None:
             self._lock(self.folder)
         name = f"{token_hex(8)}{_HALF_DONE}"
-        with PrivateFolder.make(self.folder) as place:
-            place.make_folder(name, 0o700)
+        with PrivateFolder.make(self.folder) as scratch:
+            scratch.make_folder(name, 0o700)
             try:
-                with place.folder(name) as new:
-                    yield place, new
+                with scratch.folder(name) as new:
+                    yield scratch, new
             finally:
                 shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def clear(self) -> None:
-        """Remove the folder of a run that was ended; not of one that is at work."""
+        """Remove the folder of an ended run, but not of a running one."""
         if self.folder is not None and is_own_folder(self.folder) and not is_locked(self.folder):
             shutil.rmtree(self.folder)
 
     def _lock(self, folder: Path) -> None:
-        """Make the folder, lock it, and remove what is half done."""
-        place = PrivateFolder.make(folder)
-        lock(place)
-        self._locked = place
-        for left in place.names():
-            if left.endswith(_HALF_DONE):
-                place.remove(left)
+        """Make the folder, lock it, and remove unfinished files."""
+        self._locked = PrivateFolder.make(folder)
+        lock(self._locked)
+        for name in self._locked.names():
+            if name.endswith(_HALF_DONE):
+                self._locked.remove(name)
 
 
-def identity(path: Path) -> list[Any]:
-    """Return what tells a file from others, and from itself at another time."""
+def identity(path: Path) -> list[str | int]:
+    """Return path, size and time of a file, which identify its content."""
     status = path.stat()
     return [str(path.resolve()), status.st_size, status.st_mtime_ns]
 
@@ -235,59 +228,47 @@ def _check_room(folder: Path, nbytes: int) -> None:
         )
 
 
-def _checked(
-    piece: Mapping[str, Array], known: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
-) -> None:
-    """Raise an error unless a piece is like those before it."""
-    if len({len(rows) for rows in piece.values()}) > 1:
-        raise ValueError(f"columns differ in length: { {n: len(r) for n, r in piece.items()} }")
-    if known and list(piece) != list(known):
-        raise ValueError(f"columns differ from piece to piece: {list(known)}, then {list(piece)}")
-    for name, rows in piece.items():
-        if rows.dtype.name not in DTYPES:
-            raise TypeError(
-                f"column '{name}' cannot be an attribute: dtype '{rows.dtype.name}' is not "
-                f"supported: khop stores {', '.join(DTYPES)}"
-            )
-        dtype, shape = known.get(name, (rows.dtype, rows.shape[1:]))
-        if rows.dtype != dtype:
-            raise ColumnChangedError(name, np.result_type(dtype, rows.dtype))
-        if rows.shape[1:] != shape:
-            raise ValueError(
-                f"rows of column '{name}' differ in shape: {list(shape)}, then "
-                f"{list(rows.shape[1:])}"
-            )
-
-
-def _in_memory(pieces: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
-    found: dict[str, list[Array]] = {}
+def _checked(pieces: Iterable[Mapping[str, Array]]) -> Iterator[Mapping[str, Array]]:
+    """Yield pieces, each after a check that it has the columns, dtypes and shapes of the first."""
+    known: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
     for piece in pieces:
-        _checked(piece, {name: (rows[0].dtype, rows[0].shape[1:]) for name, rows in found.items()})
+        if len({len(rows) for rows in piece.values()}) > 1:
+            raise ValueError(f"columns differ in length: { {n: len(r) for n, r in piece.items()} }")
+        if known and list(piece) != list(known):
+            raise ValueError(f"columns differ between pieces: {list(known)}, then {list(piece)}")
         for name, rows in piece.items():
-            found.setdefault(name, []).append(rows)
-    return {name: np.concatenate(found.pop(name)) for name in list(found)}
+            if rows.dtype.name not in DTYPES:
+                raise TypeError(
+                    f"column '{name}' cannot be an attribute: dtype '{rows.dtype.name}' is not "
+                    f"supported: khop stores {', '.join(DTYPES)}"
+                )
+            dtype, shape = known.setdefault(name, (rows.dtype, rows.shape[1:]))
+            if rows.dtype != dtype:
+                raise ColumnChangedError(name, np.result_type(dtype, rows.dtype))
+            if rows.shape[1:] != shape:
+                raise ValueError(
+                    f"rows of column '{name}' differ in shape: {list(shape)}, then "
+                    f"{list(rows.shape[1:])}"
+                )
+        yield piece
 
 
 def _write(folder: PrivateFolder, pieces: Iterable[Mapping[str, Array]]) -> None:
-    flat: dict[str, _Flat] = {}
-    count = 0
+    index: dict[str, tuple[str, list[int]]] = {}
+    files: dict[str, IO[bytes]] = {}
     with contextlib.ExitStack() as stack:
-        for piece in pieces:
-            _checked(
-                piece, {name: (column.dtype, column.row_shape) for name, column in flat.items()}
-            )
+        for piece in _checked(pieces):
             for name, rows in piece.items():
-                if name not in flat:
-                    file = stack.enter_context(folder.create(f"{len(flat)}.bin"))
-                    flat[name] = _Flat(file, rows.dtype, rows.shape[1:])
+                if name not in files:
+                    files[name] = stack.enter_context(folder.create(f"{len(files)}.bin"))
+                    index[name] = rows.dtype.name, [0, *rows.shape[1:]]
                 with _explained(folder.path):
-                    flat[name].file.write(bytes_of(np.ascontiguousarray(rows)))
-            count += len(next(iter(piece.values()), ()))
+                    files[name].write(bytes_of(np.ascontiguousarray(rows)))
+                index[name][1][0] += len(rows)
         with _explained(folder.path):
-            for column in flat.values():
-                column.file.flush()
-                os.fsync(column.file.fileno())
-    index = {name: [column.dtype.name, [count, *column.row_shape]] for name, column in flat.items()}
+            for file in files.values():
+                file.flush()
+                os.fsync(file.fileno())
     with folder.create(_INDEX) as opened:
         opened.write(json.dumps(index).encode())
 
@@ -301,7 +282,7 @@ def _mapped(folder: PrivateFolder) -> dict[str, Array]:
     """
     with folder.read(_INDEX) as opened:
         index: dict[str, tuple[str, list[int]]] = json.loads(opened.read(_MOST_INDEX_BYTES))
-    found: dict[str, Array] = {}
+    columns: dict[str, Array] = {}
     for i, (name, (dtype, lengths)) in enumerate(index.items()):
         shape = tuple(check_count(length, f"a length in '{folder.path}'") for length in lengths)
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize if dtype in DTYPES else None
@@ -309,10 +290,10 @@ def _mapped(folder: PrivateFolder) -> dict[str, Array]:
             if not shape or os.fstat(opened.fileno()).st_size != nbytes:
                 raise ValueError(f"'{folder.path}' is damaged, '{i}.bin' has changed: remove it")
             if nbytes == 0:
-                found[name] = np.empty(shape, dtype)
+                columns[name] = np.empty(shape, dtype)
             else:
-                found[name] = np.memmap(opened, dtype, "r", shape=shape).view(np.ndarray)
-    return found
+                columns[name] = np.memmap(opened, dtype, "r", shape=shape).view(np.ndarray)
+    return columns
 
 
 def _explained(folder: Path) -> AbstractContextManager[None]:

@@ -1,6 +1,6 @@
 """Reverse edges added to a graph, in bounded memory: edges are sorted block by block of sources.
 
-Any process; imports no torch.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from khop import _native
 from khop.data.arrays import narrowest_int
 from khop.data.joined import TakenFeature
-from khop.partition.out_of_core.blocks import block_bounds
 from khop.partition.out_of_core.effort import content_identity
+from khop.partition.out_of_core.resources import block_bounds
 from khop.partition.out_of_core.stage import (
     COLUMN,
     EDGE_ID,
@@ -31,7 +31,7 @@ from khop.sources.columns import reversed_edges
 from khop.sources.scratch import Scratch
 from khop.typing import Array, EdgeType, Int64Array, IntArray
 
-# An edge takes so many bytes while its block is sorted.
+# Bytes of an edge while its block is sorted.
 _SORTED_BYTES = 64
 
 
@@ -39,7 +39,7 @@ def symmetrized(source: GraphSource, scratch: Scratch | None = None) -> GraphSou
     """Add the reverse of every edge, with the same attributes.
 
     Edges between nodes of one type: of equal edges the first is kept, and edge ids of the result
-    are positions in order of source and destination, not those of the input. Edges (A, REL, B)
+    are positions in order of source and destination, not the input's ids. Edges (A, REL, B)
     between two types get a type (B, 'rev_REL', A), with the same ids.
 
     Args:
@@ -48,7 +48,7 @@ def symmetrized(source: GraphSource, scratch: Scratch | None = None) -> GraphSou
 
     Raises:
         IndexError: an edge names a node that does not exist.
-        ValueError: a type 'rev_REL' is there.
+        ValueError: the graph has a type 'rev_REL'.
     """
     scratch = Scratch() if scratch is None else scratch
     edges: dict[EdgeType, EdgeSource] = {}
@@ -68,18 +68,16 @@ def _both_ways(edge: EdgeSource, count: int, scratch: Scratch) -> EdgeSource:
     """Return the edges and their reverses, without doubles, in order of source and destination."""
     if edge.num_edges == 0:
         return edge
-    key = ["both ways", count, *([] if scratch.folder is None else _identity(edge))]
-    made = scratch.table(key, lambda: _sorted(edge, count, scratch))
-    attrs = {name: TakenFeature(rows, made["edge"]) for name, rows in edge.attrs.items()}
-    return EdgeSource(made["src"], made["dst"], {**attrs})
-
-
-def _identity(edge: EdgeSource) -> list[object]:
-    return [edge.num_edges, *map(content_identity, edge.content())]
+    key: list[object] = ["both ways", count]
+    if scratch.folder is not None:
+        key += [edge.num_edges, *map(content_identity, edge.content())]
+    table = scratch.table(key, lambda: _sorted(edge, count, scratch))
+    attrs = {name: TakenFeature(rows, table["edge"]) for name, rows in edge.attrs.items()}
+    return EdgeSource(table["src"], table["dst"], {**attrs})
 
 
 def _ends(edge: EdgeSource, scratch: Scratch) -> Iterator[tuple[int, IntArray, IntArray]]:
-    """Yield number of the first edge, rows and neighbours of pieces: forwards, then backwards."""
+    """Yield id of the first edge, rows and neighbours of pieces: forwards, then backwards."""
     step = max(1, scratch.piece_bytes // _SORTED_BYTES)
     for backwards in (False, True):
         for first in range(0, edge.num_edges, step):
@@ -89,7 +87,7 @@ def _ends(edge: EdgeSource, scratch: Scratch) -> Iterator[tuple[int, IntArray, I
 
 
 def _sorted(edge: EdgeSource, count: int, scratch: Scratch) -> Iterator[dict[str, Array]]:
-    """Yield edges in both directions, block by block: ends, and the edge each is made of."""
+    """Yield ends of edges in both directions, block by block, and the id of each edge."""
     same = np.arange(count, dtype=narrowest_int(count))
     split = _native.RowSplit(same, same, count)
     indptr: Int64Array = np.zeros(count + 1, np.int64)
@@ -99,7 +97,7 @@ def _sorted(edge: EdgeSource, count: int, scratch: Scratch) -> Iterator[dict[str
     except IndexError as error:
         raise IndexError(
             f"an edge names a node that is not one of the {count} nodes: {error}. Ids run from 0; "
-            "the number of nodes is num_nodes, or that of the rows of their attributes"
+            "the number of nodes is num_nodes, or the number of rows of their attributes"
         ) from None
     np.cumsum(indptr, out=indptr)
     blocks = block_bounds(indptr, [0, count], max(1, scratch.memory // (4 * _SORTED_BYTES)))
@@ -111,9 +109,9 @@ def _sorted(edge: EdgeSource, count: int, scratch: Scratch) -> Iterator[dict[str
     with _opened(dtypes, int(indptr[-1]), scratch) as columns:
         stage = Stage(columns, indptr[blocks])
         for first, rows, neighbors in _ends(edge, scratch):
-            found: dict[str, Array] = {n: np.empty(len(rows), d) for n, d in dtypes.items()}
-            counts = split.split(rows, neighbors, first, blocks, *found.values())
-            stage.append(SplitPiece(counts, found))
+            piece: dict[str, Array] = {n: np.empty(len(rows), d) for n, d in dtypes.items()}
+            counts = split.split(rows, neighbors, first, blocks, *piece.values())
+            stage.append(SplitPiece(counts, piece))
         for block in range(len(blocks) - 1):
             rows, neighbors, ids = stage.ends(block)
             pairs, kept = np.unique(rows.astype(np.int64) * count + neighbors, return_index=True)

@@ -1,7 +1,7 @@
 """Tables in files, CSV (also gzipped) and Parquet, read some rows at a time.
 
 Several files are one table, one after the other. Columns are unpacked (`khop.sources.scratch`).
-Any process; imports no torch.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from khop.typing import Array
 TABLES = (".csv", ".csv.gz", ".parquet")
 """Ends of the names of files that are tables."""
 
-# A field of CSV takes so many bytes while it is read, more or less.
-_FIELD_BYTES = 32
-# No rows read at a time take more of a file, unless a quote is left open, or a line has no end.
+_FIELD_BYTES = 32  # memory of a field of CSV while it is read, about
+# Bound of the bytes that pandas reads for one piece: open quotes and endless lines take more.
 _MOST_READ = 1 << 26
-# No line that names columns, and no edge, is longer: it would be read as a whole.
+# Longest accepted first line, which is read as a whole.
 _LONGEST_LINE = 1 << 24
 
 Piece = dict[str, Array]
@@ -40,32 +39,31 @@ Dtypes = dict[str, np.dtype[Any]]
 
 
 def read_columns(
-    files: Sequence[Path], scratch: Scratch, delimiter: str = ",", unnamed: str = "edge_attr_"
+    files: Sequence[Path], scratch: Scratch, unnamed: str = "edge_attr_"
 ) -> dict[str, Array]:
     """Read the columns of a table.
 
     Args:
         files: CSV files whose first line may name columns, or Parquet files.
         scratch: where columns are unpacked.
-        delimiter: what stands between fields of CSV; ' ' for any blanks.
-        unnamed: columns of CSV without names get this name and their number, from 0 on.
+        unnamed: columns of CSV without names get this name and their index.
 
     Returns:
         {name: [num_rows] or [num_rows, length] for lists of Parquet}.
 
     Raises:
-        ValueError, TypeError: a file has wrong content; the message names it.
+        ValueError, TypeError: a file has wrong content. The message names the file.
         ModuleNotFoundError: CSV or Parquet without pandas or pyarrow.
     """
-    if _is_parquet(files[0]):
+    if files[0].suffix == ".parquet":
         return _table(files, scratch, _parquet_pieces, "columns")
 
     def pieces(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Piece]:
-        named = _has_names(file, delimiter)
-        for frame in _frames(file, piece_bytes, named, delimiter, dtypes, unnamed):
+        named = _has_names(file)
+        for frame in _frames(file, piece_bytes, named, ",", dtypes, unnamed):
             yield {name: frame[name].to_numpy() for name in frame.columns}
 
-    return _table(files, scratch, pieces, ["columns", delimiter, unnamed])
+    return _table(files, scratch, pieces, ["columns", unnamed])
 
 
 def read_rows(
@@ -78,24 +76,23 @@ def read_rows(
 ) -> Array:
     """Read a table as rows of numbers: [num_rows, num_columns], of a dtype that holds all.
 
-    Rows of Parquet have the shape that an entry 'shape' of the file's metadata names, as DGL writes
-    it: that of all its rows.
+    Rows of Parquet have the shape of an entry 'shape' in the file's metadata, where DGL writes the
+    shape of the whole array.
 
     Args:
         files: CSV files without names, or Parquet files.
         scratch: where rows are unpacked.
-        delimiter: what stands between fields of CSV.
-        both_ways: 'edges': after each row follows the same with its two columns exchanged; 'rows':
-            each row follows twice.
+        delimiter: character between fields of CSV. ' ' is any number of blanks.
+        both_ways: 'rows' repeats each row. 'edges' also exchanges the columns of the repeated row.
         narrow: fractions become float32. If False, they are float64, as CSV is read.
-        parquet: the files are Parquet. If None, as the first one's name says.
+        parquet: whether the files are Parquet. If None, the first one's name decides.
     """
-    of_parquet = _is_parquet(files[0]) if parquet is None else parquet
+    of_parquet = files[0].suffix == ".parquet" if parquet is None else parquet
     of_file = _parquet_rows if of_parquet else _csv_rows(delimiter)
 
     def pieces(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Piece]:
-        for found in of_file(file, piece_bytes, dtypes):
-            rows = np.repeat(found, 2, axis=0) if both_ways else found
+        for rows in of_file(file, piece_bytes, dtypes):
+            rows = np.repeat(rows, 2, axis=0) if both_ways else rows  # noqa: PLW2901
             if both_ways == "edges":
                 rows[1::2] = rows[1::2, ::-1]
             yield {"rows": rows.astype(np.float32) if narrow and rows.dtype.kind == "f" else rows}
@@ -110,7 +107,7 @@ def _table(
     pieces: Callable[[Path, int, Dtypes], Iterator[Piece]],
     layout: object,
 ) -> dict[str, Array]:
-    """Unpack a table, anew with a wider dtype whenever a column turns out to need it."""
+    """Unpack a table, again with a wider dtype whenever a column needs it."""
     # Writers of many parts leave empty ones.
     files = [file for file in files if check_regular(file).stat().st_size] or files
     key = [layout, [identity(file) for file in files]]
@@ -132,32 +129,28 @@ def _table(
 
 
 def _explained(file: Path, pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """Name the file in errors of what it holds."""
+    """Check that pieces hold numbers. Errors name the file."""
     for piece in pieces:
         for name, values in piece.items():
             if values.dtype.kind not in "biuf":
-                raise TypeError(f"column '{name}' of '{file}' holds {_no_numbers(values)}")
+                raise TypeError(f"column '{name}' of '{file}' holds {_problem(values)}")
         yield piece
 
 
-def _no_numbers(values: Array) -> str:
-    """Return what a column holds instead of numbers, and how numbers are made of it."""
+def _problem(values: Array) -> str:
+    """Describe the content of a column that is no numbers, and the remedy."""
     if values.dtype.kind in "mM":
         return (
             f"times of dtype {values.dtype}: write them as numbers, in pandas "
             "column.astype('datetime64[s]').astype('int64')"
         )
     first = next((value for value in values if not isinstance(value, (int, float))), None)
-    what = f"text ({str(first)[:40]!r})" if isinstance(first, str) else "values of several kinds"
+    content = f"text ({str(first)[:40]!r})" if isinstance(first, str) else "values of several kinds"
     return (
-        f"{what}, not numbers: give each key of a node its number from 0 on (pandas.factorize), "
+        f"{content}, not numbers: give each key of a node its number from 0 on (pandas.factorize), "
         "each date its seconds, or leave the column out; the page 'What khop partition reads' "
         "shows how"
     )
-
-
-def _is_parquet(file: Path) -> bool:
-    return file.suffix == ".parquet"
 
 
 # CSV.
@@ -166,7 +159,9 @@ def _is_parquet(file: Path) -> bool:
 def _csv_rows(delimiter: str) -> Callable[[Path, int, Dtypes], Iterator[Array]]:
     def rows(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Array]:
         kept = (
-            {str(i): dtypes["rows"] for i in range(_num_fields(file, delimiter))} if dtypes else {}
+            {str(i): dtypes["rows"] for i in range(len(_first_line(file, delimiter)))}
+            if dtypes
+            else {}
         )
         for frame in _frames(file, piece_bytes, False, delimiter, kept, ""):
             yield frame.to_numpy()
@@ -178,13 +173,13 @@ def _frames(
     file: Path, piece_bytes: int, named: bool, delimiter: str, dtypes: Dtypes, unnamed: str
 ) -> Iterator[Any]:
     """Yield data frames, with names of columns, of some rows each."""
-    pandas = _import("pandas", file)
-    step = max(1, piece_bytes // (_FIELD_BYTES * max(1, _num_fields(file, delimiter))))
-    kinds = {name if named else int(name.removeprefix(unnamed)): d for name, d in dtypes.items()}
+    pandas = package_for("pandas", "pandas", file)
+    step = max(1, piece_bytes // (_FIELD_BYTES * max(1, len(_first_line(file, delimiter)))))
+    by_column = {n if named else int(n.removeprefix(unnamed)): d for n, d in dtypes.items()}
     with (
         _errors_of_csv(file, pandas),
         warnings.catch_warnings(),
-        _opener(file)(file, "rb") as opened,
+        _open(file) as opened,
     ):
         warnings.simplefilter("error", pandas.errors.ParserWarning)  # columns would be dropped
         metered = _Metered(opened, _MOST_READ + 4 * piece_bytes)
@@ -193,10 +188,10 @@ def _frames(
             header=0 if named else None,
             index_col=False,
             sep=r"\s+" if delimiter == " " else delimiter,
-            dtype=kinds,
+            dtype=by_column,
             skipinitialspace=True,
             encoding="utf-8-sig",
-            low_memory=False,  # one dtype a column and piece
+            low_memory=False,  # one dtype per column and piece
             chunksize=step,
         )
         with reader:
@@ -206,12 +201,12 @@ def _frames(
                 yield frame
 
 
-def _opener(file: Path) -> Any:
-    return gzip.open if file.suffix == ".gz" else open
+def _open(file: Path) -> Any:
+    return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")
 
 
 class _Metered(io.BufferedIOBase):
-    """Stream of which only so many bytes are read until `count` is set to zero again.
+    """Stream that ends with an error after `most` bytes, unless `count` is set to zero before.
 
     The parser keeps a row in memory until it ends, and gzip makes gigabytes of a megabyte.
     """
@@ -249,14 +244,19 @@ def _errors_of_csv(file: Path, pandas: Any) -> Iterator[None]:
         raise ValueError(f"'{file}' is not a CSV file of numbers, or damaged: {error}") from None
 
 
-def _has_names(file: Path, delimiter: str) -> bool:
+def _has_names(file: Path) -> bool:
     """Return True if the first line that is not blank names the columns, False if it is an edge.
 
     Raises:
         ValueError: it is neither.
     """
-    first = _first_line(file, delimiter)
-    _check_delimiter(file, delimiter, first)
+    first = _first_line(file, ",")
+    for other in ";\t|" if len(first) == 1 else "":
+        if other in first[0]:
+            raise ValueError(
+                f"'{file}' separates its fields by {other!r}, not by ',': write it anew, "
+                f"as in pandas.read_csv(file, sep={other!r}).to_csv(file, index=False)"
+            )
     are_ids = [_is_number(field) for field in first[:2]]
     if {"src", "dst"} <= set(first) or not any(are_ids):
         return True
@@ -267,23 +267,9 @@ def _has_names(file: Path, delimiter: str) -> bool:
     return False
 
 
-def _check_delimiter(file: Path, delimiter: str, first: list[str]) -> None:
-    """Raise ValueError for a first line whose fields another delimiter seems to separate."""
-    for other in ";\t|" if len(first) == 1 else "":
-        if other in first[0]:
-            raise ValueError(
-                f"'{file}' separates its fields by {other!r}, not by {delimiter!r}: write it anew, "
-                f"as in pandas.read_csv(file, sep={other!r}).to_csv(file, index=False)"
-            )
-
-
-def _num_fields(file: Path, delimiter: str) -> int:
-    return len(_first_line(file, delimiter))
-
-
 def _first_line(file: Path, delimiter: str) -> list[str]:
     """Return the fields of the first line that is not blank."""
-    with _errors_of_csv(file, _import("pandas", file)), _opener(file)(file, "rb") as opened:
+    with _errors_of_csv(file, package_for("pandas", "pandas", file)), _open(file) as opened:
         while line := opened.readline(_LONGEST_LINE):
             if len(line) == _LONGEST_LINE:
                 raise ValueError(f"its first line is longer than {_LONGEST_LINE:,} bytes")
@@ -307,7 +293,7 @@ def _is_number(text: str) -> bool:
 
 
 def _parquet_pieces(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Piece]:
-    pyarrow = _import("pyarrow", file)
+    pyarrow = package_for("pyarrow", "pyarrow", file)
     from pyarrow import parquet
 
     try:
@@ -325,19 +311,15 @@ def _parquet_pieces(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Pi
 
 
 def _longest_list(opened: Any) -> int:
-    """Return how many values a row of a column has, in the mean of the row group with most."""
+    """Return the largest mean length of a column's rows in a row group, at least 1."""
     groups = (opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups))
-    return (
-        max(
-            (
-                group.column(i).num_values // max(1, group.num_rows)
-                for group in groups
-                for i in range(group.num_columns)
-            ),
-            default=1,
-        )
-        or 1
+    lengths = (
+        group.column(i).num_values // max(1, group.num_rows)
+        for group in groups
+        for i in range(group.num_columns)
     )
+    longest: int = max([1, *lengths])
+    return longest
 
 
 def _values(column: Any, name: str, file: Path, dtype: np.dtype[Any] | None) -> Array:
@@ -371,8 +353,8 @@ def _parquet_rows(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Arra
 
 
 def _row_shape(file: Path) -> list[int] | None:
-    """Return the shape of a row that the metadata of a Parquet file names; None if it does not."""
-    pyarrow = _import("pyarrow", file)
+    """Return the shape of a row that the metadata of a Parquet file names, or None."""
+    pyarrow = package_for("pyarrow", "pyarrow", file)
     from pyarrow import parquet
 
     try:
@@ -382,15 +364,11 @@ def _row_shape(file: Path) -> list[int] | None:
     return None if named is None else [int(n) for n in re.findall(rb"\d{1,9}", named)[1:]]
 
 
-def _import(package: str, file: Path) -> Any:
-    return package_for(package, package, file)
-
-
 def package_for(module: str, package: str, file: Path) -> Any:
     """Import a module that reads a file.
 
     Raises:
-        ModuleNotFoundError: it is not installed; names its package.
+        ModuleNotFoundError: it is not installed. The message names its package.
         SecurityError: it is too old to read files of others.
     """
     try:

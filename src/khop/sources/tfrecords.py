@@ -1,12 +1,13 @@
 """Files of TFRecords that hold tf.train.Examples, read some rows at a time.
 
-    file: records, one after the other; as a whole gzipped if its name ends in .gz
+    file: records, one after the other, gzipped as a whole if its name ends in .gz
     record: uint64 length, uint32 checksum, `length` bytes, uint32 checksum
-    Example: a message of protobuf: 1: features; of these 1: entries, each of them 1: name,
-      2: values; of these 1: texts, or 2: floats, or 3: integers
+    Example: message of protobuf, field 1: features
+    features: field 1 of each entry: name, field 2: values
+    values: field 1: texts, or field 2: floats, or field 3: integers
 
-Lengths are checked, checksums are not: Python's library has no CRC-32C. Reads some 20,000 records
-a second. Any process; imports no torch.
+Lengths are checked, checksums are not: Python's library has no CRC-32C. The speed is some 20,000
+records per second. Imports no torch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from khop.sources.scratch import ColumnChangedError, Scratch, identity
 from khop.typing import Array
 
 _HEADER, _CHECKSUM = struct.Struct("<Q4x"), 4
-# No row of a node's or an edge's attributes is longer.
+# Bound of a record, which has the attributes of one node or edge.
 _MOST_BYTES = 1 << 24
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _TEXTS, _FLOATS, _INTEGERS = 1, 2, 3
@@ -46,7 +47,7 @@ def read_examples(files: Sequence[Path], columns: Columns, scratch: Scratch) -> 
         {column: [num_rows] where each row has one value, else [num_rows, width]}.
 
     Raises:
-        ValueError: a file is damaged, or lacks values; the message names it.
+        ValueError: a file is damaged, or lacks values. The message names the file.
     """
     key = ["examples", {name: list(of) for name, of in columns.items()}]
 
@@ -85,7 +86,7 @@ def _pieces(file: Path, columns: Columns, piece_bytes: int) -> Iterator[dict[str
 
 
 def _arrays(rows: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
-    found = {}
+    arrays = {}
     for name, of_column in rows.items():
         widths = {len(row) for row in of_column}
         if len(widths) > 1:
@@ -95,8 +96,8 @@ def _arrays(rows: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
                 f"values of '{name}' are integers in some rows and fractions in others"
             )
         values = np.concatenate(of_column)
-        found[name] = values if widths == {1} else values.reshape(len(of_column), *widths)
-    return found
+        arrays[name] = values if widths == {1} else values.reshape(len(of_column), *widths)
+    return arrays
 
 
 def _joined(example: Mapping[str, Array], names: Sequence[str]) -> Array:
@@ -127,30 +128,30 @@ def _records(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _example(record: bytes) -> dict[str, Array]:
-    """Return the numbers of an Example by name; texts are left out."""
-    found: dict[str, Array] = {}
-    for number, features in _fields(record):
-        if number != 1:
+    """Return the numbers of an Example by name, without its texts."""
+    numbers: dict[str, Array] = {}
+    for field, features in _fields(record):
+        if field != 1:
             continue
         for _, entry in _fields(_bytes(features)):
             parts = dict(_fields(_bytes(entry)))
             name = _bytes(parts.get(1, b"")).decode()
             values = _values(_bytes(parts.get(2, b"")))
             if values is not None:
-                found[name] = values
-    return found
+                numbers[name] = values
+    return numbers
 
 
 def _values(feature: bytes) -> Array | None:
-    """Return the numbers of a feature; None if it holds texts."""
-    for kind, listed in _fields(feature):
-        if kind == _TEXTS:
+    """Return the numbers of a feature, or None if it holds texts."""
+    for form, listed in _fields(feature):
+        if form == _TEXTS:
             return None
-        content = [value for number, value in _fields(_bytes(listed)) if number == 1]
-        if kind == _FLOATS:
+        content = [value for field, value in _fields(_bytes(listed)) if field == 1]
+        if form == _FLOATS:
             return np.concatenate([_EMPTY, *map(_floats, content)])
-        if kind == _INTEGERS:
-            return np.array([number for value in content for number in _integers(value)], np.int64)
+        if form == _INTEGERS:
+            return np.array([each for value in content for each in _integers(value)], np.int64)
     return _EMPTY
 
 
@@ -167,12 +168,12 @@ def _floats(value: bytes | int) -> Array:
 def _integers(value: bytes | int) -> Iterator[int]:
     """Yield packed integers, or one that is not packed, with their signs."""
     packed = b"" if isinstance(value, int) else value
-    at, found = 0, [value] if isinstance(value, int) else []
+    at, integers = 0, [value] if isinstance(value, int) else []
     while at < len(packed):
-        number, at = _varint(packed, at)
-        found.append(number)
-    for number in found:
-        yield number - (1 << 64) if number >> 63 else number
+        integer, at = _varint(packed, at)
+        integers.append(integer)
+    for integer in integers:
+        yield integer - (1 << 64) if integer >> 63 else integer
 
 
 def _bytes(value: bytes | int) -> bytes:
@@ -182,21 +183,21 @@ def _bytes(value: bytes | int) -> bytes:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Yield number and value of each field: an integer of a varint, bytes of all others."""
+    """Yield index and value of each field: an integer of a varint, bytes of all others."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
-        kind = tag & 7
-        if kind == _VARINT:
+        wire_type = tag & 7
+        if wire_type == _VARINT:
             value, at = _varint(message, at)
             yield tag >> 3, value
             continue
-        if kind == _BYTES:
+        if wire_type == _BYTES:
             size, at = _varint(message, at)
-        elif kind in (_FIXED32, _FIXED64):
-            size = 4 if kind == _FIXED32 else 8
+        elif wire_type in (_FIXED32, _FIXED64):
+            size = 4 if wire_type == _FIXED32 else 8
         else:
-            raise ValueError(f"a field of protobuf of kind {kind}")
+            raise ValueError(f"a field of protobuf of wire type {wire_type}")
         if size > len(message) - at:
             raise ValueError("a field of protobuf is longer than its message")
         yield tag >> 3, message[at : at + size]
@@ -204,7 +205,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return an integer, and where the next byte is."""
+    """Return an integer, and the offset of the byte after it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(message):

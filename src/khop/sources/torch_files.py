@@ -28,8 +28,7 @@ def refusing_code() -> Iterator[None]:
     """Make each `torch.load` refuse code, whatever its caller, torch's default or users set.
 
     OGB passes no `weights_only`, PyG's data sets turn it off for their own files. Only torch's
-    environment variables overrule both. There is one for the contrary, too, which some users set
-    for OGB.
+    environment variables overrule both. Some users set the variable for the contrary, for OGB.
     """
     variables = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
     before = {name: os.environ.pop(name, None) for name in variables}
@@ -129,7 +128,7 @@ def reason_of(error: Exception) -> str:
         return f"it needs '{missing[1]}', which is neither a tensor nor a container of PyG"
     if built := re.search(r"but got <(?:class|function) '?([\w.]+)", reason):
         return f"it holds a '{built[1]}'"
-    # Other errors than torch's own tell of the state of its unpickler, such as KeyError(101).
+    # Other errors than torch's own describe the state of its unpickler, such as KeyError(101).
     known = isinstance(error, (pickle.UnpicklingError, RuntimeError)) and "operand" not in reason
     return reason if known and "weights" not in reason.lower() else "its pickle is malformed"
 

@@ -5,11 +5,11 @@
             ...
 
 writes a trace that opens in https://ui.perfetto.dev. Each process that makes batches keeps a
-`PhaseClock`. Its readings are sent to the trainer with each batch; while a recording is under way,
+`PhaseClock`. Its readings are sent to the trainer with each batch. While a recording is under way,
 so are the segments between two readings (`clock`). Servers send the times of their work in their
-replies (`requests`). The trainer adds its own phases (`khop.metrics.watch`), keeps all records
-(`recording`) and writes them in Chrome's format (`events`, `files`). One clock, CLOCK_MONOTONIC, is
-read everywhere: it is the same for all processes of a machine.
+replies (`requests`). The trainer adds its own phases (`khop.loader.iteration.iterator`), keeps all
+records (`recording`) and writes them in Chrome's format (`events`). All read one clock,
+CLOCK_MONOTONIC, which is the same for all processes of a machine.
 
 Imports no torch.
 """

@@ -28,7 +28,7 @@ ROWS = ("local", "cached", "remote")
 
 
 class Segment(NamedTuple):
-    """Interval in a phase, for a batch; in nanoseconds of CLOCK_MONOTONIC."""
+    """Interval in a phase, for a batch, in nanoseconds of CLOCK_MONOTONIC."""
 
     phase: int
     epoch: int
@@ -41,11 +41,11 @@ class BatchTimings(NamedTuple):
     """Timings of one batch on the process that produced it.
 
     Attributes:
-        process, thread: pid and thread id of the producer; 0 if the trainer's own thread.
+        process, thread: pid and thread id of the producer. 0 if the trainer's own thread.
         ready: when it was done, in nanoseconds of CLOCK_MONOTONIC.
         nbytes: bytes of its arrays and their header.
         remote_bytes: bytes that came from other partitions since the batch before.
-        overflows: 1 if it found no room in the arena and got separate memory.
+        overflows: 1 if the arena was full, so that the batch got separate memory.
         sampling, gathering, remote, idle, other: nanoseconds in each phase since the batch before.
     """
 
@@ -82,12 +82,7 @@ class PhaseClock:
         self.segments: list[Segment] | None = None
 
     def enter(self, phase: int, task: tuple[int, int] | None = None) -> None:
-        """End the current phase and begin another.
-
-        Args:
-            phase: the phase that begins.
-            task: the epoch and batch that it is for. If None, those of the phase before.
-        """
+        """End the current phase and begin another, for `task` (epoch, batch) or the same task."""
         now, before = monotonic_ns(), self.phase
         self._spent[before] += now - self.since
         if self.segments is not None and before < Phase.OTHER:
@@ -106,20 +101,10 @@ class PhaseClock:
         """Return the timings of a batch that was ready when this phase began, and reset them."""
         sampling, gathering, remote, idle, other, _ = self._spent
         self._spent = [0, 0, 0, 0, 0, 0]
-        return BatchTimings(
-            *maker,
-            self.since,
-            nbytes,
-            remote_bytes,
-            overflows,
-            sampling,
-            gathering,
-            remote,
-            idle,
-            other,
-        )
+        spent = sampling, gathering, remote, idle, other
+        return BatchTimings(*maker, self.since, nbytes, remote_bytes, overflows, *spent)
 
-    def keep_segments(self, wanted: bool) -> None:
+    def keep_segments(self, keep: bool) -> None:
         """Start or stop keeping segments."""
-        if wanted != (self.segments is not None):
-            self.segments = [] if wanted else None
+        if keep != (self.segments is not None):
+            self.segments = [] if keep else None

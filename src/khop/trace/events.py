@@ -1,22 +1,30 @@
-"""Conversion of a recording to Chrome's trace events. Runs in the trainer.
+"""Conversion of a recording to a file of Chrome's trace events. Runs in the trainer.
 
-The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Every
-span is a complete event (`ph: X`) of a process and a thread; times are microseconds of
-CLOCK_MONOTONIC, so that what was recorded by several processes of a machine can be joined. Arrows
-lead from a batch's gathering to its use and from a request to its serving; a counter shows how many
-batches lay ready.
+The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+
+Every span is a complete event (`ph: X`) of a process and a thread. Times are microseconds of
+CLOCK_MONOTONIC, so that recordings of several processes of a machine can be joined. Arrows lead
+from a batch's gathering to its use and from a request to its serving. A counter shows the number of
+ready batches.
 
 Spans of one thread never overlap. Requests do, as several are in flight at a time: they get as many
-lanes as they need. The times of a server on another machine are by another clock: its span is
-placed in the middle of the request, as if both ways took equally long.
+lanes as they need. A server on another machine has another clock. Its span is placed in the middle
+of the request, as if both ways took equally long.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
+import json
+import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
 
+from khop.data.files import check_regular
+from khop.private_folders import written_whole
 from khop.trace.requests import REQUESTS, Answered
 
 Thread = tuple[int, int]
@@ -60,29 +68,22 @@ def trace_events(
     deliveries: Sequence[Delivery],
     names: Names,
 ) -> Iterator[Event]:
-    """Yield the events of a recording.
-
-    Args:
-        spans: work of threads.
-        requests: requests to other partitions, each with the thread that sent it.
-        deliveries: deliveries of batches that the trainer's thread did not make itself.
-        names: names of processes and threads.
-    """
+    """Yield the events of a recording. Deliveries are of batches that other threads made."""
     asked, served = _Lanes(), _Lanes()
     processes, threads = dict(names.processes), dict(names.threads)
     remote: list[Event] = []
-    for number, (thread, request) in enumerate(sorted(requests, key=lambda r: r[1].sent)):
-        lane = asked.place(thread[0], request.sent, request.received)
+    for index, (thread, request) in enumerate(sorted(requests, key=lambda r: r[1].sent)):
+        lane = asked.add(thread[0], request.sent, request.received)
         threads[lane] = "requests"
         began, ended, is_near = _served(request)
         server = request.pid, request.thread
         if not is_near:
-            server = served.place(_FOREIGN + request.part, began, ended)
-        remote += _of_request(number, lane, request)
+            server = served.add(_FOREIGN + request.part, began, ended)
+        remote += _of_request(index, lane, request)
         if request.ended:
             processes[server[0]] = f"server of partition {request.part}"
             threads[server] = "serving"
-            remote += _of_serving(number, server, began, ended, request)
+            remote += _of_serving(index, server, began, ended, request)
     yield from _metadata(processes, threads, names.trainer)
     for span in spans:
         yield _complete(span.thread, span.name, span.began, span.ended, span.args)
@@ -97,8 +98,8 @@ class _Lanes:
     def __init__(self) -> None:
         self._ends: dict[int, list[int]] = defaultdict(list)
 
-    def place(self, process: int, began: int, ended: int) -> Thread:
-        """Return the first lane that is free; spans come in order of their begin."""
+    def add(self, process: int, began: int, ended: int) -> Thread:
+        """Return the first free lane for a span. Spans come in order of their begin."""
         ends = self._ends[process]
         for lane, end in enumerate(ends):
             if end <= began:
@@ -118,7 +119,7 @@ def _served(request: Answered) -> tuple[int, int, bool]:
     return began, began + length, False
 
 
-def _of_request(number: int, lane: Thread, request: Answered) -> Iterator[Event]:
+def _of_request(index: int, lane: Thread, request: Answered) -> Iterator[Event]:
     args = {
         "epoch": request.epoch,
         "batch": request.batch,
@@ -126,18 +127,18 @@ def _of_request(number: int, lane: Thread, request: Answered) -> Iterator[Event]
         "rows": request.rows,
         "bytes": request.nbytes,
     }
-    name = REQUESTS[request.kind]
+    name = REQUESTS[request.op]
     yield _complete(lane, name, request.sent, request.received, args)
     if request.ended:
-        yield _arrow("s", "request", number, lane, request.sent)
+        yield _arrow("s", "request", index, lane, request.sent)
 
 
 def _of_serving(
-    number: int, server: Thread, began: int, ended: int, request: Answered
+    index: int, server: Thread, began: int, ended: int, request: Answered
 ) -> Iterator[Event]:
     args = {"partition": request.part, "rows": request.rows, "bytes": request.nbytes}
-    yield _complete(server, REQUESTS[request.kind], began, ended, args)
-    yield _arrow("f", "request", number, server, began)
+    yield _complete(server, REQUESTS[request.op], began, ended, args)
+    yield _arrow("f", "request", index, server, began)
 
 
 def _metadata(
@@ -155,11 +156,11 @@ def _arrows(spans: Sequence[Span], deliveries: Sequence[Delivery]) -> Iterator[E
     """Yield arrows from the end of a batch's making to its use, as far as both were recorded."""
     made = {(s.thread, s.ended) for s in spans if s.name == "gathering"}
     used = {(s.thread, s.began) for s in spans if s.name == "collating"}
-    for number, batch in enumerate(deliveries):
+    for index, batch in enumerate(deliveries):
         if (batch.maker, batch.ready) in made and (batch.taker, batch.taken) in used:
             # An arrow belongs to the span that its moment lies in: the last nanosecond still does.
-            yield _arrow("s", "batch", number, batch.maker, batch.ready - 1)
-            yield _arrow("f", "batch", number, batch.taker, batch.taken)
+            yield _arrow("s", "batch", index, batch.maker, batch.ready - 1)
+            yield _arrow("f", "batch", index, batch.taker, batch.taken)
 
 
 def _ready(deliveries: Sequence[Delivery], trainer: int) -> Iterator[Event]:
@@ -171,18 +172,70 @@ def _ready(deliveries: Sequence[Delivery], trainer: int) -> Iterator[Event]:
         yield _event("C", "ready batches", (trainer, 0), moment) | {"args": {"batches": count}}
 
 
-def _event(kind: str, name: str, thread: Thread, moment: int) -> Event:
-    return {"ph": kind, "name": name, "pid": thread[0], "tid": thread[1], "ts": moment / 1000}
+def _event(phase: str, name: str, thread: Thread, moment: int) -> Event:
+    return {"ph": phase, "name": name, "pid": thread[0], "tid": thread[1], "ts": moment / 1000}
 
 
 def _complete(thread: Thread, name: str, began: int, ended: int, args: dict[str, Any]) -> Event:
     return _event("X", name, thread, began) | {"dur": (ended - began) / 1000, "args": args}
 
 
-def _named(what: str, thread: Thread, args: dict[str, Any]) -> Event:
-    return {"ph": "M", "name": what, "pid": thread[0], "tid": thread[1], "args": args}
+def _named(name: str, thread: Thread, args: dict[str, Any]) -> Event:
+    return {"ph": "M", "name": name, "pid": thread[0], "tid": thread[1], "args": args}
 
 
-def _arrow(kind: str, what: str, number: int, thread: Thread, moment: int) -> Event:
-    event = _event(kind, what, thread, moment) | {"cat": what, "id": f"{what} {number}"}
-    return event | {"bp": "e"} if kind == "f" else event
+def _arrow(phase: str, name: str, index: int, thread: Thread, moment: int) -> Event:
+    event = _event(phase, name, thread, moment) | {"cat": name, "id": f"{name} {index}"}
+    return event | {"bp": "e"} if phase == "f" else event
+
+
+def of_rank(path: Path, rank: int) -> Path:
+    """Return a trainer's own path: `out.json` -> `out-rank1.json`."""
+    name, dot, rest = path.name.partition(".")
+    return path.with_name(f"{name}-rank{rank}{dot}{rest}")
+
+
+def write_events(path: Path, events: Iterable[Event], about: dict[str, Any]) -> None:
+    """Write a trace, whole or not at all, with one event per line. Gzipped for '.gz'."""
+    with written_whole(path) as opened, _text(opened, "wt", path) as file:
+        file.write('{"traceEvents": [')
+        for index, event in enumerate(events):
+            file.write(",\n" if index else "\n")
+            file.write(json.dumps(event))
+        file.write(f'\n], "displayTimeUnit": "ms", "otherData": {json.dumps(about)}}}\n')
+
+
+def merge(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> None:
+    """Merge recordings that several trainers of one machine made at the same time.
+
+    Args:
+        paths: their files, from `record`.
+        output: the file to write.
+
+    Raises:
+        ValueError: a file is no trace.
+
+    Example:
+        >>> with record(path / "trace.json") as recording:
+        ...     batches = list(NeighborLoader(data, [2], batch_size=3))
+        >>> merge([recording.path], path / "all.json")
+    """
+    events: dict[str, Event] = {}
+    about: dict[str, Any] = {}
+    for index, path in enumerate(map(Path, paths)):
+        with check_regular(path).open("rb") as opened, _text(opened, "rt", path) as file:
+            content = json.load(file)
+        if not isinstance(content, dict) or "traceEvents" not in content:
+            raise ValueError(f"'{path}' is no trace that khop.trace.record has written")
+        for event in content["traceEvents"]:
+            if "id" in event:  # arrows are numbered file by file
+                event["id"] = f"{index}: {event['id']}"
+            events.setdefault(json.dumps(event), event)  # several files name the same server
+        about[path.name] = content.get("otherData")
+    write_events(Path(output), events.values(), about)
+
+
+def _text(opened: IO[bytes], mode: str, path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return cast("IO[str]", gzip.open(opened, mode, encoding="utf-8"))
+    return io.TextIOWrapper(opened, "utf-8")

@@ -14,8 +14,15 @@ from typing import Any
 
 from khop._version import __version__
 from khop.trace.clock import PHASES, Phase, PhaseClock, Segment
-from khop.trace.events import Delivery, Names, Span, Thread, trace_events
-from khop.trace.files import of_rank, write_events
+from khop.trace.events import (
+    Delivery,
+    Names,
+    Span,
+    Thread,
+    of_rank,
+    trace_events,
+    write_events,
+)
 from khop.trace.requests import Answered, RequestLog, unpack_records
 
 _current: Recording | None = None
@@ -34,18 +41,17 @@ def record(path: str | os.PathLike[str], *, limit: int = 1_000_000) -> Recording
                 ...
 
     Open the file in https://ui.perfetto.dev or chrome://tracing. All loaders of this process are
-    recorded, also those that were made before; batches that samplers had begun before lack what
-    happened until then. Nothing is recorded outside of the `with` block, and it costs nothing
-    there. Batches that torch's worker processes make (`worker_type='process'`) show in the trainer
-    alone.
+    recorded. If a sampler has begun a batch before the recording, its record begins late. Outside
+    of the `with` block nothing is recorded, at no cost. Batches that torch's worker processes make
+    (`worker_type='process'`) show in the trainer alone.
 
     Args:
-        path: the file to write, in Chrome's trace event format; gzipped if it ends in '.gz'. Of
-            several trainers, that of rank r goes to `<name>-rank<r>.json`; `merge` joins those of
-            one machine.
-        limit: spans to keep, at most; further ones are dropped, counted in the file and reported in
-            a warning. A span takes about 300 bytes here and 200 in the file; a batch has three of
-            the trainer, about three of its sampler, and two for each request to another partition.
+        path: the file to write, in Chrome's trace event format, gzipped if its name ends in '.gz'.
+            With several trainers, rank r writes `<name>-rank<r>.json`, and `merge` joins the files
+            of one machine.
+        limit: most spans to keep. Further ones are dropped, counted in the file and reported in a
+            warning. A span takes about 300 bytes here and 200 in the file. A batch has three spans
+            of the trainer, about three of its sampler, and two per request to another partition.
 
     Returns:
         The recording, a context manager. When it ends, also by an exception, the file is written.
@@ -65,10 +71,10 @@ def record(path: str | os.PathLike[str], *, limit: int = 1_000_000) -> Recording
 
 
 class Recording:
-    """Recording of the work of loaders; a context manager, made by `record`.
+    """Recording of the work of loaders, a context manager that `record` makes.
 
     Attributes:
-        path: the file; final when the recording has ended (a rank may be added).
+        path: the file. With several trainers, the recording's end adds the rank.
         dropped: spans beyond the limit.
 
     Example:
@@ -104,7 +110,7 @@ class Recording:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
@@ -121,21 +127,21 @@ class Recording:
         began = max(began, self._began)
         if ended <= began:
             return
-        if self._has_room():
+        if self._fits():
             self._spans.append(Span(thread, name, began, ended, args))
 
     def add_delivery(self, delivery: Delivery) -> None:
-        """Keep the delivery of a batch, as long as there is room for spans.
+        """Keep the delivery of a batch, unless the limit of spans is reached.
 
         :meta private:
         """
         if len(self._spans) < self._limit and delivery.ready >= self._began:
             self._deliveries.append(delivery)
 
-    def _has_room(self) -> bool:
-        room = len(self._spans) + len(self._requests) < self._limit
-        self.dropped += not room
-        return room
+    def _fits(self) -> bool:
+        fits = len(self._spans) + len(self._requests) < self._limit
+        self.dropped += not fits
+        return fits
 
     def add_records(
         self, thread: Thread, segments: Iterable[Segment], answered: Iterable[Answered] = ()
@@ -149,12 +155,12 @@ class Recording:
             args = {"epoch": epoch, "batch": batch} if works else {}
             self.add(thread, PHASES[phase], began, ended, args)
         for request in answered:
-            if request.sent >= self._began and self._has_room():
+            if request.sent >= self._began and self._fits():
                 self._requests.append((thread, request))
 
-    def add_message(self, pid: int, number: int, payload: bytes) -> None:
-        """Keep the records that a sampler process sent; see `pack_records`."""
-        self._makers[pid] = f"sampler {number}"
+    def add_message(self, pid: int, sampler: int, payload: bytes) -> None:
+        """Keep the records of a sampler process, packed by `pack_records`."""
+        self._makers[pid] = f"sampler {sampler}"
         self._threads[pid, pid] = "batches"
         self.add_records((pid, pid), *unpack_records(payload))
 
@@ -200,14 +206,14 @@ class OwnRecords:
         self.log: RequestLog | None = None
 
     def begin(self, task: tuple[int, int]) -> None:
-        """Begin drawing a batch; start or stop keeping records if a recording began or ended."""
+        """Begin drawing a batch. Start or stop keeping records with the recording."""
         clock, recording = self.clock, current()
         clock.keep_segments(recording is not None)
         self.log = None if recording is None else RequestLog(task)
         clock.enter(Phase.SAMPLING, task)
 
     def end(self) -> None:
-        """End a batch that is made or has failed; add its records to the recording."""
+        """End a batch that is made or has failed, and add its records to the recording."""
         self.clock.enter(Phase.CLOSED)
         segments, recording = self.clock.segments, current()
         if recording is not None and segments:
@@ -217,7 +223,7 @@ class OwnRecords:
 
 
 def _rank_and_world_size() -> tuple[int, int]:
-    """Return this trainer's rank and world size; import no module that is not in use already."""
+    """Return this trainer's rank and world size, without importing a module."""
     distributed = sys.modules.get("khop.distributed.job.context")
     context = None if distributed is None else distributed.get_context()
     if context is not None:

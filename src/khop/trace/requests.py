@@ -1,6 +1,6 @@
 """Records of requests to other partitions, and their encoding in control messages.
 
-Samplers keep the records and send them to the trainer; partition servers add their own times.
+Samplers keep the records and send them to the trainer. Partition servers add their own times.
 """
 
 from __future__ import annotations
@@ -13,46 +13,46 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from khop.channel.control import TWO
+from khop.channel.control import U64_PAIR
 from khop.errors import ProtocolError
 from khop.trace.clock import Segment
 
 REQUESTS = ("sample", "induce", "has_edges", "fetch")
-"""Names of requests; records hold the index."""
+"""Names of requests, of which records hold the index."""
 
 _MAX_RECORDS = 300  # per control message, which holds 60,000 bytes
 _NOTHING_SERVED = (0, 0, 0, 0)
 
 
 class Asked(NamedTuple):
-    """A request in flight: its kind, when it was sent, and for which batch."""
+    """A request in flight. Fields as of `Answered`."""
 
     epoch: int
     batch: int
     part: int
-    kind: int
+    op: int
     rows: int
     sent: int
 
 
 class Answered(NamedTuple):
-    """A request and its answer; all times in nanoseconds of CLOCK_MONOTONIC.
+    """A request and its answer. All times are nanoseconds of CLOCK_MONOTONIC.
 
     Attributes:
         epoch, batch: the batch that it was for.
         part: the partition.
-        kind: index into `REQUESTS`.
+        op: index into `REQUESTS`.
         rows: number of rows that were asked for.
         sent, received: times on the requester's clock.
         nbytes: bytes of the answer.
-        began, ended: begin and end of the server's work, on its clock; 0 if not reported.
-        pid, thread: process and thread of the server; 0 if not reported.
+        began, ended: begin and end of the server's work, on its clock. 0 if not reported.
+        pid, thread: process and thread of the server. 0 if not reported.
     """
 
     epoch: int
     batch: int
     part: int
-    kind: int
+    op: int
     rows: int
     sent: int
     received: int
@@ -66,10 +66,8 @@ class Answered(NamedTuple):
 class RequestLog:
     """Log of the requests of batches, while a recording is under way.
 
-    Args:
-        task: epoch and batch that requests are for; may be set.
-
     Attributes:
+        task: epoch and batch of the next requests.
         answered: the requests that have been answered.
     """
 
@@ -77,16 +75,16 @@ class RequestLog:
         self.task = task
         self.answered: list[Answered] = []
 
-    def ask(self, part: int, op: str, rows: int) -> Asked | None:
-        """Note that a request is sent; return None if its kind is not recorded."""
+    def log_request(self, part: int, op: str, rows: int) -> Asked | None:
+        """Note that a request is sent. Return None for requests that are not recorded."""
         if op not in REQUESTS:
             return None
         return Asked(*self.task, part, REQUESTS.index(op), rows, monotonic_ns())
 
-    def answer(self, asked: Asked, served: Any, nbytes: int) -> None:
-        """Note that a reply has arrived; `served` is from `served_since`, if the server sent it."""
-        plain = isinstance(served, list) and len(served) == len(_NOTHING_SERVED)
-        if not plain or any(type(n) is not int or not 0 <= n < 2**63 for n in served):
+    def log_reply(self, asked: Asked, served: Any, nbytes: int) -> None:
+        """Note a reply, with the server's `served_since`. Anything else counts as not reported."""
+        reported = isinstance(served, list) and len(served) == len(_NOTHING_SERVED)
+        if not reported or any(type(n) is not int or not 0 <= n < 2**63 for n in served):
             served = _NOTHING_SERVED
         self.answered.append(Answered(*asked, monotonic_ns(), nbytes, *served))
 
@@ -102,23 +100,18 @@ def pack_records(segments: list[Segment], answered: list[Answered]) -> Iterator[
         first, segments = segments[:_MAX_RECORDS], segments[_MAX_RECORDS:]
         room = _MAX_RECORDS - len(first)
         second, answered = answered[:room], answered[room:]
-        counts = TWO.pack(len(first), len(second))
+        counts = U64_PAIR.pack(len(first), len(second))
         arrays = np.array(first, np.int64), np.array(second, np.int64)
         yield counts + arrays[0].tobytes() + arrays[1].tobytes()
 
 
 def unpack_records(payload: bytes) -> tuple[list[Segment], list[Answered]]:
-    """Return the segments and requests of a payload that `pack_records` made.
-
-    Raises:
-        ProtocolError: the payload's length does not match its counts.
-    """
-    counts = TWO.unpack_from(payload) if len(payload) >= TWO.size else (0, 0)
+    """Undo `pack_records`. ProtocolError if the payload's length does not match its counts."""
+    counts = U64_PAIR.unpack_from(payload) if len(payload) >= U64_PAIR.size else (0, 0)
     widths = len(Segment._fields), len(Answered._fields)
-    if len(payload) != TWO.size + 8 * sum(n * w for n, w in zip(counts, widths, strict=True)):
+    if len(payload) != U64_PAIR.size + 8 * sum(n * w for n, w in zip(counts, widths, strict=True)):
         raise ProtocolError(f"{len(payload)} bytes of a recording do not hold {counts} records")
-    numbers = np.frombuffer(payload, np.int64, offset=TWO.size)
-    first, second = np.split(numbers, [counts[0] * len(Segment._fields)])
-    segments = list(map(Segment._make, first.reshape(-1, len(Segment._fields)).tolist()))
-    rows = second.reshape(-1, len(Answered._fields)).tolist()
-    return segments, [Answered(*row) for row in rows]
+    values = np.frombuffer(payload, np.int64, offset=U64_PAIR.size)
+    first, second = np.split(values, [counts[0] * widths[0]])
+    segments = list(map(Segment._make, first.reshape(-1, widths[0]).tolist()))
+    return segments, list(map(Answered._make, second.reshape(-1, widths[1]).tolist()))

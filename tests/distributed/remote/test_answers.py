@@ -8,8 +8,7 @@ from khop.channel.shared import share
 from khop.codec import from_json
 from khop.distributed.processes.child import ChildProcess
 from khop.distributed.remote.client.batch_checks import BatchSchema
-from khop.distributed.remote.encoding import read_text
-from khop.distributed.remote.graph_messages import (
+from khop.distributed.remote.messages import (
     DescribeGraph,
     DeviceCount,
     HomeEdges,
@@ -17,6 +16,7 @@ from khop.distributed.remote.graph_messages import (
     Split,
     ToNewIds,
     ToOriginalIds,
+    read_json,
 )
 from khop.distributed.remote.server.graph_handler import MAX_ROWS, GraphRequestHandler, with_labels
 from khop.distributed.rpc.frame_handler import finish
@@ -35,7 +35,7 @@ def test_about_the_graph(graph, folder_of):
     folder = PartitionFolder(root)
     with serving(root, 2) as served, client_of(served) as client:
         client.wait_for_servers()
-        content = read_text(client.request(1, DescribeGraph()).arrays, "it")
+        content = read_json(client.request(1, DescribeGraph()).arrays, "it")
         assert content["parts"] == [1]
         assert content["fingerprint"] == folder.fingerprint
         meta = from_json(FolderMeta, content["meta"], "it")
@@ -112,7 +112,7 @@ def test_labels(graph, folder_of):
             assert np.array_equal(named["n0.x"][0][:, 0], ids.astype(np.float32))
             del named, ids
         with client_of(served) as client:
-            content = read_text(client.request(0, DescribeGraph()).arrays, "it")
+            content = read_json(client.request(0, DescribeGraph()).arrays, "it")
             attrs = content["meta"]["node_types"][0]["attrs"]
             assert attrs["y"]["stored"] == attrs["y"]["delivered"] == ["int64", [2]]
 

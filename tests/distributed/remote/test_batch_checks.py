@@ -65,7 +65,7 @@ class Made:
     def counter(self, name):
         """A counter, writable."""
         numbers = self.raw[16 : 16 + 8 * self.layout.num_numbers].view(np.int64)
-        return numbers[self.layout.places[name]]
+        return numbers[self.layout.slices[name]]
 
     def check(self):
         """As a receiver does."""
@@ -174,7 +174,7 @@ def test_layouts_of_other_batches(folder_of):
         {**content, "counters": counters[:-1]},
         {**content, "counters": [["batch", 2], *counters[1:]]},
     ):
-        with pytest.raises(ProtocolError, match="not what was asked for"):
+        with pytest.raises(ProtocolError, match="not as requested"):
             made.checks.check_layout(Layout.from_json(other))
 
 
@@ -185,15 +185,15 @@ def test_layouts_are_told_once_and_are_not_many(folder_of):
     layouts = Layouts(ours, made.checks.check_layout)
     content = json.loads(json.dumps(made.layout.to_json()))
     try:
-        first = layouts.learn(content)
-        assert layouts.learn({**content, "number": 9}) is first
+        first = layouts.add(content)
+        assert layouts.add({**content, "id": 9}) is first
         with pytest.raises(ProtocolError, match="unknown field 'unknown'"):
-            layouts.learn({**content, "unknown": [1] * 100})
+            layouts.add({**content, "unknown": [1] * 100})
         content["arrays"].reverse()
-        assert layouts.learn(content).number == 1
+        assert layouts.add(content).id == 1
         with pytest.raises(ProtocolError, match="more than 64"):
             for arrays in itertools.permutations(content["arrays"]):
-                layouts.learn({**content, "arrays": list(arrays)})
+                layouts.add({**content, "arrays": list(arrays)})
         told = 0
         while (message := theirs.receive()) is not None:
             Layout.read_shared(message.descriptor())
@@ -212,7 +212,7 @@ def test_extras_that_a_trainer_could_not_read():
     try:
         for extras in ("[1]", "3", "{", '{"a": "' + "x" * 40_000 + '"}', "[" * 5000):
             batch = BatchReassembler(ring, 64)
-            with pytest.raises(ProtocolError, match="beside a batch"):
+            with pytest.raises(ProtocolError, match="the extras of a batch"):
                 batch.announce(ours, 1, 2, layout, extras)
             batch.abandon()
         BatchReassembler(ring, 64).announce(ours, 1, 2, layout, '{"a": 1}')
@@ -243,7 +243,7 @@ def remote(folder_of):
     session = ServerSession(SessionSpec(**named, **options), 0, Connection(context))
     session.state, session.opening = OPEN, 3
     yield session
-    session.link.close()
+    session.connection.close()
     context.term()
 
 
@@ -272,8 +272,8 @@ def test_messages_that_no_server_sends(remote):
         (CHUNK, [BYTES.reshape(2, 4)]),
         (CHUNK, [BYTES.view(np.float32)]),
         (CHUNK, [np.zeros((1 << 20) + 1, np.uint8)]),
-        ({"event": "layout", "session": "s", "number": -1}, [BYTES]),
-        ({"event": "layout", "session": "s", "number": 1}, []),
+        ({"event": "layout", "session": "s", "layout": -1}, [BYTES]),
+        ({"event": "layout", "session": "s", "layout": 1}, []),
         ({**FAILED, "error": "no"}, []),
         ({**FAILED, "error": {**ERROR, "type": ["a"]}}, []),
         ({**FAILED, "error": ERROR}, [BYTES]),
@@ -316,8 +316,8 @@ def test_only_new_bytes_and_one_opening_count_as_progress(remote, monkeypatch):
 
     assert at(101.0, remote.opened) == 101.0
     assert at(102.0, remote.opened) == 101.0
-    assert at(110.0, lambda: remote.note_fault("a")) == 110.0
-    assert at(120.0, lambda: remote.note_fault("b")) == 110.0
+    assert at(110.0, lambda: remote.note_fault(ProtocolError("a"))) == 110.0
+    assert at(120.0, lambda: remote.note_fault(ProtocolError("b"))) == 110.0
     assert at(121.0, remote.opened) == 110.0
     assert (remote.fault, remote.num_faults) == ("b", 2)
 

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from khop.channel.message import FRAME_BYTES, pack, unpack
-from khop.distributed.remote import directory_messages, graph_messages, session_messages
-from khop.distributed.remote.directory_messages import Publish, RegisterClient, WaitFor
-from khop.distributed.remote.graph_messages import Ping
-from khop.distributed.remote.server.session import Session
+from khop.distributed.remote import messages, session_messages
+from khop.distributed.remote.messages import Ping, Publish, RegisterClient, WaitFor
+from khop.distributed.remote.server.send_queue import SendQueue
 from khop.distributed.remote.session_messages import Alive, Open, SessionSpec
 from khop.distributed.rpc import protocol
 from khop.distributed.rpc.identity import Source
@@ -25,7 +24,7 @@ from khop.sampler.spec import MAX_HOPS, SamplingSpec
 from support.cluster.control_plane import CLIENTS, SERVER, ControlPlane
 from support.largest import largest
 
-MODULES = directory_messages, session_messages, graph_messages, protocol
+MODULES = messages, session_messages, protocol
 MESSAGES = {
     value.op: value
     for module in MODULES
@@ -63,12 +62,12 @@ def plane(folder_of):
     for rank in range(2048):
         source = users[rank // 256]
         directory.register_client(RegisterClient(rank, f"{rank}", 2, 0, f"c{rank}", 7), source)
-        directory.publish(Publish(rank, f"{rank}", "known"), b"1" * 500)
+        directory.values.publish(Publish(rank, f"{rank}", "known"), b"1" * 500)
     everybody = list(range(2048))
     for user in users:
         for number in range(1024):
             request = WaitFor(number, "x", f"n{number % 16}", everybody, 10.0)
-            directory.wait_for(request, user, lambda reply, arrays: None)
+            directory.values.wait_for(request, user, lambda reply, arrays: None)
     yield made
     made.close()
 
@@ -94,7 +93,7 @@ def answered(plane, source, frames):
     """Put a request, and answer what waits."""
     assert plane.handler.put(source, frames, sum(map(len, frames)))
     while plane.handler.has_requests:
-        plane.handler.answer_some()
+        plane.handler.process_queued()
     plane.replies.clear()
 
 
@@ -124,7 +123,7 @@ def test_arrays_that_a_request_may_not_carry_are_not_joined(plane):
 
     def ask():
         plane.handler.put(CLIENTS[0], frames, nbytes)
-        plane.handler.answer_some()
+        plane.handler.process_queued()
 
     assert seconds_of(ask) < 0.05
     assert "carries" in plane.replies.pop()[1]["error"]["message"]
@@ -132,9 +131,9 @@ def test_arrays_that_a_request_may_not_carry_are_not_joined(plane):
 
 def test_publishing_costs_what_waits_for_that_name_alone(plane):
     """8,000 requests wait for other names: they are not looked at."""
-    count = sum(map(len, plane.directory._values._waiting.values()))
+    count = sum(map(len, plane.directory.values._waiting.values()))
     assert count > 8000
-    publish = lambda: plane.directory.publish(Publish(7, "7", "other"), b"1")  # noqa: E731
+    publish = lambda: plane.directory.values.publish(Publish(7, "7", "other"), b"1")  # noqa: E731
     assert seconds_of(lambda: [publish() for _ in range(100)]) < MOST_SECONDS
     assert seconds_of(plane.directory.tick) < MOST_SECONDS
 
@@ -146,15 +145,17 @@ def test_answers_that_many_wait_for_are_given_a_few_at_a_time(folder_of):
     for rank in range(101):
         plane.directory.register_client(RegisterClient(rank, "s", 2, 0, "c", 7), CLIENTS[rank % 6])
     for rank in range(100):
-        plane.directory.publish(Publish(rank, "s", "n"), b'"' + b"x" * 5000 + b'"')
+        plane.directory.values.publish(Publish(rank, "s", "n"), b'"' + b"x" * 5000 + b'"')
     for number in range(2000):
         request = WaitFor(0, "s", "n", list(range(101)), 10.0)
-        plane.directory.wait_for(request, CLIENTS[number % 6], lambda reply, _: got.append(reply))
+        plane.directory.values.wait_for(
+            request, CLIENTS[number % 6], lambda reply, _: got.append(reply)
+        )
     assert not got
-    plane.directory.publish(Publish(100, "s", "n"), b"1")
+    plane.directory.values.publish(Publish(100, "s", "n"), b"1")
     assert 0 < len(got) < 2000 and plane.handler.has_requests
     while plane.handler.has_requests:
-        plane.handler.answer_some()
+        plane.handler.process_queued()
     assert len(got) == 2000 and got[-1].ranks == list(range(101))
     plane.close()
 
@@ -205,11 +206,11 @@ def test_control_requests_share_the_loop_by_its_time(folder_of, monkeypatch):
     monkeypatch.setattr(plane.handler, "_answer", slow)
     for number in range(100):
         plane.handler.put(CLIENTS[number % 2], frames_of(Ping(), number), 100)
-    plane.handler.answer_some()
+    plane.handler.process_queued()
     assert now[0] == 0.02  # one takes more than the loop has for requests at a time
     for number in range(10):
         plane.handler.put(CLIENTS[2], frames_of(Ping(), number), 100)
-    plane.handler.answer_some(), plane.handler.answer_some()
+    plane.handler.process_queued(), plane.handler.process_queued()
     assert sum(peer == CLIENTS[2].connection[1] for peer, _ in plane.replies) == 10
     plane.close()
 
@@ -255,7 +256,7 @@ def test_when_a_users_oldest_request_arrived(folder_of):
     for source in CLIENTS[:2]:
         plane.handler.put(source, frames_of(Alive("s"), 1), 100)
     assert began <= plane.handler.waiting_since("a") <= time.monotonic()
-    plane.handler.answer_some()
+    plane.handler.process_queued()
     assert plane.handler.waiting_since("a") is None
     plane.close()
 
@@ -264,15 +265,18 @@ def test_streams_take_turns_by_user(folder_of, monkeypatch):
     """A user with 200 sessions beside one with a single session: half of the chunks each."""
     plane = ControlPlane(folder_of("random", 2))
     sent = []
-    monkeypatch.setattr(Session, "can_send", True)
-    monkeypatch.setattr(Session, "send_chunk", lambda session: sent.append(session.user))
+    users = {"one": CLIENTS[2].user}
+    monkeypatch.setattr(SendQueue, "can_send", True)
+    monkeypatch.setattr(
+        SendQueue, "send_chunk", lambda queue: sent.append(users.get(queue._session, "a"))
+    )
     monkeypatch.setattr(plane.sessions, "start", lambda: None)
     plane.sessions._allowed = dataclasses.replace(plane.sessions._allowed, sessions=1000)
     for number in range(200):
         plane.handler.put(CLIENTS[0], frames_of(Open(spec_of(plane, f"{number}"), [], []), 1), 9)
     plane.handler.put(CLIENTS[2], frames_of(Open(spec_of(plane, "one"), [], []), 1), 9)
     while plane.handler.has_requests:
-        plane.handler.answer_some()
+        plane.handler.process_queued()
     for session in plane.sessions._sessions.values():
         plane.sessions._give_turn(session)
     for _ in range(10):

@@ -7,7 +7,7 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from khop.channel.message import pack
-from khop.distributed.remote.graph_messages import Ping
+from khop.distributed.remote.messages import Ping
 from khop.distributed.remote.server import control_handler
 from khop.distributed.rpc.identity import Source
 from khop.distributed.rpc.protocol import request_header
@@ -55,7 +55,7 @@ def test_users_take_turns(folder_of, monkeypatch):
         other = CLIENTS[0]
         plane.handler.put(other, frames_of(Ping(), 7), 100)
         for _ in range(2):
-            plane.handler.answer_some()
+            plane.handler.process_queued()
         answered = [peer for peer, _ in plane.replies]
         assert len(answered) == 2
         assert other.connection[1] in answered

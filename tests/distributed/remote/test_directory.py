@@ -12,15 +12,15 @@ import pytest
 
 from khop import codec
 from khop.distributed.processes.hosts import host_identity
-from khop.distributed.remote.directory_messages import (
+from khop.distributed.remote.messages import (
     Addresses,
     Goodbye,
     Publish,
     RegisterClient,
     RegisterServer,
     WaitFor,
+    incarnation_of,
 )
-from khop.distributed.remote.message_fields import incarnation_of
 from khop.distributed.remote.server import published_values as module
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.rpc.identity import Source
@@ -67,7 +67,7 @@ class Told:
         self.directory.goodbye(Goodbye(role, rank, secret), source)
 
     def publish(self, rank, value, secret="a", name="n"):
-        self.directory.publish(Publish(rank, secret, name), json.dumps(value).encode())
+        self.directory.values.publish(Publish(rank, secret, name), json.dumps(value).encode())
 
     def wait(self, rank, ranks, wait=0.0, secret="a", name="n", source=MEMBER):
         def send(published, arrays):
@@ -77,7 +77,7 @@ class Told:
                 begin = end
             self.heard.append(found)
 
-        self.directory.wait_for(WaitFor(rank, secret, name, ranks, wait), source, send)
+        self.directory.values.wait_for(WaitFor(rank, secret, name, ranks, wait), source, send)
 
 
 def replaced(request, changes):
@@ -282,8 +282,8 @@ def test_depth_of_a_value_is_nobodys_matter(clock):
     told = Told(clock)
     told.client(0)
     sent = []
-    told.directory.publish(Publish(0, "a", "n"), b"[" * 30_000)
-    told.directory.wait_for(
+    told.directory.values.publish(Publish(0, "a", "n"), b"[" * 30_000)
+    told.directory.values.wait_for(
         WaitFor(0, "a", "n", [0], 0.0), MEMBER, lambda p, arrays: sent.append(arrays[0].tobytes())
     )
     told.directory.tick()
@@ -315,7 +315,7 @@ def test_a_reply_that_cannot_be_sent_fails_alone(clock):
     def broken(published, arrays):
         raise RecursionError("while encoding")
 
-    told.directory.wait_for(WaitFor(0, "a", "n", [0], 1.0), OTHER, broken)
+    told.directory.values.wait_for(WaitFor(0, "a", "n", [0], 1.0), OTHER, broken)
     told.wait(0, [0], 1.0)
     clock.now += 2
     told.directory.tick()
@@ -342,13 +342,13 @@ def test_clients_that_come_and_go_leave_nothing(clock):
     clock.now += 1000
     told.directory.tick()
     assert told.directory.lookup().clients == {}
-    assert told.directory._values._nbytes == 0
+    assert told.directory.values._nbytes == 0
 
 
 def test_registrations_are_bounded(clock):
     """One user cannot take all ranks; the table of all that there may be can be sent."""
     told = Told(clock, num_clients=0)
-    with pytest.raises(RendezvousError, match="no more may"):
+    with pytest.raises(RendezvousError, match="the limit"):
         for rank in range(2048):
             told.client(rank, num_clients=0, source=ONE, name="\N{PILE OF POO}" * 64)
     told.client(2047, num_clients=0, source=OTHER)
@@ -419,7 +419,7 @@ def test_published_values_beyond_the_bound_drop_the_oldest(clock, monkeypatch):
     assert kept == [0] * 11 + [1] * 9
     told.wait(0, [1])
     assert told.heard.pop() == {1: "y" * 98}
-    assert told.directory._values._nbytes == np.sum(kept) * 100 + 100
+    assert told.directory.values._nbytes == np.sum(kept) * 100 + 100
 
 
 def test_a_flood_of_requests_does_not_fill_a_disk(clock, caplog):

@@ -14,7 +14,7 @@ from khop.cli.main import main
 from khop.cli.poller import Poller
 from khop.cli.view import render
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.encoding import text_array
+from khop.distributed.remote.messages import json_array
 from khop.errors import ProtocolError
 
 ESCAPE = "\x1b]0;pwned\x07\x1b[2J"
@@ -50,7 +50,7 @@ def answering(answers):
                 asked = json.loads(frame)
                 said = answers(asked["op"], address)
                 header = said if isinstance(said, dict) and "error" in said else {}
-                arrays = [] if header else [text_array(said)]
+                arrays = [] if header else [json_array(said)]
                 socket.send_multipart([peer, *pack({**header, "id": asked["id"]}, arrays)])
 
     thread = threading.Thread(target=serve)
@@ -75,12 +75,12 @@ def test_malformed_statistics(monkeypatch, statistics):
 
     with answering(answers) as master, Poller(Servers(master), 10.0) as watcher:
         end = time.monotonic() + 20
-        while not (seen := watcher.poll(0.1)).lost:
+        while not (seen := watcher.poll(0.1)).servers[0].lost:
             assert time.monotonic() < end
             time.sleep(0.05)
-        assert "server 0 has sent malformed statistics" in seen.lost[0].why
+        assert "server 0 has sent malformed statistics" in seen.servers[0].lost.why
         assert seen.directory is None
-        lines = [line.text for line in render(seen, None, 1000)]
+        lines = render(seen, 1000)
     assert all(line.isprintable() for line in lines)
     assert any(line.startswith("server 0 lost") for line in lines)
 

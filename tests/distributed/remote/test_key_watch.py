@@ -7,8 +7,8 @@ import pytest
 
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.graph_messages import Ping
-from khop.distributed.remote.server.key_watch import KeyFileWatch
+from khop.distributed.remote.messages import Ping
+from khop.distributed.remote.server.main import KeyFileWatch
 from khop.distributed.rpc.key_files import (
     add_client,
     read_client_keys,

@@ -42,7 +42,7 @@ def reference(graph):
     return NeighborLoader(graph, jobs.FANOUTS, SEEDS, **options)
 
 
-NO_LAYOUT = np.frombuffer(b'{"number": 0}', np.uint8)
+NO_LAYOUT = np.frombuffer(b'{"id": 0}', np.uint8)
 
 
 def of(op, change):
@@ -117,7 +117,9 @@ def test_a_batch_that_is_claimed_to_be_huge_fails_at_once(graph, root, spec):
         server.change = partial(header_of_last(nbytes=1 << 40), server)
         epoch, _ = trainer.open(columns(root))
         trainer.ask(epoch, [1])
-        with pytest.raises(ProtocolError, match=rf"batch 1 has {1 << 40} bytes.*batch_limit"):
+        with pytest.raises(
+            ProtocolError, match=rf"announces {1 << 40} bytes for batch 1.*batch_limit"
+        ):
             trainer.take(epoch, 1)
         server.change = lambda op, messages: messages
         trainer.ask(epoch, [2])
@@ -130,7 +132,7 @@ def test_a_lying_server_is_asked_less_and_less_often(root, spec):
         server.change = partial(header_of_last(offset=-1), server)
         epoch, _ = trainer.open(columns(root))
         trainer.ask(epoch, [0])
-        with pytest.raises(ProtocolError, match=r"[3-6] times without a batch.*offset"):
+        with pytest.raises(ProtocolError, match=r"[3-6] invalid messages without a batch.*offset"):
             trainer.take(epoch, 0, 12.0)
         assert 2 < server.count("open") <= 7
 

@@ -17,9 +17,7 @@ from khop.channel.control import ControlLine, Op, socket_pair
 from khop.distributed import init_client, shutdown_client
 from khop.distributed.processes.hosts import host_identity
 from khop.distributed.remote.client.local_sampler import LocalSampler
-from khop.distributed.remote.directory_messages import WaitFor
-from khop.distributed.remote.encoding import text_array
-from khop.distributed.remote.graph_messages import Ping
+from khop.distributed.remote.messages import Ping, WaitFor, json_array
 from khop.errors import PartitionUnavailableError, ProtocolError, RendezvousError
 from khop.typing import EDGE, NODE
 from support.cluster import jobs
@@ -56,20 +54,20 @@ def test_tables_that_are_none(server):
     """Strange addresses, missing fields, no JSON, nesting: none ends the thread that reads it."""
     table = server.table()
     bad = [
-        text_array(with_entry(table, addresses={"tcp": "ftp://x", "ipc": None})),
-        text_array(with_entry(table, addresses={"tcp": "tcp://h:99999", "ipc": None})),
-        text_array(with_entry(table, addresses={"tcp": 3})),
-        text_array(with_entry(table, parts="0")),
-        text_array(with_entry(table, silent=float("nan"))),
-        text_array({name: value for name, value in table.items() if name != "directory"}),
-        text_array({**table, "num_servers": 10**9}),
-        text_array({**table, "servers": {"0x1": table["servers"]["0"]}}),
-        text_array([table]),
+        json_array(with_entry(table, addresses={"tcp": "ftp://x", "ipc": None})),
+        json_array(with_entry(table, addresses={"tcp": "tcp://h:99999", "ipc": None})),
+        json_array(with_entry(table, addresses={"tcp": 3})),
+        json_array(with_entry(table, parts="0")),
+        json_array(with_entry(table, silent=float("nan"))),
+        json_array({name: value for name, value in table.items() if name != "directory"}),
+        json_array({**table, "num_servers": 10**9}),
+        json_array({**table, "servers": {"0x1": table["servers"]["0"]}}),
+        json_array([table]),
         np.frombuffer(b"{", np.uint8),
         np.frombuffer(b"\xff\xfe", np.uint8),
         nested(985),
         nested(100_000),
-        text_array(table).view(np.int8),
+        json_array(table).view(np.int8),
     ]
     with client_of(server, timeout=20.0) as client:
         client.wait_for_servers()
@@ -132,7 +130,7 @@ def test_replies_of_another_kind(server, reply):
     with client_of(server) as client:
         client.wait_for_servers()
         server.change = lambda op, m: [reply(m[0][0])] if op == "ping" else m
-        name = rf"graph server 0 at tcp://127.0.0.1:{server.port} answered 'ping'"
+        name = rf"graph server 0 at tcp://127.0.0.1:{server.port} sent a malformed reply to 'ping'"
         with within(10), pytest.raises(ProtocolError, match=name):
             client.request(0, Ping())
         server.change = lambda op, messages: messages
@@ -339,9 +337,9 @@ def test_splits_that_are_none(server):
 
 def test_descriptions_of_graphs_that_are_none(server):
     for text in (
-        text_array([]),
-        text_array({"meta": 5}),
-        text_array({"meta": {"num_parts": float("inf")}}),
+        json_array([]),
+        json_array({"meta": 5}),
+        json_array({"meta": {"num_parts": float("inf")}}),
         np.frombuffer(b"{", np.uint8),
         nested(985),
     ):

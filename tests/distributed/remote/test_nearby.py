@@ -25,7 +25,7 @@ from khop.distributed import (
 from khop.distributed.job.context import get_context
 from khop.distributed.processes.socket_files import lines_path
 from khop.distributed.remote.client.local_sampler import LocalSampler
-from khop.distributed.remote.graph_messages import Ping
+from khop.distributed.remote.messages import Ping
 from khop.errors import PartitionUnavailableError, ProtocolError, SamplerDiedError
 from khop.loader import LinkNeighborLoader, NeighborLoader
 from support import processes
@@ -207,7 +207,7 @@ def test_a_client_that_goes(servers):
         **{name: value for name, value in session.items() if name != "loader"},
         "session": "x/0", "depth": 4, "timeout": 10.0, "credits": 1 << 16,
     }  # fmt: skip
-    config = {"spec": spec, "number": 0, "has_arrays": False}
+    config = {"spec": spec, "sampler": 0, "has_arrays": False}
     memory = create_memory(1 << 20)
     process = LocalSampler(path, config, [memory])
     process._server.close()
@@ -218,7 +218,7 @@ def test_a_client_that_goes(servers):
             time.sleep(0.01)
     process.close()
     specs = [{"spec": {**spec, **bad}} for bad in ({"num_workers": 0}, {"pipeline": {}})]
-    for bad in ({"has_arrays": True}, {"number": -1}, *specs):
+    for bad in ({"has_arrays": True}, {"sampler": -1}, *specs):
         with pytest.raises(ProtocolError, match="graph server of this machine"):
             LocalSampler(path, {**config, **bad}, [memory])
     os.close(memory)

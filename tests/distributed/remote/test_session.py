@@ -56,7 +56,7 @@ class Served:
         """Requests batches: batch 10 of request 0, and so on."""
         for number in ids:
             columns = np.full((1, 4), number)
-            self.session.order(BatchRequest(number, number + 10, 7, columns, self.now))
+            self.session.enqueue(BatchRequest(number, number + 10, 7, columns, self.now))
 
     def asked(self):
         """Batches that each process was asked for."""
@@ -87,9 +87,9 @@ def test_batches_are_made_in_order_and_sent():
     served.deliver(0, 10)
     assert served.asked() == [[10, 11, 12, 13]]
     assert served.session.made == 1
-    served.session.send_chunk()
+    served.session.queue.send_chunk()
     assert [header["event"] for header, _ in served.sent] == ["layout", "chunk"]
-    assert not served.session.can_send
+    assert not served.session.queue.can_send
 
 
 def test_one_sampler_is_started_at_a_time():
@@ -101,10 +101,10 @@ def test_one_sampler_is_started_at_a_time():
     served.order(0, 1)
     served.endpoints[1] = Endpoint("tcp://b")
     for count in (1, 2, 3):
-        assert served.session.can_start
+        assert served.session.lacks_sampler
         served.session.start()
         assert len(served.program.started) == count
-    assert not served.session.can_start
+    assert not served.session.lacks_sampler
     assert served.asked() == [[10, 11], [], []]
 
 
@@ -115,9 +115,9 @@ def test_a_failed_start_is_made_again_later():
     served.program.started[1].die()
     served.listen()
     for _ in range(2):
-        assert not served.session.can_start
+        assert not served.session.lacks_sampler
         served.now += 0.6
-        assert served.session.can_start
+        assert served.session.lacks_sampler
         served.session.start()
     assert len(served.program.started) == 3
     assert served.restarts == 1
@@ -177,12 +177,12 @@ def test_a_batch_that_kills_samplers_fails_the_session():
             if victim:
                 sampler.process.die(victim[0])
         served.listen()
-    assert served.session.num_restarts == served.restarts == 3
+    assert served.session.pool.num_restarts == served.restarts == 3
     assert sorted(served.failed()) == [0, 1, 2]
     assert "4 samplers have died at work on batch 10" in served.failed()[2]
     served.order(5)
     assert "4 samplers" in served.failed()[5]
-    assert not served.session.can_start
+    assert not served.session.lacks_sampler
     assert served.session.samplers == []
 
 
@@ -193,7 +193,7 @@ def test_batches_that_are_made_and_not_sent_are_bounded():
     served.deliver(0, 10, size=3750)
     served.order(1, 2)
     assert served.asked() == [[10, 11]]
-    served.session.send_chunk()
+    served.session.queue.send_chunk()
     assert served.asked() == [[10, 11, 12]]
 
 
@@ -212,14 +212,14 @@ def test_requests_may_be_cancelled():
     assert served.asked() == [[10, 11, 12, 13]]
     served.session.cancel([0, 1, 4])
     assert served.program.started[0].ops() == [Op.CLOSE_EPOCH]
-    assert not served.session.can_send
+    assert not served.session.queue.can_send
     served.deliver(0, 11)  # was on its way
     assert served.session.made == 1
-    assert not served.session.can_send
+    assert not served.session.queue.can_send
     served.order(1)
     assert served.asked() == [[10, 11, 12, 13, 11]]
     served.deliver(0, 11)
-    assert served.session.can_send
+    assert served.session.queue.can_send
 
 
 def test_a_client_that_comes_back_keeps_its_batches():
@@ -228,7 +228,7 @@ def test_a_client_that_comes_back_keeps_its_batches():
     served.deliver(0, 10)
     assert served.session.reattach([0, 2, 9], served._send) == [0, 2]
     assert served.program.started[0].ops() == [Op.CLOSE_EPOCH] * 2
-    served.session.send_chunk()
+    served.session.queue.send_chunk()
     assert served.sent[-1][0]["batch_id"] == 0
 
 
@@ -248,7 +248,7 @@ def test_a_sampler_that_cannot_begin_fails_the_session():
     served.program.started[0].fail(None, "no folder")
     served.listen()
     assert sorted(served.failed()) == [0, 1]
-    assert not served.session.can_start
+    assert not served.session.lacks_sampler
 
 
 def test_its_end():
@@ -257,4 +257,4 @@ def test_its_end():
     assert [s["outstanding"] for s in served.session.state()["samplers"]] == [1, 0]
     served.session.close()
     assert served.session.samplers == []
-    assert not served.session.can_start
+    assert not served.session.lacks_sampler

@@ -15,11 +15,10 @@ from torch_geometric.data import Data
 
 from khop.channel.message import pack, unpack
 from khop.distributed.processes.child import ChildProcess
-from khop.distributed.remote.message_fields import CHUNK_BYTES
+from khop.distributed.remote.messages import CHUNK_BYTES
 from khop.distributed.remote.server.counters import ServerCounters
-from khop.distributed.remote.server.requester import Requester
 from khop.distributed.remote.server.session import SessionEnvironment
-from khop.distributed.remote.server.session_table import SessionTable
+from khop.distributed.remote.server.session_table import Requester, SessionTable
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
 from khop.distributed.remote.session_messages import Batch, Open, SessionSpec
 from khop.distributed.rpc.frame_handler import pack_or_refuse
@@ -112,14 +111,14 @@ def batch_bytes(received):
     return received.counter("made")[3]
 
 
-class Mailbox:
+class Mailbox(Requester):
     """A client's end: notes whose chunks are sent, in order."""
 
-    number = 1
+    __slots__ = ("sent",)
 
     def __init__(self, sent):
+        super().__init__(Source((0, b"c"), "somebody"), 1, None)
         self.sent = sent
-        self.source = Source((0, b"c"), "somebody")
 
     def send(self, header, arrays=()):
         """Takes what a session sends."""
@@ -130,6 +129,8 @@ class Mailbox:
 class Failures(Mailbox):
     """A client's end that keeps the errors of batches, by request id."""
 
+    __slots__ = ()
+
     def send(self, header, arrays=()):
         """Takes what a session sends."""
         if header.get("event") == "failed":
@@ -139,7 +140,7 @@ class Failures(Mailbox):
 @contextlib.contextmanager
 def session_table(root, program=start_sampler):
     """The sessions of a server, without the server: nothing is sent before `stream` is called."""
-    counters = ServerCounters(0, [0], "", lambda: table.state())  # noqa: PLW0108
+    counters = ServerCounters(0, [0], "", lambda: table.states())  # noqa: PLW0108
     sampler = {"root": str(root), "credentials": None, "graph_mode": "CPU", "feature_mode": "CPU"}
     callbacks = counters.batch, counters.sampler_restarted
     sampler |= {"pin_memory": False, "methods": []}
@@ -173,7 +174,7 @@ def test_batch_that_kills_samplers(heavy):
             return errors
 
         wait_until(has_failed)
-        assert table.state()["sessions"][0]["restarts"] == 3
+        assert table.states()[0]["restarts"] == 3
     assert poisoned_worker.VICTIM in dict(errors)
     for error in dict(errors).values():
         assert error["type"] == "SamplerDiedError"
@@ -197,7 +198,7 @@ def test_turns(heavy):
             table.start()
             for session, sampler in table.samplers():
                 table.listen(session, sampler)
-            return all(s["unsent_chunks"] >= 12 for s in table.state()["sessions"])
+            return all(s["unsent_chunks"] >= 12 for s in table.states())
 
         wait_until(all_have_made_some, 60)
         assert sent == []

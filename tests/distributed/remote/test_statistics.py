@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from khop.distributed.remote.server.counters import OTHER, ServerCounters
-from khop.metrics.buckets import REQUEST_BUCKETS
+from khop.metrics.text import REQUEST_BUCKETS
 
 
 def counters():
@@ -33,15 +33,15 @@ def session(name="s/0", ring_bytes=100):
 
 def test_who_and_what_the_server_is():
     """Its place, its process, and what it looked up; all of it is JSON."""
-    state = {"clients": ["a", "b"], "sessions": [session("s/0", 100), session("s/1", 50)]}
+    state = [session("s/0", 100), {**session("s/1", 50), "client": "b"}, session("s/2", 0)]
     counted = ServerCounters(2, [1, 3], "tcp://host:7", lambda: state)
     picture = counted.snapshot()
     assert json.loads(json.dumps(picture)) == picture
     assert (picture["rank"], picture["parts"], picture["address"]) == (2, [1, 3], "tcp://host:7")
     assert picture["pid"] == os.getpid()
-    assert picture["clients"] == ["a", "b"]
+    assert picture["clients"] == ["b", "c"]
     assert picture["ring_bytes"] == 150
-    assert [s["session"] for s in picture["sessions"]] == ["s/0", "s/1"]
+    assert [s["session"] for s in picture["sessions"]] == ["s/0", "s/1", "s/2"]
     assert picture["uptime"] >= 0
 
 
@@ -88,7 +88,7 @@ def test_names_do_not_fill_memory():
 
 def test_sessions():
     """A session's own counts go with it; sums stay. What comes after its end counts for them."""
-    state = {"clients": [], "sessions": [session("s/0"), session("s/1")]}
+    state = [session("s/0"), session("s/1")]
     counted = ServerCounters(0, [0], "a", lambda: state)
     for name in ("s/0", "s/1"):
         counted.session_opened(name)
@@ -98,7 +98,7 @@ def test_sessions():
     first, second = (s["batches"] for s in counted.snapshot()["sessions"])
     assert first == {"count": 1, "bytes": 1000, "seconds": 0.25}
     assert second == {"count": 2, "bytes": 1500, "seconds": 0.5}
-    state["sessions"].pop(0)
+    state.pop(0)
     counted.session_ended("s/0")
     counted.session_ended("s/1", expired=True)
     counted.batch("s/0", 7, 0.0)

@@ -20,18 +20,19 @@ import numpy as np
 
 from khop import codec
 from khop.channel.message import pack, unpack
-from khop.distributed.remote.directory_messages import (
+from khop.distributed.remote.messages import (
     Addresses,
     Goodbye,
     Lookup,
+    Ping,
     Publish,
     RegisterClient,
     RegisterServer,
+    Statistics,
     WaitFor,
+    incarnation_of,
+    read_reply,
 )
-from khop.distributed.remote.encoding import read_reply
-from khop.distributed.remote.graph_messages import Ping, Statistics
-from khop.distributed.remote.message_fields import incarnation_of
 from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
@@ -82,7 +83,7 @@ class ControlPlane:
         self.directory = Directory(
             2, num_clients, folder.num_parts, "print", lease=30.0, clock=lambda: self.now
         )
-        counters = ServerCounters(0, [0], "", lambda: self.sessions.state())  # noqa: PLW0108
+        counters = ServerCounters(0, [0], "", lambda: self.sessions.states())  # noqa: PLW0108
         environment = SessionEnvironment(
             {}, [0], folder.num_parts, {}, None, counters.batch, counters.sampler_restarted
         )
@@ -176,7 +177,7 @@ class ControlPlane:
 
         def answer() -> None:
             assert self.handler.put(source, frames, sum(map(len, frames)))
-            self.handler.answer_some()
+            self.handler.process_queued()
 
         self._checked(source, frames, answer)
         replies, self.replies = self.replies, []
@@ -208,10 +209,10 @@ class ControlPlane:
         self._check_sessions(sessions, source, said, frames is None)
         directory = self.directory
         peers = directory._clients.values()
-        assert directory._values._nbytes == sum(peer.nbytes for peer in peers)
+        assert directory.values._nbytes == sum(peer.nbytes for peer in peers)
         for peer in peers:
             assert peer.nbytes == sum(size_of(*item) for item in peer.published.items())
-        self._check_waiting(directory._values)
+        self._check_waiting(directory.values)
         assert not self.handler.has_requests
         assert len(self.sessions._sessions) <= 8
         assert set(self.sessions._opened.values()) <= set(self.sessions._sessions.values())
@@ -222,7 +223,7 @@ class ControlPlane:
         clients = self.directory._clients
         for (name, rank), waiters in values._waiting.items():
             for waiter in waiters:
-                assert waiter.name == name and waiter.ranks[waiter.num_found] == rank
+                assert waiter.name == name and waiter.ranks[waiter.num_ready] == rank
                 missing = rank not in clients or name not in clients[rank].published
                 assert (
                     missing

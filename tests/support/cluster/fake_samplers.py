@@ -7,7 +7,7 @@ import itertools
 import os
 
 from khop.channel.arena import ArenaWriter
-from khop.channel.control import BATCH, ONE, ControlLine, Op, socket_pair
+from khop.channel.control import BATCH, U64, ControlLine, Op, socket_pair
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
 from khop.distributed.sampling.control_messages import decode_sample_request, read_request
 
@@ -63,7 +63,7 @@ class FakeProcess:
             elif message.op is Op.MAKE:
                 self.asked.append(read_request(message)[0])
             elif message.op is Op.FREE:
-                self._free(ONE.unpack(message.payload))
+                self._free(U64.unpack(message.payload))
             else:
                 self.told.append((message.op, message.payload))
             message.close_descriptors()
@@ -91,6 +91,10 @@ class FakeProcess:
     def report_ready(self):
         """Tells that it can begin."""
         self._end.send_json(Op.READY, {})
+
+    def report_lost(self, part):
+        """Reports that it cannot reach the server of a partition."""
+        self._end.send_json(Op.LOST, {"part": part, "seconds": 1.0})
 
     def deliver(self, key, size=4):
         """Makes a batch of `size` ids, all of them its index."""

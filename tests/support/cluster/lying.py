@@ -12,7 +12,7 @@ import zmq
 from khop.channel.message import pack, unpack
 from khop.data.steps import run
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.encoding import text_array
+from khop.distributed.remote.messages import json_array
 from khop.distributed.remote.server.graph_handler import GraphRequestHandler
 from khop.distributed.sampling.pipeline import Pipeline
 from khop.partition import PartitionFolder
@@ -85,7 +85,7 @@ class ScriptedServer:
     def _answer(self, header, arrays, frames):
         op, session = header["op"], header.get("session")
         if op in ("lookup", "register_client"):
-            return [({"id": header["id"]}, [text_array(self.table())])]
+            return [({"id": header["id"]}, [json_array(self.table())])]
         if op == "batch":
             return self._batch(session, header, arrays[0])
         if op == "alive":
@@ -133,8 +133,8 @@ class ScriptedServer:
         steps = self._pipeline.make(columns, header["run_key"], header["batch"], allocate)
         self.layout = run(steps, None).layout
         content = json.loads(json.dumps(self.layout.to_json()))
-        layout = {"event": "layout", "session": session, "number": 0}
-        messages = [(layout, [text_array(content)])]
+        layout = {"event": "layout", "session": session, "layout": 0}
+        messages = [(layout, [json_array(content)])]
         raw = np.frombuffer(made["memory"], np.uint8)
         for begin in range(0, len(raw), CHUNK):
             chunk = {
@@ -174,7 +174,7 @@ def contents(server, messages):
     received = server.layout.read(raw)
     arrays = {name: array for name, (array, _) in received.named().items()}
     numbers = raw[16 : 16 + 8 * server.layout.num_numbers].view("int64")
-    return arrays, {name: numbers[place] for name, place in server.layout.places.items()}
+    return arrays, {name: numbers[place] for name, place in server.layout.slices.items()}
 
 
 def malformed_frames():

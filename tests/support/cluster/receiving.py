@@ -16,7 +16,7 @@ from khop.channel.shared import share
 from khop.codec import to_json
 from khop.distributed.processes.child import ChildProcess
 from khop.distributed.remote.client.batch_checks import BatchSchema
-from khop.distributed.remote.message_fields import new_secret
+from khop.distributed.remote.messages import new_secret
 from khop.distributed.rpc.protocol import rebuild_error
 from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.loader.iteration.epochs import EpochKeys
@@ -80,7 +80,7 @@ class Trainer:
         ring = create_memory(ring_bytes)
         shared = [] if arrays is None else [share(arrays)]
         process = ChildProcess("khop.distributed.remote.client.receiver", config, [ring, *shared])
-        self.receiver = SamplerProcess(0, process, ArenaReader(ring), None, False)
+        self.receiver = SamplerProcess(0, process, ArenaReader(ring))
         for descriptor in [ring, *shared]:
             os.close(descriptor)
         self.epochs = 0
@@ -109,7 +109,7 @@ class Trainer:
 
     def ask(self, epoch, batches):
         """Asks for batches."""
-        self.receiver.ask([(epoch, batch) for batch in batches])
+        self.receiver.request_batches([(epoch, batch) for batch in batches])
 
     def take(self, epoch, batch, seconds=40.0):
         """Waits for a batch; raises what its making raised."""
@@ -129,10 +129,10 @@ class Trainer:
     def _take_in(self, message):
         if message.op is Op.LAYOUT:
             self.layouts.append(Layout.read_shared(message.descriptors[0]))
-            self.receiver.learn(self.layouts[-1])
+            self.receiver.layouts[self.layouts[-1].id] = self.layouts[-1]
         elif message.op is Op.BATCH:
-            epoch, batch, received = self.receiver.read(message)
-            self.batches[epoch, batch] = received
+            key, received = self.receiver.read(message)
+            self.batches[key] = received
         elif message.op is Op.ERROR:
             content = message.json()
             assert content["epoch"] is not None, content

@@ -6,6 +6,7 @@ import signal
 
 from khop.distributed import DistDataset, init_client, shutdown_client
 from khop.distributed.remote.launch import start_server
+from khop.distributed.remote.server.server_config import ServerConfig
 from support.cluster import jobs
 
 
@@ -17,14 +18,15 @@ class Cluster:
         parts: partitions of each server.
         num_clients: that the servers wait for; 0: any number.
         labels: file of node labels that the folder does not hold.
-        **options: for `start_server`.
+        methods: modules of sampling methods.
+        **options: of `ServerConfig`.
     """
 
-    def __init__(self, root, parts, num_clients=0, labels=None, **options):
+    def __init__(self, root, parts, num_clients=0, labels=None, methods=(), **options):
         self.host, self.port = "127.0.0.1", jobs.free_port()
         self.num_clients = num_clients
         self._root, self._parts, self._labels = root, parts, labels
-        self._options = options
+        self._methods, self._options = methods, options
         self.servers = [self._start(rank) for rank in range(len(parts))]
 
     def _start(self, rank):
@@ -33,9 +35,8 @@ class Cluster:
             self._root, home, also_serve=others, whole_node_label_file=self._labels
         )
         master = f"{self.host}:{self.port}"
-        return start_server(
-            dataset, len(self._parts), rank, master, self.num_clients, **self._options
-        )
+        config = ServerConfig("", rank, len(self._parts), self.num_clients, master, **self._options)
+        return start_server(dataset, config, self._methods)
 
     def kill(self, rank):
         """Kills a server; its samplers end with it."""

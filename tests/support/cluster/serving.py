@@ -15,9 +15,7 @@ from khop.distributed.processes.child import ChildProcess, wait_for_message
 from khop.distributed.processes.socket_files import remove_socket
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.directory_messages import RegisterClient
-from khop.distributed.remote.encoding import read_text
-from khop.distributed.remote.graph_messages import Statistics
+from khop.distributed.remote.messages import RegisterClient, Statistics, read_json
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.protocol import PROTOCOL
@@ -113,7 +111,7 @@ def sessions(client, rank=0):
 
 def statistics(client, rank=0):
     """What a server has counted."""
-    return read_text(client.request(rank, Statistics()).arrays, f"graph server {rank}")
+    return read_json(client.request(rank, Statistics()).arrays, f"graph server {rank}")
 
 
 def wait_until(condition, seconds=15.0):
@@ -205,7 +203,7 @@ class RawSession:
             event = header.get("event")
             if event == "layout":
                 layout = Layout.from_json(json.loads(bytes(arrays[0].data)))
-                self.layouts[layout.number] = layout
+                self.layouts[layout.id] = layout
             elif event == "chunk":
                 self._take_chunk(header, arrays[0], acknowledge)
             elif event == "failed":

@@ -9,9 +9,10 @@ from random import Random
 from typing import Any
 
 from khop import codec
-from khop.distributed.remote.directory_messages import (
+from khop.distributed.remote.messages import (
     Addresses,
     ClientEntry,
+    HomeEdges,
     Published,
     RegisterClient,
     RegisterServer,
@@ -19,7 +20,6 @@ from khop.distributed.remote.directory_messages import (
     Table,
     WaitFor,
 )
-from khop.distributed.remote.graph_messages import HomeEdges
 from khop.distributed.remote.session_messages import (
     Batch,
     Chunk,

@@ -14,9 +14,10 @@ from random import Random
 import numpy as np
 
 from khop.channel.arena import ArenaReader, create_memory
-from khop.channel.control import BATCH, ONE, ControlLine, Message, Op, socket_pair
+from khop.channel.control import BATCH, U64, ControlLine, Message, Op, socket_pair
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record, read_record
-from khop.channel.message import ArraySpec, Block, pack, read_block, unpack
+from khop.channel.message import pack, unpack
+from khop.channel.shared import read_arrays, share
 from khop.distributed.rpc.keys import ClientKeys, JobKeys, ServerKeys
 from khop.distributed.rpc.protocol import rebuild_error
 from khop.distributed.sampling.process_handle import SamplerProcess
@@ -62,18 +63,15 @@ def wire(root: Path) -> Run:
     return run
 
 
-def block(root: Path) -> Run:
-    """A block of shared memory."""
+def shared(root: Path) -> Run:
+    """Memory of shared arrays."""
     del root
     valid = []
     for n in range(1, 4):
-        made = Block(
-            [ArraySpec(f"a{i}", d, (3, i + 1)) for i, d in enumerate(_DTYPES[:n])], {"m": 1}
-        )
-        memory = bytearray(made.nbytes)
-        for array in made.write(memoryview(memory)).values():
-            array[...] = 1
-        valid.append(bytes(memory))
+        dtypes = [name for name in _DTYPES if name != "bfloat16"][:n]
+        descriptor = share({f"a{i}": np.ones((3, i + 1), d) for i, d in enumerate(dtypes)})
+        valid.append(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
+        os.close(descriptor)
     headers = [json.loads(v[8 : 8 + int.from_bytes(v[:8], "little")]) for v in valid]
 
     def run(random: Random) -> None:
@@ -87,11 +85,11 @@ def block(root: Path) -> Run:
             data = bytes_changed(random, data, valid)
         raw = np.frombuffer(data, np.uint8)
         try:
-            read, _ = read_block(raw)
+            read = read_arrays(raw)
         except ProtocolError:
             return
-        assert sum(a.nbytes for a, _ in read.values()) <= len(raw)
-        for array, _ in read.values():
+        assert sum(a.nbytes for a in read.values()) <= len(raw)
+        for array in read.values():
             array.tobytes()
 
     return run
@@ -122,7 +120,7 @@ def layout(root: Path) -> Run:
             if made.head_bytes > 1 << 20:
                 return
             head = bytearray(max(made.head_bytes, nbytes))
-            made.write_numbers(memoryview(head), numbers[: made.num_sizes])
+            Record(made, numbers[: made.num_sizes]).write_head(memoryview(head))
             for array in made.read(np.frombuffer(head, np.uint8)).arrays:
                 assert array.nbytes <= len(head)
                 array.tobytes()
@@ -168,7 +166,7 @@ def _receiving() -> Run:
     os.write(sealed, b'{"a": 1}')
     fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, 0xF)
     passed = [sealed, create_memory(8), os.open("/dev/null", os.O_RDWR)]
-    valid = [bytes([op | large]) + ONE.pack(8) for op in Op for large in (0, 0x80)]
+    valid = [bytes([op | large]) + U64.pack(8) for op in Op for large in (0, 0x80)]
 
     def run(random: Random) -> None:
         data = random.choice(valid)
@@ -199,7 +197,7 @@ def control(root: Path) -> Run:
     shared = ArenaReader(memory)
     record.write(memoryview(shared.lease(4096, record.nbytes, None)))
     sampler = SamplerProcess(0, _NoProcess(), shared, None, True)  # type: ignore[arg-type]
-    sampler.learn(described)
+    sampler.layouts[described.id] = described
     plain = BATCH.pack(1, 2, 4096, record.nbytes)
     valid = [plain, plain + b'{"a": [1, 2]}', BATCH.pack(0, 0, 0, 0)]
     failed = b'{"epoch": 1, "batch": 2, "type": "KeyError", "message": "a", "traceback": "b"}'
@@ -227,7 +225,7 @@ def control(root: Path) -> Run:
             return
         payload = bytes_changed(random, random.choice(valid), valid)
         try:
-            _, _, received = sampler.read(Message(Op.BATCH, payload, []))
+            _, received = sampler.read(Message(Op.BATCH, payload, []))
             for array in received.arrays:
                 array.tobytes()
         except ProtocolError:

@@ -52,7 +52,7 @@ def _requests(part: Part) -> list[tuple[dict[str, Any], list[Any]]]:
         for index, described in enumerate(types):
             low, high = described.bounds[part.part : part.part + 2]
             names = ["id" if kind == "node" else "edge_id", *described.attrs]
-            header = {**common, "op": "fetch", "kind": kind, "index": index, "names": names}
+            header = {**common, "op": "fetch", "element": kind, "index": index, "names": names}
             found.append((header, [np.arange(low, high)[:6]]))
     return found
 
@@ -135,7 +135,7 @@ def replies(root: Path) -> Run:
             _native.split_by_owner(ids, meta.node_types[source].bounds)
 
     def rows_of(header: dict[str, Any], ids: Any, arrays: list[Any]) -> None:
-        described = meta.types(header["kind"])[header["index"]]
+        described = meta.types(header["element"])[header["index"]]
         known = {**described.attrs, "id": AttrMeta.of("int64"), "edge_id": AttrMeta.of("int64")}
         attributes = {name: known[name] for name in header["names"]}
         for array in check_rows(arrays, "partition 1", len(ids), attributes, described.count):

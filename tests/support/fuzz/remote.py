@@ -21,20 +21,23 @@ from khop.codec import to_json
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.client.reassembly import BatchReassembler, Layouts
 from khop.distributed.remote.client.server_session import OPEN, ServerSession
-from khop.distributed.remote.directory_messages import (
+from khop.distributed.remote.messages import (
     Addresses,
     ClientEntry,
     Goodbye,
     Lookup,
+    Ping,
     Publish,
     RegisterClient,
     RegisterServer,
     ServerEntry,
     Table,
     WaitFor,
+    json_array,
+    read_json,
+    read_reply,
+    read_table,
 )
-from khop.distributed.remote.encoding import read_reply, read_table, read_text, text_array
-from khop.distributed.remote.graph_messages import Ping
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.graph_handler import GraphRequestHandler
 from khop.distributed.remote.server.validation import SessionValidator, columns_of
@@ -118,16 +121,16 @@ def directory(root: Path) -> Run:
         try:
             request = read_request(type(message), header)
             if isinstance(request, WaitFor):
-                made[0].wait_for(request, source, lambda reply, arrays: None)
+                made[0].values.wait_for(request, source, lambda reply, arrays: None)
             elif isinstance(request, Publish):
-                made[0].publish(request, bytes_changed(random, b'{"b": [1]}', [b"["]))
+                made[0].values.publish(request, bytes_changed(random, b'{"b": [1]}', [b"["]))
             else:
                 getattr(made[0], _NAMES[type(request)])(request, source)
         except (ProtocolError, RendezvousError, SecurityError):
             pass
         made[0].tick()
         table = made[0].lookup()
-        assert read_table([text_array(to_json(table))], "it") == table
+        assert read_table([json_array(to_json(table))], "it") == table
 
     return run
 
@@ -236,12 +239,12 @@ class _Receiving:
         )
         self.remote = ServerSession(session, 0, Connection(zmq.Context.instance()))
         self.remote.state, self.remote.opening = OPEN, 2
-        described = [text_array(json.loads(json.dumps(layout.to_json())))]
+        described = [json_array(json.loads(json.dumps(layout.to_json())))]
         chunk = {"session": "s", "batch_id": 1, "offset": 0, "nbytes": len(self.raw), "layout": 0}
         error = {"type": "ValueError", "message": "no", "traceback": ""}
         progress = {"session": "s", "made": 3, "waiting_for": None}
         self.said: list[tuple[dict[str, Any], list[Any]]] = [
-            ({"event": "layout", "session": "s", "number": 0}, described),
+            ({"event": "layout", "session": "s", "layout": 0}, described),
             ({"event": "chunk", **chunk, "extras": None}, [self.raw]),
             ({"event": "chunk", **chunk, "extras": "{}"}, [self.raw]),
             ({"event": "failed", "session": "s", "batch_id": 1, "error": error}, []),
@@ -302,8 +305,8 @@ def incoming(root: Path) -> Run:
             header = json.loads(json.dumps(header))
             message = server.remote.read(header if isinstance(header, dict) else {}, arrays)
             if isinstance(message, LayoutEvent):
-                layout = layouts[0].learn(read_text(arrays, "a server"))
-                server.remote.learn(message.number, layout)
+                layout = layouts[0].add(read_json(arrays, "a server"))
+                server.remote.add_layout(message.layout, layout)
             elif isinstance(message, Chunk):
                 take_chunk(random, message, arrays[0])
         except (ProtocolError, MemoryError):

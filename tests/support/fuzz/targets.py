@@ -16,7 +16,7 @@ from support.fuzz import codec, distdgl, messages, partitions, remote
 
 TARGETS: dict[str, Callable[[Path], Callable[[Random], None]]] = {
     "wire": messages.wire,
-    "block": messages.block,
+    "shared": messages.shared,
     "handler": partitions.handler,
     "replies": partitions.replies,
     "layout": messages.layout,

@@ -1,11 +1,14 @@
 """Layout of the folder of layer-wise outputs, its writer and its readers.
 
-    root/layer-<i>/<node type>/part-<p>.npy              row j belongs to the j-th node of part p
-    root/layer-<i>/<node type>/part-<p>-share-<s>.npy    ... of share s, if trainers divide the part
+```
+root/layer-<i>/<node type>/part-<p>.npy              row j belongs to the j-th node of part p
+root/layer-<i>/<node type>/part-<p>-share-<s>.npy    ... of share s, if trainers divide the part
+```
 
-Files are written under a temporary name, from their first row to their last, and renamed: they are
-complete or absent. Trainers without a common file system each have some of the files. bfloat16 is
-stored as uint16. Runs in trainers and their output servers. Imports no torch.
+Files are written under a temporary name, from first row to last, and renamed: they are complete or
+absent. Trainers without a common file system each have some of the files. They request rows of the
+other files from output servers. bfloat16 is stored as uint16. Runs in trainers and their output
+servers. Imports no torch.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,7 +28,9 @@ from khop.data import Feature
 from khop.data.arrays import storage_dtype
 from khop.data.files import load_npy
 from khop.data.tickets import Ticket
-from khop.distributed.inference.rows import OutputClient
+from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.rpc.pending import Request
+from khop.distributed.rpc.protocol import OutputRows
 from khop.sampler.rows.row_fetcher import RowFetcher
 from khop.storage.folder import AttrMeta, safe_name
 from khop.typing import Array, Int64Array, NodeType
@@ -36,42 +41,33 @@ PROBE = ".khop-probe-"
 
 @dataclass(frozen=True)
 class Share:
-    """Nodes of one part that one trainer computes.
+    """Nodes of one part that one trainer computes: share `index` of `of` shares of the part.
 
-    Attributes:
-        rank: rank of the trainer.
-        part: the part.
-        number: index of the share among the part's shares.
-        of: number of the part's shares.
-        ranges: first and one-past-last new id, for each node type.
+    `ranges` has the first and one-past-last new id for each node type.
     """
 
     rank: int
     part: int
-    number: int
+    index: int
     of: int
     ranges: list[tuple[int, int]]
 
     @property
     def file_name(self) -> str:
         """Name of the share's files."""
-        share = "" if self.of == 1 else f"-share-{self.number}"
+        share = "" if self.of == 1 else f"-share-{self.index}"
         return f"part-{self.part}{share}.npy"
 
     def num_rows(self, node_type: int) -> int:
-        """Return the number of its nodes of a type."""
         low, high = self.ranges[node_type]
         return high - low
 
 
 @dataclass(frozen=True)
 class RowSpec:
-    """Dtypes and shape of a layer's output for one node type.
+    """Shape of a row of a layer's output, and its dtypes for one node type.
 
-    Attributes:
-        stored: name of the dtype on disk.
-        computed: name of the dtype that the layer returned and that the next one gets.
-        shape: shape of one row.
+    `stored` is on disk. `computed` is what the layer returned, and what the next layer gets.
     """
 
     stored: str
@@ -79,28 +75,15 @@ class RowSpec:
     shape: tuple[int, ...]
 
 
-def layer_folder(root: Path, layer: int) -> Path:
-    """Return the folder of a layer's outputs."""
-    return root / f"layer-{layer}"
-
-
 def output_file(root: Path, layer: int, node_type: NodeType, file_name: str) -> Path:
     """Return the path of a share's file of a layer and node type."""
-    return layer_folder(root, layer) / safe_name(node_type) / file_name
-
-
-def open_rows(file: Path, dtype: str) -> Feature:
-    """Map a file's rows read-only."""
-    return Feature(load_npy(file, "r"), dtype)
+    return root / f"layer-{layer}" / safe_name(node_type) / file_name
 
 
 def clear_folder(root: Path, overwrite: bool, probes: Collection[str]) -> None:
     """Check that a folder holds no outputs, or remove them.
 
-    Args:
-        root: the folder.
-        overwrite: remove existing outputs.
-        probes: names of the trainers' probes, which stay; those of dead trainers are removed.
+    Probes of trainers that take part stay. Probes of ended trainers are removed.
 
     Raises:
         FileExistsError: it holds outputs and `overwrite` is False, or it holds other files.
@@ -127,28 +110,22 @@ def clear_folder(root: Path, overwrite: bool, probes: Collection[str]) -> None:
 
 def remove_outputs(root: Path, layer: int, shares: Sequence[Share]) -> None:
     """Remove a trainer's files of a layer, and folders that are empty then."""
-    names = {share.file_name for share in shares}
+    layer_folder = root / f"layer-{layer}"
     # A folder without files of this trainer may be removed by another at any moment.
     folders: list[Path] = []
     with contextlib.suppress(FileNotFoundError):
-        folders = sorted(layer_folder(root, layer).iterdir())
+        folders = sorted(layer_folder.iterdir())
     for folder in folders:
-        for name in names:
-            (folder / name).unlink(missing_ok=True)
+        for share in shares:
+            (folder / share.file_name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             folder.rmdir()
     with contextlib.suppress(OSError):
-        layer_folder(root, layer).rmdir()
+        layer_folder.rmdir()
 
 
 class RowWriter:
-    """Writer of a file of rows, one batch after the other.
-
-    Args:
-        file: the file; it exists after `finish`.
-        spec: dtypes and shape of the rows.
-        num_rows: number of rows to be written.
-    """
+    """Writer of a file of `num_rows` rows, batch by batch. The file exists after `finish`."""
 
     def __init__(self, file: Path, spec: RowSpec, num_rows: int) -> None:
         self.spec = spec
@@ -185,23 +162,37 @@ class RowWriter:
         self._temporary.rename(self._file)
 
     def abandon(self) -> None:
-        """Remove the temporary file; no effect after `finish`."""
+        """Remove the temporary file. No effect after `finish`."""
         self._opened.close()
         with contextlib.suppress(OSError):
             self._temporary.unlink()
 
 
-class ShareRows(RowFetcher):
-    """Fetcher of rows of a layer's output of one node type; each share is a slice.
+class OutputClient(PartitionClient):
+    """Connections to the servers of other trainers' outputs, by rank."""
 
-    Args:
-        root: the folder.
-        shares: all shares, in the order of their ids.
-        layer: index of the layer.
-        node_type: index and name of the node type.
-        spec: dtypes and shape of the rows.
-        visible: ranks of the trainers whose files are in this trainer's folder.
-        client: the servers of the other trainers' files. If None, there are none.
+    subject: ClassVar[str] = "outputs of trainer"
+
+    def rows(
+        self, rank: int, layer: int, node_type: int, file_name: str, rows: Int64Array
+    ) -> Request:
+        """Request rows of a file that a trainer has announced, by their [n] int64 positions in it.
+
+        Raises:
+            RuntimeError: the connections have been closed.
+        """
+        if not self._connections:
+            raise RuntimeError(
+                f"rows of trainer {rank} cannot be read any more: the outputs have been closed"
+            )
+        return self._send(rank, OutputRows(layer, node_type, file_name), [rows])
+
+
+class ShareRows(RowFetcher):
+    """Fetcher of rows of a layer's output of one node type. Each share is a slice.
+
+    Shares are in the order of their ids. Rows of trainers that are not `visible` in this trainer's
+    folder come from their servers, over the client.
     """
 
     def __init__(
@@ -227,35 +218,27 @@ class ShareRows(RowFetcher):
         self._opened: dict[int, Feature] = {}
         self._client = client
 
-    def at_hand(self, index: int) -> list[Feature] | None:
-        """Return the rows of a slice if their file is visible here, else None."""
+    def local_tables(self, index: int) -> list[Feature] | None:
         share = self._shares[index]
         if share.rank not in self._visible:
             return None
         if index not in self._opened:
             file = output_file(self._root, self._layer, self._type_name, share.file_name)
-            self._opened[index] = open_rows(file, self._dtype)
+            self._opened[index] = Feature(load_npy(file, "r"), self._dtype)
         return [self._opened[index]]
 
     def request(self, index: int, ids: Int64Array) -> Ticket:
-        """Request rows from the trainer that computed them."""
         assert self._client is not None
         share = self._shares[index]
         rows = ids - self.bounds[index]
         return self._client.rows(share.rank, self._layer, self._type_index, share.file_name, rows)
 
     def owner(self, index: int) -> str:
-        """Return the name of the trainer that computed a slice."""
         return f"trainer {self._shares[index].rank}"
 
 
 def check_shares(shares: Sequence[Share], counts: Sequence[int]) -> None:
-    """Raise ValueError unless the shares, in their order, hold every node exactly once.
-
-    Args:
-        shares: the shares.
-        counts: number of nodes of each node type.
-    """
+    """Raise ValueError unless the shares, in their order, hold every node exactly once."""
     for node_type, count in enumerate(counts):
         ranges = [share.ranges[node_type] for share in shares]
         ends = [0, *(high for _, high in ranges)]

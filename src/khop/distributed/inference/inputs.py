@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,7 +17,10 @@ from khop.distributed.rpc.partition_client import PartitionClient
 from khop.loader.batches.collate import to_tensor
 from khop.sampler.rows.row_fetcher import FetchedRows, PartRows
 from khop.storage.part import Part
-from khop.typing import Array, NodeType
+from khop.typing import Array, EdgeType, NodeType
+
+NodeInput: TypeAlias = "str | Callable[[Tensor], Tensor]"
+"""Name of a node attribute, or a callable from [n] int64 original ids to rows."""
 
 
 class LayerInput(NamedTuple):
@@ -28,33 +31,28 @@ class LayerInput(NamedTuple):
 
 
 class NodeInputs:
-    """Inputs of the first layer.
-
-    Args:
-        data: the dataset.
-        x: name of a node attribute, callable from original ids to rows, or {node type: such}.
+    """Inputs of the first layer: one for all node types, or {node type: input}.
 
     Raises:
         KeyError: no such node type or attribute.
         TypeError: neither a name nor a callable.
     """
 
-    def __init__(
-        self, data: DistDataset, x: str | Callable[[Tensor], Tensor] | Mapping[NodeType, Any]
-    ) -> None:
+    def __init__(self, data: DistDataset, x: NodeInput | Mapping[NodeType, NodeInput]) -> None:
         node_types = data.meta.node_types
+        sources: list[NodeInput | None]
         if isinstance(x, Mapping):
             for name in x:
                 data.meta.node_type(name)  # KeyError if there is none
-            wanted = [x.get(t.name) for t in node_types]
+            sources = [x.get(t.name) for t in node_types]
         elif isinstance(x, str):
-            wanted = [x if x in t.attrs else None for t in node_types]
-            if not any(wanted):
+            sources = [x if x in t.attrs else None for t in node_types]
+            if not any(sources):
                 known = {t.name: list(t.attrs) for t in node_types}
                 raise KeyError(f"no node type has an attribute '{x}': there are {known}")
         else:
-            wanted = [x for _ in node_types]
-        for node_type, source in zip(node_types, wanted, strict=True):
+            sources = [x for _ in node_types]
+        for node_type, source in zip(node_types, sources, strict=True):
             if isinstance(source, str) and source not in node_type.attrs:
                 raise KeyError(
                     f"node type '{node_type.name}' has no attribute '{source}': there are "
@@ -65,28 +63,22 @@ class NodeInputs:
                     "x must be the name of a node attribute, a callable, or a dictionary of such "
                     f"(got '{type(source).__name__}')"
                 )
-        self._sources = wanted
+        self._sources = sources
 
     def of_first_layer(
         self, parts: dict[int, Part], home: int, client: PartitionClient | None
     ) -> list[LayerInput | None]:
-        """Return the first layer's input for each node type, None for types without.
-
-        Args:
-            parts: the parts on this machine, by number.
-            home: the home partition.
-            client: the servers of other parts. If None, there are none.
-        """
-        given: list[LayerInput | None] = []
+        """Return the first layer's input for each node type, None for types without."""
+        inputs: list[LayerInput | None] = []
         for i, source in enumerate(self._sources):
             if source is None:
-                given.append(None)
+                inputs.append(None)
                 continue
             name = source if isinstance(source, str) else "id"
             finish = _as_read if isinstance(source, str) else partial(_rows_of_ids, source)
             rows = PartRows(parts[home], "node", i, [name], client, parts)
-            given.append(LayerInput(FetchedRows(rows, client), finish))
-        return given
+            inputs.append(LayerInput(FetchedRows(rows, client), finish))
+        return inputs
 
 
 def _as_read(rows: Tensor) -> Tensor:
@@ -101,11 +93,7 @@ def _rows_of_ids(make: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
 
 
 class EdgeAttrs:
-    """Edge attributes that layers get.
-
-    Args:
-        data: the dataset.
-        names: names of the attributes.
+    """Edge attributes that layers get, by name.
 
     Raises:
         KeyError: no edge type has some attribute.
@@ -120,13 +108,15 @@ class EdgeAttrs:
         self._is_heterogeneous = data.meta.heterogeneous
         self.by_type = [[n for n in self._names if n in t.attrs] for t in self._types]
         for name in self._names:
-            if not any(name in found for found in self.by_type):
+            if not any(name in of_type for of_type in self.by_type):
                 known = {t.name: list(t.attrs) for t in self._types}
                 raise KeyError(f"no edge type has an attribute '{name}': there are {known}")
 
-    def arguments(self, read: Sequence[Mapping[str, Array]], device: torch.device) -> list[Any]:
+    def arguments(
+        self, read: Sequence[Mapping[str, Array]], device: torch.device
+    ) -> list[Tensor | dict[EdgeType, Tensor]]:
         """Return the further arguments of a layer, from the rows of each edge type."""
-        arguments: list[Any] = []
+        arguments: list[Tensor | dict[EdgeType, Tensor]] = []
         for name in self._names:
             by_type = {
                 t.name: to_tensor(rows[name], t.attrs[name].dtype).to(device)
@@ -137,8 +127,7 @@ class EdgeAttrs:
         return arguments
 
 
-def described(value: Any) -> str:
-    """Describe a value that a callable returned, for error messages."""
+def described(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {list(value.shape)}"
     return f"'{type(value).__name__}'"

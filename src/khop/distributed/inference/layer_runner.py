@@ -6,7 +6,8 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,67 +28,50 @@ _BATCHES_AHEAD = 2
 
 
 class _Batch(NamedTuple):
-    """Batch as read; rows are None for node types without input."""
+    """Batch as read. Rows are None for node types without input."""
 
     neighborhood: Neighborhood
     rows: list[Array | None]
 
 
+@dataclass(frozen=True)
 class LayerRunner:
     """Runner of layers, batch by batch.
 
-    Args:
-        meta: metadata of the partition folder.
-        edge_attrs: the edge attributes that layers get.
-        device: device of the layers.
-        stored: name of the dtype of floating-point outputs on disk. If None, that of the layer.
+    Attributes:
+        stored: name of the dtype of floating-point outputs on disk. If None, the layer's dtype.
         bipartite: pass layers pairs of all nodes' rows and own nodes' rows.
         batch_size: maximum number of nodes of a batch.
         max_edges: maximum number of edges of a batch of several nodes.
     """
 
-    def __init__(
-        self,
-        meta: FolderMeta,
-        edge_attrs: EdgeAttrs,
-        device: torch.device,
-        stored: str | None,
-        bipartite: bool,
-        batch_size: int,
-        max_edges: int,
-    ) -> None:
-        self._meta = meta
-        self._edge_attrs = edge_attrs
-        self._device = device
-        self._stored = stored
-        self._bipartite = bipartite
-        self._batch_size = batch_size
-        self._max_edges = max_edges
+    meta: FolderMeta
+    edge_attrs: EdgeAttrs
+    device: torch.device
+    stored: str | None
+    bipartite: bool
+    batch_size: int
+    max_edges: int
 
     def run(
         self,
         layer: Layer,
-        number: int,
+        index: int,
         inputs: Sequence[LayerInput | None],
         peers: InferencePeers,
         check: Callable[[], None],
     ) -> list[RowSpec | None]:
         """Compute a layer's output for this trainer's shares, and write it to files.
 
-        Args:
-            layer: the layer.
-            number: its index.
-            inputs: its input for each node type.
-            peers: has this trainer's shares and the output folder.
-            check: called between batches; raises if another trainer has failed.
+        `check` is called between batches. It raises if another trainer has failed.
 
         Returns:
-            Dtypes and shape of the rows of each node type; None for types without output.
+            Dtypes and shape of the rows of each node type. None for types without output.
 
         Raises:
             ValueError, TypeError: the layer returns something else than rows.
         """
-        files = _LayerFiles(self._meta, number, peers, self._stored)
+        files = _LayerFiles(self.meta, index, peers, self.stored)
         for share, neighbors in peers.own:
             with (
                 files.of_share(share),
@@ -96,7 +80,7 @@ class LayerRunner:
                 for batch in batches:
                     check()
                     output = self._call(layer, batch, inputs)
-                    files.take_in(output, batch.neighborhood.seeds)
+                    files.append(output, batch.neighborhood.seeds)
         return files.specs
 
     def _read_ahead(
@@ -105,35 +89,35 @@ class LayerRunner:
         def read(ranges: list[Range]) -> _Batch:
             neighborhood = neighbors.read(ranges)
             rows = [
-                None if given is None else given.reader.gather(ids)
-                for given, ids in zip(inputs, neighborhood.nodes, strict=True)
+                None if of_type is None else of_type.reader.gather(ids)
+                for of_type, ids in zip(inputs, neighborhood.nodes, strict=True)
             ]
             return _Batch(neighborhood, rows)
 
-        return _made_ahead(read, neighbors.batches(share.ranges, self._batch_size, self._max_edges))
+        return _made_ahead(read, neighbors.batches(share.ranges, self.batch_size, self.max_edges))
 
-    def _call(self, layer: Layer, batch: _Batch, inputs: Sequence[LayerInput | None]) -> Any:
-        neighborhood, device = batch.neighborhood, self._device
+    def _call(self, layer: Layer, batch: _Batch, inputs: Sequence[LayerInput | None]) -> object:
+        neighborhood, device = batch.neighborhood, self.device
         x: dict[str, Tensor] = {}
         own: dict[str, Tensor] = {}
-        for i, node_type in enumerate(self._meta.node_types):
-            rows, given = batch.rows[i], inputs[i]
-            if rows is None or given is None:
+        for i, node_type in enumerate(self.meta.node_types):
+            rows, of_type = batch.rows[i], inputs[i]
+            if rows is None or of_type is None:
                 continue
-            read = to_tensor(rows, given.reader.dtype).to(device)
-            x[node_type.name] = given.finish(read)
+            read = to_tensor(rows, of_type.reader.dtype).to(device)
+            x[node_type.name] = of_type.finish(read)
             low, high = neighborhood.seeds[i]
             own[node_type.name] = x[node_type.name][: high - low]
         edges = {
             t.name: to_tensor(ends).to(device)
-            for t, ends in zip(self._meta.edge_types, neighborhood.edge_index, strict=True)
+            for t, ends in zip(self.meta.edge_types, neighborhood.edge_index, strict=True)
         }
-        attrs = self._edge_attrs.arguments(neighborhood.edge_attrs, device)
-        if self._meta.heterogeneous:
-            return layer((x, own) if self._bipartite else x, edges, attrs, 0)
+        attrs = self.edge_attrs.arguments(neighborhood.edge_attrs, device)
+        if self.meta.heterogeneous:
+            return layer((x, own) if self.bipartite else x, edges, attrs, 0)
         (nodes,), (targets,), (edge_index,) = x.values(), own.values(), edges.values()
         pair = (nodes, targets)
-        return layer(pair if self._bipartite else nodes, edge_index, attrs, len(targets))
+        return layer(pair if self.bipartite else nodes, edge_index, attrs, len(targets))
 
 
 class _LayerFiles:
@@ -152,7 +136,7 @@ class _LayerFiles:
 
     @contextlib.contextmanager
     def of_share(self, share: Share) -> Generator[None, None, None]:
-        """Write the files of a share; they exist only if the block succeeds."""
+        """Write the files of a share, which exist only if the block succeeds."""
         self._share = share
         self._writers = {}
         try:
@@ -163,13 +147,8 @@ class _LayerFiles:
             for writer in self._writers.values():
                 writer.abandon()
 
-    def take_in(self, output: Any, seeds: Sequence[Range]) -> None:
-        """Write the rows of a batch's own nodes.
-
-        Args:
-            output: return value of the layer.
-            seeds: range of the batch's own nodes, for each node type.
-        """
+    def append(self, output: object, seeds: Sequence[Range]) -> None:
+        """Write the rows of a batch's own nodes, from the layer's return value."""
         for node_type, rows in self._by_type(output).items():
             low, high = seeds[node_type]
             name = self._meta.node_types[node_type].name
@@ -183,7 +162,7 @@ class _LayerFiles:
                 own = rows[: high - low].to("cpu", getattr(torch, spec.stored))
                 self._writer(node_type, spec).append(to_array(own)[0])
 
-    def _by_type(self, output: Any) -> dict[int, Any]:
+    def _by_type(self, output: object) -> dict[int, object]:
         if not self._meta.heterogeneous:
             return {0: output}
         if not isinstance(output, Mapping):
@@ -191,13 +170,14 @@ class _LayerFiles:
                 f"layer {self._layer} of a heterogeneous graph must return a dictionary of rows by "
                 f"node type (got {described(output)})"
             )
-        places = {t.name: i for i, t in enumerate(self._meta.node_types)}
-        unknown = [name for name in output if name not in places]
+        indices = {t.name: i for i, t in enumerate(self._meta.node_types)}
+        unknown = [name for name in output if name not in indices]
         if unknown:
             raise ValueError(
-                f"layer {self._layer} returned rows of {unknown}, but node types are {list(places)}"
+                f"layer {self._layer} returned rows of {unknown}, but node types are "
+                f"{list(indices)}"
             )
-        return {places[name]: rows for name, rows in output.items() if rows is not None}
+        return {indices[name]: rows for name, rows in output.items() if rows is not None}
 
     def _check_spec(self, node_type: int, rows: Tensor) -> RowSpec:
         computed = str(rows.dtype).removeprefix("torch.")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 from torch_geometric.nn.conv import EdgeConv, GATConv, GATv2Conv, GINConv, SAGEConv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-Layer = Callable[[Any, Any, Sequence[Any], int], Any]
-"""(x, edge_index, edge attributes, number of seeds) -> output, whose first rows are the seeds'.
+Model: TypeAlias = "nn.Module | Sequence[Callable[..., object]]"
+"""A PyG `BasicGNN`, or layers: an `nn.ModuleList` or a sequence of callables."""
+
+Layer = Callable[[Any, Any, Sequence[Any], int], object]
+"""(x, edge_index, edge attributes, number of seeds) -> output, with the seeds' rows first.
 
 The number is 0 for heterogeneous graphs.
 """
@@ -38,20 +41,14 @@ _BEYOND_ONE_HOP = {
 _PAIRED = (SAGEConv, GATConv, GATv2Conv, GINConv, EdgeConv)
 
 
-def as_layers(model: Any, with_edge_attrs: bool) -> list[Layer]:
-    """Return the layers of a model.
-
-    Args:
-        model: PyG `BasicGNN` (`GraphSAGE`, `GAT`, `GIN`, ...), or a sequence of callables; also in
-            `DistributedDataParallel`.
-        with_edge_attrs: whether layers are to get edge attributes.
+def as_layers(model: Model, with_edge_attrs: bool) -> list[Layer]:
+    """Return the layers of a model, which may be wrapped in `DistributedDataParallel`.
 
     Raises:
         TypeError: another type of model.
         ValueError: a module is in training mode, or needs more than one hop.
     """
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        model = model.module
+    model = _unwrapped(model)
     for module in _modules(model):
         _check_module(module)
     if isinstance(model, BasicGNN):
@@ -61,14 +58,14 @@ def as_layers(model: Any, with_edge_attrs: bool) -> list[Layer]:
             "model must be a PyG BasicGNN, or a list of layers that are called as "
             f"layer(x, edge_index) (got '{type(model).__name__}')"
         )
-    return [_callable(layer) for layer in model]
+    for layer in model:
+        if not callable(layer):
+            raise TypeError(f"a layer must be callable (got '{type(layer).__name__}')")
+    return [_layer_of(layer) for layer in model]
 
 
-def _callable(layer: Any) -> Layer:
-    if not callable(layer):
-        raise TypeError(f"a layer must be callable (got '{type(layer).__name__}')")
-
-    def call(x: Any, edge_index: Any, edge_attrs: Sequence[Any], num_seeds: int) -> Any:
+def _layer_of(layer: Callable[..., object]) -> Layer:
+    def call(x: Any, edge_index: Any, edge_attrs: Sequence[Any], num_seeds: int) -> object:
         del num_seeds
         return layer(x, edge_index, *edge_attrs)
 
@@ -87,19 +84,22 @@ def _layers_of_gnn(model: Any, with_edge_attrs: bool) -> list[Layer]:
             "[lambda x, edge_index, edge_attr: conv(x, edge_index, edge_attr), ...]"
         )
 
-    def layer(number: int) -> Layer:
-        def call(x: Any, edge_index: Any, edge_attrs: Sequence[Any], num_seeds: int) -> Any:
+    def layer(index: int) -> Layer:
+        def call(x: Any, edge_index: Any, edge_attrs: Sequence[Any], num_seeds: int) -> object:
             del edge_attrs
-            return model.inference_per_layer(number, x, edge_index, num_seeds)
+            output: object = model.inference_per_layer(index, x, edge_index, num_seeds)
+            return output
 
         return call
 
-    return [layer(number) for number in range(model.num_layers)]
+    return [layer(index) for index in range(model.num_layers)]
 
 
-def _modules(model: Any) -> list[nn.Module]:
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        model = model.module
+def _unwrapped(model: Model) -> Model:
+    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+
+
+def _modules(model: Model) -> list[nn.Module]:
     roots = model if isinstance(model, (list, tuple)) else [model]
     return [m for root in roots if isinstance(root, nn.Module) for m in root.modules()]
 
@@ -108,8 +108,8 @@ def _check_module(module: nn.Module) -> None:
     if module.training:
         name = type(module).__name__
         raise ValueError(f"'{name}' is in training mode: call .eval() on the model first")
-    kinds = [kind.__name__ for kind in type(module).__mro__]
-    name = next((kind for kind in kinds if kind in _BEYOND_ONE_HOP), "")
+    classes = [cls.__name__ for cls in type(module).__mro__]
+    name = next((name for name in classes if name in _BEYOND_ONE_HOP), "")
     reason = _BEYOND_ONE_HOP.get(name)
     if reason == _DEGREES and not getattr(module, "normalize", True):
         return
@@ -123,26 +123,26 @@ def _check_module(module: nn.Module) -> None:
         raise ValueError(f"'{name}' {reason}, so its output would be wrong: {advice}")
 
 
-def takes_pairs(model: Any) -> bool:
+def takes_pairs(model: Model) -> bool:
     """Return whether a model is a `BasicGNN` whose layers take (source, destination) rows."""
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        model = model.module
+    model = _unwrapped(model)
     return isinstance(model, BasicGNN) and all(type(conv) in _PAIRED for conv in model.convs)
 
 
-def device_of(model: Any, device: Any) -> torch.device:
-    """Return the device of the layers: `device`, else that of the model's parameters, else the CPU.
+def device_of(model: Model, device: torch.device | str | int | None) -> torch.device:
+    """Return the device of the layers: `device`, else the parameters' device, else the CPU.
 
     Raises:
         ValueError: the model is on another device than `device`.
     """
-    places = {p.device for module in _modules(model) for p in module.parameters(recurse=False)}
+    modules = _modules(_unwrapped(model))
+    used = {p.device for module in modules for p in module.parameters(recurse=False)}
     if device is None:
-        return next(iter(places)) if len(places) == 1 else torch.device("cpu")
-    wanted = torch.empty(0, device=device).device  # 'cuda' is the current one
-    if places and places != {wanted}:
+        return next(iter(used)) if len(used) == 1 else torch.device("cpu")
+    chosen = torch.empty(0, device=device).device  # 'cuda' is the current one
+    if used and used != {chosen}:
         raise ValueError(
-            f"device='{wanted}', but the model is on {sorted(map(str, places))}: move it there "
+            f"device='{chosen}', but the model is on {sorted(map(str, used))}: move it there "
             "first (model.to(device))"
         )
-    return wanted
+    return chosen

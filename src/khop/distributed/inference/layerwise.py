@@ -1,8 +1,9 @@
 """`layerwise_inference`: a model's output for every node, from complete neighbourhoods.
 
-    layer 0   rows of the partition folder ──> own nodes ──> layer-0/<type>/part-<p>.npy
-    layer 1   rows of all layer-0 files ─────> own nodes ──> layer-1/<type>/part-<p>.npy
-    ...
+```
+layer 0   rows of the partition folder ──> own nodes ──> layer-0/<type>/part-<p>.npy
+layer 1   rows of all layer-0 files ─────> own nodes ──> layer-1/<type>/part-<p>.npy
+```
 
 Trainers compute the nodes of their home partitions, batch by batch, with all in-neighbours. Each
 layer needs one hop, so nothing is computed twice. All trainers finish a layer before the next
@@ -16,10 +17,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from khop.codec import from_json, to_json
 from khop.distributed.dataset import DistDataset, check_dataset
@@ -37,26 +37,26 @@ from khop.typing import NodeType
 
 def layerwise_inference(
     data: DistDataset,
-    model: Any,
+    model: nn.Module | Sequence[Callable[..., object]],
     output_dir: str | os.PathLike[str],
     *,
-    x: str | Callable[[Tensor], Tensor] | Mapping[NodeType, Any] = "x",
+    x: str | Callable[[Tensor], Tensor] | Mapping[NodeType, str | Callable[[Tensor], Tensor]] = "x",
     edge_attrs: Sequence[str] = (),
     batch_size: int = 4096,
     max_edges: int = 1 << 20,
-    device: Any = None,
+    device: torch.device | str | int | None = None,
     dtype: torch.dtype | str | None = None,
     bipartite: bool | None = None,
     overwrite: bool = False,
     timeout: float = 180.0,
 ) -> LayerwiseOutputs:
-    """Compute a model's output for all nodes, layer by layer; equal to one forward of the graph.
+    """Compute a model's output for all nodes, layer by layer: as one forward of the whole graph.
 
-    All trainers of the group call it together. Each computes the nodes of its home partition (and
-    of partitions that it serves and that are no trainer's home), so every node is computed once per
-    layer. Memory is bounded by the batches; a layer's output goes to files, and the next layer
-    reads the rows that it needs. Trainers that share `output_dir` read each other's files there;
-    others request rows over the network.
+    All trainers of the group call it together. Each computes the nodes of its home partition, and
+    of partitions that it serves and that are no trainer's home. So every node is computed once per
+    layer. Memory is bounded by the batches: a layer's output goes to files, from which the next
+    layer reads the rows that it needs. Trainers that share `output_dir` read each other's files
+    there. Others request rows over the network.
 
     Args:
         data: the trainer's partition, of a folder that serves in-neighbours ('by_dst') or is
@@ -64,25 +64,26 @@ def layerwise_inference(
         model: PyG `BasicGNN` (`GraphSAGE`, `GAT`, `GIN`, `PNA`, `EdgeCNN`), or a list of layers in
             evaluation mode. A layer is called as `layer(x, edge_index)`, of a heterogeneous graph
             `layer(x_dict, edge_index_dict)`, with the nodes of a batch and their in-neighbours. It
-            returns rows (a dictionary of rows by node type), of which the batch's own nodes come
-            first; the rest is ignored. Its output for a node may depend only on the node and its
+            returns rows (a dictionary of rows by node type). The batch's own nodes come first, and
+            the rest is ignored. Its output for a node may depend only on the node and its
             in-neighbours.
-        output_dir: folder for outputs; must be empty or absent. Only the last layer's are kept.
+        output_dir: folder for outputs, empty or absent. Only the last layer's outputs are kept.
         x: input of the first layer: name of a node attribute, or a callable from [n] int64 original
-            ids to rows (an `Embedding`); {node type: such} if types differ. A name applies to all
+            ids to rows (an `Embedding`). {node type: input} if types differ. A name applies to all
             types that have it.
         edge_attrs: names of edge attributes that layers get as further arguments, of a
             heterogeneous graph as dictionaries of the edge types that have them.
         batch_size: maximum number of nodes computed at a time.
         max_edges: maximum number of edges of a batch, to bound memory: batches get fewer nodes
             instead. A single node with more edges is a batch of its own.
-        device: device of the layers. If None, that of the model's parameters, else the CPU.
-        dtype: floating-point dtype of stored outputs ('float16', 'bfloat16', 'float32', 'float64');
-            layers get them back in the dtype that they were computed in. If None, that dtype.
-        bipartite: pass x as the pair (rows of all nodes of the batch, rows of its own nodes), so
-            that layers compute only what is needed; many of PyG's convolutions take such pairs. For
-            heterogeneous graphs a pair of dictionaries. If None, True for PyG's models of
-            `SAGEConv`, `GATConv`, `GATv2Conv`, `GINConv` and `EdgeConv`.
+        device: device of the layers. If None, the device of the model's parameters, else the CPU.
+        dtype: floating-point dtype of stored outputs: 'float16', 'bfloat16', 'float32', 'float64'.
+            The next layer gets them back in the dtype that they were computed in. If None, they are
+            stored in that dtype.
+        bipartite: pass x as a pair: rows of all nodes of the batch, and rows of its own nodes (for
+            heterogeneous graphs two dictionaries). Layers then compute no unneeded rows. Many of
+            PyG's convolutions take such pairs. If None, True for PyG's models of `SAGEConv`,
+            `GATConv`, `GATv2Conv`, `GINConv` and `EdgeConv`.
         overwrite: replace outputs in `output_dir`.
         timeout: seconds that a request to another trainer may take.
 
@@ -95,7 +96,7 @@ def layerwise_inference(
         RendezvousError: another trainer has failed or ended, or has called something else.
         PartitionUnavailableError: rows of another trainer are unreachable.
 
-    The scheme is that of `inference` in PyG's `BasicGNN` and DGL's layer-wise inference.
+    PyG's `BasicGNN.inference` and DGL's layer-wise inference work alike.
 
     Example:
         >>> dataset = DistDataset().load(folder, partition_idx=0)
@@ -105,7 +106,7 @@ def layerwise_inference(
         torch.Size([6, 3])
     """
     context = require_context()
-    name = f"layerwise_inference-{context.number('inference')}"
+    name = context.next_name("inference")
     # On failure: publish it first, then remove files that other trainers may be reading.
     with (
         contextlib.ExitStack() as on_failure,
@@ -127,18 +128,32 @@ def layerwise_inference(
         on_failure.callback(peers.close)
         peers.meet(attrs.by_type, len(layers), overwrite, timeout)
         on_failure.callback(_discard, peers, len(layers))
-        given = inputs.of_first_layer(peers.parts, data.partition_idx, peers.folder_client)
-        for number, layer in enumerate(layers):
+        rows = inputs.of_first_layer(peers.parts, data.partition_idx, peers.folder_client)
+        for i, layer in enumerate(layers):
             with torch.no_grad():
-                own = runner.run(layer, number, given, peers, barrier.check)
-            gathered = barrier.all_gather(f"layer-{number}", to_json(own))
-            specs = _agree_on_specs(gathered, peers, number)
-            if number > 0:  # no trainer reads them any more
-                remove_outputs(peers.root, number - 1, [share for share, _ in peers.own])
-            given = _inputs_of_next(data, peers, number, specs)
-        outputs = _outputs(data, peers, len(layers) - 1, given)
+                own = runner.run(layer, i, rows, peers, barrier.check)
+            gathered = barrier.all_gather(f"layer-{i}", to_json(own))
+            specs = _agree_on_specs(gathered, peers, i)
+            if i > 0:  # no trainer reads them any more
+                remove_outputs(peers.root, i - 1, [share for share, _ in peers.own])
+            rows = _outputs_of(i, specs, data, peers)
+        last = len(layers) - 1
+        outputs = {
+            node_type.name: NodeOutputs(
+                data,
+                node_type.name,
+                of_type.reader,
+                [
+                    (share, output_file(peers.root, last, node_type.name, share.file_name))
+                    for share, _ in peers.own
+                ],
+            )
+            for node_type, of_type in zip(data.meta.node_types, rows, strict=True)
+            if of_type is not None
+        }
+        result = LayerwiseOutputs(peers.root, outputs, peers.end, peers.close_clients)
         on_failure.pop_all()
-    return outputs
+    return result
 
 
 def _discard(peers: InferencePeers, num_layers: int) -> None:
@@ -147,7 +162,7 @@ def _discard(peers: InferencePeers, num_layers: int) -> None:
         remove_outputs(peers.root, layer, [share for share, _ in peers.own])
 
 
-def _check_arguments(data: Any, batch_size: Any, max_edges: Any) -> None:
+def _check_arguments(data: DistDataset, batch_size: object, max_edges: object) -> None:
     check_dataset(data)
     for name, value in (("batch_size", batch_size), ("max_edges", max_edges)):
         if isinstance(value, bool) or not isinstance(value, int):
@@ -163,7 +178,7 @@ def _check_arguments(data: Any, batch_size: Any, max_edges: Any) -> None:
 
 
 def _stored(dtype: torch.dtype | str | None) -> str | None:
-    """Return the name of the outputs' dtype on disk; None for that of the layer."""
+    """Return the name of the outputs' dtype on disk. None for the layer's dtype."""
     if dtype is None:
         return None
     name = str(dtype).removeprefix("torch.")
@@ -173,7 +188,7 @@ def _stored(dtype: torch.dtype | str | None) -> str | None:
 
 
 def _agree_on_specs(
-    gathered: Sequence[Sequence[Any]], peers: InferencePeers, layer: int
+    gathered: Sequence[Sequence[object]], peers: InferencePeers, layer: int
 ) -> list[RowSpec | None]:
     """Return a layer's row specification for each node type, agreed on by all trainers.
 
@@ -202,39 +217,18 @@ def _agree_on_specs(
     return agreed
 
 
-def _inputs_of_next(
-    data: DistDataset, peers: InferencePeers, layer: int, specs: Sequence[RowSpec | None]
+def _outputs_of(
+    layer: int, specs: Sequence[RowSpec | None], data: DistDataset, peers: InferencePeers
 ) -> list[LayerInput | None]:
-    """Return the input of the layer after `layer`, for each node type."""
-    given: list[LayerInput | None] = []
+    """Return a layer's outputs for each node type, as input of the next layer."""
+    client = peers.output_client
+    inputs: list[LayerInput | None] = []
     for i, (node_type, spec) in enumerate(zip(data.meta.node_types, specs, strict=True)):
         if spec is None:
-            given.append(None)
+            inputs.append(None)
             continue
-        rows = ShareRows(
-            peers.root,
-            peers.shares,
-            layer,
-            (i, node_type.name),
-            spec,
-            peers.visible,
-            peers.output_client,
-        )
+        type_of_rows = (i, node_type.name)
+        rows = ShareRows(peers.root, peers.shares, layer, type_of_rows, spec, peers.visible, client)
         dtype: torch.dtype = getattr(torch, spec.computed)
-        reader = FetchedRows(rows, peers.output_client)
-        given.append(LayerInput(reader, partial(Tensor.to, dtype=dtype)))
-    return given
-
-
-def _outputs(
-    data: DistDataset, peers: InferencePeers, layer: int, given: Sequence[LayerInput | None]
-) -> LayerwiseOutputs:
-    nodes = {}
-    for node_type, rows in zip(data.meta.node_types, given, strict=True):
-        if rows is not None:
-            files = [
-                (share, output_file(peers.root, layer, node_type.name, share.file_name))
-                for share, _ in peers.own
-            ]
-            nodes[node_type.name] = NodeOutputs(data, node_type.name, rows.reader, files)
-    return LayerwiseOutputs(peers.root, nodes, peers.end, peers.clients)
+        inputs.append(LayerInput(FetchedRows(rows, client), partial(Tensor.to, dtype=dtype)))
+    return inputs

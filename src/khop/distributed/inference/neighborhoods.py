@@ -27,7 +27,7 @@ class Neighborhood:
 
     Attributes:
         seeds: range of new ids of the batch's own nodes, for each node type.
-        nodes: [n] int64 new ids for each node type; own nodes first and in order.
+        nodes: [n] int64 new ids for each node type, with own nodes first and in order.
         edge_index: [2, num_edges] int64 positions of neighbour and own node in `nodes`, for each
             edge type.
         edge_attrs: {attribute: rows} of those edges, for each edge type.
@@ -40,12 +40,7 @@ class Neighborhood:
 
 
 class FullNeighbors:
-    """Reader of a part's nodes with all their neighbours. For one thread at a time.
-
-    Args:
-        part: the part.
-        edge_attrs: names of the edge attributes to read, for each edge type.
-    """
+    """Reader of a part's nodes with all their neighbours. For one thread at a time."""
 
     def __init__(self, part: Part, edge_attrs: Sequence[Sequence[str]]) -> None:
         self._part = part
@@ -60,12 +55,8 @@ class FullNeighbors:
         for index, (_, frontier) in enumerate(part.relations):
             self._row_starts[frontier].append(part.indptr(index))
 
-    def share(self, number: int, of: int) -> list[Range]:
-        """Return an even share of the part's nodes and edges.
-
-        Args:
-            number: index of the share.
-            of: number of shares.
+    def share(self, index: int, of: int) -> list[Range]:
+        """Return share `index` of `of` even shares of the part's nodes and edges.
 
         Returns:
             Range of new ids for each node type. All shares together are the part.
@@ -74,21 +65,18 @@ class FullNeighbors:
         for node_type, bounds in enumerate(self._bounds):
             first = bounds[self._part.part]
             count = bounds[self._part.part + 1] - first
-            ends = [self._cut(node_type, count, i, of) for i in (number, number + 1)]
+            ends = [self._cut(node_type, count, i, of) for i in (index, index + 1)]
             ranges.append((first + ends[0], first + ends[1]))
         return ranges
 
-    def _cut(self, node_type: int, count: int, number: int, of: int) -> int:
-        """Return the row before which `number` / `of` of a node type's work lies.
+    def _cut(self, node_type: int, count: int, index: int, of: int) -> int:
+        """Return the first row after `index` / `of` of a node type's work."""
 
-        The work of a row is its number of edges plus one.
-        """
-
+        # Each row counts itself besides its edges, so that the work grows with every row.
         def work(row: int) -> int:
             return row + self._edges_before(node_type, row)
 
-        # Each row counts itself, so that the work grows with every row, also those without edges.
-        return bisect.bisect_left(range(count), work(count) * number // of, key=work)
+        return bisect.bisect_left(range(count), work(count) * index // of, key=work)
 
     def _edges_before(self, node_type: int, row: int) -> int:
         return sum(int(starts[row]) - int(starts[0]) for starts in self._row_starts[node_type])
@@ -98,25 +86,15 @@ class FullNeighbors:
     ) -> Iterator[list[Range]]:
         """Divide ranges into batches, which hold nodes of all types in even proportion.
 
-        Args:
-            ranges: range of the part's new ids, for each node type.
-            batch_size: maximum number of nodes of a batch.
-            max_edges: maximum number of edges of a batch of several nodes.
+        A batch has at most `batch_size` nodes, and at most `max_edges` edges or one node.
         """
         count = sum(high - low for low, high in ranges)
         num_pieces = -(-count // batch_size)
         for i in range(num_pieces):
-            yield from self._pieces(
-                [
-                    (
-                        low + (high - low) * i // num_pieces,
-                        low + (high - low) * (i + 1) // num_pieces,
-                    )
-                    for low, high in ranges
-                ],
-                batch_size,
-                max_edges,
+            firsts, lasts = (
+                [low + (high - low) * n // num_pieces for low, high in ranges] for n in (i, i + 1)
             )
+            yield from self._pieces(list(zip(firsts, lasts, strict=True)), batch_size, max_edges)
 
     def _pieces(
         self, ranges: list[Range], batch_size: int, max_edges: int
@@ -133,7 +111,7 @@ class FullNeighbors:
             upper = [(m, high) for (_, high), m in zip(ranges, middles, strict=True)]
             yield from self._pieces(lower, batch_size, max_edges)
             yield from self._pieces(upper, batch_size, max_edges)
-        else:  # at most one node of each type, several types: one batch for each
+        else:  # no range can be halved: one batch per node type
             for i, (low, high) in enumerate(ranges):
                 alone = [(low, high) if j == i else (a, a) for j, (a, _) in enumerate(ranges)]
                 yield from self._pieces(alone, batch_size, max_edges)
@@ -147,11 +125,7 @@ class FullNeighbors:
         return total
 
     def read(self, ranges: list[Range]) -> Neighborhood:
-        """Read a batch.
-
-        Args:
-            ranges: range of new ids for each node type, from `batches`.
-        """
+        """Read a batch: a range of new ids for each node type, from `batches`."""
         subgraph = self._subgraph
         subgraph.begin()
         for node_type, (low, high) in enumerate(ranges):

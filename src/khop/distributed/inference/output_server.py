@@ -1,8 +1,8 @@
 """Server of one trainer's layer-wise outputs, for trainers that do not see its files.
 
 Runs as a process of that trainer. Its configuration has the folder and the names of the files.
-Requests select among these by name and index: no path is built from network data. Sockets are
-like those of the partition server. Imports no torch.
+Requests select among these by name and index: no path is built from network data. It has the
+partition server's sockets. Imports no torch.
 """
 
 from __future__ import annotations
@@ -26,15 +26,7 @@ from khop.typing import Array, NodeType
 
 
 class OutputHandler(FrameHandler):
-    """Handler of requests for rows of a trainer's outputs.
-
-    Args:
-        rank: rank of the trainer.
-        root: folder of its outputs.
-        num_layers: number of layers.
-        node_types: names of the node types.
-        file_names: names of its files, the same for each layer and node type.
-    """
+    """Handler of requests for rows of a trainer's outputs, in files that it has named."""
 
     def __init__(
         self,
@@ -82,9 +74,8 @@ class OutputHandler(FrameHandler):
 
 
 def main() -> None:
-    """Serve a trainer's outputs."""
     run_server(
         lambda c: OutputHandler(
-            c["number"], c["output_root"], c["num_layers"], c["node_types"], c["file_names"]
+            c["rank"], c["output_root"], c["num_layers"], c["node_types"], c["file_names"]
         )
     )

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from khop.codec import from_json, to_json
 from khop.distributed.dataset import DistDataset
-from khop.distributed.inference.files import PROBE, Share, check_shares, clear_folder
+from khop.distributed.inference.files import PROBE, OutputClient, Share, check_shares, clear_folder
 from khop.distributed.inference.neighborhoods import FullNeighbors
-from khop.distributed.inference.rows import OutputClient
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.membership.barrier import Barrier
 from khop.distributed.partitions.endpoint_registry import EndpointRegistry
@@ -27,14 +26,7 @@ from khop.storage.part import Part
 
 
 class InferencePeers:
-    """State of one layer-wise inference that trainers agree on, for one of them.
-
-    Args:
-        context: the trainer's group.
-        barrier: barrier of the inference.
-        name: name of the inference, unique in the group.
-        data: the trainer's partition.
-        root: the output folder.
+    """State of one layer-wise inference on which trainers agree, for one of them.
 
     Attributes:
         parts: the parts whose files are on this machine, by number.
@@ -42,8 +34,8 @@ class InferencePeers:
         shares: shares of all trainers, in the order of their ids.
         own: this trainer's shares, with the readers of their neighbours.
         visible: ranks of the trainers whose files are in this trainer's output folder.
-        folder_client: client for rows of parts that are not on this machine; None if all are.
-        output_client: client for outputs that this trainer does not see; None if it sees all.
+        folder_client: client for rows of parts that are not on this machine. None if all are.
+        output_client: client for outputs that this trainer does not see. None if it sees all.
     """
 
     def __init__(
@@ -70,11 +62,6 @@ class InferencePeers:
         self._endpoint_registry = EndpointRegistry(context, f"{name}/outputs")
         self._uses_network = False
 
-    @property
-    def clients(self) -> list[PartitionClient]:
-        """Connections to other trainers."""
-        return [c for c in (self.folder_client, self.output_client) if c is not None]
-
     def meet(
         self,
         edge_attrs: Sequence[Sequence[str]],
@@ -86,7 +73,7 @@ class InferencePeers:
 
         Args:
             edge_attrs: names of the edge attributes that layers get, for each edge type.
-            num_layers: number of layers; must be the same for all.
+            num_layers: number of layers, the same for all.
             overwrite: replace outputs in the folder.
             timeout: seconds that a request to another trainer may take.
 
@@ -99,14 +86,16 @@ class InferencePeers:
         probe.touch()
         try:
             began = self._barrier.all_gather("begin", [probe.name, num_layers])
-            layers = [number for _, number in began]
-            if len(set(layers)) > 1:
-                raise RendezvousError(f"trainers have models of {layers} layers")
+            counts = [count for _, count in began]
+            if len(set(counts)) > 1:
+                raise RendezvousError(f"trainers have models of {counts} layers")
             seen = [r for r, (name, _) in enumerate(began) if (self.root / name).exists()]
             self.visible = sorted({*seen, self._context.rank})
             if self.visible[0] == self._context.rank:
                 clear_folder(self.root, overwrite, [name for name, _ in began])
-            self.own = [self._own_share(p, edge_attrs) for p in self._parts_to_compute()]
+            rank, owners = self._context.rank, self._service.owners
+            computed = [p for p in range(self._data.num_partitions) if rank in owners(p)]
+            self.own = [self._own_share(part, edge_attrs) for part in computed]
             lacks_parts = len(self.parts) < self._data.num_partitions
             gathered = self._barrier.all_gather(
                 "shares", [self.visible, lacks_parts, to_json([share for share, _ in self.own])]
@@ -119,7 +108,7 @@ class InferencePeers:
             for rank, (_, _, its) in enumerate(gathered)
             for share in its
         ]
-        self.shares = sorted(shares, key=lambda share: (share.part, share.number))
+        self.shares = sorted(shares, key=lambda share: (share.part, share.index))
         check_shares(self.shares, [t.count for t in self._data.meta.node_types])
         self._connect([visible for visible, _, _ in gathered], num_layers, timeout)
         if any(lacks for _, lacks, _ in gathered):
@@ -127,18 +116,14 @@ class InferencePeers:
             if lacks_parts:
                 self.folder_client = self._service.client(timeout)
 
-    def _parts_to_compute(self) -> list[int]:
-        rank = self._context.rank
-        return [p for p in range(self._data.num_partitions) if rank in self._service.owners(p)]
-
     def _own_share(
         self, part: int, edge_attrs: Sequence[Sequence[str]]
     ) -> tuple[Share, FullNeighbors]:
         neighbors = FullNeighbors(self.parts[part], edge_attrs)
-        computers = self._service.owners(part)
-        number = computers.index(self._context.rank)
-        ranges = neighbors.share(number, len(computers))
-        return Share(self._context.rank, part, number, len(computers), ranges), neighbors
+        owners = self._service.owners(part)
+        index = owners.index(self._context.rank)
+        ranges = neighbors.share(index, len(owners))
+        return Share(self._context.rank, part, index, len(owners), ranges), neighbors
 
     def _connect(self, visible: Sequence[Sequence[int]], num_layers: int, timeout: float) -> None:
         """Start a server if others do not see this trainer's files, and connect to theirs."""
@@ -158,7 +143,7 @@ class InferencePeers:
                 context,
                 "khop.distributed.inference.output_server",
                 {
-                    "number": rank,
+                    "rank": rank,
                     "output_root": str(self.root),
                     "num_layers": num_layers,
                     "node_types": [t.name for t in self._data.meta.node_types],
@@ -182,7 +167,7 @@ class InferencePeers:
             self._endpoint_registry.follow(self.output_client)
 
     def end(self, wait: bool) -> None:
-        """End this trainer's server, if `wait` after all trainers have closed their outputs."""
+        """End this trainer's server. If `wait`, after all trainers have closed their outputs."""
         if not self._uses_network:
             return
         members = self._context.members
@@ -197,8 +182,12 @@ class InferencePeers:
             f"has ended: trainer {self._context.rank} needs its outputs no more"
         )
 
+    def close_clients(self) -> None:
+        for client in (self.folder_client, self.output_client):
+            if client is not None:
+                client.close()
+
     def close(self) -> None:
         """End clients and server at once, after a failed inference."""
-        for client in self.clients:
-            client.close()
+        self.close_clients()
         self._end_server()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import overload
 
 import numpy as np
 import torch
@@ -30,12 +30,6 @@ class NodeOutputs:
         dtype: dtype of the rows.
         shape: [num_nodes, ...] shape of the whole output.
 
-    Args:
-        data: the dataset.
-        node_type: the node type.
-        reader: reader of rows by new id.
-        files: the shares that this trainer has computed, with their files.
-
     Example:
         >>> dataset = DistDataset().load(folder, partition_idx=0)
         >>> model = torch_geometric.nn.GraphSAGE(4, 8, num_layers=2, out_channels=3).eval()
@@ -53,6 +47,7 @@ class NodeOutputs:
     ) -> None:
         self._data = data
         self._node_type = node_type
+        self._type_index = [t.name for t in data.meta.node_types].index(node_type)
         self._reader = reader
         self._files = files
         self._storage = reader.dtype
@@ -79,7 +74,7 @@ class NodeOutputs:
         out = np.empty(shape, storage_dtype(self._storage))
         for first in range(0, len(new_ids), _CHUNK):
             chunk = slice(first, first + _CHUNK)
-            self._reader.gather(new_ids[chunk], out[chunk])
+            self._reader.fill(new_ids[chunk], out[chunk])
         return to_tensor(out, self._storage)
 
     def gather_all(self) -> Tensor:
@@ -90,14 +85,14 @@ class NodeOutputs:
     def local(self) -> Tensor:
         """Rows of the nodes that this trainer has computed: [n, ...], in the order of `local_ids`.
 
-        Mapped from their file, so that rows are read on first access; writes to the tensor do not
+        Mapped from their file, so that rows are read on first access. Writes to the tensor do not
         change the file. A trainer that computed several parts gets a copy.
         """
-        pieces = []
-        for share, file in self._files:
-            low, high = share.ranges[self._place]
-            if low < high:
-                pieces.append(to_tensor(load_npy(file, "c"), self._storage))
+        pieces = [
+            to_tensor(load_npy(file, "c"), self._storage)
+            for share, file in self._files
+            if share.num_rows(self._type_index)
+        ]
         if len(pieces) == 1:
             return pieces[0]
         return torch.cat([*pieces, torch.empty((0, *self.shape[1:]), dtype=self.dtype)])
@@ -109,13 +104,9 @@ class NodeOutputs:
         bounds = self._data.meta.node_type(self._node_type).bounds
         pieces: list[IntArray] = [np.empty(0, np.int64)]
         for share, _ in self._files:
-            low, high = (i - bounds[share.part] for i in share.ranges[self._place])
+            low, high = (i - bounds[share.part] for i in share.ranges[self._type_index])
             pieces.append(folder.node_ids(share.part, self._node_type)[low:high])
         return torch.from_numpy(np.concatenate(pieces).astype(np.int64))
-
-    @property
-    def _place(self) -> int:
-        return [t.name for t in self._data.meta.node_types].index(self._node_type)
 
 
 class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
@@ -129,7 +120,7 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
     `close` it (also: `with layerwise_inference(...) as out`). For one thread at a time.
 
     Attributes:
-        root: the folder with this trainer's files, and those of others that share it.
+        root: the folder with the files of this trainer and of others that share it.
 
     Example:
         >>> dataset = DistDataset().load(folder, partition_idx=0)
@@ -144,15 +135,21 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
         root: Path,
         nodes: Mapping[NodeType, NodeOutputs],
         agree_on_end: Callable[[bool], None],
-        clients: Sequence[Any],
+        close_clients: Callable[[], None],
     ) -> None:
         self.root = root
         self._nodes = nodes
         self._agree_on_end = agree_on_end
-        self._finalizer = weakref.finalize(self, _close_all, clients)
+        self._finalizer = weakref.finalize(self, close_clients)
 
-    def __getitem__(self, key: Any) -> Any:
-        """Return a node type's outputs; for a homogeneous graph also rows by original id."""
+    @overload
+    def __getitem__(self, key: NodeType) -> NodeOutputs: ...
+
+    @overload
+    def __getitem__(self, key: ArrayLike) -> Tensor: ...
+
+    def __getitem__(self, key: ArrayLike | NodeType) -> NodeOutputs | Tensor:
+        """Return a node type's outputs, or, of a homogeneous graph, rows by original id."""
         if isinstance(key, str):
             if key not in self._nodes:
                 raise KeyError(f"no outputs of node type '{key}': there are {list(self._nodes)}")
@@ -176,7 +173,7 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
         return {node_type: outputs.gather_all() for node_type, outputs in self._nodes.items()}
 
     def close(self) -> None:
-        """End this trainer's server once all trainers have closed their outputs; files stay."""
+        """End this trainer's server once all trainers have closed their outputs. Files stay."""
         self._close(wait=True)
 
     def _close(self, wait: bool) -> None:
@@ -187,10 +184,5 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
     def __enter__(self) -> LayerwiseOutputs:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self._close(wait=kind is None)
-
-
-def _close_all(clients: Sequence[Any]) -> None:
-    for client in clients:
-        client.close()
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+        self._close(wait=error_type is None)

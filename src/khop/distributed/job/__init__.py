@@ -1,7 +1,7 @@
 """Membership of a process in its job, and synchronisation with the other trainers.
 
-`launch_environment` reads the rank that a launcher gave, `torch_store` reaches the job's key-value
-store, `generation` separates this start of the job from earlier ones in the same store, `context`
-holds role and rank of this process, `worker_group` joins and leaves the group of trainers. How
-trainers share values and notice failures is in `distributed.membership`.
+`launch_environment` reads the rank that a launcher gave. `torch_store` reaches the job's key-value
+store. `context` holds role and rank of this process. `worker_group` joins and leaves the group of
+trainers, and separates this start of the job from earlier ones in the same store. How trainers
+share values and notice failures is in `distributed.membership`.
 """

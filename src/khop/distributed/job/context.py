@@ -52,6 +52,9 @@ class DistContext:
         (0, 1, True)
     """
 
+    _num_servers = 0
+    _num_clients = 0
+
     def __init__(self, role: DistRole, world_size: int, rank: int, group_name: str) -> None:
         self.role = role
         self.world_size = world_size
@@ -65,12 +68,12 @@ class DistContext:
 
     @property
     def global_world_size(self) -> int:
-        """Number of processes of all roles."""
-        return self.world_size
+        """Number of processes of all roles: graph servers and their clients, or trainers."""
+        return self._num_servers + self._num_clients or self.world_size
 
     @property
     def global_rank(self) -> int:
-        """Rank of this process among those of all roles: servers come before clients."""
+        """Rank of this process among the processes of all roles: servers come before clients."""
         return self.rank
 
     def is_worker(self) -> bool:
@@ -87,11 +90,11 @@ class DistContext:
 
     def num_servers(self) -> int:
         """Return the number of graph servers of the job."""
-        return 0
+        return self._num_servers
 
     def num_clients(self) -> int:
-        """Return the number of clients of the graph servers."""
-        return 0
+        """Return the number of clients of the graph servers. 0: any number, that come and go."""
+        return self._num_clients
 
     def close(self, wait: bool = True) -> None:
         """Leave the job.
@@ -119,29 +122,30 @@ class TrainerContext(DistContext):
         self.members = members
         self._counts: dict[str, itertools.count[int]] = {}
 
-    def number(self, kind: str) -> int:
-        """Return the next number, from 0, of a kind of object: loaders, services.
+    def next_name(self, prefix: str) -> str:
+        """Return a name for the next object of a sort: 'loader-0', 'loader-1', ...
 
-        All trainers create such objects in the same order, so the numbers agree.
+        All trainers create such objects in the same order, so the names agree.
+
+        :meta private:
         """
-        return next(self._counts.setdefault(kind, itertools.count()))
+        return f"{prefix}-{next(self._counts.setdefault(prefix, itertools.count()))}"
 
 
 class Closable(Protocol):
     """Object that can be closed."""
 
     def close(self) -> None:
-        """Release what it holds; harmless if called again."""
+        """Release all resources. A second call does nothing."""
 
 
 class WorkerContext(TrainerContext):
-    """Place of a trainer that loads a partition; `init_worker_group` returns it.
+    """Place of a trainer that loads a partition, from `init_worker_group`.
 
     Attributes:
-        host: identity of the machine; equal for trainers that can share socket files.
+        host: identity of the machine, equal for trainers that can share socket files.
         address: address at which other machines reach this one.
         insecure: whether traffic between machines goes without CURVE.
-        members: membership in the group of trainers: values that they share, leases, failures.
         others_have_finished: whether all others are known to have left the group.
         store: torch.distributed store that holds only what these trainers write. For
             `init_process_group(..., store=context.store, rank=context.rank,
@@ -173,7 +177,7 @@ class WorkerContext(TrainerContext):
         self._servers_to_keep.append(close)
 
     def close_before_leaving(self, group: Closable) -> None:
-        """Register what ends before this trainer leaves, unless it is dropped sooner.
+        """Register an object that is closed before this trainer leaves, if it still exists.
 
         :meta private:
         """
@@ -213,7 +217,7 @@ class WorkerContext(TrainerContext):
         self.members.close()
 
     def _leave_store(self) -> None:
-        """Publish that this trainer needs the store no more; trainer 0 waits for all others."""
+        """Publish that this trainer needs the store no more. Trainer 0 waits for all others."""
         with contextlib.suppress(RuntimeError, RendezvousError):
             self.members.leave()
             for _ in pauses(_LEAVING_SECONDS):
@@ -268,7 +272,7 @@ def set_context(context: DistContext) -> None:
 
 
 def leave(role: DistRole, wait: bool = True) -> None:
-    """End this process's context if it has this role; harmless if there is none.
+    """End this process's context if it has this role.
 
     Args:
         role: the role.
@@ -284,7 +288,8 @@ def get_context() -> DistContext | None:
     """Return this process's context.
 
     Returns:
-        That of `init_worker_group`, `init_client` or `init_server`; None before, and after leaving.
+        The context of `init_worker_group`, `init_client` or `init_server`. None before, and after
+        leaving.
 
     Example:
         >>> context = init_worker_group()
@@ -295,7 +300,7 @@ def get_context() -> DistContext | None:
 
 
 def parents_context() -> DistContext | None:
-    """Return the context of the process that this one was forked from; None if there was none."""
+    """Return the context of the process that this one was forked from, or None."""
     return _parents
 
 

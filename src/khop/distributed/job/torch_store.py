@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -18,16 +19,89 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.constants import default_pg_timeout
 
 from khop.distributed.job.launch_environment import Place
-from khop.distributed.job.store_sockets import StoreSockets
 from khop.distributed.membership.member_store import MemberStore, Sighting
 from khop.errors import RendezvousError
+
+
+class StoreSockets:
+    """Socket to a store that is opened in a `with` block.
+
+    A call of torch's store waits in C++ for as long as the network takes, and nothing in its
+    interface ends it. If the call returns after the end of Python, torch takes the interpreter's
+    lock in a destructor. Python 3.13 and earlier end the thread there, which C++ does not allow:
+    the process aborts ("terminate called without an active exception"). So a thread that calls the
+    store has a connection of its own, whose sockets are shut down before the interpreter ends.
+
+    No socket is known if another thread opens one at the same time, or if the block raises an
+    error.
+
+    Args:
+        store: torch's store. A store without a port has no sockets.
+    """
+
+    def __init__(self, store: Any) -> None:
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        self._port = getattr(store, "port", None)
+        self._before: dict[int, int] = {}
+        self._sockets: dict[int, int] = {}
+
+    def __enter__(self) -> StoreSockets:
+        self._before = self._connected()
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+        after = self._connected()
+        new = {fd: inode for fd, inode in after.items() if self._before.get(fd) != inode}
+        if error_type is None and len(new) == 1:
+            self._sockets = new
+
+    @property
+    def has_none(self) -> bool:
+        """True if the store is reached without a network: its calls never wait long."""
+        return self._port is None
+
+    def _connected(self) -> dict[int, int]:
+        """Return {descriptor: inode} of the sockets to the store."""
+        if self._port is None:
+            return {}
+        connected = {}
+        for descriptor in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+            for opened in _opened(descriptor):
+                with contextlib.suppress(OSError):  # not connected
+                    if opened.getpeername()[1:2] == (self._port,):
+                        connected[descriptor] = os.fstat(opened.fileno()).st_ino
+        return connected
+
+    def shut_down(self) -> None:
+        """End the connections: a call that waits for the store fails at once."""
+        for descriptor, inode in self._sockets.items():
+            for opened in _opened(descriptor):
+                with contextlib.suppress(OSError):  # ended already
+                    if os.fstat(opened.fileno()).st_ino == inode:
+                        opened.shutdown(socket.SHUT_RDWR)
+
+
+def _opened(descriptor: int) -> Iterator[socket.socket]:
+    """Yield the socket of a descriptor, if it is one, by a descriptor of its own."""
+    try:
+        own = os.dup(descriptor)
+    except OSError:  # closed meanwhile
+        return
+    try:
+        opened = socket.socket(fileno=own)
+    except OSError:  # no socket
+        os.close(own)
+        return
+    with opened:
+        yield opened
 
 
 class TorchStore(MemberStore):
     """Values and leases of trainers in the job's store, over a connection of its own.
 
     A connection serves one call at a time, and the process group's calls may wait for a minute.
-    Stores of torch before 2.8 cannot connect again: these are shared.
+    Stores of torch before 2.8 cannot connect again, so they are shared.
 
     Args:
         store: the job's store.
@@ -52,31 +126,31 @@ class TorchStore(MemberStore):
         return f"{self._prefix}/{name}/{rank}"
 
     def put(self, name: str, value: Any) -> None:
-        """Publish this trainer's value; see `MemberStore`."""
+        """See `MemberStore`."""
         with self._reached():
             self._store.set(self._key(name, self._rank), json.dumps(value))
 
     def announce(self, name: str, value: Any) -> None:
-        """Publish this trainer's value, and that there is one; see `MemberStore`."""
+        """See `MemberStore`."""
         self.put(name, value)
         with self._reached():
             self._store.set(f"{self._prefix}/{name}", "")
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return announced values; one look at the store while there is none."""
+        """Return announced values. One call of the store while there is none."""
         with self._reached():
             is_any = self._store.check([f"{self._prefix}/{name}"])
         return self.get(name, ranks) if is_any else {}
 
     def get(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
-        """Return the values that are in the store; see `MemberStore`."""
+        """See `MemberStore`."""
         keys = {rank: self._key(name, rank) for rank in ranks}
         with self._reached():
             known = {rank: key for rank, key in keys.items() if self._store.check([key])}
             return {rank: json.loads(self._store.get(key)) for rank, key in known.items()}
 
     def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return the values of all of these trainers, or none; never wait."""
+        """Return the values of all of these trainers, or none. Never wait."""
         del seconds  # a wait in the store would keep other calls waiting
         with self._reached():
             is_there = not ranks or self._store.check([self._key(name, rank) for rank in ranks])
@@ -88,11 +162,11 @@ class TorchStore(MemberStore):
             self._store.delete_key(self._key(name, self._rank))
 
     def renew(self, renewals: int, has_left: bool = False) -> None:
-        """Renew this trainer's lease; see `MemberStore`."""
+        """See `MemberStore`."""
         self.put("lease", [renewals, has_left, self._where])
 
     def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
-        """Return what trainers have published of their leases; see `MemberStore`."""
+        """See `MemberStore`."""
         return {
             rank: Sighting(renewals, None, has_left, where)
             for rank, (renewals, has_left, where) in self.get("lease", ranks).items()
@@ -112,11 +186,11 @@ class TorchStore(MemberStore):
             ) from None
 
 
-def job_store(place: Place, timeout: float) -> Store:
+def job_store(launched: Place, timeout: float) -> Store:
     """Return the job's store: torch.distributed's if initialised, else one at trainer 0's address.
 
     Args:
-        place: place of this trainer.
+        launched: place of this trainer.
         timeout: seconds to wait for trainer 0.
 
     Raises:
@@ -124,7 +198,7 @@ def job_store(place: Place, timeout: float) -> Store:
     """
     if dist.is_available() and dist.is_initialized():
         return dist.distributed_c10d._get_default_store()
-    rank, world_size, address, port = place.rank, place.world_size, place.master, place.port
+    _, rank, world_size, address, port, job = launched
     if world_size == 1:
         return HashStore()
     if address is None or port is None:
@@ -146,11 +220,11 @@ def job_store(place: Place, timeout: float) -> Store:
             # init_process_group may be called later with the same address.
             multi_tenant=True,
         )
-        # From here on only a process group on this store uses the default; khop passes timeouts.
+        # Only a process group on this store uses the default from here on: khop passes timeouts.
         store.set_timeout(default_pg_timeout)
-        return store if place.job is None else PrefixStore(place.job, store)
+        return store if job is None else PrefixStore(job, store)
     except RuntimeError as error:
-        advice = "" if place.job is None else "; set MASTER_PORT if another program has this port"
+        advice = "" if job is None else " (set MASTER_PORT if another program has this port)"
         raise RendezvousError(
             f"trainer {rank} cannot reach the job's store at {address}:{port}: {error}{advice}"
         ) from None

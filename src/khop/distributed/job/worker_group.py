@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
+import secrets
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from khop import log
 from khop.distributed.job.context import (
@@ -19,11 +19,11 @@ from khop.distributed.job.context import (
     parents_context,
     set_context,
 )
-from khop.distributed.job.generation import establish_generation
 from khop.distributed.job.launch_environment import (
     TORCH,
     TORCHRUN,
     ClusterEnvironment,
+    ClusterName,
     Place,
     find_place,
     with_master,
@@ -31,6 +31,7 @@ from khop.distributed.job.launch_environment import (
 from khop.distributed.job.torch_store import TorchStore, job_store
 from khop.distributed.membership.leases import lease_seconds
 from khop.distributed.membership.members import Membership
+from khop.distributed.membership.polling import pauses
 from khop.distributed.processes.hosts import host_address
 from khop.errors import RendezvousError
 
@@ -49,31 +50,32 @@ def init_worker_group(
     lease: float | None = None,
     cluster_environment: str | ClusterEnvironment | type[ClusterEnvironment] | None = None,
 ) -> WorkerContext:
-    """Make this process a trainer of a group, and wait for the other trainers.
+    """Make this process one of a group of trainers, and wait for the other trainers.
 
-    Addresses and keys go through torch.distributed's store (or, before `init_process_group`,
-    through torchrun's); there is no port to choose. Sockets between machines use CURVE with keys of
-    this job.
+    Addresses and keys go through the store of torch.distributed, or before `init_process_group`
+    through torchrun's, so there is no port to choose. Sockets between machines use CURVE with keys
+    of this job.
 
-    Rank and world size are those of torch.distributed if it is initialised, else those of the
-    launcher: torchrun's RANK and WORLD_SIZE, those of mpirun (OMPI_COMM_WORLD_*, PMI_*,
-    PMIX_RANK), or of a step of Slurm (srun). Without any of them the process is the only trainer.
-    srun needs nothing else: the job's store is at the first host of the step, at a port from 10,000
-    to 29,999 that is computed from the numbers of job and step, unless MASTER_ADDR and MASTER_PORT
-    are set. mpirun needs these two.
+    If torch.distributed is initialised, it has the rank and the world size. Otherwise the launcher
+    has them: torchrun (RANK and WORLD_SIZE), mpirun (OMPI_COMM_WORLD_*, PMI_*, PMIX_RANK), or a
+    step of Slurm (srun). Without any of them the process is the only trainer.
+
+    srun needs nothing else: the job's store is at the first host of the step. Its port, from 10,000
+    to 29,999, is computed from the numbers of job and step. MASTER_ADDR and MASTER_PORT override
+    both. mpirun needs these two variables.
 
     Args:
-        world_size: number of trainers. If None, see above. If given, it overrides Slurm and mpirun:
-            a process that they started may be the only trainer, or have started others.
-        rank: rank of this trainer; required with `world_size`.
+        world_size: number of trainers. If None, see above. A number overrides Slurm and mpirun: a
+            process that they started may be the only trainer, or have started others.
+        rank: rank of this trainer. Required with `world_size`.
         group_name: name of the group. If None: 'khop-trainers'.
-        host: address at which other machines reach this one. If None: that of the route to trainer
-            0's machine.
+        host: address at which other machines reach this one. If None, the address of the route to
+            trainer 0's machine.
         insecure: send data between machines unencrypted, and accept any connection. For closed
             networks only: CURVE costs a multiple of the time on the wire.
         timeout: seconds to wait for other trainers.
         lease: seconds of silence after which another trainer counts as ended, 5 to 86,400. If None,
-            $KHOP_LEASE; without it 30. Most failures are noticed sooner, by closed connections.
+            $KHOP_LEASE, or 30 without it. Most failures are noticed sooner, by closed connections.
         cluster_environment: the launcher that gives rank and world size, if torch.distributed and
             the arguments do not: 'torchrun', 'mpi', 'slurm', or your own, see `ClusterEnvironment`.
             If None, the one that the environment variable KHOP_CLUSTER_ENVIRONMENT names, else the
@@ -83,12 +85,11 @@ def init_worker_group(
         The context, which `get_context` returns from now on.
 
     Raises:
-        ValueError: a world size and rank that contradict each other or torch.distributed; a lease
-            out of range; no cluster environment has this name.
+        ValueError: a world size and rank contradict each other or torch.distributed, a lease is out
+            of range, or no cluster environment has this name.
         PluginError: the cluster environment cannot be imported.
-        RendezvousError: the job's store cannot be reached, or trainers did not come in time; a
-            launcher's variables contradict each other, or give several trainers but not the rank of
-            this one.
+        RendezvousError: the job's store is unreachable, or trainers did not come in time. Or a
+            launcher's variables contradict each other, or lack the rank of one of several trainers.
 
     Example:
         >>> context = init_worker_group()  # under torchrun: its rank and world size
@@ -96,8 +97,8 @@ def init_worker_group(
         (0, 1)
         >>> shutdown_worker_group()
     """
-    place = _place(world_size, rank, cluster_environment)
-    world_size, rank = place.world_size, place.rank
+    launched = _launched(world_size, rank, cluster_environment)
+    world_size, rank = launched.world_size, launched.rank
     group_name = group_name or _DEFAULT_GROUP
     joined = _joined_context()
     if joined is not None:
@@ -113,7 +114,7 @@ def init_worker_group(
         _log.warning(
             "insecure", "insecure=True: traffic between machines is neither encrypted nor checked"
         )
-    store = job_store(place, timeout)
+    store = job_store(launched, timeout)
     # A group must not read values that an earlier group of the same name published.
     prefix = f"khop/{group_name}"
     name = establish_generation(store, prefix, rank, world_size, timeout)
@@ -123,7 +124,7 @@ def init_worker_group(
         members,
         PrefixStore(f"{prefix}/torch", store),
         group_name,
-        host or host_address(place.master),
+        host or host_address(launched.master),
         insecure,
     )
     set_context(context)
@@ -137,7 +138,7 @@ def init_worker_group(
 
 
 def shutdown_worker_group(wait: bool = True) -> None:
-    """Leave the group; servers stay until all trainers have left. Runs at exit if not called.
+    """Leave the group. Servers stay until all trainers have left. Runs at exit if not called.
 
     Args:
         wait: wait for trainers that may still need this one's servers.
@@ -152,7 +153,7 @@ def shutdown_worker_group(wait: bool = True) -> None:
 
 
 def require_context() -> WorkerContext:
-    """Return this trainer's context; create it from the environment if there is none yet.
+    """Return this trainer's context. Create it from the environment if there is none yet.
 
     Raises:
         RuntimeError: this process has another role, or is a fork of a trainer of several.
@@ -168,11 +169,7 @@ def require_context() -> WorkerContext:
 
 
 def _joined_context() -> WorkerContext | None:
-    """Return this trainer's context; None before `init_worker_group`.
-
-    Raises:
-        RuntimeError: this process has another role.
-    """
+    """Return this trainer's context, or None before `init_worker_group`."""
     context = get_context()
     if context is None:
         return None
@@ -181,7 +178,9 @@ def _joined_context() -> WorkerContext | None:
     return context
 
 
-def _place(world_size: int | None, rank: int | None, cluster_environment: Any) -> Place:
+def _launched(
+    world_size: int | None, rank: int | None, cluster_environment: ClusterName | None
+) -> Place:
     """Return this process's place: of torch.distributed, else the caller, else the launcher."""
     if (world_size is None) != (rank is None):
         raise ValueError("give both world_size and rank, or neither")
@@ -192,24 +191,102 @@ def _place(world_size: int | None, rank: int | None, cluster_environment: Any) -
         raise ValueError("give cluster_environment, or world_size and rank, not both")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not one of {world_size} trainers (0 to {world_size - 1})")
-    place = _joined_place()
-    if place is None:
+    launched = _joined_place()
+    if launched is None:
         with contextlib.suppress(RendezvousError):  # the caller gives what the launcher does not
-            place = find_place()
-    if place is None:
-        return with_master(Place("the caller", rank, world_size))
-    if (place.world_size, place.rank) == (world_size, rank):
-        return place
-    if place.launcher in (TORCH, TORCHRUN):
-        raise ValueError(
-            f"init_worker_group(world_size={world_size}, rank={rank}), but this process is rank "
-            f"{place.rank} of {place.world_size}"
-        )
+            launched = find_place()
+    if launched is not None:
+        if (launched.world_size, launched.rank) == (world_size, rank):
+            return launched
+        if launched.launcher in (TORCH, TORCHRUN):
+            raise ValueError(
+                f"init_worker_group(world_size={world_size}, rank={rank}), but this process is "
+                f"rank {launched.rank} of {launched.world_size}"
+            )
     return with_master(Place("the caller", rank, world_size))
 
 
 def _joined_place() -> Place | None:
-    """Return the place in torch.distributed's process group; None if there is none."""
     if not dist.is_available() or not dist.is_initialized():
         return None
     return with_master(Place(TORCH, dist.get_rank(), dist.get_world_size()))
+
+
+def establish_generation(
+    store: Store, prefix: str, rank: int, world_size: int, timeout: float
+) -> str:
+    """Wait until all trainers of a group are present, and agree on a fresh name.
+
+    The store may hold values of earlier processes: torchrun (`--max-restarts`) restarts trainers
+    and keeps the store. It gives no common restart count, since each machine counts its own. So a
+    value under a trainer's rank may come from a dead process. Here trainer 0 draws a random name
+    for the group, and every other trainer draws one for itself. Trainer 0 writes the group's name
+    under each trainer's: only a live process can reply under both names.
+
+    Args:
+        store: the job's store.
+        prefix: prefix of all keys of the group.
+        rank: rank of this trainer.
+        world_size: number of trainers.
+        timeout: seconds to wait for the others.
+
+    Returns:
+        A name that no group had before, the same for all of its trainers.
+
+    Raises:
+        RendezvousError: trainers did not come in time, or the store is unreachable.
+    """
+    try:
+        if rank == 0:
+            return _call(store, prefix, world_size, timeout)
+        return _answer(store, prefix, rank, timeout)
+    except RuntimeError as error:
+        raise RendezvousError(f"trainer {rank} cannot reach the job's store: {error}") from None
+
+
+def _call(store: Store, prefix: str, world_size: int, timeout: float) -> str:
+    """Run trainer 0's side: name the group, and wait until every other trainer has replied."""
+    group = secrets.token_hex(8)
+    missing, requested, present = set(range(1, world_size)), set[str](), list[str]()
+    for _ in pauses(timeout):
+        for rank in sorted(missing):
+            if not store.check([f"{prefix}/here/{rank}"]):
+                continue
+            name = store.get(f"{prefix}/here/{rank}").decode()
+            if name not in requested:
+                store.set(f"{prefix}/requested/{name}", group)
+                requested.add(name)
+            elif store.check([f"{prefix}/answered/{name}/{group}"]):
+                missing.remove(rank)
+                present.append(name)
+        if not missing:
+            break
+    else:
+        raise _missing(0, f"trainer(s) {sorted(missing)}", timeout)
+    for name in present:
+        store.set(f"{prefix}/complete/{name}", group)
+    return group
+
+
+def _answer(store: Store, prefix: str, rank: int, timeout: float) -> str:
+    """Run the side of another trainer: register, reply to trainer 0, wait for its completion."""
+    name, answered = secrets.token_hex(8), ""
+    requested, complete = f"{prefix}/requested/{name}", f"{prefix}/complete/{name}"
+    store.set(f"{prefix}/here/{rank}", name)
+    for _ in pauses(timeout):
+        if store.check([complete]):
+            return store.get(complete).decode()
+        # Looked up each time: trainer 0 may try again with another group name.
+        group = store.get(requested).decode() if store.check([requested]) else answered
+        if group != answered:
+            store.set(f"{prefix}/answered/{name}/{group}", "")
+            answered = group
+    missing = "trainers that trainer 0 has not found either" if answered else "trainer 0"
+    raise _missing(rank, missing, timeout)
+
+
+def _missing(rank: int, whom: str, timeout: float) -> RendezvousError:
+    return RendezvousError(
+        f"trainer {rank} waited {timeout:.0f} s for {whom} to call init_worker_group(); they have "
+        "ended, are late, or do not do so"
+    )

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from khop.channel.layout import Received
@@ -28,13 +29,12 @@ from khop.distributed.loaders.virtual_shares import (
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
 from khop.loader.iteration.fingerprint import describe_sampling, digest
-from khop.loader.iteration.iterator import BatchSource, Taken
+from khop.loader.iteration.iterator import BatchSource, Cost, Taken
 from khop.loader.iteration.resume import EpochProgress, LoaderFingerprint
 from khop.loader.iteration.stateful import StatefulLoader
 from khop.loader.iteration.virtual_cursor import VirtualCursor, VirtualProgress
 from khop.loader.iteration.virtual_ranks import VirtualRanks
 from khop.metrics.loader_stats import StatsAccumulator
-from khop.metrics.watch import Cost
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of as positions_of
 from khop.trace.clock import BatchTimings
 from khop.typing import Array, Int64Array, NodeType
@@ -46,12 +46,11 @@ class DistLoader(StatefulLoader, abc.ABC):
     Args:
         data: the graph: the trainer's partition, or the graph that servers serve.
         spec: specification of the batches.
-        columns: [num_columns, num_seeds] int64, ids and times of the seeds; see `Pipeline.make`.
+        columns: [num_columns, num_seeds] int64, ids and times of the seeds, as for `Pipeline.make`.
         options: the loader's options, all of them.
-        weights: [num_nodes] float64 sampling weights of negative endpoints, by name; see
+        weights: [num_nodes] float64 sampling weights of negative endpoints, by name, as for
             `khop.distributed.sampling.pipeline.Pipeline`.
-        lists: lengths of the lists that the seeds consist of, if each list is for one graph server;
-            see `EpochPlan`.
+        lists: lengths of the lists of seeds in an `EpochPlan`, if each is for one graph server.
 
     Raises:
         ValueError, TypeError: bad options.
@@ -73,9 +72,9 @@ class DistLoader(StatefulLoader, abc.ABC):
         self.batch_size = options["batch_size"]
         self.drop_last = options["drop_last"]
         pin_memory = bool(getattr(worker_options, "pin_memory", False))
-        self._destination = TargetDevice(options["device"], pin_memory)
-        self.device = self._destination.torch_device
-        self._transfer = DeviceTransfer(self._destination)
+        target = TargetDevice(options["device"], pin_memory)
+        self.device = target.torch_device
+        self._transfer = DeviceTransfer(target)
         self.transform = options["transform"]
         self._columns = columns
         edge_types, method = batch_edge_types(data.meta), spec.sampling.method
@@ -103,13 +102,12 @@ class DistLoader(StatefulLoader, abc.ABC):
             worker_options,
             replace(self._plan, batch_size=self._most_seeds()),
             self._weights,
-            self._destination,
             self._transfer,
         )
         self._tally = StatsAccumulator(self._backend.num_samplers)
 
     def _divide(self, num_virtual_ranks: int, even_batches: bool) -> VirtualShares:
-        """Divide the seeds among virtual ranks; all trainers call it together."""
+        """Divide the seeds among virtual ranks. All trainers call it together."""
         data, plan = self.data, self._plan
         options = [num_virtual_ranks, plan.batch_size, plan.drop_last, self._shuffle, even_batches]
         seeds = [self._keys.seed, digest(self._described_seeds(None))]
@@ -132,7 +130,7 @@ class DistLoader(StatefulLoader, abc.ABC):
     def _labels(self) -> dict[NodeType, Tensor]:
         """Return the labels that the folder does not hold, on the batches' device."""
         labels, device = self.data.node_labels, self.device
-        if not self._destination.is_device:
+        if not self._transfer.target.is_device:
             return labels
         return {node_type: values.to(device) for node_type, values in labels.items()}
 
@@ -145,11 +143,11 @@ class DistLoader(StatefulLoader, abc.ABC):
         return int(self._columns.shape[1])
 
     def _most_seeds(self) -> int:
-        """Return how many seeds a batch has at most."""
+        """Return the maximum number of seeds per batch."""
         return self._plan.batch_size
 
     def _epoch_plan(self, progress: EpochProgress) -> tuple[EpochPlan, Int64Array | None]:
-        """Return the plan of an epoch's seeds, and their order; None if as given."""
+        """Return the plan of an epoch's seeds, and their order if it is not the user's."""
         plan = self._plan
         if self._virtual is not None:
             assert isinstance(progress, VirtualProgress)
@@ -168,18 +166,26 @@ class DistLoader(StatefulLoader, abc.ABC):
     def _num_restarts(self) -> int:
         return self._backend.num_restarts
 
-    @abc.abstractmethod
     def _described_seeds(self, share: Int64Array | None) -> list[Any]:
         """Return type, original ids and times of the seeds of a share, or of all, for `digest`."""
+        seed_type, *columns = self._seed_columns()
+        if share is not None:
+            columns = [None if column is None else column[share] for column in columns]
+        lists = [] if self._plan.lists is None else [np.asarray(self._plan.lists)]
+        return [seed_type, *columns, *lists]
+
+    @abc.abstractmethod
+    def _seed_columns(self) -> list[Any]:
+        """Return type (None if the graph is homogeneous), ids and times of the seeds."""
 
     @cached_property
     def _digests(self) -> tuple[str, str]:
-        """Digests of the seeds and of the sampling options; computed when first needed."""
+        """Digests of the seeds and of the sampling options, computed when first needed."""
         return digest(self._described_seeds(None)), self._sampling_digest
 
     @cached_property
     def _share_digests(self) -> list[str]:
-        """Digest of the seeds of each virtual rank: that of a loader that has only these."""
+        """Digest of the seeds of each virtual rank, as of a loader that has only these."""
         assert self._virtual is not None
         return [digest(self._described_seeds(share)) for share in self._virtual.shares]
 
@@ -209,7 +215,7 @@ class DistLoader(StatefulLoader, abc.ABC):
 
     @property
     def workers(self) -> list[Worker]:
-        """The processes of this loader that run now, by number; empty after `shutdown`.
+        """The processes of this loader that run now, by number. Empty after `shutdown`.
 
         In worker mode these are its samplers. With graph servers they are a receiver or, where all
         servers are on this machine, their samplers. A loader that samples in the trainer's process
@@ -218,7 +224,7 @@ class DistLoader(StatefulLoader, abc.ABC):
         return list(self._backend.workers)
 
     def shutdown(self) -> None:
-        """End the sampler processes; also called when the loader is garbage-collected."""
+        """End the sampler processes. Also called when the loader is garbage-collected."""
         self._transfer.close()
         self._backend.close()
 
@@ -227,22 +233,8 @@ class DistLoader(StatefulLoader, abc.ABC):
             self.shutdown()
 
 
-class _PendingBatch(NamedTuple):
-    """Batch whose transfer to the target device has started.
-
-    Attributes:
-        batch: its index in the epoch.
-        received: its sizes and counters.
-        transfer: its transfer.
-    """
-
-    batch: int
-    received: Received
-    transfer: PendingTransfer
-
-
 class BackendBatches(BatchSource):
-    """Source of the batches of an epoch that a loader's backend makes; any error ends the epoch.
+    """Source of the batches of an epoch that a loader's backend makes. Any error ends the epoch.
 
     Args:
         loader: the loader.
@@ -255,7 +247,7 @@ class BackendBatches(BatchSource):
         columns = columns if order is None else columns[:, order]
         self._loader = loader
         self._plan, self._order = plan, order
-        self.can_prefetch = loader._destination.is_device
+        self.can_prefetch = loader._transfer.target.is_device
         self._epoch = backend.new_epoch()
         self._end = weakref.finalize(self, backend.close_epoch, self._epoch)
         try:
@@ -272,7 +264,7 @@ class BackendBatches(BatchSource):
         try:
             received = loader._backend.take(self._epoch, index)
             taken = monotonic_ns()
-            return taken, _PendingBatch(index, received, self._start(received, index))
+            return taken, (index, received, self._start(received, index))
         except BaseException:
             self.close()
             raise
@@ -290,19 +282,19 @@ class BackendBatches(BatchSource):
         loader = self._loader
         return index < len(loader) and loader._backend.has_arrived(self._epoch, index)
 
-    def finish(self, pending: _PendingBatch) -> tuple[Any, Cost]:
+    def finish(self, pending: tuple[int, Received, PendingTransfer]) -> tuple[Any, Cost]:
         """Wait for the transfer of a batch, and transform it."""
-        loader = self._loader
-        batch = loader._transfer.finish(pending.transfer)
+        loader, (index, received, transfer) = self._loader, pending
+        batch = loader._transfer.finish(transfer)
         if loader.transform is not None:
             batch = loader.transform(batch)
-        first, last = self._plan.bounds(pending.batch)
-        counter = pending.received.counter
+        first, last = self._plan.bounds(index)
+        counter = received.counter
         (nodes,), (edges,) = counter("nodes"), counter("edges")
         local, cached, remote = counter("rows")
         sizes = nodes, edges, local, cached, remote
         timings = BatchTimings(*counter("made"))
-        return batch, (self._epoch, pending.batch, last - first, sizes, timings)
+        return batch, (self._epoch, index, last - first, sizes, timings)
 
     def close(self) -> None:
         """End the epoch: its batches are released."""
@@ -311,7 +303,7 @@ class BackendBatches(BatchSource):
 
 def _agree_on_batches(context: TrainerContext, plan: EpochPlan, drop_last: bool) -> EpochPlan:
     """Return the plan with a number of batches that is the same for all trainers."""
-    name = f"loader-{context.number('loader')}"
+    name = context.next_name("loader")
     context.members.publish(name, [plan.num_batches_alone, plan.num_seeds])
     gathered = context.members.all_gather(
         name,

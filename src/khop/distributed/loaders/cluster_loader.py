@@ -14,14 +14,13 @@ from khop.distributed.loaders.collate import Tensors
 from khop.distributed.loaders.loader_options import InducedOptions
 from khop.distributed.loaders.neighbor_loader import DistNeighborLoader
 from khop.distributed.loaders.sampling_options import check_data
-from khop.distributed.loaders.split import distribute
+from khop.distributed.loaders.split import divide
 from khop.loader.inputs import as_tensor
 from khop.loader.iteration.resume import EpochProgress
 from khop.options import resolved, takes_options
 from khop.partition.writing.cluster_ids import CLUSTER
 from khop.sampler.plan import EpochPlan
-from khop.storage.book import RangeBook
-from khop.typing import NODE, Int64Array
+from khop.typing import NODE, Int64Array, Numbers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
 
 @takes_options(InducedOptions)
 class DistClusterLoader(DistNeighborLoader):
-    """Loader of whole clusters; `khop.loader.ClusterLoader`, distributed.
+    """Loader of whole clusters: a distributed `khop.loader.ClusterLoader`.
 
     A batch has the nodes of some clusters, in the order drawn and ascending in each, and all edges
-    in and between them. Given the same clusters, seed and stream its batches are those of
-    `ClusterLoader`: of `ClusterData(sparse_format='csc')` for folders of in-neighbours, 'csr' for
-    those of out-neighbours.
+    in and between them. With the same clusters, seed and stream, `ClusterLoader` makes the same
+    batches: of `ClusterData(sparse_format='csc')` for folders of in-neighbours, of 'csr' for
+    folders of out-neighbours.
 
     Method: Cluster-GCN (https://arxiv.org/abs/1905.07953).
 
@@ -43,10 +42,9 @@ class DistClusterLoader(DistNeighborLoader):
             servers, with `RemoteDistSamplingWorkerOptions`.
         clusters: [n] numbers of the clusters to draw from. If None, this trainer's share: even
             counts, mostly of clusters that lie in its partition.
-        assignment: [num_nodes] integers, the cluster of each node. If None, those that the folder
-            keeps (`cluster_ids` of partitioners, `khop partition --cluster-ids`).
-        **options: `InducedOptions`. With `num_virtual_ranks`, `clusters` are those of all
-            trainers.
+        assignment: [num_nodes] integers, the cluster of each node. If None, the clusters that the
+            folder keeps (`cluster_ids` of partitioners, `khop partition --cluster-ids`).
+        **options: `InducedOptions`. With `num_virtual_ranks`, pass the clusters of all trainers.
 
     Raises:
         ValueError, TypeError, IndexError: the graph is heterogeneous, has no clusters, or other
@@ -63,9 +61,9 @@ class DistClusterLoader(DistNeighborLoader):
     def __init__(
         self,
         data: DistDataset | None,
-        clusters: Any = None,
+        clusters: Numbers | None = None,
         *,
-        assignment: Any = None,
+        assignment: Numbers | None = None,
         **options: Unpack[InducedOptions],
     ) -> None:
         chosen: InducedOptions = resolved(InducedOptions, self, options)
@@ -100,9 +98,10 @@ class DistClusterLoader(DistNeighborLoader):
         drawn = np.arange(plan.num_seeds) if order is None else order
         bounds = [plan.bounds(batch) for batch in range(plan.num_batches)]
         drawn = drawn[: max((last for _, last in bounds), default=0)]
-        places, counts = self._nodes_of(drawn)
+        positions, counts = self._nodes_of(drawn)
         sizes = [int(counts[low:high].sum()) for low, high in bounds]
-        return EpochPlan(len(places), self._most_seeds(), sizes=sizes, keys=plan.keys), places
+        plan = EpochPlan(len(positions), self._most_seeds(), sizes=sizes, keys=plan.keys)
+        return plan, positions
 
     def _nodes_of(self, clusters: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return the positions of the nodes of clusters, and the size of each."""
@@ -113,9 +112,9 @@ class DistClusterLoader(DistNeighborLoader):
     def _described_seeds(self, share: Int64Array | None) -> list[Any]:
         if share is None:
             return [*super()._described_seeds(None), self._bounds]
-        places, counts = self._nodes_of(share)
+        positions, counts = self._nodes_of(share)
         bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return [*super()._described_seeds(places), bounds]
+        return [*super()._described_seeds(positions), bounds]
 
     def _shares(self, homes: Sequence[int]) -> list[Int64Array]:
         return _divided(self.data, self._homes[self.clusters], homes)
@@ -124,8 +123,7 @@ class DistClusterLoader(DistNeighborLoader):
         """Add nothing: no node of a batch is a seed."""
 
 
-def _assignment(graph: PartitionedGraph, assignment: Any) -> Int64Array:
-    """Return the cluster of each node by original id."""
+def _assignment(graph: PartitionedGraph, assignment: Numbers | None) -> Int64Array:
     meta = graph.meta
     if meta.heterogeneous:
         raise ValueError("DistClusterLoader takes a homogeneous graph (got one of several types)")
@@ -149,8 +147,7 @@ def _assignment(graph: PartitionedGraph, assignment: Any) -> Int64Array:
     return of_node
 
 
-def _checked(clusters: Any, count: int) -> Int64Array:
-    """Return the clusters that a user names."""
+def _checked(clusters: Numbers, count: int) -> Int64Array:
     chosen = to_int64(as_tensor(clusters, "clusters"), "clusters")
     check_range(chosen, count, "clusters")
     if len(np.unique(chosen)) < len(chosen):
@@ -171,14 +168,6 @@ def _homes_of(graph: PartitionedGraph, of_node: Int64Array, count: int) -> Int64
 def _divided(
     graph: PartitionedGraph, clusters: Int64Array, homes: Sequence[int]
 ) -> list[Int64Array]:
-    """Return the positions of each trainer's clusters, ascending.
-
-    Args:
-        graph: the graph.
-        clusters: home partition of each cluster.
-        homes: home partition of each trainer.
-    """
+    """Return positions of each trainer's clusters, by home partitions of clusters and trainers."""
     order = np.argsort(clusters, kind="stable")
-    ends = np.cumsum(np.bincount(clusters, minlength=graph.num_partitions))
-    shares = distribute(np.arange(len(clusters)), RangeBook([0, *ends.tolist()]), homes)
-    return [np.sort(order[share]) for share in shares]
+    return [np.sort(share) for share in divide(clusters, order, graph.num_partitions, homes)]

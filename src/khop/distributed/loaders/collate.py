@@ -19,7 +19,7 @@ from khop.typing import EdgeType, NodeType
 
 
 class Tensors(Mapping[str, Tensor]):
-    """Tensors of a batch by name; names are those of `khop.sampler.rows.collect`.
+    """Tensors of a batch, by the names of `khop.sampler.rows.collect`.
 
     Args:
         index: {name: position in `tensors`}.
@@ -70,7 +70,7 @@ class _Recipe(NamedTuple):
 
     Attributes:
         derived: functions of the batch's tensors and numbers, one for each derived value.
-        stores: for each of PyG's stores its name (None for that of `Data`), the names of its
+        stores: for each of PyG's stores its name (None for the store of `Data`), the names of its
             attributes, and their positions among the values.
     """
 
@@ -88,7 +88,7 @@ class Assembler:
     Args:
         folder: metadata of the folder.
         labels: {node type: [num_nodes, ...]} labels that the folder does not hold, by original id.
-        edge_types: names of the folder's edge types in batches; see `batch_edge_types`.
+        edge_types: names of the folder's edge types in batches, from `batch_edge_types`.
         method: sampling method, whose values batches have.
     """
 
@@ -118,8 +118,8 @@ class Assembler:
         values: list[Any] = [*tensors]
         values.extend([derive(tensors, received.numbers) for derive in recipe.derived])
         batch: Any = HeteroData() if self._folder.heterogeneous else Data()
-        for name, keys, places in recipe.stores:
-            add_to(batch, name, dict(zip(keys, map(values.__getitem__, places), strict=True)))
+        for name, keys, positions in recipe.stores:
+            add_to(batch, name, dict(zip(keys, map(values.__getitem__, positions), strict=True)))
         add_values(batch, self._marks, (), ())
         assembled: Data | HeteroData = batch
         return assembled
@@ -133,7 +133,7 @@ class Assembler:
             named = [*zip(types, nodes, strict=True), *zip(self._edge_types, edges, strict=True)]
         else:
             named = [(None, self._node_attrs(0, layout, derived, edges[0]))]
-        return _Recipe(derived, [(name, [*found], [*found.values()]) for name, found in named])
+        return _Recipe(derived, [(name, [*attrs], [*attrs.values()]) for name, attrs in named])
 
     def _node_attrs(
         self, i: int, layout: Layout, derived: list[_Derived], edges: Mapping[str, int]
@@ -145,41 +145,40 @@ class Assembler:
             return len(layout.arrays) + len(derived) - 1
 
         node_type, ids = self._folder.node_types[i], layout.index[f"n{i}.id"]
-        found = {**_delivered(layout, f"n{i}", node_type.attrs), **edges, "n_id": ids}
+        attrs = {**_delivered(layout, f"n{i}", node_type.attrs), **edges, "n_id": ids}
         if node_type.name in self._labels:
             labels = self._labels[node_type.name]
-            found["y"] = derive(lambda tensors, _: labels[tensors[ids]])
-        if "x" not in found:  # PyG cannot infer it
-            found["num_nodes"] = derive(lambda tensors, _: tensors[ids].numel())
-        found.update(_delivered(layout, f"n{i}", self._method.value_names("n")))
+            attrs["y"] = derive(lambda tensors, _: labels[tensors[ids]])
+        if "x" not in attrs:  # PyG cannot infer it
+            attrs["num_nodes"] = derive(lambda tensors, _: tensors[ids].numel())
+        attrs.update(_delivered(layout, f"n{i}", self._method.value_names("n")))
         if f"t{i}" in layout.index:
-            found["batch"] = layout.index[f"t{i}"]
-        if f"n{i}.hops" in layout.places:
-            found["num_sampled_nodes"] = derive(_numbers(layout, f"n{i}.hops"))
-        return found
+            attrs["batch"] = layout.index[f"t{i}"]
+        if f"n{i}.hops" in layout.slices:
+            attrs["num_sampled_nodes"] = derive(_numbers(layout, f"n{i}.hops"))
+        return attrs
 
     def _edge_attrs(self, i: int, layout: Layout, derived: list[_Derived]) -> dict[str, int]:
-        """Return {attribute of an edge type: its position}."""
-        attrs = _delivered(layout, f"e{i}", self._folder.edge_types[i].attrs)
-        found = {"edge_index": layout.index[f"e{i}.edge_index"], **attrs}
-        found.update(_delivered(layout, f"e{i}", self._method.value_names("e")))
+        attrs = {"edge_index": layout.index[f"e{i}.edge_index"]}
+        attrs.update(_delivered(layout, f"e{i}", self._folder.edge_types[i].attrs))
+        attrs.update(_delivered(layout, f"e{i}", self._method.value_names("e")))
         if f"e{i}.edge_id" in layout.index:
-            found["e_id"] = layout.index[f"e{i}.edge_id"]
-        if f"e{i}.hops" in layout.places:
+            attrs["e_id"] = layout.index[f"e{i}.edge_id"]
+        if f"e{i}.hops" in layout.slices:
             derived.append(_numbers(layout, f"e{i}.hops"))
-            found["num_sampled_edges"] = len(layout.arrays) + len(derived) - 1
-        return found
+            attrs["num_sampled_edges"] = len(layout.arrays) + len(derived) - 1
+        return attrs
 
 
 def _delivered(layout: Layout, prefix: str, names: Iterable[str]) -> dict[str, int]:
     """Return the attributes of a type that batches have, and their positions."""
-    places = {name: layout.index.get(f"{prefix}.{name}") for name in names}
-    return {name: place for name, place in places.items() if place is not None}
+    keys = {name: f"{prefix}.{name}" for name in names}
+    return {name: layout.index[key] for name, key in keys.items() if key in layout.index}
 
 
 def _numbers(layout: Layout, name: str) -> _Derived:
-    place = layout.places[name]
-    return lambda _, numbers: numbers[place]
+    of_counter = layout.slices[name]
+    return lambda _, numbers: numbers[of_counter]
 
 
 def batch_edge_types(folder: FolderMeta) -> list[EdgeType]:

@@ -1,16 +1,15 @@
 """`CooperativeLoader`: one batch of all trainers, each with the nodes of its own partition.
 
-Runs in trainers. In a hop, each trainer draws for those nodes of the frontier that it owns, and
-tells the owners of the neighbours: the nodes that these have not seen yet are the next frontier. So
-every row of the graph and of attributes is read where it lies; what travels is ids here, and
-activations in the model (`exchange`).
+Runs in trainers. In a hop, each trainer draws for the nodes of the frontier that it owns, and sends
+neighbours to their owners. The nodes that an owner has not seen yet are its next frontier. So every
+row of the graph and of attributes is read by its owner. Trainers exchange ids here, and activations
+in the model (`trainer_group`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +21,7 @@ from khop import _native
 from khop.data import RowStore
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.job.worker_group import require_context
-from khop.distributed.loaders.exchange import Exchange
-from khop.distributed.loaders.trainer_group import Step, TrainerGroup
+from khop.distributed.loaders.trainer_group import Exchange, Step, TrainerGroup
 from khop.loader.arguments import check_positive
 from khop.loader.batches.collate import to_tensor
 from khop.loader.inputs import checked_nodes
@@ -32,7 +30,7 @@ from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
 from khop.sampler.requests import HopRequest, RowSet
 from khop.sampler.spec import SamplingSpec
 from khop.storage.part import Part
-from khop.typing import NODE, Int64Array
+from khop.typing import NODE, Int64Array, Numbers
 
 
 @dataclass
@@ -57,7 +55,7 @@ class CooperativeLayer:
     exchange: Exchange
 
     def sources(self, x: Tensor) -> Tensor:
-        """Return the activations of all sources: this trainer's, then those of others.
+        """Return the activations of all sources: this trainer's, then the other trainers'.
 
         All trainers call it together.
 
@@ -68,18 +66,18 @@ class CooperativeLayer:
 
 
 class CooperativeLoader:
-    """Loader of cooperative batches: one of `batch_size` seeds a trainer, drawn by all together.
+    """Loader of cooperative batches: `batch_size` seeds per trainer, drawn by all together.
 
     P trainers with batches of B seeds each draw neighbourhoods that overlap, and read and compute
-    the overlap several times. Here they draw the neighbourhood of one batch of P x B seeds; each
-    trainer has the nodes of its own partition in it, reads their attributes at home, and computes
-    their activations, which travel where layers need them. The batch is that of
-    `khop.loader.NeighborLoader` with `batch_size=P * B` over the whole graph, node for node and
-    edge for edge.
+    the overlap several times. Here they draw the neighbourhood of one batch of P x B seeds. Each
+    trainer has the nodes of its own partition in it. It reads their attributes at home and computes
+    their activations, which it sends to trainers whose layers need them. The batch is the same,
+    node for node and edge for edge, as of `khop.loader.NeighborLoader` with `batch_size=P * B` over
+    the whole graph.
 
-    Batches have `x` and all other attributes of this trainer's nodes, `n_id`, `batch_size` (its
-    seeds, which come first; it may have none), `num_seeds` (those of all trainers) and `layers`, a
-    `CooperativeLayer` for each, outermost first:
+    Batches have `x`, `n_id` and all other attributes of this trainer's nodes. Its seeds come first:
+    `batch_size` is their number, which may be 0, and `num_seeds` the number for all trainers.
+    `layers` are `CooperativeLayer`s, outermost first:
 
         x = batch.x
         for conv, layer in zip(convs, batch.layers):
@@ -92,17 +90,17 @@ class CooperativeLoader:
     Method: cooperative minibatching (https://arxiv.org/abs/2310.12403).
 
     Args:
-        data: the trainer's partition; each trainer has another one, and all partitions have one.
-        num_neighbors: fan-out of each hop; -1 takes all neighbours.
+        data: the trainer's partition. Each partition is loaded by one trainer.
+        num_neighbors: fan-out of each hop, -1 for all neighbours.
         input_nodes: seeds of all trainers, the same for each: ids, a mask, the name of a boolean
             attribute of the folder, or None for all nodes.
         batch_size: seeds of a batch for each trainer, on average.
         shuffle: shuffle the seeds in each epoch.
         drop_last: leave an incomplete last batch out.
         replace: draw with replacement.
-        seed: of all epochs; the same for all trainers.
-        group: process group of all trainers, on the CPU. If None, a new one, with gloo. khop's own
-            ends with the loader; end others before the program does, with
+        seed: of all epochs, the same for all trainers.
+        group: process group of all trainers, on the CPU. If None, a new one, with gloo, that ends
+            with the loader. End your own group before the program ends, with
             `torch.distributed.destroy_process_group`.
         timeout: seconds that trainers may wait for each other in a batch or layer.
 
@@ -125,14 +123,14 @@ class CooperativeLoader:
         self,
         data: DistDataset,
         num_neighbors: Sequence[int],
-        input_nodes: Any = None,
+        input_nodes: Numbers | str | None = None,
         batch_size: int = 1,
         shuffle: bool = False,
         drop_last: bool = False,
         replace: bool = False,
         *,
         seed: int = 0,
-        group: Any = None,
+        group: dist.ProcessGroup | None = None,
         timeout: float = 180.0,
     ) -> None:
         self.data = check_dataset(data)
@@ -180,7 +178,7 @@ class CooperativeLoader:
         self._group.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the epoch that begins next; the same for all trainers."""
+        """Set the number of the epoch that begins next, the same for all trainers."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -188,7 +186,7 @@ class CooperativeLoader:
         return self._plan.num_batches
 
     def __iter__(self) -> Iterator[Data]:
-        """Yield the batches of the next epoch; all trainers take each of them together.
+        """Yield the batches of the next epoch. All trainers take each of them together.
 
         Where a trainer leaves an epoch early, the others get a RendezvousError in the batch after.
         """
@@ -198,9 +196,9 @@ class CooperativeLoader:
         self._num_begun += 1
         order = epoch_order(self._plan.num_seeds, run_key, self.shuffle)
         try:
-            for number in range(len(self)):
-                positions = seeds_of(order, *self._plan.bounds(number))
-                batch = self._batch(self._seeds[positions], run_key, Step(begun, number, 0))
+            while taken < len(self):
+                positions = seeds_of(order, *self._plan.bounds(taken))
+                batch = self._batch(self._seeds[positions], run_key, Step(begun, taken, 0))
                 taken += 1
                 yield batch
         finally:
@@ -238,82 +236,75 @@ class _Share:
         self._csr, self._book = part.csrs[0], part.meta.node_types[0].book
         self._low, self._high = self._book.bounds[part.part], self._book.bounds[part.part + 1]
         self.nodes: list[int] = []
-        self._place: dict[int, int] = {}  # of own nodes
+        self._positions: dict[int, int] = {}  # of own nodes
         self._counts: list[int] = []  # of own nodes after seeds and after each hop
         size = len(rank_of)
-        self._wanted: list[dict[int, int]] = [{} for _ in range(size)]  # of each trainer, and place
-        self._wanted_counts: list[list[int]] = []  # after each hop
-        self._given: list[list[int]] = [[] for _ in range(size)]  # own places, for each trainer
-        self._given_counts: list[list[int]] = []
+        # By trainer: positions among the rows that it sends, and own positions of the rows for it.
+        self._received: list[dict[int, int]] = [{} for _ in range(size)]
+        self._sent: list[list[int]] = [[] for _ in range(size)]
+        self._received_counts: list[list[int]] = []  # after each hop
+        self._sent_counts: list[list[int]] = []
         self._edges: list[tuple[Int64Array, Int64Array, Int64Array]] = []
 
     def begin(self, seeds: Int64Array) -> None:
-        """Take those seeds that are this trainer's; repeated ones are nodes of their own."""
+        """Take this trainer's seeds. A repeated seed is a node of its own."""
         for node in seeds[(seeds >= self._low) & (seeds < self._high)].tolist():
-            self._place.setdefault(node, len(self.nodes))
+            self._positions.setdefault(node, len(self.nodes))
             self.nodes.append(node)
         self._counts.append(len(self.nodes))
 
-    def _see(self, ids: Int64Array) -> None:
-        for node in ids.tolist():
-            if self._place.setdefault(node, len(self.nodes)) == len(self.nodes):
-                self.nodes.append(node)
-        self._counts.append(len(self.nodes))
-
     def hop(self, request: HopRequest, step: Step) -> None:
-        """Draw for the own nodes of the frontier, and tell the owners of neighbours."""
+        """Draw for the own nodes of the frontier, and exchange the neighbours of other trainers."""
         first = self._counts[-2] if len(self._counts) > 1 else 0
         rows = np.array(self.nodes[first:], np.int64)
-        counts, found, edges = RowSet(rows).draw(self._csr, request)
+        counts, drawn, edges = RowSet(rows).draw(self._csr, request)
         assert edges is not None
-        neighbors = np.asarray(found, np.int64)
+        neighbors = np.asarray(drawn, np.int64)
         destinations = np.repeat(np.arange(first, first + len(rows)), counts)
         self._edges.append((neighbors, destinations, edges))
-        asked = self._ask(np.unique(neighbors), step)
+        requested = self._exchange(np.unique(neighbors), step)
         own = neighbors[(neighbors >= self._low) & (neighbors < self._high)]
-        self._see(np.concatenate([own, asked]))
-        for rank, ids in enumerate(self._asked):
-            self._given[rank] += [self._place[node] for node in ids]
-        self._given_counts.append([len(places) for places in self._given])
+        for node in [*own.tolist(), *(node for nodes in requested for node in nodes)]:
+            if self._positions.setdefault(node, len(self.nodes)) == len(self.nodes):
+                self.nodes.append(node)
+        self._counts.append(len(self.nodes))
+        for positions, nodes in zip(self._sent, requested, strict=True):
+            positions += [self._positions[node] for node in nodes]
+        self._sent_counts.append([len(positions) for positions in self._sent])
 
-    def _ask(self, ids: Int64Array, step: Step) -> Int64Array:
-        """Tell the owners of nodes of others; return the own nodes that others have told."""
+    def _exchange(self, ids: Int64Array, step: Step) -> list[list[int]]:
+        """Send new nodes to their owners. Return the own nodes that each trainer has sent."""
         owners = self._rank_of[torch.from_numpy(self._book.owner(ids).astype(np.int64))]
-        lists: list[list[int]] = [[] for _ in self._wanted]
+        lists: list[list[int]] = [[] for _ in self._received]
         me = int(self._rank_of[self._part.part])
         for node, rank in zip(ids.tolist(), owners.tolist(), strict=True):
-            known = self._wanted[rank]
+            known = self._received[rank]
             if rank != me and node not in known:
                 known[node] = len(known)
                 lists[rank].append(node)
-        self._wanted_counts.append([len(known) for known in self._wanted])
+        self._received_counts.append([len(known) for known in self._received])
         sent = [len(nodes) for nodes in lists]
         received = self._group.send_counts(sent, step)
-        told = torch.tensor([node for nodes in lists for node in nodes], dtype=torch.int64)
-        answer = self._group.send_all(told, sent, received, step)
-        self._asked = [part.tolist() for part in torch.split(answer, received)]
-        asked: Int64Array = answer.numpy()
-        return asked
+        rows = torch.tensor([node for nodes in lists for node in nodes], dtype=torch.int64)
+        answer = self._group.send_all(rows, sent, received, step)
+        return [nodes.tolist() for nodes in torch.split(answer, received)]
 
     def layers(self) -> list[CooperativeLayer]:
         """Return the layers, outermost first: of all hops, of all but the last, ..."""
         return [self._layer(hop) for hop in reversed(range(len(self._edges)))]
 
     def _layer(self, hop: int) -> CooperativeLayer:
-        """Return the layer whose edges are those of the hops up to `hop`."""
         neighbors, destinations, edges = (
             np.concatenate(arrays) for arrays in zip(*self._edges[: hop + 1], strict=True)
         )
         num_src, num_dst = self._counts[hop + 1], self._counts[hop]
-        received, sent = self._wanted_counts[hop], self._given_counts[hop]
+        received, sent = self._received_counts[hop], self._sent_counts[hop]
         starts = num_src + np.cumsum([0, *received])
-        places = dict(self._place)
-        for known, start, count in zip(self._wanted, starts, received, strict=False):
-            places.update((node, start + place) for node, place in known.items() if place < count)
-        src = np.array([places[node] for node in neighbors.tolist()], np.int64)
-        rows = [
-            place for own, count in zip(self._given, sent, strict=True) for place in own[:count]
-        ]
+        positions = dict(self._positions)
+        for known, start, count in zip(self._received, starts, received, strict=False):
+            positions.update((node, start + i) for node, i in known.items() if i < count)
+        src = np.array([positions[node] for node in neighbors.tolist()], np.int64)
+        rows = [i for own, count in zip(self._sent, sent, strict=True) for i in own[:count]]
         edge_type = self._part.meta.edge_types[0]
         edge_rows = edges - edge_type.bounds[self._part.part]
         attrs = {

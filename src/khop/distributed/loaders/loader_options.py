@@ -1,16 +1,19 @@
 """Options of the distributed loaders: the one table of names, types, defaults and descriptions.
 
-An option is declared here and nowhere else; `khop.options` makes signatures, documentation and
+An option is declared here and nowhere else. `khop.options` makes signatures, documentation and
 checks of it. Runs in trainers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Literal, TypedDict
+
+import torch
+from torch_geometric.sampler.base import SubgraphType
 
 from khop.distributed.options import WorkerOptions
 from khop.options import Option
+from khop.typing import EdgeDir, Transform
 
 
 class SamplingGroup(TypedDict, total=False):
@@ -18,7 +21,7 @@ class SamplingGroup(TypedDict, total=False):
 
     replace: Annotated[bool, Option(False, "draw with replacement.")]
     subgraph_type: Annotated[
-        Any,
+        SubgraphType | Literal["directional", "bidirectional", "induced"],
         Option(
             "directional",
             "'directional' (the drawn edges), 'bidirectional' (and their reverses) or 'induced' "
@@ -34,7 +37,8 @@ class SamplingGroup(TypedDict, total=False):
         ),
     ]
     temporal_strategy: Annotated[
-        str, Option("uniform", "'uniform', or 'last': the latest neighbours.")
+        Literal["uniform", "last"],
+        Option("uniform", "'uniform', or 'last': the latest neighbours."),
     ]
     time_attr: Annotated[
         str | None,
@@ -76,7 +80,7 @@ class DeliveryGroup(TypedDict, total=False):
         ),
     ]
     edge_dir: Annotated[
-        str | None,
+        EdgeDir | None,
         Option(
             None,
             "'in' or 'out'; must be the folder's. If None, the folder's. Edges of batches point "
@@ -86,7 +90,7 @@ class DeliveryGroup(TypedDict, total=False):
         ),
     ]
     device: Annotated[
-        Any,
+        torch.device | str | int | None,
         Option(
             None,
             "target device of the batches. If None, they stay where they are made. Copies to a GPU "
@@ -108,9 +112,7 @@ class DeliveryGroup(TypedDict, total=False):
         int | None,
         Option(None, "separates the random numbers of trainers. If None, the trainer's rank."),
     ]
-    transform: Annotated[
-        Callable[[Any], Any] | None, Option(None, "applied to each batch, in this process.")
-    ]
+    transform: Annotated[Transform | None, Option(None, "applied to each batch, in this process.")]
     even_batches: Annotated[
         bool,
         Option(

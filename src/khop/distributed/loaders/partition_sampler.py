@@ -5,10 +5,11 @@ Runs in trainers and in PyG's worker processes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import torch
 from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler.base import SubgraphType
 
 from khop import _native
 from khop.data.info import GraphInfo
@@ -16,6 +17,7 @@ from khop.data.steps import run
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.job.worker_group import require_context
 from khop.distributed.loaders.sampling_options import info_for
+from khop.distributed.partitions.reader import Table
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.sampling.link_sampling import link_sampler
 from khop.distributed.stores.edge_lookup import (
@@ -28,14 +30,14 @@ from khop.sampler.drawing.engine import Engine
 from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.link_spec import LinkSpec
-from khop.sampler.options import SamplingOptions
+from khop.sampler.methods import SamplingMethod
 from khop.sampler.pyg.base import PygSampler
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.links import negative_weights
 from khop.sampler.pyg.output import SampledSubgraph, SubgraphWriter, number_by_link
 from khop.sampler.requests import SeedSet
-from khop.sampler.spec import SamplingSpec
-from khop.typing import Int64Array, NodeType
+from khop.sampler.spec import SamplingOptions, SamplingSpec
+from khop.typing import Int64Array, NodeType, NumNeighbors
 
 
 class PartitionSampler(PygSampler):
@@ -46,9 +48,9 @@ class PartitionSampler(PygSampler):
         loader = torch_geometric.loader.NodeLoader(
             (dataset, dataset), sampler, input_nodes=node_split('train_mask'), batch_size=1024)
 
-    Ids are original ids. Draws equal those of `khop.sampler.NeighborSampler` on the whole graph
-    with the same seed and stream, bit for bit. Batches of PyG's loaders have edge attributes as
-    well (`khop.distributed.stores.edge_lookup`, also for the rules of `transform_sampler_output`).
+    Ids are original ids. `khop.sampler.NeighborSampler` draws the same from the whole graph, with
+    the same seed and stream, bit for bit. Batches of PyG's loaders have edge attributes as well
+    (`khop.distributed.stores.edge_lookup`, also for the rules of `transform_sampler_output`).
     `DistNeighborLoader` is faster: its sampler processes keep several batches in flight and write
     features where the trainer reads them.
 
@@ -56,12 +58,12 @@ class PartitionSampler(PygSampler):
 
     Args:
         data: the trainer's partition.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
-            method with such, `khop.sampler.Labor([15, 10])`.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}, -1 for all neighbours. Or a
+            method with fan-outs, `khop.sampler.Labor([15, 10])`.
         replace: draw with replacement.
         subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr: as for
-            `khop.sampler.NeighborSampler`; times and weights are those that the folder was
-            partitioned with.
+            `khop.sampler.NeighborSampler`. The folder must have been partitioned with the times
+            and weights.
         with_edge: return the ids of drawn edges. If False, batches have no edge attributes.
         seed: makes draws reproducible: call i of this sampler draws what call i of any equal
             sampler draws. If None, each call takes a key from torch's default generator.
@@ -86,13 +88,14 @@ class PartitionSampler(PygSampler):
     def __init__(
         self,
         data: DistDataset,
-        num_neighbors: Any,
+        num_neighbors: NumNeighbors | SamplingMethod,
         replace: bool = False,
         with_edge: bool = True,
         *,
-        subgraph_type: Any = "directional",
+        subgraph_type: SubgraphType
+        | Literal["directional", "bidirectional", "induced"] = "directional",
         disjoint: bool = False,
-        temporal_strategy: str = "uniform",
+        temporal_strategy: Literal["uniform", "last"] = "uniform",
         time_attr: str | None = None,
         weight_attr: str | None = None,
         seed: int | None = None,
@@ -107,7 +110,7 @@ class PartitionSampler(PygSampler):
         if data.num_partitions > 1:
             data.peers()  # before a worker process is forked; all trainers connect at this point
 
-    def _info_for(self, num_neighbors: Any) -> GraphInfo:
+    def _info_for(self, num_neighbors: NumNeighbors | SamplingMethod) -> GraphInfo:
         return info_for(self.data, num_neighbors, self._options)
 
     def _make_drawer(self) -> _PartDrawer:
@@ -160,7 +163,7 @@ class _PartDrawer:
         self._engine: tuple[PartitionClient | None, Engine] | None = None
 
     def engine(self, client: PartitionClient | None) -> Engine:
-        """Return the engine that uses a client; a fork has another client than its parent."""
+        """Return the engine that uses a client. A fork has another client than its parent."""
         if self._engine is None or self._engine[0] is not client:
             view = GraphView.of_part(self._data.reader.part)
             self._engine = client, Engine(view, self._spec, client)
@@ -171,15 +174,14 @@ class _PartDrawer:
     ) -> SampledSubgraph:
         """Return a drawn subgraph by original ids, which may be on other machines."""
         drawn, reader = self._writer.write(subgraph), self._data.reader
-        wanted = [
-            (reader.table("node", i, ["id"]), new_ids.numpy())
-            for i, new_ids in enumerate(drawn.nodes)
+        reads = [
+            (Table("node", i, ["id"]), new_ids.numpy()) for i, new_ids in enumerate(drawn.nodes)
         ]
         positions = {i: edge.numpy() for i, edge in enumerate(drawn.edges) if edge is not None}
-        wanted += [(reader.table("edge", i, ["edge_id"]), at) for i, at in positions.items()]
+        reads += [(Table("edge", i, ["edge_id"]), at) for i, at in positions.items()]
         ids = [
             torch.from_numpy(rows[table.names[0]])
-            for rows, (table, _) in zip(reader.rows_with(wanted, client), wanted, strict=True)
+            for rows, (table, _) in zip(reader.rows_with(reads, client), reads, strict=True)
         ]
         nodes, edges = ids[: len(drawn.nodes)], list(drawn.edges)
         for (i, at), edge in zip(positions.items(), ids[len(nodes) :], strict=True):

@@ -1,34 +1,73 @@
-"""Checks of the loaders' sampling options against a partition folder. Runs in trainers."""
+"""Checks of the loaders' data and sampling options. Runs in trainers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from khop.data.info import GraphInfo
-from khop.distributed.dataset import check_dataset
+from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import get_context
 from khop.distributed.loaders.loader_options import LoaderOptions
 from khop.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
 from khop.distributed.remote.client.client_context import ClientContext
-from khop.sampler.methods import as_method
-from khop.sampler.options import SamplingOptions
+from khop.sampler.methods import SamplingMethod, as_method
 from khop.sampler.rows.collect import CollectSpec
-from khop.sampler.spec import SamplingSpec
+from khop.sampler.spec import SamplingOptions, SamplingSpec
 from khop.storage.folder import FolderMeta
+from khop.typing import NumNeighbors
 
 
-def info_for(data: PartitionedGraph, num_neighbors: Any, options: SamplingOptions) -> GraphInfo:
-    """Return a partitioned graph as draws with some options see it.
+def check_sampling(
+    data: DistDataset | None, num_neighbors: NumNeighbors | SamplingMethod, options: LoaderOptions
+) -> tuple[PartitionedGraph, GraphInfo, SamplingSpec, CollectSpec]:
+    """Check a loader's data, fan-outs and sampling options.
+
+    Args:
+        data: the trainer's dataset. If None, the graph that this client's servers serve.
+        num_neighbors: fan-outs or a method, as users pass them.
+        options: the options of the loader, all of them.
+
+    Returns:
+        The graph, its description without times and weights that do not matter, the specification
+        of the draws, and the attributes of the batches.
+
+    Raises:
+        RuntimeError, TypeError, ValueError: as `check_data`, `info_for` and `SamplingOptions.spec`.
+    """
+    graph = check_data(data, options["edge_dir"], options["worker_options"])
+    weight_attr = options["weight_attr"]
+    if weight_attr is True and graph.meta.weight_attr is None:
+        raise ValueError(
+            f"weight_attr=True, but {graph.where} was partitioned without weights: "
+            "partition again with edge_weights= or weight_attr= (--weight-attr)"
+        )
+    if isinstance(weight_attr, bool):
+        weight_attr = graph.meta.weight_attr if weight_attr else None
+    draws = SamplingOptions(
+        options["replace"],
+        options["with_edge"],
+        options["subgraph_type"],
+        options["disjoint"],
+        options["temporal_strategy"],
+        options["time_attr"],
+        weight_attr,
+    )
+    info = info_for(graph, num_neighbors, draws)
+    sampling = draws.spec(num_neighbors, info)
+    collect = collect_spec(graph.meta, sampling, options["collect_features"])
+    return graph, info, sampling, collect
+
+
+def info_for(
+    data: PartitionedGraph, num_neighbors: NumNeighbors | SamplingMethod, options: SamplingOptions
+) -> GraphInfo:
+    """Return a graph's description, without times and weights that do not matter to the draws.
 
     Args:
         data: the graph.
         num_neighbors: fan-outs or a method, as users pass them.
         options: the other options.
-
-    Returns:
-        The graph, without times and weights that do not matter to the draws.
 
     Raises:
         ValueError: times, weights or neighbours' ids that the folder was not partitioned with.
@@ -44,9 +83,9 @@ def info_for(data: PartitionedGraph, num_neighbors: Any, options: SamplingOption
         ("weight_attr", options.weight_attr, meta.weight_attr),
     ):
         if name is not None and name != known:
-            what = f"with {option}='{known}'" if known else f"without {option}"
+            actual = f"with {option}='{known}'" if known else f"without {option}"
             raise ValueError(
-                f"{option}='{name}', but {data.where} was partitioned {what}: partition "
+                f"{option}='{name}', but {data.where} was partitioned {actual}: partition "
                 f"again with {option}='{name}' (--{option.replace('_', '-')} {name})"
             )
     info = data.info
@@ -57,29 +96,8 @@ def info_for(data: PartitionedGraph, num_neighbors: Any, options: SamplingOption
     )
 
 
-def sampling_options_of(data: PartitionedGraph, options: LoaderOptions) -> SamplingOptions:
-    """Return the options of a loader's draws; `weight_attr=True` stands for the folder's."""
-    weight_attr = options["weight_attr"]
-    if weight_attr is True and data.meta.weight_attr is None:
-        raise ValueError(
-            f"weight_attr=True, but {data.where} was partitioned without weights: "
-            "partition again with edge_weights= or weight_attr= (--weight-attr)"
-        )
-    if isinstance(weight_attr, bool):
-        weight_attr = data.meta.weight_attr if weight_attr else None
-    return SamplingOptions(
-        options["replace"],
-        options["with_edge"],
-        options["subgraph_type"],
-        options["disjoint"],
-        options["temporal_strategy"],
-        options["time_attr"],
-        weight_attr,
-    )
-
-
 def collect_spec(meta: FolderMeta, sampling: SamplingSpec, collect_features: bool) -> CollectSpec:
-    """Return the attributes that batches carry: all with `collect_features`, else only labels."""
+    """Return the attributes of batches: all with `collect_features`, else only labels."""
     node_attrs = [
         list(t.attrs) if collect_features else [n for n in t.attrs if n == "y"]
         for t in meta.node_types
@@ -92,12 +110,14 @@ def collect_spec(meta: FolderMeta, sampling: SamplingSpec, collect_features: boo
     return CollectSpec(node_attrs, edge_attrs, recorded, sampling.disjoint, sampling.counts_hops)
 
 
-def check_data(data: Any, edge_dir: str | None, options: WorkerOptions | None) -> PartitionedGraph:
+def check_data(
+    data: DistDataset | None, edge_dir: str | None, options: WorkerOptions | None
+) -> PartitionedGraph:
     """Check a loader's data and return its graph.
 
     Args:
         data: the trainer's dataset. If None, the graph that this client's servers serve.
-        edge_dir: the requested direction. If None, the folder's.
+        edge_dir: the requested direction. If None, any.
         options: the loader's worker options.
 
     Raises:
@@ -118,7 +138,7 @@ def check_data(data: Any, edge_dir: str | None, options: WorkerOptions | None) -
     return graph
 
 
-def _graph_of(data: Any, options: WorkerOptions | None) -> PartitionedGraph:
+def _graph_of(data: DistDataset | None, options: WorkerOptions | None) -> PartitionedGraph:
     is_remote = isinstance(options, RemoteDistSamplingWorkerOptions)
     if data is None:
         if not is_remote and options is not None:

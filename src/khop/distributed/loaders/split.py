@@ -15,7 +15,7 @@ from khop.distributed.job.context import get_context
 from khop.distributed.remote.client.client_context import ClientContext
 from khop.loader.inputs import checked_links, checked_nodes, split_links, split_nodes
 from khop.storage.book import RangeBook
-from khop.typing import ArrayLike, EdgeType, Int64Array, NodeType
+from khop.typing import ArrayLike, EdgeType, Int64Array, IntArray, NodeType
 
 
 def node_split(
@@ -29,18 +29,18 @@ def node_split(
     """Return this trainer's share of some nodes: even counts, mostly local, the same on every run.
 
     Counts of trainers differ by at most one. Each trainer gets nodes of its home partition as far
-    as its count allows; the rest goes to trainers with too few at home. Every node goes to exactly
+    as its count allows. The rest goes to trainers with too few at home. Every node goes to exactly
     one trainer. All trainers must call it with the same nodes.
 
     Args:
         nodes: [n] original ids, a boolean mask over all nodes, or the name of a boolean node
             attribute of the folder, 'train_mask' for example.
-        dataset: the graph. If None, the dataset that was loaded last; for clients of graph servers,
-            the graph that these serve.
-        node_type: their node type; required if the graph has several.
+        dataset: the graph. If None, the dataset that was loaded last. For clients of graph servers,
+            None means the graph that these serve.
+        node_type: their node type. Required if the graph has several.
         rank: rank of the trainer whose share is returned. If None, this trainer's.
-        homes: home partition of every trainer, by rank. If None, the partition each trainer loaded;
-            for clients, the servers' partitions assigned round-robin.
+        homes: home partition of every trainer, by rank. If None, the partition that each trainer
+            has loaded. For clients, None means the servers' partitions, assigned round-robin.
 
     Returns:
         [m] int64 original ids, by partition and ascending in each.
@@ -84,12 +84,10 @@ def link_split(
 
     Args:
         edge_label_index: [2, n] original ids of sources and destinations.
-        dataset: the graph. If None, the dataset that was loaded last; for clients of graph servers,
-            the graph that these serve.
-        link_type: their edge type; required if the graph has several.
+        link_type: their edge type. Required if the graph has several.
+        dataset: the graph, as for `node_split`.
         rank: rank of the trainer whose share is returned. If None, this trainer's.
-        homes: home partition of every trainer, by rank. If None, the partition each trainer loaded;
-            for clients, the servers' partitions assigned round-robin.
+        homes: home partition of every trainer, as for `node_split`.
 
     Returns:
         [m] int64 positions of this trainer's links: `edge_label_index[:, positions]`, and
@@ -116,7 +114,7 @@ def link_split(
 def shares_of_links(
     dataset: PartitionedGraph, link_type: EdgeType, ends: Int64Array, homes: Sequence[int]
 ) -> list[Int64Array]:
-    """Return the positions of each trainer's links, ascending; see `link_split`.
+    """Return the positions of each trainer's links, ascending, divided as by `link_split`.
 
     Args:
         dataset: the graph.
@@ -136,7 +134,7 @@ def shares_of_nodes(
 ) -> list[Int64Array]:
     """Return the positions of each trainer's nodes, by part and ascending original id.
 
-    Not by new id: where rows lie in a part does not decide who trains on them.
+    Not by new id: the order of a part's rows does not decide who trains on them.
 
     Args:
         new_ids: [n] int64 ids of the nodes in the folder's numbering.
@@ -145,9 +143,41 @@ def shares_of_nodes(
         homes: home partition of each trainer.
     """
     owners = book.owner(new_ids)
-    order = np.lexsort((originals, owners))
-    runs = RangeBook([0, *np.cumsum(np.bincount(owners, minlength=book.num_parts)).tolist()])
-    return [order[share] for share in distribute(np.arange(len(order)), runs, homes)]
+    return divide(owners, np.lexsort((originals, owners)), book.num_parts, homes)
+
+
+def divide(
+    owners: IntArray, order: Int64Array, num_parts: int, homes: Sequence[int]
+) -> list[Int64Array]:
+    """Divide items among trainers: even counts, mostly of each trainer's home partition.
+
+    Args:
+        owners: [n] partition of each item.
+        order: [n] positions of the items, sorted by partition.
+        num_parts: number of partitions.
+        homes: home partition of each trainer.
+
+    Returns:
+        For each trainer the positions of its items, in their order.
+    """
+    count, world = len(order), len(homes)
+    quota = [count // world + (r < count % world) for r in range(world)]
+    shares: list[list[Int64Array]] = [[] for _ in homes]
+    rest = []
+    ends = np.cumsum(np.bincount(owners, minlength=num_parts))
+    for part, of_part in enumerate(np.split(np.arange(count), ends[:-1])):
+        first, residents = 0, [r for r, home in enumerate(homes) if home == part]
+        for i, r in enumerate(residents):  # residents of a part share it evenly
+            size = min(quota[r], -(-(len(of_part) - first) // (len(residents) - i)))
+            shares[r].append(of_part[first : first + size])
+            quota[r] -= size
+            first += size
+        rest.append(of_part[first:])
+    left = np.concatenate(rest)
+    for r in range(world):
+        shares[r].append(left[: quota[r]])
+        left = left[quota[r] :]
+    return [order[np.sort(np.concatenate(share))] for share in shares]
 
 
 def _default_graph() -> PartitionedGraph:
@@ -166,35 +196,3 @@ def _trainer(
     if not 0 <= rank < len(homes):
         raise ValueError(f"rank {rank} is not one of {len(homes)} trainers")
     return rank, homes
-
-
-def distribute(new_ids: Int64Array, book: RangeBook, homes: Sequence[int]) -> list[Int64Array]:
-    """Distribute ids among trainers.
-
-    Args:
-        new_ids: [n] ids, ascending.
-        book: the partition of each id.
-        homes: home partition of each trainer.
-
-    Returns:
-        The ids of each trainer, ascending.
-    """
-    world = len(homes)
-    quota = [len(new_ids) // world + (r < len(new_ids) % world) for r in range(world)]
-    shares: list[list[Int64Array]] = [[] for _ in homes]
-    left = []
-    starts = np.searchsorted(new_ids, book.bounds)
-    for part in range(book.num_parts):
-        ids = new_ids[starts[part] : starts[part + 1]]
-        residents = [r for r, home in enumerate(homes) if home == part]
-        for i, r in enumerate(residents):  # residents of a part share it evenly
-            count = min(quota[r], -(-len(ids) // (len(residents) - i)))
-            shares[r].append(ids[:count])
-            quota[r] -= count
-            ids = ids[count:]
-        left.append(ids)
-    rest = np.concatenate(left) if left else new_ids[:0]
-    for r in range(world):
-        shares[r].append(rest[: quota[r]])
-        rest = rest[quota[r] :]
-    return [np.sort(np.concatenate(share)) for share in shares]

@@ -1,8 +1,10 @@
-"""Process group of trainers that make batches together. Runs in trainers.
+"""Process group of trainers that make batches together, and its exchanges of rows.
+
+Runs in trainers.
 
 Trainers meet in collective calls, so one that has ended, left the epoch or is elsewhere in it would
-stop all others. Each call is watched: trainers renew leases and publish early ends in the job's
-store (`membership.barrier`), counts carry the step that they belong to, and a wait has a timeout.
+stop all others. Each call is watched. Trainers renew leases and publish early ends in the job's
+store (`membership.barrier`). Counts carry the step that they belong to, and a wait has a timeout.
 The group of gloo ends with the loader, and before the trainer leaves the job: its threads hold
 tensors for a moment after a call has returned, and must not give them back while the interpreter
 ends.
@@ -31,7 +33,7 @@ _SILENCE_SECONDS = 4.0
 
 
 class Step(NamedTuple):
-    """Step of drawing a batch; each draws the same ones, in order.
+    """Step of drawing a batch. All trainers take the same steps, in order.
 
     Attributes:
         epoch: number of epochs that the loader has begun before.
@@ -59,11 +61,13 @@ class TrainerGroup:
         size: number of trainers.
     """
 
-    def __init__(self, context: WorkerContext, group: Any, timeout: float) -> None:
+    def __init__(
+        self, context: WorkerContext, group: dist.ProcessGroup | None, timeout: float
+    ) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._others = [rank for rank in range(self.size) if rank != self.rank]
         self._timeout = timeout
-        self._name = f"exchange-{context.number('exchange')}"
+        self._name = context.next_name("exchange")
         self._members = context.members
         self._barrier = Barrier(context.members, self._name)
         self._failure: RendezvousError | None = None
@@ -77,7 +81,7 @@ class TrainerGroup:
     def send_all(
         self, rows: Tensor, sent: list[int], received: list[int], step: Step | None = None
     ) -> Tensor:
-        """Send rows to all trainers, and return those that they have sent.
+        """Send rows to all trainers, and return the rows that they have sent.
 
         Args:
             rows: [n, ...] rows, trainer by trainer.
@@ -215,6 +219,50 @@ class TrainerGroup:
         # The user may have destroyed all groups.
         with contextlib.suppress(AssertionError, ValueError, RuntimeError):
             dist.destroy_process_group(group)
+
+
+class _Exchange(torch.autograd.Function):
+    """Send rows to other trainers, and in the backward pass their gradients back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, exchange: Exchange) -> Tensor:
+        ctx.exchange, ctx.size = exchange, x.size(0)
+        rows: Tensor = exchange.group.send_all(x[exchange.rows], exchange.sent, exchange.received)
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        exchange = ctx.exchange
+        back = exchange.group.send_all(grad, exchange.received, exchange.sent)
+        out = back.new_zeros((ctx.size, *back.shape[1:]))
+        return out.index_add_(0, exchange.rows, back), None
+
+
+class Exchange:
+    """Rows that this trainer sends to each other one, and how many it receives.
+
+    All trainers call it together, as often and in the same order, also in the backward pass.
+
+    Args:
+        rows: [n] int64 positions of rows to be sent, trainer by trainer.
+        sent: number of rows for each trainer.
+        received: number of rows from each trainer.
+        group: the trainers.
+    """
+
+    def __init__(
+        self, rows: Tensor, sent: list[int], received: list[int], group: TrainerGroup
+    ) -> None:
+        self.rows, self.sent, self.received, self.group = rows, sent, received, group
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the rows of other trainers, trainer by trainer: differentiable.
+
+        Args:
+            x: [num_rows, ...] this trainer's rows. All trainers have the same shape of a row.
+        """
+        rows: Tensor = _Exchange.apply(x, self)  # type: ignore[no-untyped-call]
+        return rows
 
 
 def _where(step: Step) -> str:

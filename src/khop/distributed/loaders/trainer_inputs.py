@@ -6,7 +6,7 @@ Runs in trainers. `khop.loader.inputs` checks what loaders in memory accept as w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,69 +27,52 @@ from khop.loader.inputs import (
 from khop.sampler.drawing.negative import Candidates
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.pyg.links import negative_weights
-from khop.typing import Array, EdgeType, Int64Array, NodeType
+from khop.typing import (
+    Array,
+    EdgeType,
+    Int64Array,
+    NodeType,
+    TrainerLinks,
+    TrainerNodes,
+    TrainerValues,
+)
 
 _NODES, _LINKS = "input_nodes", "edge_label_index"
 
 
-class NodeInput(NamedTuple):
-    """Seeds of a loader.
-
-    Attributes:
-        node_type: their node type.
-        ids: [n] int64 original ids.
-        input_id: [n] int64 PyG's `input_id` of each.
-        lists: lengths of the seed lists, one for each server of the loader; None if there is one
-            list for all.
-    """
-
-    node_type: NodeType
-    ids: Int64Array
-    input_id: Int64Array
-    lists: list[int] | None
-
-
-class LinkInput(NamedTuple):
-    """Links of a loader.
-
-    Attributes:
-        link_type: their edge type, which need not be one of the folder's.
-        ends: [2, num_links] int64 original ids of sources and destinations.
-        lists: lengths of the lists of links, as for seeds.
-    """
-
-    link_type: EdgeType
-    ends: Int64Array
-    lists: list[int] | None
-
-
 def node_input(
-    graph: PartitionedGraph, nodes: Any, options: WorkerOptions | None, is_whole: bool = False
-) -> NodeInput:
+    graph: PartitionedGraph, nodes: TrainerNodes, options: WorkerOptions | None, is_whole: bool
+) -> tuple[NodeType, Int64Array, Int64Array, list[int] | None]:
     """Check a loader's seeds and return them.
 
     Args:
         graph: the graph.
         nodes: as `DistNeighborLoader` takes them.
-        options: the loader's worker options; with a list of servers, `nodes` may be a list of seed
+        options: the loader's worker options. With a list of servers, `nodes` may be a list of seed
             lists.
         is_whole: the name of a boolean attribute selects all of its nodes, not this trainer's
             share.
+
+    Returns:
+        Node type, original ids, PyG's `input_id` of each, and the lengths of the seed lists, one
+        for each server. None if there is one list for all.
 
     Raises:
         IndexError, KeyError, TypeError, ValueError: seeds do not exist, or are malformed.
     """
     info = graph.info
-    node_type, given = split_nodes(info, nodes)
-    if isinstance(given, str):
-        share = _share_of_split(graph, node_type, given, is_whole)
-        return NodeInput(node_type, share, share, None)
-    if _has_rows(given):
-        check_lists(given, options, _NODES)
-        ids = [_nodes_of(info, node_type, part, f"{_NODES}[{i}]") for i, part in enumerate(given)]
-        every, lists = np.concatenate([part for part, _ in ids]), [len(part) for part, _ in ids]
-        return NodeInput(node_type, every, np.arange(len(every)), lists)
-    return NodeInput(node_type, *_nodes_of(info, node_type, given, _NODES), None)
+    node_type, seeds = split_nodes(info, nodes)
+    if isinstance(seeds, str):
+        share = _share_of_split(graph, node_type, seeds, is_whole)
+        return node_type, share, share, None
+    if isinstance(seeds, (list, tuple)) and any(map(_is_row, seeds)):
+        check_lists(seeds, options, _NODES)
+        ids = [
+            _node_ids(info, node_type, part, f"{_NODES}[{i}]")[0] for i, part in enumerate(seeds)
+        ]
+        every, lists = np.concatenate(ids), [len(part) for part in ids]
+        return node_type, every, np.arange(len(every)), lists
+    return node_type, *_node_ids(info, node_type, seeds, _NODES), None
 
 
 def _share_of_split(
@@ -108,87 +91,86 @@ def _share_of_split(
     return ids
 
 
-def _nodes_of(
-    info: GraphInfo, node_type: NodeType, given: Any, what: str
+def _node_ids(
+    info: GraphInfo, node_type: NodeType, seeds: Any, name: str
 ) -> tuple[Int64Array, Int64Array]:
     """Return the ids of seeds, and PyG's `input_id` of each."""
-    nodes = checked_nodes(info, node_type, given, what)
-    ids = to_int64(nodes.ids.cpu(), what)
+    nodes = checked_nodes(info, node_type, seeds, name)
+    ids = to_int64(nodes.ids.cpu(), name)
     return ids, np.arange(len(ids)) if nodes.input_id is None else ids
 
 
-def _has_rows(given: Any) -> bool:
-    return isinstance(given, (list, tuple)) and any(
-        isinstance(part, (list, tuple)) or getattr(part, "ndim", 0) > 0 for part in given
-    )
+def _is_row(part: Any) -> bool:
+    """Return whether an entry of a user's list is itself a list or an array."""
+    return isinstance(part, (list, tuple)) or getattr(part, "ndim", 0) > 0
 
 
 def link_input(
-    graph: PartitionedGraph, links: Any, options: WorkerOptions | None, is_whole: bool = False
-) -> LinkInput:
+    graph: PartitionedGraph, links: TrainerLinks, options: WorkerOptions | None, is_whole: bool
+) -> tuple[EdgeType, Int64Array, list[int] | None]:
     """Check a loader's links and return them.
 
     Args:
         graph: the graph.
         links: as `DistLinkNeighborLoader` takes them. If None, this trainer's share of the edges,
             which may be empty.
-        options: the loader's worker options; with a list of servers, `links` may be a list of lists
+        options: the loader's worker options. With a list of servers, `links` may be a list of lists
             of links.
-        is_whole: the links are those of all trainers, and must be given.
+        is_whole: `links` must have the links of all trainers.
+
+    Returns:
+        Edge type, which need not be one of the folder's. [2, num_links] int64 original ids of
+        sources and destinations. Lengths of the lists of links, as for seeds.
 
     Raises:
-        IndexError, TypeError, ValueError: links do not exist, or are malformed; not one list for
-            each server.
+        IndexError, TypeError, ValueError: links do not exist, or are malformed, or there is not one
+            list for each server.
     """
     info = graph.info
-    link_type, given = split_links(info, links)
-    if given is None and is_whole:
+    link_type, seeds = split_links(info, links)
+    if seeds is None and is_whole:
         raise ValueError(
             f"with num_virtual_ranks, pass the links of all trainers ({_LINKS}): a trainer has "
             "only the edges of its own partition"
         )
-    if given is None:
+    if seeds is None:
         check_all_edges(info, link_type)
-        return LinkInput(link_type, graph.owned_edges(link_type), None)
-    if not _is_list_of_lists(given):
-        return LinkInput(link_type, link_ends(info, link_type, given), None)
-    check_lists(given, options, _LINKS)
-    parts = [link_ends(info, link_type, part, f"{_LINKS}[{i}]") for i, part in enumerate(given)]
-    return LinkInput(link_type, np.concatenate(parts, axis=1), [part.shape[1] for part in parts])
+        return link_type, graph.owned_edges(link_type), None
+    if isinstance(seeds, (list, tuple)) and seeds and all(map(_is_list_of_links, seeds)):
+        check_lists(seeds, options, _LINKS)
+        ends = [_link_ends(info, link_type, part, f"{_LINKS}[{i}]") for i, part in enumerate(seeds)]
+        return link_type, np.concatenate(ends, axis=1), [part.shape[1] for part in ends]
+    return link_type, _link_ends(info, link_type, seeds, _LINKS), None
 
 
-def link_ends(info: GraphInfo, link_type: EdgeType, links: Any, what: str = _LINKS) -> Int64Array:
-    """Return the [2, num_links] int64 ends of links; see `khop.loader.inputs.checked_links`."""
-    ends = checked_links(info, link_type, links, what).cpu()
+def _link_ends(info: GraphInfo, link_type: EdgeType, links: Any, name: str) -> Int64Array:
+    ends = checked_links(info, link_type, links, name).cpu()
     return np.ascontiguousarray(ends.numpy(), np.int64)
 
 
-def _is_list_of_lists(links: Any) -> bool:
-    """Return whether these are lists of links; two rows of ends are one list."""
-    if not isinstance(links, (list, tuple)) or not len(links):
-        return False
-    return all(getattr(part, "ndim", 0) == 2 or _is_pair_of_rows(part) for part in links)
+def _is_list_of_links(part: Any) -> bool:
+    """Return whether an entry of a user's list is [2, num_links]. A row of ends is not."""
+    if isinstance(part, (list, tuple)):
+        return len(part) == 2 and all(map(_is_row, part))
+    return getattr(part, "ndim", 0) == 2
 
 
-def _is_pair_of_rows(part: Any) -> bool:
-    is_pair = isinstance(part, (list, tuple)) and len(part) == 2
-    return is_pair and all(isinstance(r, (list, tuple)) or getattr(r, "ndim", 0) for r in part)
-
-
-def joined(values: Any, lists: Sequence[int] | None, what: str) -> Any:
-    """Concatenate values that come in as many lists as the links; return others as they are.
+def joined(
+    values: TrainerValues | None, lists: Sequence[int] | None, name: str
+) -> TrainerValues | None:
+    """Concatenate values that come in as many lists as the links. Return others as they are.
 
     Raises:
-        ValueError: the lists have other lengths than those of the links.
+        ValueError: a list of values is not as long as its list of links.
     """
-    if lists is None or not isinstance(values, (list, tuple)) or not len(values):
+    if lists is None or not isinstance(values, (list, tuple)) or not values:
         return values
-    if not all(isinstance(part, (list, tuple)) or getattr(part, "ndim", 0) for part in values):
+    if not all(map(_is_row, values)):
         return values
     parts = [torch.as_tensor(part) for part in values]
     if [len(part) for part in parts] != list(lists):
         raise ValueError(
-            f"{what} has lists of {[len(part) for part in parts]} entries for lists of "
+            f"{name} has lists of {[len(part) for part in parts]} entries for lists of "
             f"{list(lists)} links"
         )
     return torch.cat(parts)
@@ -204,8 +186,8 @@ def checked_weights(
     """
     weights = negative_weights(negatives)
     counts = list(info.node_counts.values())
-    for side, place in (("dst_weight", spec.dst_type), ("src_weight", spec.src_type)):
+    for side, node_type in (("dst_weight", spec.dst_type), ("src_weight", spec.src_type)):
         if side in weights:
-            # Checks the weights here; samplers would fail only when they make a batch.
-            Candidates(counts[place], weights[side], None, side)
+            # Raises the error here. Samplers would fail only when they make a batch.
+            Candidates(counts[node_type], weights[side], None, side)
     return weights

@@ -50,22 +50,22 @@ class VirtualShares:
     def epoch_plan(self, progress: VirtualProgress) -> tuple[EpochPlan, Int64Array]:
         """Return the plan of this trainer's batches, and the positions of their seeds, in order.
 
-        Batches before `progress.first` are those of earlier jobs: here they have no seeds.
+        Batches before `progress.first` belong to earlier jobs: here they have no seeds.
         """
         ranks, indices = self.ranks.share(progress.before, self._trainer)
         orders: dict[int, Int64Array | None] = {}
-        places = [np.empty(0, np.int64)]
+        pieces = [np.empty(0, np.int64)]
         sizes, keys = [0] * progress.first, [(0, 0)] * progress.first
         for rank, index in zip(ranks.tolist(), indices.tolist(), strict=True):
             share, run_key = self.shares[rank], progress.run_keys[rank]
             if rank not in orders:
                 orders[rank] = epoch_order(len(share), run_key, self._shuffle)
             bounds = self.plans[rank].bounds(index)
-            places.append(share[seeds_of(orders[rank], *bounds)])
-            sizes.append(len(places[-1]))
+            pieces.append(share[seeds_of(orders[rank], *bounds)])
+            sizes.append(len(pieces[-1]))
             keys.append((run_key, index))
         largest = max((plan.batch_size for plan in self.plans), default=1)
-        positions = np.concatenate(places)
+        positions = np.concatenate(pieces)
         return EpochPlan(len(positions), largest, sizes=sizes, keys=keys), positions
 
 
@@ -92,7 +92,7 @@ def check_virtual_ranks(
 
 
 def check_agreement(context: TrainerContext, described: Sequence[Any]) -> None:
-    """Check that all trainers make the same loader with virtual ranks; they call it together.
+    """Check that all trainers make the same loader with virtual ranks. They call it together.
 
     Args:
         context: this trainer's context.
@@ -103,7 +103,7 @@ def check_agreement(context: TrainerContext, described: Sequence[Any]) -> None:
     """
     if context.world_size == 1:
         return
-    name = f"loader-{context.number('loader')}"
+    name = context.next_name("loader")
     context.members.publish(name, list(described))
     gathered = context.members.all_gather(name, "make this loader")
     for rank, other in enumerate(gathered):

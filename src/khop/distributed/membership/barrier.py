@@ -1,9 +1,13 @@
-"""Steps that all members of a group take together, with notice of those that cannot come.
+"""Steps that all members of a group take together, with notice of members that cannot come.
 
 A step may take one member hours longer than another, so a fixed timeout does not work. A wait ends
-when all members have arrived, when one has published a failure, when the lease of a missing one has
-ended (it was killed, stopped or cut off), or when one has not begun the first step in the group's
-timeout. Imports no torch.
+
+- when all members have arrived,
+- when one has published a failure,
+- when the lease of a missing one has ended: it was killed, stopped or cut off,
+- when one has not begun the first step in the group's timeout.
+
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -15,9 +19,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from khop.distributed.membership.member_store import Watch
 from khop.distributed.membership.members import Membership
 from khop.distributed.membership.polling import pauses
-from khop.distributed.membership.watch import Watch
 from khop.distributed.rpc.protocol import describe_error
 from khop.errors import RendezvousError
 from khop.log import printable_lines
@@ -31,14 +35,10 @@ _NO_SIGN = "it has ended, or has not begun"
 class Barrier:
     """Context manager for steps that all members of a group take together.
 
-    All members create one, in the same order, and enter it. An exception that leaves the context
-    is published. The other members raise RendezvousError at their next `check` or `all_gather`.
-    They raise it in place of an OSError too: that may be a consequence, as files and servers are
-    gone.
-
-    Args:
-        members: the group.
-        name: prefix of the names of values; unique in the group.
+    All members create one, in the same order, with a name that is unique in the group. An error
+    that leaves the context is published. The other members raise RendezvousError at their next
+    `check` or `all_gather`. They raise it in place of an OSError too: that may be a consequence, as
+    files and servers are gone.
     """
 
     def __init__(self, members: Membership, name: str) -> None:
@@ -49,7 +49,7 @@ class Barrier:
         self._stop = threading.Event()
         self._watch: Watch | None = None
         self._failure: RendezvousError | None = None
-        # What is announced of another member if this one has given it up: it may come back.
+        # Announcement about another member that this one has given up: it may come back.
         self._given_up: dict[str, Any] | None = None
         self._is_given_up = False
 
@@ -58,7 +58,7 @@ class Barrier:
         return self
 
     def start(self) -> None:
-        """Renew this member's lease, and look for failures of others, until `close`."""
+        """Renew this member's lease, and watch for failures of others, until `close`."""
         members = self._members
         self._began_at = self._looked_at = time.monotonic()
         if members.others:
@@ -70,18 +70,14 @@ class Barrier:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         self.close(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """End this member's part.
-
-        Args:
-            error: a failure to publish. If None, there was none.
-        """
+        """End this member's part, and publish the failure, if any."""
         members, watch = self._members, self._watch
         self._stop.set()
         if watch is None:
@@ -104,20 +100,19 @@ class Barrier:
         self._take_failures(members.announced(f"{self._name}/failed", members.others))
 
     def _take_failures(self, failures: Mapping[int, Any]) -> None:
-        """Record a failure that another member has announced."""
         self._looked_at = time.monotonic()
         role, rank = self._members.role, self._members.rank
         for other, failure in failures.items():
             if self._failure is not None:
                 return
-            what = f"has failed with {failure.get('type')}: {failure.get('message')}"
+            event = f"has failed with {failure.get('type')}: {failure.get('message')}"
             if "given_up" in failure:
                 self._is_given_up = failure["given_up"] == rank
                 whom = "this process" if self._is_given_up else f"{role} {failure['given_up']}"
-                what = f"has given up {whom}, {failure['why']}"
+                event = f"has given up {whom}, {failure['why']}"
             self._failure = RendezvousError(
                 f"{role} {rank} cannot go on with {self._name}: {role} {other} "
-                f"{printable_lines(what)}"
+                f"{printable_lines(event)}"
             )
 
     @property
@@ -136,10 +131,9 @@ class Barrier:
             raise self._failure
 
     def find_silent(self, seconds: float) -> list[int]:
-        """Return the ranks of members whose leases are not renewed for some seconds from now.
+        """Return the ranks of members that do not renew their leases within some seconds from now.
 
-        Args:
-            seconds: how long to wait for renewals; all that are there come sooner.
+        Returns at once when all have renewed theirs.
 
         Raises:
             RendezvousError: the store is unreachable.
@@ -156,11 +150,11 @@ class Barrier:
                 break
         return silent
 
-    def all_gather(self, step: str, value: Any) -> list[Any]:
-        """Publish a value and wait for those of all members.
+    def all_gather(self, step: str, value: object) -> list[Any]:
+        """Publish a value and wait for the values of all members.
 
         Args:
-            step: name of the step; all members must take the same steps, each of another name.
+            step: name of the step. All members must take the same steps, each of another name.
             value: anything that JSON can hold.
 
         Returns:

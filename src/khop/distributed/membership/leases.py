@@ -3,10 +3,10 @@
 A process renews its lease by a message, or by a counter that others read. The reader measures the
 time since then by its own monotonic clock: clocks of two machines are never compared. Time counts
 only while the reader looks. A reader that was stopped (a debugger, Ctrl-Z, a paused virtual
-machine) has seen nothing in that time, and others may have been stopped with it.
+machine) has seen nothing in that time. Others may have been stopped with it.
 
-A lease is the last resort. A closed connection, the end of a child process and an error that was
-published are noticed sooner, by those that hold the connection, the child or the value.
+A lease is the last resort. A closed connection, the end of a child process and a published error
+are noticed sooner.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SHORTEST, _LONGEST = 5.0, 86_400.0
 _MOST_BETWEEN_LOOKS = 2.0
 
 
-def lease_seconds(given: float | None = None) -> float:
+def lease_seconds(lease: float | None = None) -> float:
     """Return the length of a lease in seconds.
 
     Args:
-        given: the length that the user passed. If None, $KHOP_LEASE; without it, 30.
+        lease: the length that the user passed. If None, $KHOP_LEASE, or 30 if that is not set.
 
     Raises:
         ValueError: not a number from 5 to 86,400.
@@ -38,27 +38,22 @@ def lease_seconds(given: float | None = None) -> float:
         >>> lease_seconds(), lease_seconds(60)
         (30.0, 60.0)
     """
-    text = os.environ.get(LEASE_VARIABLE)
-    source = "lease" if given is not None else LEASE_VARIABLE
-    if given is None and not text:
-        return DEFAULT_LEASE
+    value = os.environ.get(LEASE_VARIABLE) or DEFAULT_LEASE if lease is None else lease
     try:
-        seconds = float(text if given is None else given)  # type: ignore[arg-type]
+        seconds = float(value)
     except (TypeError, ValueError):
         seconds = math.nan
     if not _SHORTEST <= seconds <= _LONGEST:
-        shown = repr(text if given is None else given)[:100]
+        source = LEASE_VARIABLE if lease is None else "lease"
         raise ValueError(
-            f"{source} must be a number of seconds from {_SHORTEST:g} to {_LONGEST:g} (got {shown})"
+            f"{source} must be a number of seconds from {_SHORTEST:g} to {_LONGEST:g} "
+            f"(got {repr(value)[:100]})"
         )
     return seconds
 
 
 class Lease:
     """Lease of another process.
-
-    Args:
-        clock: returns the time in seconds.
 
     Attributes:
         heard_at: time of the last renewal.
@@ -72,20 +67,12 @@ class Lease:
         self.renew()
 
     def renew(self, silent: float = 0.0) -> None:
-        """Renew the lease.
-
-        Args:
-            silent: seconds for which the process had been silent already.
-        """
+        """Renew the lease of a process that has been silent for some seconds already."""
         self.heard_at = self._clock() - silent
         self.excused = 0.0
 
     def silence(self, until: float | None = None) -> float:
-        """Return the seconds since the last renewal that count, at least 0.
-
-        Args:
-            until: time up to which messages have been read. If None, now.
-        """
+        """Return the seconds that count from the last renewal to `until`, by default now."""
         now = self._clock() if until is None else until
         return max(0.0, now - self.heard_at - self.excused)
 
@@ -93,11 +80,8 @@ class Lease:
 class LeaseTable:
     """The leases that a process has granted.
 
-    Args:
-        clock: returns the time in seconds.
-
     Attributes:
-        looked_at: time of the last look; leases are judged by it where another thread looks.
+        looked_at: time of the last look, by which leases are judged if another thread looks.
 
     Example:
         >>> table = LeaseTable(clock=lambda: 7.0)
@@ -112,16 +96,15 @@ class LeaseTable:
         self.looked_at = clock()
 
     def grant(self) -> Lease:
-        """Return a new lease, renewed now."""
         return self.follow(Lease(self._clock))
 
     def follow(self, lease: Lease) -> Lease:
-        """Judge a lease of this table's clock from now on, as long as something refers to it."""
+        """Judge a lease by this table's clock from now on, as long as something refers to it."""
         self._leases.add(lease)
         return lease
 
     def look(self) -> None:
-        """Note that this process looks at leases; to be called at least every second.
+        """Note that this process looks at leases, which it must do every second.
 
         Time beyond two seconds since the last look counts for no lease.
         """

@@ -1,13 +1,14 @@
-"""Interface of the places where a group's members keep values and leases. Imports no torch.
+"""Stores in which a group's members keep values and leases, and records about members.
 
 Trainers keep them in torch's store (`job.torch_store`), clients of graph servers in the directory
-(`remote.client.directory_store`).
+(`remote.client.client_context`). Imports no torch.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
@@ -15,10 +16,10 @@ class Sighting(NamedTuple):
     """Record of a store about a member's lease.
 
     Attributes:
-        renewals: number of renewals; None if the store counts none.
-        silent: seconds since the last renewal, by the store's clock; None if it measures none.
+        renewals: number of renewals. None if the store counts none.
+        silent: seconds since the last renewal, by the store's clock. None if it measures none.
         has_left: whether the member has left in order.
-        where: its process and machine; '' if not known.
+        where: its process and machine. '' if not known.
     """
 
     renewals: int | None = None
@@ -27,8 +28,52 @@ class Sighting(NamedTuple):
     where: str = ""
 
 
+class Failure(NamedTuple):
+    """Notice that a member has failed.
+
+    Attributes:
+        rank: rank of the member.
+        seconds: time since its last sign of life.
+        where: its process and machine, in parentheses. '' if not known.
+        has_left: whether it has left in order.
+    """
+
+    rank: int
+    seconds: float
+    where: str
+    has_left: bool
+
+    def __str__(self) -> str:
+        """Return the event, in words that follow the member's name."""
+        if self.has_left:
+            return f"has left the job{self.where}"
+        return f"has not been heard of for {self.seconds:.0f} s{self.where}"
+
+
+OnLook = Callable[[Mapping[int, Any]], None]
+"""Function that gets the values that a watch has read, by rank."""
+
+
+@dataclass(eq=False)
+class Watch:
+    """Watch of a value that members announce, from `Membership.watch`.
+
+    Attributes:
+        every: seconds between looks.
+        on_look: called after each look.
+        until: time at which it ends (`time.monotonic`). If None, it does not.
+    """
+
+    name: str
+    ranks: Sequence[int]
+    every: float
+    on_look: OnLook
+    until: float | None
+    next_look: float = 0.0
+
+
 class MemberStore(abc.ABC):
-    """Place of the values and leases of a group's members.
+    """Interface to a store of the values and leases of a group's members.
 
     Attributes:
         role: role of the members in errors: 'trainer', 'client'.
@@ -39,7 +84,7 @@ class MemberStore(abc.ABC):
     is_bounded: bool
 
     @abc.abstractmethod
-    def put(self, name: str, value: Any) -> None:
+    def put(self, name: str, value: object) -> None:
         """Publish a value of this member, anything that JSON can hold."""
 
     @abc.abstractmethod
@@ -48,20 +93,14 @@ class MemberStore(abc.ABC):
 
     @abc.abstractmethod
     def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return values; those of some ranks, or none, where one is missing.
+        """Return the values of all ranks, or fewer if one is still missing after some seconds."""
 
-        Args:
-            name: name of the value.
-            ranks: ranks of the members.
-            seconds: time that the call may wait for missing ones.
-        """
-
-    def announce(self, name: str, value: Any) -> None:
-        """Publish a value that few members have, and that others look for again and again."""
+    def announce(self, name: str, value: object) -> None:
+        """Publish a value that few members have, and that others read repeatedly."""
         self.put(name, value)
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return announced values, by rank; cheap while there is none."""
+        """Return announced values, by rank. Cheap while there is none."""
         return self.get(name, ranks)
 
     @abc.abstractmethod
@@ -74,8 +113,8 @@ class MemberStore(abc.ABC):
 
     @abc.abstractmethod
     def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
-        """Return what is known of members' leases, by rank; none of those never renewed."""
+        """Return records of members' leases, by rank, without members that never renewed."""
 
     @abc.abstractmethod
     def disconnect(self) -> None:
-        """End the connection, if it is this object's: calls that wait elsewhere fail at once."""
+        """End the connection if this object made it. Calls in other threads then fail at once."""

@@ -1,10 +1,10 @@
 """A process as member of a group: shared values, leases, notices of failures. Imports no torch.
 
 Trainers and clients of graph servers have one `Membership` each, over a `MemberStore`: torch's
-store or the graph servers' directory. One thread of a member renews its lease, for everything that
-others need it for, and reads what this process watches: values and leases of others. Where a call
-of the store may wait for the network without an end, that thread makes all calls, and others wait
-for their results at most for the length of a lease. So a store whose machine has gone is an error.
+store or the graph servers' directory. One thread of a member renews its lease, and reads values
+and leases of others that this process watches. Some stores may wait for the network without an
+end. That thread then makes all calls of the store, and other threads wait for the results for the
+length of a lease at most. So a store whose machine has gone is an error.
 """
 
 from __future__ import annotations
@@ -21,16 +21,21 @@ from typing import Any, TypeVar
 
 from khop import log
 from khop.distributed.membership.leases import Lease, LeaseTable, lease_seconds
-from khop.distributed.membership.member_store import MemberStore, Sighting
+from khop.distributed.membership.member_store import (
+    Failure,
+    MemberStore,
+    OnLook,
+    Sighting,
+    Watch,
+)
 from khop.distributed.membership.polling import pauses
-from khop.distributed.membership.watch import Failure, OnLook, Watch
 from khop.errors import RendezvousError
 from khop.interrupts import raise_dropped
 
 _BEAT_SECONDS = 1.0
 # Most seconds of silence once the store is unreachable: no notice can come any more.
 _SILENCE_WITHOUT_STORE = 3.0
-# Seconds for what is still to be published; then a call of the store that still waits is ended.
+# Seconds for values that are still to be published. Then a call of the store is cut off.
 _CLOSING_SECONDS = 3.0
 _Result = TypeVar("_Result")
 _log = log.get(__name__)
@@ -40,15 +45,13 @@ class Membership:
     """Membership of this process in a group.
 
     Args:
-        store: place of values and leases.
+        store: store of values and leases.
         rank: rank of this member.
         world_size: number of members.
         timeout: seconds to wait for a member that is to come.
-        lease: seconds of silence after which a member counts as ended. If None, $KHOP_LEASE, or
-            30 s.
+        lease: seconds of silence after which a member counts as ended. If None, $KHOP_LEASE or 30.
 
     Attributes:
-        rank, world_size, timeout, lease: see above.
         role: role of the members in errors.
         others: ranks of the other members.
     """
@@ -84,7 +87,7 @@ class Membership:
 
     # Values -------------------------------------------------------------------------------------
 
-    def publish(self, name: str, value: Any) -> None:
+    def publish(self, name: str, value: object) -> None:
         """Publish this member's value, anything that JSON can hold.
 
         Raises:
@@ -92,36 +95,30 @@ class Membership:
         """
         self._call(self._store.put, name, value)
 
-    def post(self, name: str, value: Any) -> None:
-        """Publish a value as `publish` does, soon, without waiting; not if the store has gone."""
-        with contextlib.suppress(RendezvousError):
-            self._submit(partial(self._store.put, name, value))
+    def post(self, name: str, value: object) -> None:
+        """Publish a value as `publish` does, soon, without waiting, if the store is reachable."""
+        self._submit_if_reachable(self._store.put, name, value)
 
-    def announce(self, name: str, value: Any, wait: bool = True) -> None:
-        """Publish a value that few members have, for those that `watch` it.
+    def announce(self, name: str, value: object, wait: bool = True) -> None:
+        """Publish a value that few members have, for members that `watch` it.
 
-        Args:
-            name: name of the value.
-            value: anything that JSON can hold.
-            wait: wait until it is in the store. Else it is soon, unless the store has gone.
+        If not `wait`, the value is in the store soon, unless the store has gone.
 
         Raises:
             RendezvousError: the store is unreachable, and `wait`.
         """
         if wait:
             self._call(self._store.announce, name, value)
-            return
-        with contextlib.suppress(RendezvousError):
-            self._submit(partial(self._store.announce, name, value))
+        else:
+            self._submit_if_reachable(self._store.announce, name, value)
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return the values that some of these members have announced; errors as of `poll`."""
+        """Return announced values of these members, by rank. Errors as for `poll`."""
         return self._call(self._store.announced, name, ranks)
 
     def delete(self, name: str) -> None:
         """Delete this member's value soon, without waiting."""
-        with contextlib.suppress(RendezvousError):
-            self._submit(partial(self._store.delete, name))
+        self._submit_if_reachable(self._store.delete, name)
 
     def poll(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
         """Return the values that members have already published, by rank, without waiting.
@@ -132,19 +129,15 @@ class Membership:
         return self._call(self._store.get, name, list(ranks))
 
     def get_all(self, name: str, ranks: Sequence[int], seconds: float = 0.0) -> dict[int, Any]:
-        """Return the values of all of some ranks, or fewer; see `MemberStore.get_all`."""
+        """Return the values of all of some ranks, or fewer: see `MemberStore.get_all`."""
         return self._call(self._store.get_all, name, ranks, seconds)
 
-    def wait_for(self, name: str, ranks: Iterable[int], what: str) -> dict[int, Any]:
+    def wait_for(self, name: str, ranks: Iterable[int], action: str) -> dict[int, Any]:
         """Wait for the values of other members, and return them by rank.
 
-        Args:
-            name: name of the value.
-            ranks: ranks of the members.
-            what: action that publishes it, for the error message.
-
         Raises:
-            RendezvousError: a member did not publish its value in time; names the members.
+            RendezvousError: a member did not publish its value in time. Names the members, and the
+                `action` that publishes it.
         """
         ranks, values = list(ranks), dict[int, Any]()
         end = time.monotonic() + self.timeout
@@ -159,12 +152,12 @@ class Membership:
             return arrived
         raise RendezvousError(
             f"{self.role} {self.rank} waited {self.timeout:.0f} s for {self.role}(s) {missing} to "
-            f"{what}; they have ended, are late, or do not do so"
+            f"{action}; they have ended, are late, or do not do so"
         )
 
-    def all_gather(self, name: str, what: str) -> list[Any]:
-        """Wait for the values of all members, by rank; arguments as those of `wait_for`."""
-        values = self.wait_for(name, range(self.world_size), what)
+    def all_gather(self, name: str, action: str) -> list[Any]:
+        """Wait for the values of all members, by rank. Arguments as for `wait_for`."""
+        values = self.wait_for(name, range(self.world_size), action)
         return [values[rank] for rank in range(self.world_size)]
 
     # Leases and failures ------------------------------------------------------------------------
@@ -193,12 +186,12 @@ class Membership:
         every: float,
         seconds: float | None = None,
     ) -> Watch:
-        """Read what members announce again and again, in this object's thread.
+        """Read a value that members announce again and again, in this object's thread.
 
         Args:
             name: name of the value.
             ranks: ranks of the members.
-            on_look: called after each look, in the thread, with what was read.
+            on_look: called after each look, in the thread, with the values that were read.
             every: seconds between looks.
             seconds: time after which the watch ends. If None, at `unwatch`.
         """
@@ -212,14 +205,14 @@ class Membership:
         return watch
 
     def unwatch(self, watch: Watch) -> None:
-        """End a watch; harmless if it has ended."""
+        """End a watch. Does nothing if it has ended."""
         with self._changed, contextlib.suppress(ValueError):
             self._watches.remove(watch)
 
     def look(self, ranks: Sequence[int]) -> dict[int, Failure]:
-        """Read the leases of members, and return those that have failed.
+        """Read the leases of members, and return the failures.
 
-        To be called every second where it matters; time without looks counts for no lease.
+        To be called every second where it matters. Time without looks counts for no lease.
         """
         sightings: Mapping[int, Sighting] = {}
         try:
@@ -243,15 +236,13 @@ class Membership:
         return {failure.rank: failure for failure in failures if failure is not None}
 
     def renewed_at(self, rank: int) -> float:
-        """Return when a member's lease was last renewed, as `look` saw it.
+        """Return when a member's lease was last renewed (`time.monotonic`), as `look` saw it.
 
-        Returns:
-            `time.monotonic`, at first that of the first look. Minus infinity if it never was.
+        The first look counts as a renewal. Minus infinity if the lease was never renewed.
         """
         return self._leases[rank].heard_at if rank in self._sightings else float("-inf")
 
     def _failure_of(self, rank: int) -> Failure | None:
-        """Return the failure of a member whose lease has ended; None if it counts as alive."""
         seconds, seen = self._leases[rank].silence(), self._sightings.get(rank)
         limit = self.timeout if seen is None else self.lease  # if None, it is still to come
         if not self.has_store:
@@ -313,7 +304,6 @@ class Membership:
         return future.result()  # type: ignore[no-any-return]
 
     def _submit(self, call: Callable[[], Any]) -> Future[Any]:
-        """Let the thread call the store."""
         future: Future[Any] = Future()
         with self._changed:
             self.check()
@@ -322,6 +312,10 @@ class Membership:
             self._calls.append((call, future))
         self._wake()
         return future
+
+    def _submit_if_reachable(self, function: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RendezvousError):
+            self._submit(partial(function, *arguments))
 
     # The thread ---------------------------------------------------------------------------------
 
@@ -345,7 +339,12 @@ class Membership:
                 calls, self._calls = self._calls, deque()
                 is_closing = self._is_closing
             for call, future in calls:
-                self._run_call(call, future)
+                try:
+                    self.check()
+                    future.set_result(call())
+                except Exception as error:
+                    self._note_error(error)
+                    future.set_exception(error)
             if is_closing:
                 return
             if self._holds and time.monotonic() >= self._next_renewal:
@@ -355,7 +354,7 @@ class Membership:
             self._look()
 
     def _pause(self) -> float | None:
-        """Return the seconds until something is due; None if nothing is."""
+        """Return the seconds until something is due. None if nothing is."""
         now = time.monotonic()
         self._watches = [w for w in self._watches if w.until is None or w.until > now]
         due = [watch.next_look for watch in self._watches]
@@ -363,16 +362,8 @@ class Membership:
             due.append(self._next_renewal)
         return max(0.0, min(due) - now) if due else None
 
-    def _run_call(self, call: Callable[[], Any], future: Future[Any]) -> None:
-        try:
-            self.check()
-            future.set_result(call())
-        except Exception as error:
-            self._note_error(error)
-            future.set_exception(error)
-
     def _attempt(self, call: Callable[[], _Result]) -> _Result | None:
-        """Call the store if it is reachable; return None if it is not."""
+        """Call the store. Return None if it is unreachable."""
         if not self.has_store:
             return None
         try:

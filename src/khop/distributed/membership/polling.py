@@ -1,8 +1,8 @@
-"""Pauses between looks at a job's store. Runs in trainers; imports no torch.
+"""Pauses between looks at a job's store. Runs in trainers. Imports no torch.
 
 Trainers wait for values by looking for them (`Store.check`), with pauses in Python. A store's own
-`wait` is a call in C++ that no signal handler can end before its timeout, so a trainer would answer
-SIGTERM and Ctrl-C a minute late. It also writes a warning to standard error when its time is over.
+`wait` is a call in C++ that no signal handler can end before its timeout. SIGTERM and Ctrl-C would
+have no effect for a minute. It also writes a warning to standard error when its time is over.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Table of the current endpoints of a group's partition servers. Runs in trainers.
 
 Updates come from this trainer's `ServerSupervisor` and `Membership`, in their threads. A trainer
-publishes an update when one of its servers has moved or has ended for good. Others read it only
-while they miss a server that requests wait for, every 0.25 s. Readers apply updates in their own
-thread: a client in this process when it has lost a server (`follow`), sampler processes through
-their trainer, which polls an `EndpointWatcher`.
+publishes an update when one of its servers has moved or has ended for good. Others read updates
+only while requests wait for a lost server, every 0.25 s. Readers apply updates in their own thread.
+A client in this process does so when it has lost a server (`follow`). Sampler processes get them
+from their trainer, which polls an `EndpointWatcher`.
 """
 
 from __future__ import annotations
@@ -13,25 +13,28 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from khop.distributed.job.context import WorkerContext
-from khop.distributed.membership.watch import Watch
-from khop.distributed.partitions.server_process import PartitionServerProcess, announced_endpoint
+from khop.distributed.membership.member_store import Watch
+from khop.distributed.partitions.server_process import (
+    Announcement,
+    PartitionServerProcess,
+    announced_endpoint,
+)
 from khop.distributed.partitions.supervisor import ServerSupervisor
 from khop.distributed.rpc.endpoint import Endpoint, EndpointUpdate
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.errors import PartitionUnavailableError
 
-# Seconds between looks for updates of lost servers, and length of a search after the last call of
-# `look_for`.
+# Seconds between looks for updates of a lost server, and of a search after the last `look_for`.
 _LOOK_SECONDS, _SEARCH_SECONDS = 0.25, 5.0
 
 
 class EndpointWatcher:
-    """Endpoint updates for one reader's thread; made by `EndpointRegistry.subscribe`."""
+    """Endpoint updates for one reader's thread, from `EndpointRegistry.subscribe`."""
 
     def __init__(self, endpoint_registry: EndpointRegistry) -> None:
         self._endpoint_registry = endpoint_registry
@@ -45,11 +48,11 @@ class EndpointWatcher:
         return self._event
 
     def notify(self) -> None:
-        """Make the eventfd readable; from any thread."""
+        """Make the eventfd readable. Any thread."""
         os.eventfd_write(self._event, 1)
 
     def changes(self) -> dict[int, EndpointUpdate]:
-        """Return the updates of servers since the last call, by key; not those of primaries."""
+        """Return the updates of servers since the last call, by key, without primaries."""
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
@@ -57,30 +60,24 @@ class EndpointWatcher:
         new = {
             key: update
             for key, update in list(self._updates.items())
-            if self._seen.get(key) != update and key >= 0  # below: `service.primary_key`
+            if self._seen.get(key) != update and key >= 0  # negative: `service.primary_key`
         }
         self._seen.update(new)
         return new
 
     def latest(self, key: int) -> EndpointUpdate | None:
-        """Return the last update of a server; None if it has its first endpoint."""
+        """Return the last update of a server. None if it has its first endpoint."""
         return self._updates.get(key)
 
     def look_for(self, key: int) -> None:
-        """Start a search for a lost server, as `EndpointRegistry.look_for`."""
         self._endpoint_registry.look_for(key)
 
     def check_servers(self) -> None:
-        """Raise PartitionUnavailableError if one of this trainer's servers has been given up."""
         self._endpoint_registry.check_servers()
 
 
 class EndpointRegistry:
-    """Table of the servers of a group of trainers; restarts this trainer's own servers.
-
-    Args:
-        context: the trainer's group.
-        name: name of the service, unique in the group.
+    """Table of the servers of a group of trainers. Restarts this trainer's own servers.
 
     Attributes:
         updates: last update of every server that has moved or ended, by key.
@@ -90,7 +87,7 @@ class EndpointRegistry:
     def __init__(self, context: WorkerContext, name: str) -> None:
         self._context = context
         self._name = f"{name}/endpoints"
-        self._own_updates: dict[str, Mapping[str, Any]] = {}
+        self._own_updates: dict[str, Mapping[str, object]] = {}
         self._searches: dict[int, Watch] = {}
         self.supervisor = ServerSupervisor(self._own_moved, self._own_ended)
         self._served: dict[int, str] = {}
@@ -102,36 +99,22 @@ class EndpointRegistry:
         self._subscriptions: weakref.WeakSet[EndpointWatcher] = weakref.WeakSet()
         self._lock = threading.Lock()
 
-    def keep(
-        self, key: int, server: PartitionServerProcess, known_as: Sequence[int] | None = None
-    ) -> None:
-        """Keep a server of this trainer running.
-
-        Args:
-            key: key of the server.
-            server: the server.
-            known_as: keys under which trainers use it. If None, its own.
-        """
-        self._served[key] = server.what
-        self._known_as[key] = [key] if known_as is None else list(known_as)
+    def keep(self, key: int, server: PartitionServerProcess, *further_keys: int) -> None:
+        """Keep a server of this trainer running, which trainers use under these keys."""
+        self._served[key] = server.content
+        self._known_as[key] = [key, *further_keys]
         self.supervisor.keep(key, server)
         self._context.members.hold()
 
     def assign(self, key: int, rank: int, is_near: bool) -> None:
-        """Record which trainer runs a server that this trainer uses.
-
-        Args:
-            key: key of the server.
-            rank: rank of the trainer that runs it.
-            is_near: it is on this machine.
-        """
+        """Record which trainer runs a server in use, and whether it is on this machine."""
         self._owners[key] = rank
         self._is_near[key] = is_near
         if rank != self._context.rank:
             self._context.use_others()
 
     def look_for(self, key: int) -> None:
-        """Start a search for a lost server; its result becomes an update. Returns at once."""
+        """Start a search for a lost server, which may end in an update. Returns at once."""
         rank, now = self._owners[key], time.monotonic()
         if rank == self._context.rank:  # the supervisor reports this trainer's own servers
             return
@@ -146,11 +129,9 @@ class EndpointRegistry:
     def follow(
         self, client: PartitionClient, key_of: Callable[[int], int] = lambda part: part
     ) -> None:
-        """Register a client of this process: it gets updates of servers that it has lost.
+        """Register a client of this process, which then gets updates of servers that it has lost.
 
-        Args:
-            client: the client.
-            key_of: returns the key of the server that the client has under a number.
+        `key_of` returns the key of a server from its number in the client.
         """
         applied: dict[int, EndpointUpdate] = {}
         looked: dict[int, float] = {}
@@ -161,7 +142,10 @@ class EndpointRegistry:
             update = self.updates.get(key)
             if update is not None and applied.get(key) != update:
                 applied[key] = update
-                apply(client, part, update)
+                if isinstance(update, Endpoint):
+                    client.relocate(part, update)
+                else:
+                    client.give_up(part, update)
             elif time.monotonic() - looked.get(key, 0.0) > 1.0:
                 looked[key] = time.monotonic()
                 self.look_for(key)
@@ -169,7 +153,6 @@ class EndpointRegistry:
         client.on_lost = look
 
     def subscribe(self) -> EndpointWatcher:
-        """Return a new watcher of the updates."""
         subscription = EndpointWatcher(self)
         with self._lock:
             self._subscriptions.add(subscription)
@@ -178,52 +161,49 @@ class EndpointRegistry:
         return subscription
 
     def check_servers(self) -> None:
-        """Raise PartitionUnavailableError if one of this trainer's servers has been given up."""
+        """Raise PartitionUnavailableError if one of this trainer's servers was given up."""
         if self._own_failure is not None:
             raise PartitionUnavailableError(
                 f"{self._own_failure}: other trainers cannot go on without it"
             )
 
     def _on_look(self, key: int, announced: Mapping[int, Any]) -> None:
-        """Take over an update of a lost server; give it up if its trainer has failed."""
+        """Record an update of a lost server. Give it up if its trainer has failed."""
         rank, members, before = self._owners[key], self._context.members, self.updates.get(key)
         failure = members.look([rank]).get(rank)
-        update, found = announced.get(rank, {}).get(str(key)), before
+        update, after = announced.get(rank, {}).get(str(key)), before
         if update is not None:
             is_near = self._is_near[key]
             moved = update.get("moved")
-            found = announced_endpoint(moved, is_near) if moved else str(update["ended"])
+            after = announced_endpoint(moved, is_near) if moved else str(update["ended"])
         elif failure is not None and not isinstance(before, str):
             gone = "" if members.has_store else ", and the job's store has gone"
             why = f"trainer {rank}, which keeps it, {failure}{gone}: it has ended"
-            found = f"cannot be reached; {why}"
-        if found is not None and found != before:
-            self._publish(key, found)
+            after = f"cannot be reached; {why}"
+        if after is not None and after != before:
+            self._update({key: after})
 
-    def _publish(self, key: int, update: EndpointUpdate) -> None:
-        self.updates[key] = update
-        self._notify()
-
-    def _notify(self) -> None:
+    def _update(self, updates: Mapping[int, EndpointUpdate]) -> None:
+        self.updates.update(updates)
         with self._lock:
             for subscription in self._subscriptions:
                 subscription.notify()
 
-    def _own_moved(self, key: int, announcement: Mapping[str, Any]) -> None:
+    def _own_moved(self, key: int, announcement: Announcement) -> None:
         self._post({known: {"moved": announcement} for known in self._known_as[key]})
-        for known in self._known_as[key]:
-            if self._owners.get(known) == self._context.rank:
-                self._publish(known, announced_endpoint(announcement, self._is_near[known]))
+        used = self._used_here(key)
+        self._update({k: announced_endpoint(announcement, self._is_near[k]) for k in used})
 
     def _own_ended(self, key: int, why: str) -> None:
         self._post({known: {"ended": why} for known in self._known_as[key]})
         self._own_failure = f"the server of {self._served[key]} {why}"
-        for known in self._known_as[key]:
-            if self._owners.get(known) == self._context.rank:
-                self.updates[known] = why
-        self._notify()
+        self._update(dict.fromkeys(self._used_here(key), why))
 
-    def _post(self, updates: Mapping[int, Mapping[str, Any]]) -> None:
+    def _used_here(self, key: int) -> list[int]:
+        """Return the keys under which this trainer uses one of its own servers."""
+        return [k for k in self._known_as[key] if self._owners.get(k) == self._context.rank]
+
+    def _post(self, updates: Mapping[int, Mapping[str, object]]) -> None:
         """Publish updates of this trainer's servers."""
         if updates and self._context.members.others:
             self._own_updates |= {str(key): update for key, update in updates.items()}
@@ -232,19 +212,10 @@ class EndpointRegistry:
     def close(self, why: str) -> None:
         """End this trainer's servers.
 
-        Args:
-            why: the reason, published to trainers that still use them, unless all have finished.
+        The reason is published to trainers that still use them, unless all have finished.
         """
         servers = [] if self._context.others_have_finished else list(self.supervisor.servers)
         self._post({known: {"ended": why} for key in servers for known in self._known_as[key]})
         for search in list(self._searches.values()):
             self._context.members.unwatch(search)
         self.supervisor.close()
-
-
-def apply(client: PartitionClient, key: int, update: EndpointUpdate) -> None:
-    """Apply an update of a server to a client."""
-    if isinstance(update, Endpoint):
-        client.relocate(key, update)
-    else:
-        client.give_up(key, update)

@@ -1,18 +1,18 @@
 """Reader of a partitioned graph: rows of attributes, whole attributes, and edges.
 
 Runs in trainers and their worker processes. Rows come from the home part, from its copies of hot
-rows, and from the servers of the other parts. Whole attributes and edge lists are read from the
-parts whose files are on this machine and over the network from the others, and are returned in the
-order of original ids.
+rows, and from the servers of the other parts. Whole attributes and edge lists come from parts whose
+files are on this machine, and over the network from the others. They are in the order of original
+ids.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,18 +37,13 @@ _IN_FLIGHT = 4
 class Table(NamedTuple):
     """Attributes of a node or edge type."""
 
-    kind: str  # 'node' or 'edge'
+    element: str  # 'node' or 'edge'
     type_index: int
     names: list[str]
 
 
 class PartitionReader:
-    """Reader of all parts of a folder.
-
-    Args:
-        folder: the partition folder.
-        home: this trainer's part.
-    """
+    """Reader of all parts of a folder, for a trainer at home in one."""
 
     def __init__(self, folder: PartitionFolder, home: int) -> None:
         self._folder = folder
@@ -58,55 +53,52 @@ class PartitionReader:
 
     @cached_property
     def part(self) -> Part:
-        """The home part."""
         return Part(self._folder, self._home)
 
-    def table(self, kind: str, index: int, names: Sequence[str]) -> Table:
-        """Return the table of some attributes of a node ('node') or edge type ('edge') by index."""
-        return Table(kind, index, list(names))
-
     def rows(
-        self, wanted: Sequence[tuple[Table, Int64Array]], peers: Callable[[], SharedClient]
+        self, tables: Sequence[tuple[Table, Int64Array]], peers: Callable[[], SharedClient]
     ) -> list[dict[str, Array]]:
-        """Read rows of attributes; all requests are sent together.
+        """Read rows of attributes, with all requests sent together.
 
         Args:
-            wanted: attributes, and the new ids of nodes or positions of edges.
+            tables: attributes, and the new ids of nodes or positions of edges.
             peers: returns the connections to other partitions.
 
         Returns:
-            {name: rows} for each table; 'id' and 'edge_id' are original ids.
+            {name: rows} for each table. 'id' and 'edge_id' are original ids.
         """
         with self.session(peers) as client:
-            return self.rows_with(wanted, client)
+            return self.rows_with(tables, client)
 
     def rows_with(
-        self, wanted: Sequence[tuple[Table, Int64Array]], client: PartitionClient | None
+        self, tables: Sequence[tuple[Table, Int64Array]], client: PartitionClient | None
     ) -> list[dict[str, Array]]:
         """Read rows as `rows` does, with the caller's client."""
         fetches = []
-        for table, ids in wanted:
+        for table, ids in tables:
             fetcher = PartRows(self.part, *table, client)
             fetches.append((fetcher.fetch(ids), fetcher.empty(len(ids))))
         run(write_rows(fetches), client)
         return [
             dict(zip(table.names, arrays, strict=True))
-            for (table, _), (_, arrays) in zip(wanted, fetches, strict=True)
+            for (table, _), (_, arrays) in zip(tables, fetches, strict=True)
         ]
 
-    def session(self, peers: Callable[[], SharedClient]) -> Any:
-        """Return a context manager of a client; of None if there is only one part."""
+    def session(
+        self, peers: Callable[[], SharedClient]
+    ) -> AbstractContextManager[PartitionClient | None]:
+        """Return a context manager of a client, or of None if there is only one part."""
         return nullcontext() if self._meta.num_parts == 1 else peers().client()
 
     def attribute(
-        self, kind: str, index: int, name: str, peers: Callable[[], SharedClient]
+        self, element: str, index: int, name: str, peers: Callable[[], SharedClient]
     ) -> Array:
         """Read a whole attribute: [count, ...] by original id, in its storage dtype."""
-        meta = self._meta.types(kind)[index]
+        meta = self._meta.types(element)[index]
         attr = meta.attrs[name]
         # Zeros: rows that damaged ids leave out must not hold earlier contents of the memory.
         out = np.zeros((meta.count, *attr.shape), storage_dtype(attr.dtype))
-        for _, values, ids in self._all_rows(kind, index, name, peers):
+        for _, values, ids in self._all_rows(element, index, name, peers):
             out[ids] = values
         return out
 
@@ -116,7 +108,7 @@ class PartitionReader:
         """Return the storage positions of edges, by their original ids.
 
         The first call builds a table of all edges of the type from the parts' lists of original
-        ids. It is kept: 4 bytes an edge below 2^31 edges, else 8. Where the folder keeps no
+        ids, and keeps it: 4 bytes per edge below 2^31 edges, else 8. Where the folder keeps no
         original ids, positions are the ids.
         """
         if not self._meta.edge_types[index].edge_ids:
@@ -160,18 +152,18 @@ class PartitionReader:
         return f"list of original ids of edge type {self._meta.edge_types[index].name}"
 
     def _all_rows(
-        self, kind: str, index: int, name: str, peers: Callable[[], SharedClient]
+        self, element: str, index: int, name: str, peers: Callable[[], SharedClient]
     ) -> Iterator[tuple[int, Array, Array]]:
         """Yield (first row, values, original ids) of all parts, in pieces."""
-        id_name = "id" if kind == "node" else "edge_id"
+        id_name = "id" if element == "node" else "edge_id"
         names = [name] if name == id_name else [name, id_name]
-        bounds = self._meta.types(kind)[index].bounds
+        bounds = self._meta.types(element)[index].bounds
         for part, (first, last) in enumerate(itertools.pairwise(bounds)):
             if first == last:
                 continue
             if self._folder.has_part(part):
                 opened = self.part if part == self._home else Part(self._folder, part)
-                tables = [opened.feature(kind, index, n) for n in names]
+                tables = [opened.feature(element, index, n) for n in names]
                 if all(isinstance(table, Feature) for table in tables):
                     yield first, tables[0].array, tables[-1].array
                     continue
@@ -181,9 +173,11 @@ class PartitionReader:
                     yield start, arrays[0], arrays[-1]
                 continue
             with peers().client() as client:
-                fetcher = PartRows(self.part, kind, index, names, client)
+                fetcher = PartRows(self.part, element, index, names, client)
                 chunk = max(1, min(_MAX_CHUNK, _CHUNK_BYTES // fetcher.row_bytes))
-                for starts in _groups(first, last, chunk):
+                all_starts = range(first, last, chunk)
+                for i in range(0, len(all_starts), _IN_FLIGHT):
+                    starts = all_starts[i : i + _IN_FLIGHT]
                     pieces = [np.arange(a, min(a + chunk, last)) for a in starts]
                     requests = [
                         RowRequest(fetcher, part, len(ids), fetcher.request(part, ids))
@@ -197,7 +191,7 @@ class PartitionReader:
     def _all_edges(
         self, index: int, peers: Callable[[], SharedClient]
     ) -> Iterator[tuple[Array, Array, Array]]:
-        """Yield (rows, neighbours, original edge ids) of all parts, in pieces; ends are new ids."""
+        """Yield (rows, neighbours, original edge ids) of all parts, in pieces. Ends are new ids."""
         row_bounds = self._meta.node_types[self._ends(index)[0]].bounds
         edge_bounds = self._meta.edge_types[index].bounds
         for part in range(self._meta.num_parts):
@@ -236,12 +230,5 @@ class PartitionReader:
             edge_type.bounds[part : part + 2],
         )
         assert positions is not None
-        (fetched,) = self.rows_with([(self.table("edge", index, ["edge_id"]), positions)], client)
+        (fetched,) = self.rows_with([(Table("edge", index, ["edge_id"]), positions)], client)
         return np.repeat(rows, counts), neighbors, fetched["edge_id"]
-
-
-def _groups(first: int, last: int, chunk: int) -> Iterator[list[int]]:
-    """Yield the first rows of the chunks, in groups of `_IN_FLIGHT`."""
-    starts = list(range(first, last, chunk))
-    for i in range(0, len(starts), _IN_FLIGHT):
-        yield starts[i : i + _IN_FLIGHT]

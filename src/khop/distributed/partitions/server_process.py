@@ -1,7 +1,7 @@
 """Start of a server process for other trainers, with sockets that only they can use.
 
 Runs in trainers. Trainers on the same machine reach a server at `ipc://` in a folder that only the
-owner can enter, those on other machines at `tcp://` with CURVE keys of the job.
+owner can enter. Trainers on other machines reach it at `tcp://` with CURVE keys of the job.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from khop.channel.control import Message
 from khop.cores import background_threads
@@ -24,17 +24,20 @@ from khop.distributed.rpc.protocol import wait_until_ready
 from khop.distributed.rpc.transport import transport_of
 from khop.errors import RendezvousError
 
+Announcement: TypeAlias = "Mapping[str, str | None]"
+"""Addresses of a server ('ipc', 'tcp', 'own') and its public key ('key')."""
+
 
 class PartitionServerProcess:
-    """Server process of this trainer.
+    """Server process of this trainer, needed by trainers on this machine (near) or others (far).
 
     Args:
         context: the trainer's group.
         module: the program, `khop.distributed.rpc.partition_server` for example.
-        config: configuration of the program; sockets and keys are added here.
-        what: name of what it serves, for error messages: 'partition 3'.
-        near: trainers on this machine need it.
-        far: trainers on other machines need it.
+        config: configuration of the program, without sockets and keys.
+        content: name of its data, for error messages: 'partition 3'.
+        near: see above.
+        far: see above.
         credentials: the job's keys. If None, no CURVE.
 
     Raises:
@@ -47,18 +50,18 @@ class PartitionServerProcess:
         context: WorkerContext,
         module: str,
         config: Mapping[str, Any],
-        what: str,
+        content: str,
         near: bool,
         far: bool,
         credentials: KeyPair | None,
     ) -> None:
         if far and context.address.startswith("127."):
             raise RendezvousError(
-                f"trainers of other machines need {what} from this one, whose address came out as "
-                f"{context.address}: pass host= to init_worker_group"
+                f"trainers of other machines need {content} from this one, whose address came out "
+                f"as {context.address}: pass host= to init_worker_group"
             )
         self._module = module
-        self.what = what
+        self.content = content
         self._socket = str(socket_folder() / "server") if near else None
         curve, self._server_key = None, None
         if far and credentials is not None:
@@ -73,21 +76,17 @@ class PartitionServerProcess:
             "curve": curve,
             "num_threads": background_threads(1, 4),
         }
-        self.announcement: dict[str, str | None] = {}
-        """Addresses and public key for other trainers; read by `announced_endpoint`."""
+        self.announcement: Announcement = {}
+        """Addresses and public key for other trainers, read by `announced_endpoint`."""
         self.process = ChildProcess(module, self._config)
         try:
-            self.learn_addresses(wait_until_ready(self.process, f"the server of {what}"))
+            self.learn_addresses(wait_until_ready(self.process, f"the server of {content}"))
         except BaseException:
             self.close()
             raise
 
     def learn_addresses(self, ready: Message) -> bool:
-        """Record the addresses at which the server listens; return whether they have changed.
-
-        Args:
-            ready: the server's READY message.
-        """
+        """Record the addresses in a server's READY message. Return whether they have changed."""
         addresses = ready.json()["addresses"]
         before = self.announcement
         self.announcement = {
@@ -115,24 +114,24 @@ class PartitionServerProcess:
         self.process = ChildProcess(self._module, self._config)
 
     def close(self) -> None:
-        """End the server; harmless if called again."""
+        """End the server. A second call does nothing."""
         self.process.close()
         if self._socket is not None:  # a server that was killed has not removed its socket
             remove_socket(self._socket)
 
 
-def announced_endpoint(announcement: Mapping[str, Any], is_near: bool) -> Endpoint:
+def announced_endpoint(announcement: Announcement, is_near: bool) -> Endpoint:
     """Return the endpoint in a trainer's announcement, for this machine (`is_near`) or another.
 
-    It is that of the transport which this process's user has named, if the server has it, too.
+    The transport that this process's user has named comes first, if the server has it, too.
     """
     own = announcement.get("own")
     transport = transport_of(own)
     if transport is not None and (is_near or transport.reaches_other_machines):
         return Endpoint(str(own))
     if is_near:
-        return Endpoint(announcement["ipc"])
-    return Endpoint(announcement["tcp"], announcement["key"])
+        return Endpoint(str(announcement["ipc"]))
+    return Endpoint(str(announcement["tcp"]), announcement["key"])
 
 
 def _kept_or_new_folder(folder: Path) -> Path:

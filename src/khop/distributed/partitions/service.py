@@ -17,7 +17,11 @@ import zmq
 
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.partitions.endpoint_registry import EndpointRegistry
-from khop.distributed.partitions.server_process import PartitionServerProcess, announced_endpoint
+from khop.distributed.partitions.server_process import (
+    Announcement,
+    PartitionServerProcess,
+    announced_endpoint,
+)
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.errors import RendezvousError
@@ -43,7 +47,7 @@ class PartitionService:
         folder: the partition folder.
         home: this trainer's partition.
         also_serve: further partitions that this trainer's machine serves.
-        requests: modules of the user's requests, which primaries import; see `users_requests`. The
+        requests: modules of the user's requests, which primaries import (see `users_requests`). The
             same for all trainers.
 
     Raises:
@@ -61,7 +65,7 @@ class PartitionService:
         self._requests = list(requests)
         self._context = context
         self._folder = folder
-        self._name = f"service-{context.number('service')}"
+        self._name = context.next_name("service")
         self.endpoint_registry = EndpointRegistry(context, self._name)
         """Updates of servers that have moved or ended."""
         self.home = home
@@ -72,34 +76,28 @@ class PartitionService:
         gathered = context.members.all_gather(
             f"{self._name}/claim", "make a loader or node split of its DistDataset"
         )
-        self._claims = [Claim(**c) for c in gathered]
+        self.claims = [Claim(**c) for c in gathered]
+        """Claim of each trainer, by rank."""
         self._check_claims()
-        self._endpoints: dict[int, Endpoint] | None = None
-        self._primaries: dict[int, Endpoint] = {}
+        self._first_endpoints: dict[int, Endpoint] | None = None  # by key in the registry
         self.credentials: KeyPair | None = None
 
     @property
-    def claims(self) -> list[Claim]:
-        """Claim of each trainer, by rank."""
-        return self._claims
-
-    @property
     def homes(self) -> list[int]:
-        """Home partition of each trainer, by rank."""
-        return [claim.home for claim in self._claims]
+        return [claim.home for claim in self.claims]
 
     def owners(self, part: int) -> list[int]:
-        """Return the ranks that own a partition: those at home in it, else those that serve it."""
-        at_home = [r for r, claim in enumerate(self._claims) if claim.home == part]
-        return at_home or [r for r, claim in enumerate(self._claims) if part in claim.parts]
+        """Return the ranks that own a partition: all at home in it, else all that serve it."""
+        at_home = [r for r, claim in enumerate(self.claims) if claim.home == part]
+        return at_home or [r for r, claim in enumerate(self.claims) if part in claim.parts]
 
     def primary(self, part: int) -> int:
         """Return the rank whose server has the state of a partition: the first of its owners."""
         return self.owners(part)[0]
 
     def _check_claims(self) -> None:
-        mine = self._claims[self._context.rank]
-        for rank, claim in enumerate(self._claims):
+        mine = self.claims[self._context.rank]
+        for rank, claim in enumerate(self.claims):
             if claim.fingerprint != mine.fingerprint:
                 raise RendezvousError(
                     f"trainers {self._context.rank} and {rank} have loaded different partition "
@@ -107,7 +105,7 @@ class PartitionService:
                     f"{claim.fingerprint}): copy the same folder to all machines, and name the "
                     "same stores"
                 )
-        served = {part for claim in self._claims for part in claim.parts}
+        served = {part for claim in self.claims for part in claim.parts}
         missing = sorted(set(range(self._folder.num_parts)) - served)
         if missing:
             raise RendezvousError(
@@ -119,42 +117,28 @@ class PartitionService:
             )
 
     def endpoints(self) -> dict[int, Endpoint]:
-        """Return the endpoints of all partitions but the home; start this trainer's servers first.
+        """Return the last known endpoints of all partitions but the home.
 
-        An endpoint is the last known one.
+        Starts this trainer's servers first.
         """
-        if self._endpoints is None:
-            self._start_servers()
-            self._endpoints = self._find_endpoints()
-        updates = self.endpoint_registry.updates
-        return {part: _newest(updates.get(part), e) for part, e in self._endpoints.items()}
+        return {key: endpoint for key, endpoint in self._by_key().items() if key >= 0}
 
     def state_client(self, timeout: float) -> PartitionClient:
         """Connect to the primaries of all partitions, the home included.
-
-        Args:
-            timeout: seconds that a request may take.
 
         Raises:
             ValueError: the service was made without requests that have a state.
         """
         if not self._requests:
             raise ValueError("no state: name modules of requests (requests=)")
-        self.endpoints()
-        updates = self.endpoint_registry.updates
-        endpoints = {
-            part: _newest(updates.get(primary_key(part)), e) for part, e in self._primaries.items()
-        }
+        by_key = self._by_key()
+        endpoints = {part: by_key[primary_key(part)] for part in range(self._folder.num_parts)}
         client = PartitionClient(endpoints, self.credentials, timeout)
         self.endpoint_registry.follow(client, primary_key)
         return client
 
     def client(self, timeout: float) -> PartitionClient | None:
-        """Connect to the other partitions; None if there are none.
-
-        Args:
-            timeout: seconds that a request may take.
-        """
+        """Connect to the other partitions. None if there are none."""
         endpoints = self.endpoints()
         if not endpoints:
             return None
@@ -162,31 +146,42 @@ class PartitionService:
         self.endpoint_registry.follow(client)
         return client
 
+    def _by_key(self) -> dict[int, Endpoint]:
+        """Return the last known endpoints, by key in the registry."""
+        if self._first_endpoints is None:
+            self._start_servers()
+            self._first_endpoints = self._find_endpoints()
+        newest, updates = {}, self.endpoint_registry.updates  # which other threads change
+        for key, first in self._first_endpoints.items():
+            update = updates.get(key)
+            newest[key] = update if isinstance(update, Endpoint) else first
+        return newest
+
     def _needed_by(self, part: int, server: int) -> tuple[bool, bool]:
         """Return whether trainers on this host, and on others, get a partition from `server`."""
         is_primary = bool(self._requests) and server == self.primary(part)
         users = [
             claim
-            for rank, claim in enumerate(self._claims)
+            for rank, claim in enumerate(self.claims)
             if is_primary or (claim.home != part and self._server_of(part, rank) == server)
         ]
-        host = self._claims[server].host
+        host = self.claims[server].host
         return any(c.host == host for c in users), any(c.host != host for c in users)
 
     def _server_of(self, part: int, user: int) -> int:
         """Return the trainer whose server a user gets a partition from: on its host if possible."""
-        having = [r for r, c in enumerate(self._claims) if part in c.parts]
-        near = [r for r in having if self._claims[r].host == self._claims[user].host]
+        having = [r for r, c in enumerate(self.claims) if part in c.parts]
+        near = [r for r in having if self.claims[r].host == self.claims[user].host]
         return (near or having)[0]
 
     def _start_servers(self) -> None:
         rank = self._context.rank
-        crosses_hosts = len({c.host for c in self._claims}) > 1
+        crosses_hosts = len({c.host for c in self.claims}) > 1
         uses_curve = crosses_hosts and not self._context.insecure
         if uses_curve:
             self.credentials = self._share_credentials()
-        announced: dict[str, dict[str, str | None]] = {}
-        for part in self._claims[rank].parts:
+        announced: dict[str, Announcement] = {}
+        for part in self.claims[rank].parts:
             near, far = self._needed_by(part, rank)
             if near or far:
                 announced[str(part)] = self._start_server(part, near, far)
@@ -205,7 +200,7 @@ class PartitionService:
         gathered = self._context.members.wait_for(f"{self._name}/key", [0], "make the job's key")
         return KeyPair(**gathered[0])
 
-    def _start_server(self, part: int, near: bool, far: bool) -> dict[str, str | None]:
+    def _start_server(self, part: int, near: bool, far: bool) -> Announcement:
         requests = self._requests if self.primary(part) == self._context.rank else []
         server = PartitionServerProcess(
             self._context,
@@ -221,45 +216,32 @@ class PartitionService:
             far,
             self.credentials,
         )
-        keys = [part] if not requests else [part, primary_key(part)]
-        self.endpoint_registry.keep(part, server, keys)
+        self.endpoint_registry.keep(part, server, *([primary_key(part)] if requests else []))
         return server.announcement
 
     def _find_endpoints(self) -> dict[int, Endpoint]:
-        rank = self._context.rank
-        wanted = {
-            part: self._server_of(part, rank)
-            for part in range(self._folder.num_parts)
-            if part != self.home
-        }
-        primaries = {}
+        rank, parts = self._context.rank, range(self._folder.num_parts)
+        servers = [(p, p, self._server_of(p, rank)) for p in parts if p != self.home]
         if self._requests:
-            primaries = {part: self.primary(part) for part in range(self._folder.num_parts)}
+            servers += [(primary_key(p), p, self.primary(p)) for p in parts]
         gathered = self._context.members.wait_for(
             f"{self._name}/servers",
-            {*wanted.values(), *primaries.values()},
+            {server for _, _, server in servers},
             "start a partition server",
         )
-
-        def find(part: int, server: int, key: int) -> Endpoint:
-            is_near = self._claims[server].host == self._context.host
+        endpoints = {}
+        for key, part, server in servers:
+            is_near = self.claims[server].host == self._context.host
             self.endpoint_registry.assign(key, server, is_near)
-            return announced_endpoint(gathered[server][str(part)], is_near)
-
-        self._primaries = {p: find(p, server, primary_key(p)) for p, server in primaries.items()}
-        return {part: find(part, server, part) for part, server in wanted.items()}
+            endpoints[key] = announced_endpoint(gathered[server][str(part)], is_near)
+        return endpoints
 
     def close(self) -> None:
-        """End this trainer's servers."""
         self.endpoint_registry.close(
             f"has ended: trainer {self._context.rank} has finished or failed"
         )
 
 
 def primary_key(part: int) -> int:
-    """Return the key of a partition's primary in the registry; others read at another server."""
+    """Return the key of a partition's primary in the registry. Readers use other keys."""
     return -1 - part
-
-
-def _newest(update: Endpoint | str | None, at_first: Endpoint) -> Endpoint:
-    return update if isinstance(update, Endpoint) else at_first

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.partition_client import PartitionClient
@@ -17,16 +17,11 @@ if TYPE_CHECKING:
 
 
 class SharedClient:
-    """Connections to the servers of other partitions: one client a process, one user at a time.
+    """Connections to the servers of other partitions: one client per process, one user at a time.
 
     Survives `fork` and pickling: each process opens connections of its own. Two threads must not
-    use a ZeroMQ socket at the same time, so a lock guards the client.
-
-    Args:
-        endpoints: endpoint of each other partition.
-        credentials: the job's keys.
-        endpoint_registry: finds lost servers, for the client of this process. In other processes a
-            lost server is found only if it returns at its old endpoint.
+    use a ZeroMQ socket at the same time, so a lock guards the client. The registry finds lost
+    servers for this process. In other processes a lost server must return at its old endpoint.
     """
 
     def __init__(
@@ -39,27 +34,14 @@ class SharedClient:
         self._credentials = credentials
         self._endpoint_registry = endpoint_registry
         self._owner = os.getpid()
-        self._start()
-
-    def _start(self) -> None:
         # By process id: a fork must use neither its parent's sockets nor its locks.
         self._clients: dict[int, PartitionClient] = {}
         self._locks: dict[int, threading.Lock] = {}
         weakref.finalize(self, _close, self._clients)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the endpoints, without connections."""
-        return {
-            "_endpoints": self._endpoints,
-            "_credentials": self._credentials,
-            "_endpoint_registry": None,
-            "_owner": self._owner,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the endpoints in another process."""
-        self.__dict__.update(state)
-        self._start()
+    def __reduce__(self) -> tuple[type[SharedClient], tuple[dict[int, Endpoint], KeyPair | None]]:
+        """Pickle the endpoints, without connections and registry."""
+        return SharedClient, (self._endpoints, self._credentials)
 
     @contextmanager
     def client(self) -> Iterator[PartitionClient]:

@@ -1,7 +1,7 @@
 """Supervisor of a trainer's servers: a thread that restarts them when they end. Runs in trainers.
 
-Other trainers wait for a server while the trainer that started it may be in its own training step,
-or wait for them in a collective; hence a thread, asleep until a server ends. A server restarts at
+Other trainers may wait for a server while the trainer that started it is in a training step, or
+waits for them in a collective. Hence a thread, asleep until a server ends. A server restarts at
 the same socket, port and keys, so that connections to it recover by themselves. If it cannot, its
 new addresses are published (`on_moved`). One that dies 5 times in a row within 2 s of its start is
 given up (`on_given_up`): a request kills it, or it cannot work at all.
@@ -15,13 +15,12 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from khop import log
-from khop.channel.control import Message, Op
-from khop.distributed.partitions.server_process import PartitionServerProcess
+from khop.channel.control import Op
+from khop.distributed.partitions.server_process import Announcement, PartitionServerProcess
 
 # Seconds. A server that dies sooner after its start counts as not having worked.
 _SOON = 2.0
@@ -32,8 +31,6 @@ _log = log.get(__name__)
 
 @dataclass
 class _Supervised:
-    """State of one supervised server."""
-
     server: PartitionServerProcess
     began: float
     start_at: float | None = None
@@ -45,36 +42,33 @@ class ServerSupervisor:
     """Supervisor that restarts this trainer's servers when they die.
 
     Args:
-        on_moved: called with a server's key and its announcement if it restarted at another
-            address; in the supervisor's thread.
-        on_given_up: called with the key and the reason when a server is given up; likewise.
+        on_moved: called in the supervisor's thread with a server's key and its announcement if it
+            restarted at another address.
+        on_given_up: called likewise with the key and the reason when a server is given up.
 
     Attributes:
         num_restarts: number of restarts.
-        last_return: time at which a restarted server was last ready (`time.monotonic`); None if
-            none was.
     """
 
     def __init__(
         self,
-        on_moved: Callable[[int, Mapping[str, Any]], None],
+        on_moved: Callable[[int, Announcement], None],
         on_given_up: Callable[[int, str], None],
     ) -> None:
         self._on_moved = on_moved
         self._on_given_up = on_given_up
         self._kept: dict[int, _Supervised] = {}
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
-        # One that has kept no server may be dropped without `close`.
+        # A supervisor without servers may be dropped without `close`.
         self._close_wake = weakref.finalize(self, os.close, self._wake)
         self._close_wake.atexit = False
         self._is_closing = False
         self._owner = os.getpid()
         self._thread = threading.Thread(target=self._run, name="khop-supervisor", daemon=True)
         self.num_restarts = 0
-        self.last_return: float | None = None
 
     def keep(self, key: int, server: PartitionServerProcess) -> None:
-        """Supervise a server from now on; `close` ends it."""
+        """Supervise a server from now on, until `close` ends it."""
         self._kept[key] = _Supervised(server, time.monotonic())
         if not self._thread.is_alive():
             self._thread.start()
@@ -82,49 +76,43 @@ class ServerSupervisor:
 
     @property
     def servers(self) -> dict[int, PartitionServerProcess]:
-        """Servers by key."""
         return {key: kept.server for key, kept in list(self._kept.items())}
 
     def _run(self) -> None:
         while not self._is_closing:
-            lines = self._lines()
+            supervised = list(self._kept.items())
+            lines = {
+                kept.server.process.line.fileno(): (key, kept)
+                for key, kept in supervised
+                if kept.start_at is None
+            }
+            due = [kept.start_at for _, kept in supervised if kept.start_at is not None]
+            timeout_ms = max(0.0, min(due) - time.monotonic()) * 1000 + 1 if due else None
             poller = select.poll()
             for descriptor in (self._wake, *lines):
                 poller.register(descriptor, select.POLLIN)
-            for descriptor, _ in poller.poll(self._timeout_ms()):
+            for descriptor, _ in poller.poll(timeout_ms):
                 if descriptor == self._wake:
                     os.eventfd_read(self._wake)
                 elif not self._is_closing:
-                    self._listen(*lines[descriptor])
+                    self._read_messages(*lines[descriptor])
             if not self._is_closing:
                 self._start_due()
 
-    def _lines(self) -> dict[int, tuple[int, _Supervised]]:
-        """Return the control lines of running servers, by descriptor."""
-        running = [(key, k) for key, k in list(self._kept.items()) if k.start_at is None]
-        return {kept.server.process.line.fileno(): (key, kept) for key, kept in running}
-
-    def _timeout_ms(self) -> float | None:
-        """Return the milliseconds until the next restart; None if none is due."""
-        due = [kept.start_at for kept in list(self._kept.values()) if kept.start_at is not None]
-        return None if not due else max(0.0, min(due) - time.monotonic()) * 1000 + 1
-
-    def _listen(self, key: int, kept: _Supervised) -> None:
+    def _read_messages(self, key: int, kept: _Supervised) -> None:
+        server = kept.server
         try:
-            while (message := kept.server.process.line.receive()) is not None:
-                self._take_in(key, kept, message)
+            while (message := server.process.line.receive()) is not None:
+                if message.op is Op.READY:
+                    kept.began = time.monotonic()
+                    pid = server.process.pid
+                    _log.info("server-up", f"the server of {server.content} is up", pid=pid)
+                    if server.learn_addresses(message):
+                        self._on_moved(key, server.announcement)
+                elif message.op is Op.ERROR:
+                    kept.last_error = str(message.json().get("message"))
         except EOFError:
             self._on_exit(key, kept)
-
-    def _take_in(self, key: int, kept: _Supervised, message: Message) -> None:
-        if message.op is Op.READY:
-            kept.began = self.last_return = time.monotonic()
-            server = kept.server
-            _log.info("server-up", f"the server of {server.what} is up", pid=server.process.pid)
-            if kept.server.learn_addresses(message):
-                self._on_moved(key, kept.server.announcement)
-        elif message.op is Op.ERROR:
-            kept.last_error = str(message.json().get("message"))
 
     def _on_exit(self, key: int, kept: _Supervised) -> None:
         """Schedule the restart of a server that has ended, or give it up."""
@@ -140,7 +128,7 @@ class ServerSupervisor:
                 f"has ended for good: its process (pid {process.pid}) {status}{error}, and the "
                 f"{kept.quick_deaths - 1} before it ended within {_SOON:g} s of their start, too"
             )
-            _log.error("server-given-up", f"the server of {kept.server.what} {why}")
+            _log.error("server-given-up", f"the server of {kept.server.content} {why}")
             self._on_given_up(key, why)
             return
         pause = 0.0
@@ -149,7 +137,7 @@ class ServerSupervisor:
         kept.start_at = now + pause
         _log.warning(
             "server-restarted",
-            f"the server of {kept.server.what} {status}: it is started again",
+            f"the server of {kept.server.content} {status}: it is started again",
             pid=process.pid,
             restarts=self.num_restarts + 1,
         )
@@ -168,7 +156,6 @@ class ServerSupervisor:
                     self._on_exit(key, kept)
 
     def close(self) -> None:
-        """End the servers and the thread."""
         if self._is_closing or os.getpid() != self._owner:
             return
         self._is_closing = True

@@ -3,6 +3,11 @@
 Children are started with exec, so they inherit no memory of the parent. They get one end of a
 control line and a page for the current task. They end when that line closes or when the kernel
 signals that their parent died. So they end whichever way the parent ends.
+
+Standard error is a pipe to the parent. A thread there forwards its lines and keeps the end: also
+the output of C libraries that abort, and the traceback that `faulthandler` writes after a
+segmentation fault. The current task is in a page of memory that both processes map: writing there
+costs nothing, and the page outlives the child.
 """
 
 from __future__ import annotations
@@ -11,15 +16,18 @@ import atexit
 import contextlib
 import ctypes
 import faulthandler
+import mmap
 import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,11 +35,14 @@ from typing import Any
 import khop
 from khop import _native, log
 from khop.channel.control import ControlLine, Message, Op, socket_pair
-from khop.distributed.processes.diagnostics import CurrentTaskPage, StderrTail
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 2.0
 _ENDING_SECONDS = 0.2
+_TASK = struct.Struct("<QQ")
+_NO_TASK = 2**64 - 1
+# Bytes of a child's standard error that are kept, and that are read at once.
+_KEPT_BYTES, _READ_BYTES = 8192, 4096
 _log = log.get(__name__)
 
 
@@ -54,11 +65,11 @@ class ChildProcess:
         imports: Sequence[str] = (),
     ) -> None:
         self.module = module
-        ours, theirs = socket_pair()
-        self._log, self._task = StderrTail(), CurrentTaskPage()
-        passed = theirs.fileno(), self._task.descriptor
+        parent_end, child_end = socket_pair()
+        self._log, self._task = _StderrTail(), CurrentTaskPage()
+        passed = child_end.fileno(), self._task.descriptor
         program = _program(module, imports)
-        with theirs:
+        with child_end:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program, str(passed[0]), module, str(passed[1])],
                 pass_fds=passed,
@@ -69,9 +80,9 @@ class ChildProcess:
             )
         self._log.start()
         self._task.close_descriptor()
-        self.line = ControlLine(ours)
+        self.line = ControlLine(parent_end)
         self._finalizer = weakref.finalize(self, _end, self._process, self.line, os.getpid())
-        # At exit the kernel closes the line; servers may have to stay until others have finished.
+        # At exit the kernel closes the line. Some servers must stay until others have finished.
         self._finalizer.atexit = False
         if config is not None:
             self.configure(config, descriptors)
@@ -94,12 +105,10 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Process id."""
         return self._process.pid
 
     @property
     def has_ended(self) -> bool:
-        """True if the process has ended."""
         return self._process.poll() is not None
 
     def exit_status(self) -> str:
@@ -107,7 +116,7 @@ class ChildProcess:
         try:
             code = self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            return "stopped talking but did not end"
+            return "closed its control line but did not end"
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
         return f"exited with status {code}"
@@ -122,19 +131,94 @@ class ChildProcess:
         return self._log.text()
 
     def last_task(self) -> tuple[int, int] | None:
-        """Return the (epoch, batch) that it worked on last, if known; also when it has ended."""
+        """Return the (epoch, batch) that it worked on last, if known, also when it has ended."""
         return self._task.read()
 
     def close(self) -> None:
-        """End the process and wait for it; harmless if called again."""
+        """End the process and wait for it. A second call does nothing."""
         self._finalizer()
+
+
+class _StderrTail:
+    """Forwarder of a child's standard error that keeps the last 8 KiB.
+
+    Attributes:
+        child_end: descriptor for the child, which `start` closes here.
+    """
+
+    def __init__(self) -> None:
+        self._parent_end, self.child_end = os.pipe()
+        self._kept: deque[bytes] = deque()
+        self._size = 0
+        self._thread = threading.Thread(target=self._forward, name="khop-log", daemon=True)
+
+    def start(self) -> None:
+        """Start reading. Call when the child has its end."""
+        os.close(self.child_end)
+        self._thread.start()
+
+    def _forward(self) -> None:
+        begun = b""  # an unfinished line: lines of several children must not be mixed
+        while chunk := os.read(self._parent_end, _READ_BYTES):
+            self._kept.append(chunk)
+            self._size += len(chunk)
+            while self._size - len(self._kept[0]) > _KEPT_BYTES:
+                self._size -= len(self._kept.popleft())
+            lines, end, begun = (begun + chunk).rpartition(b"\n")
+            if len(begun) > _KEPT_BYTES:
+                lines, end, begun = lines + end, begun, b""
+            _write_stderr(lines + end)
+        _write_stderr(begun)
+        os.close(self._parent_end)
+
+    def text(self) -> str:
+        """Return the end of the child's output. Call when the child has ended."""
+        self._thread.join(1.0)  # until all is read, but a child of the child can hold the pipe open
+        kept = b"".join(list(self._kept))[-_KEPT_BYTES:]
+        return kept.decode(errors="replace").strip()
+
+
+def _write_stderr(text: bytes) -> None:
+    with contextlib.suppress(OSError):
+        while text:
+            text = text[os.write(2, text) :]
+
+
+class CurrentTaskPage:
+    """A page of shared memory in which a child publishes its current task.
+
+    Args:
+        descriptor: descriptor of the memory. If None, a new page is made, as the parent does.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        is_new = descriptor is None
+        if descriptor is None:
+            descriptor = os.memfd_create("khop-task", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, mmap.PAGESIZE)
+        self.descriptor = descriptor
+        self._page = mmap.mmap(descriptor, mmap.PAGESIZE)
+        if is_new:
+            self.write(_NO_TASK, _NO_TASK)
+
+    def write(self, epoch: int, batch: int) -> None:
+        _TASK.pack_into(self._page, 0, epoch, batch)
+
+    def read(self) -> tuple[int, int] | None:
+        """Return the (epoch, batch) that was published last. None if there was none yet."""
+        epoch, batch = _TASK.unpack_from(self._page)
+        return None if epoch == _NO_TASK else (epoch, batch)
+
+    def close_descriptor(self) -> None:
+        """Close the descriptor. The page stays mapped."""
+        os.close(self.descriptor)
 
 
 def _program(module: str, imports: Sequence[str] = ()) -> str:
     """Return the Python code that the child's interpreter runs.
 
     `-m` and `-c` put the working directory first on the path, where a user's `typing.py` would
-    shadow Python's. So the code sets the child's path to that of its parent.
+    shadow Python's. So the code sets the child's path to its parent's.
     """
     source = str(Path(khop.__file__).absolute().parent.parent)
     paths = [path for path in sys.path if path and Path(path).is_absolute()]
@@ -158,7 +242,7 @@ def _end(process: subprocess.Popen[bytes], line: ControlLine, owner: int) -> Non
 def explain_crashes(root: str | None) -> None:
     """Make this process log the cause of a fault that ends it.
 
-    The exit status stays that of the signal.
+    The exit status does not change.
 
     Args:
         root: the partition folder whose files it maps. If None, SIGBUS is not explained.
@@ -219,7 +303,7 @@ def parent_has_gone(line: ControlLine, parent: int) -> bool:
     """Return whether the parent process is ending, or has closed the line.
 
     The threads of a killed process end one after the other. Its children get their signal when the
-    thread that started them ends; its files close with the last. So this waits up to 0.2 s.
+    thread that started them ends, but its files close with the last thread. So this waits 0.2 s.
 
     Args:
         line: the line to the parent.
@@ -239,13 +323,19 @@ def parent_has_gone(line: ControlLine, parent: int) -> bool:
     return False
 
 
-def wait_for_message(line: ControlLine) -> Message | None:
-    """Wait for the next message on a line; return None if the other end is closed."""
+def wait_for_message(line: ControlLine, seconds: float | None = None) -> Message | None:
+    """Wait for the next message on a line. Return None if its other end is closed.
+
+    Args:
+        line: the line.
+        seconds: longest time to wait for a message, after which None is returned. If None, any.
+    """
     poller = select.poll()
     poller.register(line.fileno(), select.POLLIN)
     try:
         while (message := line.receive()) is None:
-            poller.poll()
+            if not poller.poll(None if seconds is None else 1000 * seconds):
+                return None
     except EOFError:
         return None
     return message

@@ -1,6 +1,6 @@
 """Functions called when a process ends, however it was started. Any process with a job context.
 
-`atexit` is enough for a script. Processes that multiprocessing has forked skip it; they run the
+`atexit` is enough for a script. Processes that multiprocessing has forked skip it, and run the
 finalizers that they have registered with multiprocessing. Imports no torch.
 """
 
@@ -17,18 +17,18 @@ _previous_hook = sys.excepthook
 
 
 def _note_failure(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    error_type: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     global _has_failed  # noqa: PLW0603
     _has_failed = True
-    _previous_hook(kind, error, trace)
+    _previous_hook(error_type, error, trace)
 
 
 sys.excepthook = _note_failure
 
 
 def call_at_end(leave: Callable[[bool], None]) -> None:
-    """Call a function when this process ends: maybe twice, and not if it is killed.
+    """Call a function when this process ends: once or twice, and never if it is killed.
 
     Processes of multiprocessing call it before they wait for their own children.
 

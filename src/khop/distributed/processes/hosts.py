@@ -12,20 +12,20 @@ from pathlib import Path
 def host_identity() -> str:
     """Return an id of boot, network and mount namespace. Equal ids can share socket files."""
     parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
-    parts += [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("net", "mnt")]
+    parts += [str(Path(f"/proc/self/ns/{name}").readlink()) for name in ("net", "mnt")]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 
 def host_address(master: str | None = None) -> str:
-    """Return the address at which other machines reach this one: that of the route to the master.
+    """Return this machine's address on the route to the master, for other machines.
 
     Args:
-        master: host name or address. If None: $MASTER_ADDR, else this machine.
+        master: host name or address. If None, $MASTER_ADDR, or this machine without that.
     """
     master = master or os.environ.get("MASTER_ADDR", "localhost")
     with contextlib.suppress(OSError):
-        family, kind, _, _, target = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
+        family, socket_type, _, _, target = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket_type) as probe:
             probe.connect(target)  # sends nothing
             return str(probe.getsockname()[0])
     return "127.0.0.1"

@@ -63,15 +63,15 @@ def _remove_abandoned(folder: Path) -> None:
 def is_own_socket(path: str) -> bool:
     """Return whether a path is a socket that only this user can have put there, or can move.
 
-    Socket and folder belong to this user, the folder is closed to others, and all folders above
+    Socket and folder belong to this user, and the folder is closed to others. All folders above
     belong to this user or the system, and others cannot rename in them. Links are not followed:
     they could point elsewhere a moment later.
     """
-    place = Path(path)
-    if not place.name or not place.is_absolute() or ".." in place.parts or "\0" in path:
+    named = Path(path)
+    if not named.name or not named.is_absolute() or ".." in named.parts or "\0" in path:
         return False
     try:
-        file, folder, *above = [p.lstat() for p in (place, *place.parents)]
+        file, folder, *above = [p.lstat() for p in (named, *named.parents)]
     except OSError:
         return False
     own = os.geteuid()
@@ -91,7 +91,7 @@ def is_own_socket(path: str) -> bool:
 def peer_of(end: socket.socket) -> tuple[int, int]:
     """Return process id (0 if the system hides it) and user id of the other end.
 
-    Of a connection to a listening socket, that is the process that called listen, or connect.
+    The process at the other end is the one that called listen, or connect.
     """
     credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, _ = _CREDENTIALS.unpack(credentials)

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from khop.distributed.processes.hosts import host_identity
 from khop.distributed.processes.socket_files import is_own_socket
-from khop.distributed.remote.directory_messages import ServerEntry
+from khop.distributed.remote.messages import ServerEntry
+from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
+from khop.distributed.rpc.keys import ClientKeys, ServerKeys
 
 
 @dataclass(frozen=True)
@@ -28,27 +30,37 @@ class Servers:
     server_key: str | None = None
     credentials: KeyPair | None = None
 
+    @classmethod
+    def with_keys(cls, master: str, keys: ClientKeys | ServerKeys | None) -> Servers:
+        """Return the address with a process's keys. If None, CURVE is not used."""
+        return cls(master) if keys is None else cls(master, keys.server_key, keys.credentials())
+
     @property
     def directory(self) -> Endpoint:
-        """Endpoint of the directory."""
         return Endpoint(f"tcp://{self.master}", self.server_key)
-
-    def endpoint(self, entry: ServerEntry) -> Endpoint:
-        """Return the endpoint of a registered server, as reached from this machine."""
-        return endpoint_of(entry, self.server_key)
 
 
 def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
     """Return the endpoint of a server, as reached from this machine.
 
-    Args:
-        entry: the server's entry in the directory.
-        server_key: key of its TCP socket. If None, CURVE is not used.
+    `server_key` is the key of its TCP socket. If None, CURVE is not used.
     """
     path = local_socket(entry)
     if path is not None:
         return Endpoint(f"ipc://{path}")
     return Endpoint(entry.addresses.tcp, server_key)
+
+
+def relocate(connection: Connection, entry: ServerEntry | None, server_key: str | None) -> None:
+    """Move a connection to the endpoint of a server, if the directory has an entry of it.
+
+    If the endpoint is invalid, the connection ends with this reason.
+    """
+    if entry is not None:
+        try:
+            connection.relocate(endpoint_of(entry, server_key))
+        except Exception as error:
+            connection.refuse(f"its address in the directory is {entry.addresses}: {error}")
 
 
 def local_socket(entry: ServerEntry) -> str | None:
@@ -57,40 +69,31 @@ def local_socket(entry: ServerEntry) -> str | None:
     Traffic over it is not encrypted, and the process that registered the address need not have the
     server's key. So the path is used only if this user alone can have put a socket there.
     """
-    near = entry.addresses.ipc
-    if near is None or entry.host != host_identity():
+    ipc = entry.addresses.ipc
+    if ipc is None or entry.host != host_identity():
         return None
-    path = near.removeprefix("ipc://")
+    path = ipc.removeprefix("ipc://")
     return path if is_own_socket(path) else None
 
 
 def address_of(host: str, port: int | str) -> str:
-    """Return 'HOST:PORT' in ZeroMQ's form.
-
-    Raises:
-        ValueError: invalid port or host.
-    """
-    number = -1
+    """Return 'HOST:PORT' in ZeroMQ's form. ValueError if one of them is invalid."""
+    port_number = -1
     with contextlib.suppress(TypeError, ValueError):
-        number = int(port)
-    if not 0 < number < 1 << 16:
+        port_number = int(port)
+    if not 0 < port_number < 1 << 16:
         raise ValueError(f"master_port must be a port, 1 to 65535 (got {port!r})")
     if not host or not isinstance(host, str):
         raise ValueError(f"master_addr must be an address or a name (got {host!r})")
-    return f"[{host}]:{number}" if ":" in host and not host.startswith("[") else f"{host}:{number}"
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"{host}:{port_number}"
 
 
-def check_place(num_servers: int, num_clients: int, role: str, rank: int) -> None:
-    """Check the numbers that a process of a job with graph servers was given.
-
-    Args:
-        num_servers: number of servers.
-        num_clients: number of clients; 0: any number.
-        role: role of the process, 'server' or 'client'.
-        rank: its rank among those.
+def check_rank(num_servers: int, num_clients: int, role: str, rank: int) -> None:
+    """Check the numbers of a job, and the rank of a process with role 'server' or 'client'.
 
     Raises:
-        TypeError: one of them is no integer.
+        TypeError: one of the numbers is no integer.
         ValueError: one of them is too small, or the rank too large.
     """
     for name, value, low in (

@@ -1,7 +1,7 @@
 """Client of the graph servers' directory, which also sends requests to the servers.
 
 Clients, graph servers and `khop top` use it. It registers this process with the directory every
-second, and follows servers to new addresses; `server_client`, its base, has the connections and
+second, and follows servers to new addresses. Its base in `server_client` has the connections and
 their thread. Imports no torch.
 """
 
@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.directory_messages import (
+from khop.distributed.remote.messages import (
     Goodbye,
     Lookup,
     Publish,
@@ -26,17 +26,17 @@ from khop.distributed.remote.directory_messages import (
     RegisterServer,
     Table,
     WaitFor,
+    json_array,
+    new_secret,
+    read_table,
+    text_bytes,
 )
-from khop.distributed.remote.encoding import read_table, text_array, text_bytes
-from khop.distributed.remote.message_fields import new_secret
 from khop.distributed.remote.server_client import PendingRequest, Reply, ServerClient
-from khop.distributed.rpc.protocol import Request
 from khop.errors import PartitionUnavailableError, ProtocolError, RendezvousError
 from khop.typing import Array
 
 _BEAT = 1.0
 _CONTENDING_BEAT = 0.25
-_REGISTRATIONS = (RegisterServer, RegisterClient, Lookup)
 
 
 class DirectoryClient(ServerClient):
@@ -44,14 +44,14 @@ class DirectoryClient(ServerClient):
 
     Args:
         servers: address of the servers, and keys.
-        registration: called every second with this process's secret; returns the registration to
+        registration: called every second with this process's secret. Returns the registration to
             send. If None, this process does not register and only looks up (`khop top`).
-        timeout: seconds that a request may take by default.
+        timeout: default of the longest time of a request in seconds.
         on_table: called in this object's thread with each table of the directory.
         on_refused: called with the error if the directory refuses the registration.
 
     Attributes:
-        secret: authenticates this process to the directory; see `message_fields.incarnation_of`.
+        secret: authenticates this process to the directory, see `messages.incarnation_of`.
     """
 
     def __init__(
@@ -67,55 +67,48 @@ class DirectoryClient(ServerClient):
         self._on_table = on_table
         self._on_refused = on_refused
         self.secret = new_secret()
-        self._table: Table | None = None
         self._known = threading.Condition()
         self._refused: Exception | None = None
         self._published: dict[str, Array] = {}
         self._beat_at = 0.0
         self._beating: Future[Reply] | None = None
-        self._start()
+        self._thread.start()
 
     @property
     def table(self) -> Table | None:
-        """Last table of the directory; None before the first."""
+        """Last table of the directory. None before the first."""
         return self._table
 
     def wait_for_table(
-        self, accept: Callable[[Table], bool], what: str, timeout: float | None = None
+        self, accept: Callable[[Table], bool], condition: str, timeout: float | None = None
     ) -> Table:
-        """Wait for a table of the directory that is accepted, and return it.
-
-        Args:
-            accept: predicate on a table.
-            what: name of the condition, for the error message.
-            timeout: seconds to wait. If None, those of this object.
+        """Wait for a table that `accept` accepts. The error message names the condition.
 
         Raises:
             RendezvousError: the directory refuses this process, or time is over.
         """
         seconds = self.timeout if timeout is None else timeout
+
+        def accepted() -> Table | None:
+            return self._table if self._table is not None and accept(self._table) else None
+
         with self._known:
             self._known.wait_for(
-                lambda: (
-                    self._refused is not None
-                    or self._ended is not None
-                    or (self._table is not None and accept(self._table))
-                ),
-                seconds,
+                lambda: self._refused or self._ended or accepted() is not None, seconds
             )
             if self._refused is not None:
                 raise self._refused
-            if self._table is not None and accept(self._table):
-                return self._table
+            table = accepted()
+            if table is not None:
+                return table
             if self._ended is not None:
                 raise self._why_ended()
-        master = self._connections.get(None)
-        state = (
-            "" if self._table is not None or master is None else f"; the directory {master.state()}"
-        )
+        master, state = self._connections.get(None), ""
+        if self._table is None and master is not None:
+            state = f"; the directory {master.state()}"
         raise RendezvousError(
-            f"waited {seconds:.0f} s for {what} at the graph servers' directory, "
-            f"tcp://{self._servers.master}{state}"
+            f"waited {seconds:.0f} s for {condition} at the graph servers' directory, "
+            f"tcp://{self.master}{state}"
         )
 
     def wait_for_servers(self, timeout: float | None = None) -> Table:
@@ -134,14 +127,14 @@ class DirectoryClient(ServerClient):
         if missing:
             raise RendezvousError(
                 f"the folder has {table.num_parts} partitions, but the {table.num_servers} "
-                f"graph server(s) serve only {sorted(served)}: nobody serves {missing}. Start more "
+                f"graph server(s) serve only {sorted(served)}: no server has {missing}. Start more "
                 "servers, or have them serve several (--part, once for each)"
             )
         return table
 
-    def publish(self, name: str, value: Any) -> None:
-        """Publish a value of this client; sent again to a directory that was restarted."""
-        self._published[name] = text_array(value)
+    def publish(self, name: str, value: object) -> None:
+        """Publish a value of this client, also to a directory that is restarted later."""
+        self._published[name] = json_array(value)
         self.request(None, self._publication(name), [self._published[name]])
 
     def forget(self, name: str) -> None:
@@ -149,22 +142,18 @@ class DirectoryClient(ServerClient):
         self._published.pop(name, None)
 
     def look_up(self) -> Table:
-        """Request the directory's table, with all clients.
-
-        Raises:
-            ProtocolError: the reply is malformed.
-        """
+        """Return the directory's table, with all clients. ProtocolError if it is malformed."""
         return read_table(self.request(None, Lookup()).arrays, self.name_of(None))
 
     def _publication(self, name: str) -> Publish:
         own = self._identity()
-        assert own is not None, "only what has registered publishes"
+        assert own is not None, "a process without registration publishes"
         return Publish(own.rank, self.secret, name)
 
     def wait_for(self, name: str, ranks: Sequence[int], wait: float) -> dict[int, Any]:
         """Return clients' values by rank, as soon as all are published or after `wait` seconds.
 
-        Of many long values, only those that fit one reply: request the missing ones again.
+        A reply does not hold many long values: request the missing ones again.
 
         Raises:
             ProtocolError: the reply is malformed.
@@ -173,25 +162,22 @@ class DirectoryClient(ServerClient):
         rank = 0 if own is None else own.rank
         request = WaitFor(rank, self.secret, name, list(ranks), wait)
         reply = self.request(None, request, timeout=self.timeout + wait)
-        where, text = self.name_of(None), text_bytes(reply.arrays)
-        published: Published = reply.fields
-        begins = [0, *published.ends][: len(published.ends)]
-        found = {}
+        text, published = text_bytes(reply.arrays), reply.fields
+        assert isinstance(published, Published)
+        values, begin = {}, 0
         try:
-            for rank, begin, end in zip(published.ranks, begins, published.ends, strict=True):
+            for rank, end in zip(published.ranks, published.ends, strict=True):
                 if rank not in request.ranks or not begin <= end <= len(text):
                     raise ValueError(f"a value of client {rank} from {begin} to {end}")
-                found[rank] = json.loads(text[begin:end])
+                values[rank] = json.loads(text[begin:end])
+                begin = end
         except (ValueError, RecursionError) as error:
-            raise ProtocolError(f"{where} sent no values of clients: {error}") from None
-        return found
+            where = self.name_of(None)
+            raise ProtocolError(f"{where} sent malformed values of clients: {error}") from None
+        return values
 
     def close(self, goodbye: bool = True) -> None:
-        """Unregister from the directory if it answers within a second, and end the thread.
-
-        Args:
-            goodbye: whether to unregister.
-        """
+        """Unregister if the directory answers within a second (if `goodbye`), end the thread."""
         if self._closing or os.getpid() != self._owner:
             return
         own = self._identity()
@@ -208,21 +194,10 @@ class DirectoryClient(ServerClient):
     def _identity(self) -> RegisterServer | RegisterClient | None:
         return None if self._registration is None else self._registration(self.secret)
 
-    def _locate(self, rank: int) -> None:
-        """Connect to a server at its address in the directory; refuse an invalid address."""
-        entry = None if self._table is None else self._table.servers.get(rank)
-        if entry is not None:
-            link = self._connections[rank]
-            try:
-                link.relocate(self._servers.endpoint(entry))
-            except Exception as error:
-                link.refuse(f"the directory says it is at {entry.addresses}: {error}")
-
     def _beat(self) -> None:
-        """Send a heartbeat to the directory when one is due, and process its last reply."""
         if self._beating is not None and self._beating.done():
             beating, self._beating = self._beating, None
-            self._take_table(beating)
+            self._on_beat_reply(beating)
         now = time.monotonic()
         if self._beating is None and now >= self._beat_at and not self._closing:
             self._register()
@@ -232,12 +207,12 @@ class DirectoryClient(ServerClient):
         self._beat_at = time.monotonic() + _BEAT
         pending = PendingRequest(None, self._identity() or Lookup(), (), _BEAT * 5)
         self._beating = pending.future
-        self._ask(pending)
+        self._send(pending)
 
-    def _take_table(self, beating: Future[Reply]) -> None:
+    def _on_beat_reply(self, beating: Future[Reply]) -> None:
         error = beating.exception()
         if isinstance(error, PartitionUnavailableError):
-            return  # it may come back
+            return  # perhaps it comes back
         if error is not None:
             with self._known:
                 self._refused = error if isinstance(error, Exception) else RuntimeError(str(error))
@@ -250,7 +225,7 @@ class DirectoryClient(ServerClient):
         except ProtocolError as malformed:
             self._connections[None].refuse(str(malformed))
             return
-        if table.contending:  # another process has this rank, and may be dead
+        if table.contending:  # another process, perhaps dead, has this rank
             self._beat_at = time.monotonic() + _CONTENDING_BEAT
             return
         is_new = self._table is None or table.directory != self._table.directory
@@ -259,17 +234,12 @@ class DirectoryClient(ServerClient):
             self._table = table
             self._known.notify_all()
         for rank in self._connections:
-            if rank is not None:
-                self._locate(rank)
+            self._relocate(rank)
         if is_new and self._registration is not None:  # it has lost the published values
             for name, value in list(self._published.items()):
-                self._ask(PendingRequest(None, self._publication(name), [value], self.timeout))
+                self._send(PendingRequest(None, self._publication(name), [value], self.timeout))
         if self._on_table is not None:
             self._on_table(table)
-
-    def _is_first(self, request: Request) -> bool:
-        # A directory that was restarted refuses others of processes that have not registered.
-        return isinstance(request, _REGISTRATIONS)
 
     def _on_directory_back(self) -> None:
         if self._beating is None and self._registration is not None:

@@ -7,10 +7,11 @@ torch. It ends when its clients have left, or with the process that started it.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from khop import codec
 from khop.channel.control import Op
 from khop.channel.shared import share
 from khop.distributed.dataset import DistDataset, check_dataset
@@ -18,7 +19,8 @@ from khop.distributed.job.context import DistContext, DistRole, enter, get_conte
 from khop.distributed.membership.leases import lease_seconds
 from khop.distributed.processes.child import ChildProcess, wait_for_message
 from khop.distributed.processes.socket_files import remove_socket
-from khop.distributed.remote.addresses import address_of, check_place
+from khop.distributed.remote.addresses import address_of, check_rank
+from khop.distributed.remote.server.server_config import ServerConfig
 from khop.distributed.rpc.key_files import key_file_path, read_server_keys
 from khop.distributed.rpc.keys import check_secured
 from khop.distributed.rpc.protocol import rebuild_error, wait_until_ready
@@ -30,7 +32,7 @@ _ENDED_WELL = "exited with status 0"
 
 
 class ServerContext(DistContext):
-    """Place of a process that runs a graph server; `init_server` returns it.
+    """Context of a process that runs a graph server, as `init_server` returns it.
 
     Attributes:
         process: the server's process.
@@ -44,13 +46,14 @@ class ServerContext(DistContext):
         >>> wait_and_shutdown_server()  # until its client, another process, has left
     """
 
-    def __init__(self, config: dict[str, Any], labels: dict[str, Array], group_name: str) -> None:
-        super().__init__(DistRole.SERVER, config["num_servers"], config["rank"], group_name)
+    def __init__(self, config: ServerConfig, labels: Mapping[str, Array], group_name: str) -> None:
+        super().__init__(DistRole.SERVER, config.num_servers, config.rank, group_name)
         self.addresses: dict[str, str] = {}
-        self._num_clients: int = config["num_clients"]
+        self._num_servers, self._num_clients = config.num_servers, config.num_clients
         memory = [share(labels)] if labels else []
         try:
-            self.process = ChildProcess("khop.distributed.remote.server.main", config, memory)
+            program, content = "khop.distributed.remote.server.main", codec.to_json(config)
+            self.process = ChildProcess(program, content, memory)
         finally:
             for descriptor in memory:
                 os.close(descriptor)
@@ -60,19 +63,6 @@ class ServerContext(DistContext):
         except BaseException:
             self.close()
             raise
-
-    @property
-    def global_world_size(self) -> int:
-        """Number of servers and clients."""
-        return self.world_size + self._num_clients
-
-    def num_servers(self) -> int:
-        """Return the number of graph servers."""
-        return self.world_size
-
-    def num_clients(self) -> int:
-        """Return the number of clients; 0: any number, that come and go."""
-        return self._num_clients
 
     def wait(self) -> None:
         """Wait until the server has ended.
@@ -91,12 +81,11 @@ class ServerContext(DistContext):
             )
 
     def close(self, wait: bool = True) -> None:
-        """End the server."""
         del wait
         self.process.close()
-        near = self.addresses.get("ipc")
-        if near is not None:  # a server that was killed has left its socket behind
-            remove_socket(near.removeprefix("ipc://"))
+        ipc = self.addresses.get("ipc")
+        if ipc is not None:  # a server that was killed has left its socket behind
+            remove_socket(ipc.removeprefix("ipc://"))
 
 
 def init_server(
@@ -125,11 +114,11 @@ def init_server(
     Args:
         num_servers: number of servers.
         server_rank: rank of this server. Server 0 also has the directory of servers and clients.
-        dataset: data to serve: its partition, those of `also_serve`, and its node labels.
+        dataset: data to serve: its partition, the partitions of `also_serve`, and its node labels.
         master_addr: address at which server 0 listens.
         master_port: its port.
         num_clients: number of clients. Servers end when all of them have left. 0: any number, that
-            come and go; servers do not end.
+            come and go. Servers then do not end.
         num_rpc_threads: accepted, not needed: servers take half of a machine's cores, 2 to 8.
         request_timeout: seconds that a server may wait for another's rows.
         server_group_name: name of the servers' group. If None: 'khop-servers'.
@@ -137,13 +126,13 @@ def init_server(
         key_file: the job's `server.key`, as `khop keygen` wrote it. If None: $KHOP_KEY_FILE.
             Without keys, servers listen at loopback only.
         insecure: listen elsewhere without keys. For closed networks only.
-        host: address at which others reach this server. If None: that of the route to
+        host: address at which others reach this server. If None, its address on the route to
             `master_addr`.
-        methods: modules of sampling methods of your own that clients may use: 'my_package.methods';
-            or names that installed packages give to theirs (group `khop.methods`).
+        methods: modules of sampling methods of your own that clients can use: 'my_package.methods'.
+            Also names that installed packages give to theirs (group `khop.methods`).
             The server imports these, and nothing that a client names.
         lease: seconds of silence after which a client counts as lost, 5 to 86,400. If None,
-            $KHOP_LEASE; without it 30.
+            $KHOP_LEASE, or 30 without that.
 
     Returns:
         The context, also returned by `get_context`.
@@ -151,8 +140,8 @@ def init_server(
     Raises:
         RuntimeError: this process has a role already, or the dataset holds nothing.
         SecurityError: no keys, or a key file that cannot be used.
-        ValueError, TypeError: numbers that contradict each other; no dataset; a module of `methods`
-            without methods.
+        TypeError: not a dataset.
+        ValueError: numbers that contradict each other, or a module of `methods` without methods.
         ImportError: a module of `methods` is not found.
 
     Example:
@@ -161,90 +150,61 @@ def init_server(
         >>> wait_and_shutdown_server()  # its client is another process
     """
     del num_rpc_threads
-    return enter(
-        lambda: start_server(
-            dataset,
-            num_servers,
+
+    def start() -> ServerContext:
+        config = ServerConfig(
+            "",
             server_rank,
-            address_of(master_addr, master_port),
+            num_servers,
             0 if is_dynamic else num_clients,
-            timeout=request_timeout,
-            group_name=server_group_name,
-            key_file=key_file,
-            insecure=insecure,
+            address_of(master_addr, master_port),
             host=host,
-            methods=methods,
+            key_file=key_file_path(key_file),
+            insecure=insecure,
+            timeout=request_timeout,
             lease=None if lease is None else lease_seconds(lease),
-        ),
-        DistRole.SERVER,
-    )
+        )
+        return start_server(dataset, config, methods, server_group_name)
+
+    return enter(start, DistRole.SERVER)
 
 
 def start_server(
     dataset: DistDataset,
-    num_servers: int,
-    server_rank: int,
-    master: str,
-    num_clients: int = 0,
-    *,
-    timeout: float = 180.0,
-    lease: float | None = None,
-    group_name: str | None = None,
-    key_file: str | Path | None = None,
-    insecure: bool = False,
-    host: str | None = None,
+    config: ServerConfig,
     methods: Sequence[str] = (),
+    group_name: str | None = None,
 ) -> ServerContext:
     """Start a graph server as `init_server` does, also in a process that has another role.
 
     Args:
         dataset: data to serve.
-        num_servers: number of servers.
-        server_rank: rank of this server.
-        master: 'HOST:PORT' of server 0.
-        num_clients: number of clients; 0: any number.
-        timeout: seconds that a server may wait for another's rows.
-        lease: seconds of silence after which a client counts as lost. If None, as of `init_server`.
-        group_name: name of the servers' group.
-        key_file: the job's `server.key`.
-        insecure: listen at other addresses than loopback without keys.
-        host: address at which others reach this server.
+        config: the server's configuration, except dataset, keys and methods.
         methods: modules of users' sampling methods.
+        group_name: name of the servers' group.
     """
     check_dataset(dataset, "dataset")
-    check_place(num_servers, num_clients, "server", server_rank)
-    keys = read_server_keys(key_file)
-    for address in (master.rpartition(":")[0], host):
+    if isinstance(methods, str) or not all(isinstance(module, str) for module in methods):
+        raise TypeError(f"methods must be a list of names of modules (got {methods!r})")
+    check_rank(config.num_servers, config.num_clients, "server", config.rank)
+    keys = read_server_keys(config.key_file)
+    for address in (config.master.rpartition(":")[0], config.host):
         if address is not None:
-            check_secured(address, keys, insecure, f"graph server {server_rank}")
-    config = {
-        "root": str(dataset.opened.root),
-        "parts": dataset.parts,
-        "rank": server_rank,
-        "num_servers": num_servers,
-        "num_clients": num_clients,
-        "master": master,
-        "host": host,
-        "methods": _modules(methods),
-        "stores": [store.to_json() for store in dataset.opened.stores.values()],
-        "keys": None if keys is None else keys.to_json(),
-        "key_file": key_file_path(key_file),
-        "insecure": insecure,
-        "timeout": timeout,
-        "lease": lease,
-        "graph_mode": dataset.graph_mode,
-        "feature_mode": dataset.feature_mode,
-        "has_labels": bool(dataset.node_labels),
-    }
+            check_secured(address, keys, config.insecure, f"graph server {config.rank}")
+    config = replace(
+        config,
+        root=str(dataset.opened.root),
+        parts=dataset.parts,
+        stores=[store.to_json() for store in dataset.opened.stores.values()],
+        keys=None if keys is None else keys.to_json(),
+        graph_mode=dataset.graph_mode,
+        feature_mode=dataset.feature_mode,
+        methods=list(methods),
+        has_labels=bool(dataset.node_labels),
+    )
     types = [t.name for t in dataset.meta.node_types]
     labels = {str(types.index(t)): values.numpy() for t, values in dataset.node_labels.items()}
     return ServerContext(config, labels, group_name or _DEFAULT_GROUP)
-
-
-def _modules(methods: Sequence[str]) -> list[str]:
-    if isinstance(methods, str) or not all(isinstance(module, str) for module in methods):
-        raise TypeError(f"methods must be a list of names of modules (got {methods!r})")
-    return list(methods)
 
 
 def wait_and_shutdown_server() -> None:

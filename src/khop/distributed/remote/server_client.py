@@ -1,9 +1,9 @@
 """Requests to graph servers: connections, a thread that owns them, and requests in flight.
 
-Base of `DirectoryClient`. Requests are idempotent: those that were lost with a connection are
-repeated. Messages of servers are checked before they are used; a malformed one ends its connection,
-never the thread. If the thread ends all the same, all requests in flight fail at once with its
-reason. Clients, graph servers and `khop top` run it. Imports no torch.
+Base of `DirectoryClient`. Requests are idempotent: if their connection is lost, they are sent again
+over the next. Messages of servers are checked before they are used. A malformed message ends its
+connection, never the thread. If the thread ends all the same, all requests in flight fail at once,
+with its reason. Clients, graph servers and `khop top` run it. Imports no torch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,19 @@ import zmq
 
 from khop import log
 from khop.channel.message import pack
-from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.encoding import read_reply
+from khop.distributed.remote.addresses import Servers, relocate
+from khop.distributed.remote.messages import (
+    GraphServerRequest,
+    Lookup,
+    RegisterClient,
+    RegisterServer,
+    Table,
+    read_reply,
+)
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.pending import PendingRequests, Request as Ticket
-from khop.distributed.rpc.protocol import Request, rebuild_error, request_header
+from khop.distributed.rpc.protocol import rebuild_error, request_header
 from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.forks import check_process
 from khop.typing import Array
@@ -34,6 +41,8 @@ from khop.typing import Array
 _log = log.get(__name__)
 
 _TICK_MS = 250
+# A directory that was restarted refuses other requests of processes that have not registered.
+_FIRST = (RegisterServer, RegisterClient, Lookup)
 
 
 class Reply(NamedTuple):
@@ -41,10 +50,9 @@ class Reply(NamedTuple):
 
     Attributes:
         fields: an instance of the request's `reply`.
-        arrays: the arrays that it carries.
     """
 
-    fields: Any
+    fields: object
     arrays: list[Array]
 
 
@@ -54,7 +62,11 @@ class PendingRequest(Ticket):
     __slots__ = ("arrays", "future", "request")
 
     def __init__(
-        self, rank: int | None, request: Request, arrays: Sequence[Array], timeout: float
+        self,
+        rank: int | None,
+        request: GraphServerRequest,
+        arrays: Sequence[Array],
+        timeout: float,
     ) -> None:
         super().__init__(rank, [], timeout)
         self.request = request
@@ -66,23 +78,21 @@ class PendingRequest(Ticket):
         self.done = True
 
     def fail(self, error: Exception) -> None:
-        """Complete the request with an error."""
         if self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 
-    def pack(self, number: int) -> None:
-        """Make its message, with its number."""
-        self.frames = pack(request_header(self.request, number), self.arrays)
+    def pack(self, request_id: int) -> None:
+        self.frames = pack(request_header(self.request, request_id), self.arrays)
 
 
 class ServerClient(abc.ABC):
     """Connections to graph servers, by rank, and to their directory.
 
-    Subclasses call `_start` when they have made their own state.
+    Subclasses start the thread when they have made their own state.
 
     Args:
         servers: address of the servers, and keys.
-        timeout: seconds that a request may take by default.
+        timeout: default of the longest time of a request in seconds.
     """
 
     def __init__(self, servers: Servers, timeout: float) -> None:
@@ -94,6 +104,7 @@ class ServerClient(abc.ABC):
         self._submitting = threading.Lock()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._connections: dict[int | None, Connection] = {}
+        self._table: Table | None = None
         self._pending: PendingRequests[PendingRequest] = PendingRequests()
         self._submitted: deque[PendingRequest] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -101,16 +112,12 @@ class ServerClient(abc.ABC):
         self._owner = os.getpid()
         self._thread = threading.Thread(target=self._run, name="khop-remote", daemon=True)
 
-    def _start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
     # Called by other threads --------------------------------------------------------------------
 
     def submit(
         self,
         rank: int | None,
-        request: Request,
+        request: GraphServerRequest,
         arrays: Sequence[Array] = (),
         timeout: float | None = None,
     ) -> Future[Reply]:
@@ -118,9 +125,9 @@ class ServerClient(abc.ABC):
 
         Args:
             rank: rank of the server. If None, the directory.
-            request: one of the `..._messages` modules beside this one.
+            request: the request.
             arrays: arrays that it carries.
-            timeout: seconds that it may take. If None, those of this object.
+            timeout: longest time in seconds. If None, this object's.
 
         Returns:
             A future of the reply. It raises the server's error, ProtocolError if the reply is
@@ -144,11 +151,11 @@ class ServerClient(abc.ABC):
     def request(
         self,
         rank: int | None,
-        request: Request,
+        request: GraphServerRequest,
         arrays: Sequence[Array] = (),
         timeout: float | None = None,
     ) -> Reply:
-        """Send a request to a server and return its reply; arguments and errors as of `submit`."""
+        """Send a request to a server and return its reply, as `submit` does."""
         return self.submit(rank, request, arrays, timeout).result()
 
     def _notify(self) -> None:
@@ -160,35 +167,25 @@ class ServerClient(abc.ABC):
         return RuntimeError(text if self._closing else f"{text}: {self._ended!r}")
 
     def _stop(self) -> None:
-        """End the thread; requests in flight fail."""
+        """End the thread, which fails requests in flight."""
         self._closing = True
         self._notify()
         self._thread.join()
         os.close(self._wake)
 
-    # What subclasses do in the thread -----------------------------------------------------------
+    # The thread ---------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def _beat(self) -> None:
-        """Do what is due; called several times a second."""
-
-    @abc.abstractmethod
-    def _locate(self, rank: int) -> None:
-        """Set the endpoint of the connection to a server, if it is known."""
-
-    @abc.abstractmethod
-    def _is_first(self, request: Request) -> bool:
-        """Return whether a request goes before others over a connection that was made again."""
+        """Register with the directory when it is time. Called at least every 0.25 s."""
 
     @abc.abstractmethod
     def _on_directory_back(self) -> None:
-        """Add what the directory must get first over a connection that was made again."""
+        """Register with the directory, over a connection that was made again."""
 
     @abc.abstractmethod
     def _on_end(self) -> None:
-        """Wake other threads that wait; the thread has ended, and `_why_ended` is its reason."""
-
-    # The thread ---------------------------------------------------------------------------------
+        """Wake other threads that wait. The thread has ended, and `_why_ended` is its reason."""
 
     def _run(self) -> None:
         ended: Exception = RuntimeError("it was closed")
@@ -196,34 +193,34 @@ class ServerClient(abc.ABC):
             self._connections[None] = self._new_connection(self._servers.directory)
             while not self._closing:
                 self._sleep()
-                self._take_submitted()
+                while self._submitted:
+                    self._send(self._submitted.popleft())
                 self._beat()
-                for rank, link in list(self._connections.items()):
-                    self._attend(rank, link)
+                for rank, connection in list(self._connections.items()):
+                    self._on_ready(rank, connection)
                 self._pending.expire(self._unavailable)
         except BaseException as error:
             ended = error if isinstance(error, Exception) else RuntimeError(repr(error))
-            _log.error(
-                "client-failed", f"asking graph servers has failed: {error!r}", exc_info=error
-            )
+            text = f"the client of graph servers has failed: {error!r}"
+            _log.error("client-failed", text, exc_info=error)
         finally:
             self._end(ended)
 
-    def _attend(self, rank: int | None, link: Connection) -> None:
+    def _on_ready(self, rank: int | None, connection: Connection) -> None:
         """Process a connection's events and messages. An error ends the connection."""
         try:
-            if link.pump():
-                self._ask_again(rank)
-            for header, arrays, _ in link.receive():
-                self._answer(rank, header, arrays)
+            if connection.pump():
+                self._send_again(rank)
+            for header, arrays, _ in connection.receive():
+                self._on_reply(rank, header, arrays)
         except Exception as error:
-            link.refuse(f"it cannot be used: {error}")
+            connection.refuse(f"it cannot be used: {error}")
             _log.warning("server-refused", f"{self.name_of(rank)}: {error!r}")
 
     def name_of(self, rank: int | None) -> str:
-        """Return name and address of a server, for messages. If None, those of the directory."""
-        link = self._connections.get(rank)
-        where = "" if link is None else f" at {link.address}"
+        """Return name and address of a server for messages. None: the directory."""
+        connection = self._connections.get(rank)
+        where = "" if connection is None else f" at {connection.address}"
         return ("the directory" if rank is None else f"graph server {rank}") + where
 
     def _new_connection(self, endpoint: Endpoint | None) -> Connection:
@@ -232,46 +229,44 @@ class ServerClient(abc.ABC):
     def _sleep(self) -> None:
         poller = zmq.Poller()
         poller.register(self._wake, zmq.POLLIN)
-        for link in self._connections.values():
-            for socket in link.sockets:
+        for connection in self._connections.values():
+            for socket in connection.sockets:
                 poller.register(socket, zmq.POLLIN)
         poller.poll(_TICK_MS)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
 
-    def _take_submitted(self) -> None:
-        while self._submitted:
-            self._ask(self._submitted.popleft())
-
-    def _ask(self, pending: PendingRequest) -> None:
-        number = self._pending.next_number()
+    def _send(self, pending: PendingRequest) -> None:
+        request_id = self._pending.next_number()
         rank = pending.server
         try:
-            pending.pack(number)
-            link = self._connections.get(rank)
-            if link is None:
-                link = self._connections[rank] = self._new_connection(None)
-                if rank is not None:
-                    self._locate(rank)
-            link.send(pending.frames)
+            pending.pack(request_id)
+            connection = self._connections.get(rank)
+            if connection is None:
+                connection = self._connections[rank] = self._new_connection(None)
+                self._relocate(rank)
+            connection.send(pending.frames)
         except Exception as error:  # it cannot be packed or sent
             pending.fail(error)
             return
-        self._pending.add(number, pending)
+        self._pending.add(request_id, pending)
 
-    def _ask_again(self, rank: int | None) -> None:
-        """Send again the requests that were lost with a connection.
+    def _relocate(self, rank: int | None) -> None:
+        """Connect to a server at its address in the directory."""
+        if self._table is not None and rank is not None:
+            entry = self._table.servers.get(rank)
+            relocate(self._connections[rank], entry, self._servers.server_key)
 
-        A directory that was restarted refuses other requests of processes that have not registered.
-        """
-        mine = self._pending.of(rank)
+    def _send_again(self, rank: int | None) -> None:
+        """Send the requests that were lost with a connection."""
+        lost = self._pending.of(rank)
         if rank is None:
             self._on_directory_back()
-        mine.sort(key=lambda pending: not self._is_first(pending.request))
-        for pending in mine:
+        lost.sort(key=lambda pending: not isinstance(pending.request, _FIRST))
+        for pending in lost:
             self._connections[rank].send(pending.frames)
 
-    def _answer(self, rank: int | None, header: dict[str, Any], arrays: list[Array]) -> None:
+    def _on_reply(self, rank: int | None, header: dict[str, Any], arrays: list[Array]) -> None:
         pending = self._pending.answered(rank, header.get("id"))
         if pending is None:  # answered twice, after a reconnection
             return
@@ -289,11 +284,11 @@ class ServerClient(abc.ABC):
 
     def _unavailable(self, pending: PendingRequest, waited: float) -> PartitionUnavailableError:
         rank = pending.server
-        link = self._connections[rank]
+        connection = self._connections[rank]
         who = "the graph servers' directory" if rank is None else f"graph server {rank}"
         return PartitionUnavailableError(
-            f"{who} at {link.address} did not answer '{pending.request.op}' in {waited:.1f} s: it "
-            f"{link.state()}"
+            f"{who} at {connection.address} did not answer '{pending.request.op}' in {waited:.1f} "
+            f"s: it {connection.state()}"
         )
 
     def _end(self, why: Exception) -> None:
@@ -304,6 +299,6 @@ class ServerClient(abc.ABC):
         for pending in waiting:
             pending.fail(self._why_ended())
         self._on_end()
-        for link in self._connections.values():
-            link.close()
+        for connection in self._connections.values():
+            connection.close()
         self._context.destroy(0)

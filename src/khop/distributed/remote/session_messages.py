@@ -1,27 +1,31 @@
 """Requests about a loader's session on a graph server, and its events. Imports no torch.
 
-Graph servers, clients and receivers use it; see `directory_messages` for how they are sent. A
-client on the server's machine asks for a sampler of its own with `HostedSampler`.
+Graph servers, clients and receivers use it. `messages` has the other requests, and describes how
+requests are sent. Clients on the server's machine send a `HostedSampler` instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
+from khop import codec
 from khop.channel.message import MESSAGE_BYTES
 from khop.codec import AtMost, Between, Distinct, Id, Name, Word
-from khop.distributed.remote.directory_messages import Done
-from khop.distributed.remote.message_fields import (
+from khop.distributed.remote.messages import (
     MAX_DEPTH,
     MAX_SEEDS,
     MAX_WORKERS,
     BatchIds,
     Digest,
+    GraphServerRequest,
     Pid,
 )
 from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.errors import ProtocolError
+
+LayoutNumber = Annotated[int, Between(0, 1 << 20)]
 
 
 @dataclass(frozen=True)
@@ -30,17 +34,17 @@ class SessionSpec:
 
     Attributes:
         session: its name, 'loader/number'.
-        secret: secret of the loader, needed to take the session over; never published.
+        secret: secret of the loader, needed to take the session over. It is never published.
         client: name of the client.
         pipeline: specification of the batches.
         num_workers: number of sampler processes.
-        buffer_bytes: bytes of batches that may be made and not sent.
+        buffer_bytes: most bytes of batches that are made and not sent.
         concurrency: batches in flight in each sampler.
         depth: maximum number of batches in flight.
-        worker_devices: device of each sampler; None for the CPU.
+        worker_devices: device of each sampler, None for the CPU. If None, all use the CPU.
         max_restarts: maximum number of restarts of samplers.
         timeout: seconds that samplers wait for other servers.
-        credits: bytes that may be in flight without an acknowledgement.
+        credits: most bytes in flight without an acknowledgement.
     """
 
     session: Name
@@ -61,9 +65,24 @@ class SessionSpec:
         if devices is not None and len(devices) != self.num_workers:
             raise ValueError(f"names {len(devices)} worker_devices for {self.num_workers} samplers")
 
-    def device(self, number: int) -> str | None:
-        """Return the device of a sampler; None for the CPU."""
-        return None if self.worker_devices is None else self.worker_devices[number]
+    def device(self, sampler: int) -> str | None:
+        """Return the device of a sampler by its index. None: the CPU."""
+        return None if self.worker_devices is None else self.worker_devices[sampler]
+
+
+def session_fields(config: Mapping[str, Any], credits: int) -> dict[str, Any]:
+    """Return the JSON of a `SessionSpec` from a receiver's configuration."""
+    fields = {name: value for name, value in config["session"].items() if name != "loader"}
+    return {
+        **fields,
+        "session": f"{config['session']['loader']}/{config['number']}",
+        "depth": config["depth"],
+        "timeout": config["timeout"],
+        "credits": credits,
+    }
+
+
+# Requests ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -74,20 +93,15 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Open:
+class Open(GraphServerRequest, op="open", reply=Held, carries=MESSAGE_BYTES):
     """Request to open a session, or to take one over to this connection.
 
     Carries the arrays of `names`: sampling weights of negative endpoints, float64.
 
     Attributes:
-        spec: specification of the session.
-        outstanding: ids of the batches that the client waits for; all others are dropped.
+        outstanding: ids of the batches that the client waits for. All others are dropped.
         names: names of the arrays.
     """
-
-    op: ClassVar[str] = "open"
-    reply: ClassVar[type] = Held
-    carries: ClassVar[int] = MESSAGE_BYTES
 
     spec: SessionSpec
     outstanding: BatchIds
@@ -95,12 +109,8 @@ class Open:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Request for a batch; carries [num_columns, n] int64. No reply: events follow."""
-
-    op: ClassVar[str] = "batch"
-    reply: ClassVar[type] = Done
-    carries: ClassVar[int] = 3 * 8 * MAX_SEEDS
+class Batch(GraphServerRequest, op="batch", carries=3 * 8 * MAX_SEEDS):
+    """Request for a batch. Carries [num_columns, n] int64. No reply: events follow."""
 
     session: Name
     batch_id: Id
@@ -109,24 +119,16 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Cancel:
+class Cancel(GraphServerRequest, op="cancel"):
     """Request to drop batches. No reply."""
-
-    op: ClassVar[str] = "cancel"
-    reply: ClassVar[type] = Done
-    carries: ClassVar[int] = 0
 
     session: Name
     ids: BatchIds
 
 
 @dataclass(frozen=True)
-class Acknowledge:
-    """Acknowledgement of bytes that have arrived: as many more may be sent. No reply."""
-
-    op: ClassVar[str] = "ack"
-    reply: ClassVar[type] = Done
-    carries: ClassVar[int] = 0
+class Acknowledge(GraphServerRequest, op="ack"):
+    """Acknowledgement of bytes that have arrived: as many more can be sent. No reply."""
 
     session: Name
     bytes: Id
@@ -134,7 +136,7 @@ class Acknowledge:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a session; the reply to `Alive`.
+    """Progress of a session, the reply to `Alive`.
 
     Attributes:
         made: batches that its samplers have made so far.
@@ -147,25 +149,20 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Alive:
+class Alive(GraphServerRequest, op="alive", reply=Progress):
     """Heartbeat of a session's client, every second. A session that is silent for 10 s ends."""
-
-    op: ClassVar[str] = "alive"
-    reply: ClassVar[type] = Progress
-    carries: ClassVar[int] = 0
 
     session: Name
 
 
 @dataclass(frozen=True)
-class Close:
+class Close(GraphServerRequest, op="close"):
     """Request to end a session."""
 
-    op: ClassVar[str] = "close"
-    reply: ClassVar[type] = Done
-    carries: ClassVar[int] = 0
-
     session: Name
+
+
+# Events -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -179,25 +176,24 @@ class ErrorText:
 
 @dataclass(frozen=True)
 class LayoutEvent:
-    """A layout, sent before the first batch that has it; carries its JSON text, uint8."""
+    """A layout, sent before the first batch that has it. Carries its JSON text, uint8."""
 
     event: ClassVar[str] = "layout"
 
     session: Name
-    number: Annotated[int, Between(0, 1 << 20)]
+    layout: LayoutNumber
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Bytes of a batch, in order; carries them, uint8, at most `CHUNK_BYTES`.
+    """Bytes of a batch, in order. Carries them, uint8, at most `CHUNK_BYTES`.
 
     Attributes:
-        session: name of the session.
         batch_id: id of the batch, chosen by the client.
         offset: offset of the bytes in the batch.
         nbytes: size of the whole batch.
         layout: number of its layout, as in `LayoutEvent`.
-        extras: JSON of the batch's extras; in the last chunk only.
+        extras: JSON of the batch's extras, in the last chunk only.
     """
 
     event: ClassVar[str] = "chunk"
@@ -206,7 +202,7 @@ class Chunk:
     batch_id: Id
     offset: Annotated[int, Between(0, 1 << 40)]
     nbytes: Annotated[int, Between(16, 1 << 40)]
-    layout: Annotated[int, Between(0, 1 << 20)]
+    layout: LayoutNumber
     extras: Annotated[str, AtMost(1 << 20)] | None
 
 
@@ -221,22 +217,44 @@ class Failed:
     error: ErrorText
 
 
-EVENTS: Mapping[str, type] = {e.event: e for e in (LayoutEvent, Chunk, Failed)}
-"""Events of a session, by name."""
+Event: TypeAlias = LayoutEvent | Chunk | Failed
+_EVENTS: dict[str, type[Event]] = {e.event: e for e in (LayoutEvent, Chunk, Failed)}
+
+
+def event_header(event: Event) -> dict[str, Any]:
+    """Return the header of an event's message."""
+    return {"event": event.event, **codec.to_json(event)}
+
+
+def read_event(header: Mapping[str, Any], where: str) -> Event:
+    """Read an event from the header of its message.
+
+    Raises:
+        ProtocolError: malformed, or not an event. Names the server.
+    """
+    name = str(header.get("event"))
+    event_type = _EVENTS.get(name)
+    if event_type is None:
+        raise ProtocolError(f"{where} sent an unknown event '{name[:40]!r}'")
+    fields = {name: value for name, value in header.items() if name != "event"}
+    return codec.from_json(event_type, fields, f"{where} sent an event '{event_type.__name__}'")
+
+
+# Samplers for clients on the server's machine ---------------------------------------------------
 
 
 @dataclass(frozen=True)
 class HostedSampler:
-    """Request of a client on the server's machine for a sampler; see `server.local_clients`.
+    """Request of a client on the server's machine for a sampler, see `server.local_clients`.
 
     Attributes:
-        spec: specification of the session; `secret` is ignored.
-        number: index of the sampler in its loader.
+        spec: specification of the session. `secret` is ignored.
+        sampler: index of the sampler in its loader.
         has_arrays: whether arrays are passed along.
     """
 
     spec: SessionSpec
-    number: Annotated[int, Between(0, 1 << 16)]
+    sampler: Annotated[int, Between(0, 1 << 16)]
     has_arrays: bool
 
 

@@ -1,17 +1,18 @@
 """A connection to one server of any kind, made again whenever it is lost. Imports no torch.
 
-Samplers, trainers, receivers and graph servers use it. What carries messages is a `Channel`, of
-ZeroMQ or of a transport of the user's own. Requests in flight are lost with a connection: the
-caller sends them again when `pump` reports that it is up (`pending` keeps them). Messages are
-dropped while it is down, so none is delivered late, to a server that was restarted meanwhile.
+Samplers, trainers, receivers and graph servers use it. A `Channel` carries the messages: ZeroMQ's,
+or one of a user's own transport. Requests in flight are lost with a connection. The caller sends
+them again when `pump` reports that it is up (`pending` keeps them). Messages are dropped while it
+is down, so no message reaches, late, a server that was restarted meanwhile.
 
 The next connection is made after a pause, which doubles while connections bring no message. A
-handshake that fails counts as such a connection: ZeroMQ itself never tries again after some.
+handshake that fails counts as such a connection: after some failures, ZeroMQ itself never retries.
 """
 
 from __future__ import annotations
 
 import contextlib
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +22,20 @@ import zmq
 
 from khop.channel.message import unpack
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
-from khop.distributed.rpc.transport import LOST, REFUSED_KEY, UP, Channel, transport_of
-from khop.distributed.rpc.zmq_channel import ZmqChannel
+from khop.distributed.rpc.limits import ENVELOPE_BYTES
+from khop.distributed.rpc.transport import (
+    LOST,
+    REFUSED,
+    REFUSED_KEY,
+    UP,
+    Buffer,
+    Channel,
+    transport_of,
+)
 from khop.errors import ProtocolError
 from khop.typing import Array
 
-# Pause, in seconds, before a connection that brought nothing is made again; doubles each time.
+# Pause, in seconds, before the next connection after one that brought nothing. Doubles each time.
 _MIN_PAUSE = 0.05
 _MAX_PAUSE = 2.0
 # Longest pause where nothing listens, which is known at once: the server is being started.
@@ -39,22 +48,16 @@ _MOST_AT_ONCE = 256
 class Connection:
     """A connection to one server, for one thread.
 
-    Args:
-        context: context of ZeroMQ's sockets.
-        credentials: keys of this process; needed for endpoints with a server key.
-        endpoint: address and key of the server. If None, it is not known yet: see `relocate`.
-        clock: source of time, in seconds, for tests.
-
     Attributes:
-        endpoint: as above.
+        endpoint: address and key of the server. None if not known yet: see `relocate`.
         lost_since: when the connection was lost (`time.monotonic`), or when this object was made.
             None while the connection is up.
         last_message_at: when the last message of the server arrived, or the connection was made
             (`time.monotonic`).
         refused: reason for which the server, or `refuse`, rejected the connection, if known.
         final: reason for which requests cannot succeed until the connection is up again, in words
-            that follow the server's name: it refused the key, or see `give_up`. None if none.
-        sockets: what to poll before `pump` and `receive`; another list for each connection.
+            that follow the server's name. It refused the key, or see `give_up`. None if none.
+        sockets: sockets to poll before `pump` and `receive`. Each connection has another list.
         has_returned: True once a connection is up that is not the first at this endpoint.
     """
 
@@ -77,7 +80,7 @@ class Connection:
         self.final: str | None = None
         self.has_returned = False
         self._has_been_up = False
-        self._unread: deque[list[Any]] = deque()
+        self._unread: deque[Sequence[Buffer]] = deque()
         self._pause = _MIN_PAUSE
         self._connect_at = 0.0
         self._up_since = 0.0
@@ -117,7 +120,7 @@ class Connection:
         self._connect(endpoint)
 
     def pump(self) -> bool:
-        """Process connection events, and reconnect; return whether the connection just came up."""
+        """Process connection events and reconnect. Return whether the connection just came up."""
         if self._is_broken:
             self._drop()
         if self._channel is None and self.endpoint is not None:
@@ -128,21 +131,24 @@ class Connection:
         if channel is None:
             return False
         for event in channel.events():
-            came_up = self._take_event(event) or came_up
+            came_up = self._on_event(event) or came_up
             if self._channel is not channel:
                 break
         return came_up and self.lost_since is None
 
-    def _take_event(self, event: str) -> bool:
-        """Process an event of the channel; return whether the connection is up by it."""
+    def _on_event(self, event: str) -> bool:
+        """Process an event of the channel. Return whether it brings the connection up."""
         if event == UP:
             self.lost_since = self.refused = self.final = None
             self.last_message_at = self._up_since = self._clock()
             self.has_returned, self._has_been_up = self._has_been_up, True
             return True
         if event == LOST:
-            if self.is_up:  # else the handshake has failed, which is reported by itself
-                self._keep_unread()
+            channel = self._channel
+            if self.is_up and channel is not None:  # else its handshake has failed: another event
+                with contextlib.suppress(OSError):  # keep what has arrived: a server's goodbye
+                    while (frames := channel.receive()) is not None:
+                        self._unread.append(frames)
                 self._drop()
             return False
         if event == REFUSED_KEY:
@@ -156,14 +162,8 @@ class Connection:
         self._drop()
         return False
 
-    def _keep_unread(self) -> None:
-        """Keep messages that arrived before the connection was lost: a server's goodbye."""
-        with contextlib.suppress(OSError):
-            while self._channel is not None and (frames := self._channel.receive()) is not None:
-                self._unread.append(frames)
-
     def _connect(self, endpoint: Endpoint) -> None:
-        self._unread.clear()  # what is left of the last connection is not mixed with the next
+        self._unread.clear()  # messages of the last connection are not mixed with the next one's
         transport = transport_of(endpoint.address)
         try:
             if transport is None:
@@ -177,7 +177,7 @@ class Connection:
             self._drop()
 
     def _drop(self) -> None:
-        """Close the connection; `pump` makes the next."""
+        """Close the connection. `pump` makes the next."""
         now = self._clock()
         served = self.last_message_at > self._up_since or now - self._up_since > _MAX_PAUSE
         if self.is_up and served:
@@ -190,12 +190,12 @@ class Connection:
             self._channel.close()
         self._channel, self.sockets, self._is_broken = None, [], False
 
-    def send(self, frames: Sequence[Any]) -> None:
-        """Send a message; dropped while the connection is down."""
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send a message. It is dropped while the connection is down."""
         if self._channel is not None and self.lost_since is None:
             try:
                 self._channel.send(frames)
-            except OSError:  # who polls its descriptor must not find it closed: `pump` ends it
+            except OSError:  # whoever polls its descriptor must find it open: `pump` ends it
                 self._is_broken = True
 
     def receive(self) -> Iterator[tuple[dict[str, Any], list[Array], int]]:
@@ -226,12 +226,7 @@ class Connection:
             yield header, arrays, sum(map(len, frames))
 
     def refuse(self, why: str, pause: float = 0.0) -> None:
-        """End a connection over which invalid messages came; `pump` makes the next.
-
-        Args:
-            why: the reason, in words that follow the server's name.
-            pause: minimum seconds before the next connection.
-        """
+        """End a connection with invalid messages. `pump` makes the next after `pause` s or more."""
         self._drop()
         self._unread.clear()
         self._connect_at = max(self._connect_at, self._clock() + pause)
@@ -257,7 +252,106 @@ class Connection:
         return lost if self.refused is None else f"{lost}: {self.refused}"
 
     def close(self) -> None:
-        """End the connection."""
         self._drop()
         self._unread.clear()
         self.endpoint = None
+
+
+_MEANINGS = {
+    int(zmq.EVENT_HANDSHAKE_SUCCEEDED): UP,
+    int(zmq.EVENT_DISCONNECTED): LOST,
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): REFUSED_KEY,
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): REFUSED,
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): REFUSED,
+}
+# Format of a monitor's events. zmq.utils.monitor reads the same, but imports asyncio.
+_EVENT = struct.Struct("=Hi")
+# Times in milliseconds. A handshake has a limit for a server that stops, or is cut off, during one.
+_OPTIONS = (
+    (zmq.MAXMSGSIZE, ENVELOPE_BYTES),
+    (zmq.HEARTBEAT_IVL, 1000),
+    (zmq.HEARTBEAT_TIMEOUT, 3000),
+    (zmq.CONNECT_TIMEOUT, 1000),
+    (zmq.HANDSHAKE_IVL, 3000),
+    (zmq.RECONNECT_IVL, 50),
+    (zmq.RECONNECT_IVL_MAX, 500),
+)
+
+
+class ZmqChannel(Channel):
+    """A ZeroMQ socket to one server, and its monitor: 'ipc://', or 'tcp://' with or without CURVE.
+
+    The monitor reports when the connection is up and when it is lost, and heartbeats detect
+    half-open ones. Each connection has a socket of its own. A socket that connects again would
+    deliver queued messages to a server that was restarted meanwhile.
+
+    Raises:
+        zmq.ZMQError: an invalid address.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        credentials: KeyPair | None,
+        endpoint: Endpoint,
+    ) -> None:
+        self._linger_ms = 0
+        socket = self._socket = context.socket(zmq.DEALER)
+        try:
+            socket.linger = 0
+            socket.sndhwm = socket.rcvhwm = 0  # bounded by the requests in flight
+            for option, value in _OPTIONS:
+                socket.setsockopt(option, value)
+            if endpoint.server_key is not None and credentials is not None:
+                socket.curve_serverkey = endpoint.server_key.encode()
+                socket.curve_publickey = credentials.public.encode()
+                socket.curve_secretkey = credentials.secret.encode()
+            self._monitor = socket.get_monitor_socket(sum(_MEANINGS))
+            socket.connect(endpoint.address)
+            if endpoint.address.startswith("tcp:"):
+                # A greeting: servers end connections that bring no message. ZeroMQ sends it after
+                # the handshake, also while `events` is not called. Without NOBLOCK, it would wait
+                # for ever where the server has already refused the connection.
+                with contextlib.suppress(zmq.Again):
+                    socket.send(b"", zmq.NOBLOCK)
+        except BaseException:  # an invalid address
+            socket.disable_monitor()
+            socket.close(0)
+            raise
+
+    def fileno(self) -> int:
+        """Return ZeroMQ's descriptor of the socket. To poll, use `sockets`."""
+        return int(self._socket.fileno())
+
+    def sockets(self) -> list[Any]:
+        return [self._socket, self._monitor]
+
+    def events(self) -> Iterator[str]:
+        while True:
+            try:
+                event = _EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])[0]
+            except zmq.Again:
+                return
+            yield _MEANINGS[event]
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send a message. It is dropped while ZeroMQ makes the connection again."""
+        with contextlib.suppress(zmq.Again):
+            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+
+    def receive(self) -> list[Buffer] | None:
+        try:
+            return [f.buffer for f in self._socket.recv_multipart(zmq.NOBLOCK, copy=False)]
+        except zmq.Again:
+            return None
+
+    def finish(self, seconds: float) -> None:
+        """Have ZeroMQ's own threads send what is left after `close`."""
+        self._socket.linger = self._linger_ms = int(1000 * seconds)
+
+    def close(self) -> None:
+        """Close the sockets. A second call does nothing."""
+        if not self._socket.closed:  # at the interpreter's end ZeroMQ may have closed it before
+            self._socket.disable_monitor()
+        self._socket.close(self._linger_ms)
+        self._monitor.close(0)

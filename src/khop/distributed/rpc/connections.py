@@ -2,15 +2,19 @@
 
 Partition servers and graph servers run it. Imports no torch.
 
-ZeroMQ accepts connections without a bound, lets a connection send one message of any number of
-frames, and hands it over when it is whole. It has no means against either; its bounded queues count
-whole messages, and end the process when a peer with a full one disconnects. So this module counts
-from outside: which connections there are (ZeroMQ's reports), whose they are (the first message that
-the server takes from each), and how much of what the kernel has received the server has not taken.
-Whoever is beyond a bound is disconnected. The bounds are in `Limits`.
+ZeroMQ accepts connections without a bound. A connection may send one message of any number of
+frames, which ZeroMQ hands over when it is whole. Its bounded queues do not help: they count whole
+messages, and the process ends when a peer with a full queue disconnects. So this module counts from
+outside:
+
+- the connections, from ZeroMQ's reports
+- their users, from the first message that the server takes from each
+- the bytes that the kernel has received and the server has not taken.
+
+A connection beyond a bound is ended. The bounds are in `Limits`.
 
 A client of khop sends an empty message as soon as it is connected, so a connection that brings none
-is no client's. Until then the handshakes of a key are counted instead, for a while.
+is no client's. Until that message, the handshakes of the key are counted instead, for a while.
 """
 
 from __future__ import annotations
@@ -25,15 +29,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import zmq
 
 from khop import log
-from khop.distributed.rpc.key_gate import ADMITTED, LATER, REFUSED
+from khop.distributed.rpc.identity import ADMITTED, LATER, REFUSED, property_of
 from khop.distributed.rpc.limits import Limits, RateLimiter
-from khop.distributed.rpc.listener import Listener
 from khop.distributed.rpc.tcp_sockets import (
+    Listener,
+    Peer,
     bytes_received,
     end_connection,
     is_unnamed,
@@ -45,30 +50,29 @@ from khop.loopback import is_loopback
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 _EVENT = struct.Struct("=Hi")
 _MONITOR = "inproc://connections"
-# Descriptors left for samplers, local clients and files; a quarter of all if that is less.
+# Descriptors left for samplers, local clients and files. At most a quarter of all.
 _RESERVE = 256
 # Least bound of connections, however few descriptors there are.
 _LEAST = 16
-# Listening resumes when the number of connections is this share below the bound. Clients that have
-# all they may have must not keep it from that.
+# Listening resumes when the number of connections is this share below the bound. Clients with all
+# connections that they may have must not prevent that.
 _ROOM = 1 / 16
-# Share of the connections that clients may have; the others are for servers, and for handshakes.
+# Share of the connections that clients may have. The others are for servers and handshakes.
 _CLIENTS = 7 / 8
-# Connections that each key may have, whatever the number of keys; and those of them, by handshakes
-# of the last 30 s, that have brought no message.
+# Connections that each key may have, however many keys there are.
 _LEAST_OF_KEY = 64
+# Connections of a key that have brought no message, by its handshakes of the last 30 s.
 _SILENT_OF_KEY, _HANDSHAKE_SECONDS = 64, 30.0
-# Handshakes of a key per second, and at once; and of a key that all clients have. Each may be a
+# Handshakes per second and at once: of a key, and of a key that all clients have. Each may be a
 # guess at the name that ZeroMQ gives next.
 _RATE_OF_KEY, _RATE_OF_ALL = (2.0, 256.0), (64.0, 4096.0)
 _LOOK_SECONDS = 0.25
 # The thread takes at most this share of a core for looking at connections.
 _LOOK_SHARE = 0.05
 _COUNT_SECONDS = 1.0
-_SAY_SECONDS = 60.0
 # Messages that may be taken before the reports of their connections are read.
 _MAX_EARLY = 4096
-# Bytes of a connection beside its messages: its handshake, and heartbeats and their answers.
+# Bytes of a connection beside its messages: its handshake, and heartbeats with their replies.
 _HANDSHAKE_BYTES, _BYTES_PER_SECOND = 4096, 128
 _REVOKED = "its key was revoked"
 _log = log.get(__name__)
@@ -79,14 +83,12 @@ class _Connection:
     """An open connection.
 
     Attributes:
-        peer: address and port of the peer.
         since: when it was accepted (`time.monotonic`).
         user: its key, else its address, once it has brought a message.
-        key: its key, if it has one.
-        taken: bytes of the messages that the server has taken, as they were on the wire.
+        taken: bytes on the wire of the messages that the server has taken.
     """
 
-    peer: Any
+    peer: Peer
     since: float
     user: str | None = None
     key: str | None = None
@@ -94,7 +96,10 @@ class _Connection:
 
 
 class _Message(NamedTuple):
-    """A message that was taken: its last frame, its bytes on the wire, and who named its peer."""
+    """A message that was taken: its last frame and its bytes on the wire.
+
+    `is_unnamed` is True if ZeroMQ itself named the peer.
+    """
 
     descriptor: int
     frame: zmq.Frame
@@ -105,15 +110,8 @@ class _Message(NamedTuple):
 class Connections:
     """The open connections of a socket, and the thread that bounds them.
 
-    The thread ends with the context. It waits for nothing, so that it never lags: its queue of
-    reports is not bounded, since ZeroMQ would block if a bounded one were full.
-
-    Args:
-        context: context of the socket.
-        front: the socket, before it is bound.
-        listener: the listener on which it will accept connections.
-        limits: see `Limits`.
-        clock: returns seconds.
+    The socket (`front`) is not bound yet. The thread ends with the context. Its queue of reports
+    is not bounded: ZeroMQ would block at a full one. So the thread waits for nothing but reports.
     """
 
     def __init__(
@@ -137,8 +135,9 @@ class Connections:
         self._early: deque[_Message] = deque(maxlen=_MAX_EARLY)
         self._proved: deque[float] = deque()
         self._others = 0
-        self._count_at = self._say_at = self._look_at = 0.0
+        self._count_at = self._look_at = 0.0
         self._ended_log = RateLimiter(1.0, 50, clock)
+        self._paused_log = RateLimiter(1 / 60, 1, clock)
         self._rate_of_key = RateLimiter(*_RATE_OF_KEY, clock)
         self._rate_of_all = RateLimiter(*_RATE_OF_ALL, clock)
         front.monitor(_MONITOR, _EVENTS)
@@ -150,13 +149,12 @@ class Connections:
 
     @property
     def num_connections(self) -> int:
-        """Number of open connections."""
         return len(self._open)
 
     # Keys ---------------------------------------------------------------------------------------
 
     def set_keys(self, server: str, clients: Iterable[str]) -> None:
-        """Set the admitted keys, Z85 text; connections of others end."""
+        """Set the admitted keys, Z85 text. Connections with other keys end."""
         with self._lock:
             self._server_key, self._clients = server, frozenset(clients)
             revoked = [
@@ -168,9 +166,9 @@ class Connections:
             self._end(descriptor, connection, _REVOKED)
 
     def admit(self, key: str) -> bytes:
-        """Return the answer to a handshake with a key; see `key_gate`. Any thread.
+        """Decide about a handshake with a key, for `KeyGate`. Any thread.
 
-        All clients together leave connections for servers, and each key some for others.
+        All clients together leave connections for servers, and each key some for other keys.
         """
         with self._lock:
             if key == self._server_key:
@@ -204,12 +202,14 @@ class Connections:
     # Messages -----------------------------------------------------------------------------------
 
     def note_message(self, name: bytes, frames: Sequence[zmq.Frame]) -> bool:
-        """Count a message that the server has taken; return False if its peer is no client's.
+        """Count a message that the server has taken. Return False if its peer is no client.
+
+        Peers that name themselves are disconnected: ZeroMQ ends the process when one has taken the
+        name that it gives next.
 
         Args:
-            name: ZeroMQ's name of the peer. Peers that name themselves are disconnected: ZeroMQ
-                ends the process when one has taken the name that it gives next.
-            frames: the message; each has the properties of its connection.
+            name: ZeroMQ's name of the peer.
+            frames: the message. Each frame has the properties of its connection.
         """
         try:
             descriptor = int(frames[-1].get(zmq.SRCFD))
@@ -218,7 +218,7 @@ class Connections:
         nbytes = wire_bytes(map(len, frames), self._server_key is not None)
         message = _Message(descriptor, frames[-1], nbytes, is_unnamed(name))
         connection = self._open.get(descriptor)
-        if connection is None:  # accepted a moment ago; or ended meanwhile
+        if connection is None:  # accepted a moment ago, or ended meanwhile
             self._early.append(message)
         else:
             self._count(message, connection)
@@ -234,7 +234,7 @@ class Connections:
             self._end(message.descriptor, connection, "it names itself")
 
     def _learn_user(self, descriptor: int, connection: _Connection, frame: zmq.Frame) -> None:
-        address, key = _property(frame, "Peer-Address") or "", _property(frame, "User-Id")
+        address, key = property_of(frame, "Peer-Address") or "", property_of(frame, "User-Id")
         user = "loopback" if is_loopback(address) else address
         if self._server_key is None or key is None:
             connection.user = user
@@ -268,7 +268,10 @@ class Connections:
                 while self._reports.poll(0):
                     event, descriptor = _EVENT.unpack(self._reports.recv_multipart()[0])
                     self._note_event(event, descriptor)
-                self._note_early()
+                while self._early:  # messages taken before this thread knew of their connection
+                    message = self._early.popleft()
+                    if (connection := self._open.get(message.descriptor)) is not None:
+                        self._count(message, connection)
                 with self._lock:
                     most = self._most_connections()
                 self._pause_or_resume(most)
@@ -293,16 +296,8 @@ class Connections:
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._proved.append(self._clock())
 
-    def _note_early(self) -> None:
-        """Count messages that the server took before this thread knew of their connection."""
-        while self._early:
-            message = self._early.popleft()
-            connection = self._open.get(message.descriptor)
-            if connection is not None:
-                self._count(message, connection)
-
     def _look(self) -> None:
-        """End connections that are silent, or keep too much from being taken."""
+        """End connections that are silent, or have too many untaken bytes."""
         began = self._clock()
         with self._lock:
             connections = list(self._open.items())
@@ -322,7 +317,7 @@ class Connections:
         self._look_at = began + max(_LOOK_SECONDS, (self._clock() - began) / _LOOK_SHARE)
 
     def _bound_untaken(self, untaken: dict[str, list[tuple[int, int, _Connection]]]) -> None:
-        """End the connections that keep most, of the users that keep most, until all is bounded."""
+        """End the connections with most untaken bytes until users, and all of them, are bounded."""
         limits = self._limits
         sums: Counter[str] = Counter()
         for user, of_user in untaken.items():
@@ -354,10 +349,17 @@ class Connections:
         try:
             if not self._listener.is_paused and fullness >= 1:
                 self._listener.pause()
-                self._say(count, unproved)
+                if self._paused_log.admit(b""):
+                    _log.warning(
+                        "connections-paused",
+                        f"{count} connections, of which up to {unproved} have not shown a key: no "
+                        "further ones are taken until there are fewer",
+                        connections=count,
+                        unproved=unproved,
+                    )
             elif self._listener.is_paused and fullness < 1 - _ROOM:
                 self._listener.resume()
-        except OSError as error:  # closed meanwhile; or a system that has no such filters
+        except OSError as error:  # closed meanwhile, or a system without such filters
             _log.debug("connections-unbounded", f"further connections are not dropped: {error}")
 
     def _most_connections(self) -> int:
@@ -376,8 +378,8 @@ class Connections:
     def _count_unproved(self) -> int:
         """Return an upper bound of the connections that are not authenticated.
 
-        ZeroMQ reports that a connection was authenticated, but not which. All that are not are
-        younger than the time limit of a handshake.
+        ZeroMQ reports that a connection was authenticated, but not which one. Connections that are
+        not authenticated are younger than the time limit of a handshake.
         """
         since = self._clock() - self._limits.handshake_ms / 1000
         while self._proved and self._proved[0] < since:
@@ -388,24 +390,3 @@ class Connections:
                 break
             young += 1
         return max(0, young - len(self._proved))
-
-    def _say(self, count: int, unproved: int) -> None:
-        now = self._clock()
-        if now < self._say_at:
-            return
-        self._say_at = now + _SAY_SECONDS
-        _log.warning(
-            "connections-paused",
-            f"{count} connections, of which up to {unproved} have not shown a key: no further ones "
-            "are taken until there are fewer",
-            connections=count,
-            unproved=unproved,
-        )
-
-
-def _property(frame: zmq.Frame, name: str) -> str | None:
-    """Return a property of the connection over which a frame has come."""
-    try:
-        return str(frame.get(name))
-    except (zmq.ZMQError, ValueError):
-        return None

@@ -1,13 +1,12 @@
 """Queue of pending work that users share by processor time. Imports no torch.
 
-Servers have one for their threads and one for their loop. Each user has used some processor time,
-which is measured (`charge`) and not estimated. The next to be served is the user that has used
-least of those that wait; among the connections of a user, the one that has used least. So a user
-with expensive requests waits while others are served, however many requests or connections the
-user has.
+Servers have one for their threads and one for their loop. The processor time that each user has
+used is measured (`charge`), not estimated. The next turn goes to the waiting user with the least
+time, and among that user's connections to the one with the least time. So a user with expensive
+requests waits while others are served, however many requests or connections the user has.
 
-Time is virtual: a user who comes after a pause is treated as if it had used as much as the one
-served last. A pause earns no credit, and what was used while nobody else waited is no debt. This is
+Time is virtual: a user who comes after a pause counts as having used as much as the one served
+last. A pause earns no credit, and time used while no other user waited is no debt. This is
 start-time fair queueing (Goyal, Vin & Cheng, IEEE/ACM Transactions on Networking 5(5), 1997).
 """
 
@@ -33,34 +32,31 @@ class _Shares(Generic[_K]):
     def __init__(self) -> None:
         self._used: dict[_K, float] = {}
         self._waiting: list[tuple[float, int, _K]] = []
-        self._numbers = itertools.count()
+        self._arrivals = itertools.count()
         self._now = 0.0
 
     def enter(self, key: _K) -> None:
-        """Add a key; each may be there once."""
+        """Add a key that is not waiting."""
         used = self._used.pop(key, 0.0)
         self._used[key] = used = max(used, self._now)
-        heapq.heappush(self._waiting, (used, next(self._numbers), key))
+        heapq.heappush(self._waiting, (used, next(self._arrivals), key))
         if len(self._used) > _MAX_IDLE + 2 * len(self._waiting):
             self._forget()
 
     def _forget(self) -> None:
-        """Forget idle keys: first those that would begin anew, then those that used little of late.
-
-        Keys that were charged last are at the end.
-        """
+        """Forget idle keys: all without an effect on their next turn, then the earliest charged."""
         waiting = {key for _, _, key in self._waiting}
         idle = [k for k, used in self._used.items() if k not in waiting and used > self._now]
-        kept = waiting.union(idle[-_MAX_IDLE // 2 :])
+        kept = waiting.union(idle[-_MAX_IDLE // 2 :])  # in the order of their last charge
         self._used = {key: used for key, used in self._used.items() if key in kept}
 
     def next(self) -> _K | None:
-        """Remove and return the key that has used least; the first that came of equal ones."""
+        """Remove and return the key that has used least. Of equal keys, the first that came."""
         while self._waiting:
-            since, number, key = self._waiting[0]
+            since, arrival, key = self._waiting[0]
             used = self._used[key]
             if used > since:  # it was charged while it waited
-                heapq.heapreplace(self._waiting, (used, number, key))
+                heapq.heapreplace(self._waiting, (used, arrival, key))
                 continue
             heapq.heappop(self._waiting)
             self._now = max(self._now, used)
@@ -68,7 +64,6 @@ class _Shares(Generic[_K]):
         return None
 
     def charge(self, key: _K, seconds: float) -> None:
-        """Add to the time that a key has used."""
         self._used[key] = self._used.pop(key, self._now) + seconds
 
 
@@ -84,14 +79,7 @@ class _User(Generic[_T]):
 
 @dataclass(frozen=True)
 class Turn(Generic[_T]):
-    """Work that was taken from a queue.
-
-    Attributes:
-        user: its user.
-        connection: its connection.
-        entry: the entry.
-        nbytes: size of the entry.
-    """
+    """Work that was taken from a queue: an entry of a user's connection, and its size."""
 
     user: str
     connection: Hashable
@@ -100,13 +88,9 @@ class Turn(Generic[_T]):
 
 
 class FairQueue(Generic[_T]):
-    """Queues of pending work, a user each, served by the time that users have used.
+    """Queues of pending work, one per user, served by the time that users have used.
 
-    For one thread at a time.
-
-    Args:
-        most: maximum number of entries of a user.
-        most_bytes: maximum bytes of these. A single entry is always accepted.
+    For one thread at a time. A user may have `most` entries of `most_bytes`, or a single one.
 
     Example:
         >>> queue = FairQueue[int](100, 100)
@@ -135,14 +119,9 @@ class FairQueue(Generic[_T]):
         connection: Hashable = None,
         is_bounded: bool = True,
     ) -> bool:
-        """Append an entry to the queue of its connection; return whether there was room.
+        """Append an entry to the queue of its connection, whose entries are served in order.
 
-        Args:
-            user: its user.
-            entry: the entry.
-            nbytes: its size.
-            connection: its connection. Entries of one are served in order.
-            is_bounded: whether the bounds apply.
+        If `is_bounded` and the user has too many entries, return False.
         """
         own = self._users.get(user) if is_bounded else None
         if own is not None and (own.count >= self._most or own.nbytes + nbytes > self._most_bytes):
@@ -151,7 +130,7 @@ class FairQueue(Generic[_T]):
         return True
 
     def put_back(self, turn: Turn[_T]) -> None:
-        """Put work back that is not done, ahead of what its connection has queued since."""
+        """Put work back that is not done, ahead of its connection's later entries."""
         self._insert(turn.user, turn.connection, (turn.entry, turn.nbytes), is_first=True)
 
     def _insert(
@@ -175,7 +154,7 @@ class FairQueue(Generic[_T]):
         return [] if own is None else [queue[0][0] for queue in own.queues.values()]
 
     def take(self) -> Turn[_T] | None:
-        """Remove and return the next entry; None if there is none."""
+        """Remove and return the next entry. None if there is none."""
         user = self._shares.next()
         if user is None:
             return None
@@ -196,13 +175,12 @@ class FairQueue(Generic[_T]):
         return Turn(user, connection, entry, nbytes)
 
     def charge(self, turn: Turn[_T], seconds: float) -> None:
-        """Add processor time to what the user, and the connection, of some work has used."""
+        """Add to the processor time that the user and the connection of some work have used."""
         self._shares.charge(turn.user, seconds)
         own = self._users.get(turn.user)
         if own is not None:
             own.connections.charge(turn.connection, seconds)
 
     def clear(self) -> None:
-        """Remove all entries."""
         while self.take() is not None:
             pass

@@ -15,10 +15,16 @@ from typing import Any, Literal
 from khop import _native
 from khop.channel.message import MAX_ARRAYS, MESSAGE_BYTES, pack, unpack
 from khop.codec import INT64
+from khop.data.steps import run
 from khop.data.tickets import Ticket
-from khop.data.waiter import waiter
 from khop.distributed.rpc.identity import NOBODY, Source
-from khop.distributed.rpc.protocol import check_carried, describe_error, peek_op, read_request
+from khop.distributed.rpc.protocol import (
+    RequestFields,
+    check_carried,
+    describe_error,
+    peek_op,
+    read_request,
+)
 from khop.errors import ProtocolError
 from khop.trace.requests import served_since
 from khop.typing import Array
@@ -27,9 +33,9 @@ from khop.typing import Array
 _MAX_REFUSED = 16 << 10
 
 Steps = Generator["list[Ticket] | None", None, list[Array]]
-"""Work on a reply, in slices of some 20 ms; returns the reply's arrays.
+"""Work on a reply, in slices of some 20 ms, which returns the reply's arrays.
 
-Yields None between slices, or tickets: then there is nothing to do before these are done.
+Yields None between slices, or tickets: then nothing is to do before these are done.
 """
 
 Answer = Callable[[Any, list[Array]], "list[Array] | Steps"]
@@ -38,24 +44,15 @@ Answer = Callable[[Any, list[Array]], "list[Array] | Steps"]
 
 def finish(reply: list[Array] | Steps) -> list[Array]:
     """Return a reply's arrays, after all steps to them."""
-    if isinstance(reply, list):
-        return reply
-    while True:
-        try:
-            tickets = next(reply)
-        except StopIteration as end:
-            arrays: list[Array] = end.value
-            return arrays
-        waiter().wait(tickets or ())
+    return reply if isinstance(reply, list) else run(reply)
 
 
 Access = Literal["read", "read_state", "write"]
 """Class of a request.
 
-`read`: its reply follows from the request and the folder, so any server of the part gives it, in
-any of its threads, and it may be sent again. `write`: it changes the state of the part's primary,
-and is applied once. `read_state`: it reads that state. The last two run in the writer thread of the
-part, in order.
+`read`: the reply follows from the request and the folder. Any server of the part gives it, in any
+of its threads, and it may be sent again. `write`: changes the state of the part's primary, and is
+applied once. `read_state`: reads that state. The part's writer thread runs the last two, in order.
 """
 
 
@@ -67,12 +64,12 @@ class RequestType:
         message: dataclass of its fields, with an `op`.
         access: class of the request.
         answer: returns the reply's arrays, or the steps to them. A write that yields is finished
-            even if its sender has disconnected; others may see it half done meanwhile.
+            even if its sender has disconnected. Other requests may see it half done meanwhile.
         carries: most bytes of the arrays of a request.
         arrays: most of these arrays.
     """
 
-    message: type[Any]
+    message: type[RequestFields]
     access: Access
     answer: Answer
     carries: int = MESSAGE_BYTES
@@ -80,15 +77,15 @@ class RequestType:
 
 
 class NotYet(Exception):
-    """A write came before another one of its client that it must follow."""
+    """A write came before an earlier one of its client."""
 
 
 class FrameHandler:
     """Base of all request handlers: calls the function for the request's name.
 
     Args:
-        what: name of the data that is served: 'partition'.
-        number: its number; requests for another are refused. If None, requests have no number.
+        subject: name of the data that is served: 'partition'.
+        index: its index. Requests for another are refused. If None, requests name none.
         types: the requests that are answered.
         incarnation: see below. If None, a new one.
 
@@ -100,16 +97,16 @@ class FrameHandler:
 
     def __init__(
         self,
-        what: str,
-        number: int | None,
+        subject: str,
+        index: int | None,
         types: Sequence[RequestType],
         incarnation: str | None = None,
     ) -> None:
-        self._what = what
-        self._number = number
-        self._types = {kind.message.op: kind for kind in types}
+        self._subject = subject
+        self._index = index
+        self._types = {t.message.op: t for t in types}
         # Whether a type has other bounds than any message, so that names are looked at first.
-        self._bounded = any((k.carries, k.arrays) != (MESSAGE_BYTES, MAX_ARRAYS) for k in types)
+        self._bounded = any((t.carries, t.arrays) != (MESSAGE_BYTES, MAX_ARRAYS) for t in types)
         self.incarnation = incarnation or os.urandom(8).hex()
         self.stop = _native.StopFlag()
 
@@ -119,18 +116,13 @@ class FrameHandler:
         return list(self._types)
 
     def __call__(self, frames: list[Any]) -> list[Any]:
-        """Return the frames of the reply to a request's frames; never raises."""
+        """Return the frames of the reply to a request's frames. Never raises."""
         return finish(self.steps(frames))
 
     def steps(
         self, frames: list[Any], source: Source = NOBODY
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Process a request in slices, and return the frames of the reply; never raises.
-
-        Args:
-            frames: the request.
-            source: its sender, where the handler needs to know.
-        """
+        """Answer a request slice by slice, and return the frames of the reply. Never raises."""
         began = monotonic_ns()
         header: dict[str, Any] = {"id": None, "incarnation": self.incarnation}
         try:
@@ -138,20 +130,20 @@ class FrameHandler:
             if peeked:
                 check_carried(frames, peeked.message.op, peeked.carries, peeked.arrays)
             fields, arrays = unpack(frames)
-            number = fields.get("id")
-            if type(number) is not int or not 0 <= number <= INT64:
+            request_id = fields.get("id")
+            if type(request_id) is not int or not 0 <= request_id <= INT64:
                 raise ProtocolError(
                     "a request has no 'id', by which the sender recognises the reply"
                 )
-            header["id"] = number
-            kind = self._types.get(str(fields.get("op")))
-            if kind is None or (self._bounded and kind is not peeked):
+            header["id"] = request_id
+            request_type = self._types.get(str(fields.get("op")))
+            if request_type is None or (self._bounded and request_type is not peeked):
                 raise ProtocolError(f"no such request '{str(fields.get('op'))[:100]}'")
-            request = read_request(kind.message, fields)
-            if fields.get("part") != self._number:
-                mine = "" if self._number is None else f" {self._number}"
-                raise ProtocolError(f"this is {self._what}{mine}")
-            reply = self._answer(kind, request, arrays, fields, source)
+            request = read_request(request_type.message, fields)
+            if fields.get("part") != self._index:
+                own = "" if self._index is None else f" {self._index}"
+                raise ProtocolError(f"this is {self._subject}{own}")
+            reply = self._answer(request_type, request, arrays, fields, source)
             if not isinstance(reply, list):
                 reply = yield from reply
             if fields.get("timed") is True:
@@ -166,37 +158,38 @@ class FrameHandler:
 
     def _answer(
         self,
-        kind: RequestType,
-        request: Any,
+        request_type: RequestType,
+        request: RequestFields,
         arrays: list[Array],
         header: Mapping[str, Any],
         source: Source,
     ) -> list[Array] | Steps:
-        """Return the reply to a request that has been read, or the steps to it."""
-        return kind.answer(request, arrays)
+        return request_type.answer(request, arrays)
 
 
 def refusal(frames: list[Any], why: Exception) -> list[Any]:
-    """Return the frames of an error reply to an unread request; never raises, costs little."""
+    """Return the frames of an error reply to an unread request. Never raises, costs little."""
     return pack({"id": id_of(frames), "error": describe_error(why)}, [])
 
 
 def id_of(frames: list[Any]) -> int | None:
-    """Return the id of an unread request; None if it has none. Never raises, costs little."""
+    """Return the id of an unread request. None if it has none. Never raises, costs little."""
     if not frames or len(frames[0]) > _MAX_REFUSED:
         return None
     try:
-        number = json.loads(bytes(frames[0]))["id"]
+        request_id = json.loads(bytes(frames[0]))["id"]
     except (ValueError, RecursionError, TypeError, KeyError):
         return None
-    return number if type(number) is int and 0 <= number <= INT64 else None
+    return _checked_id(request_id)
 
 
 def pack_or_refuse(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
-    """Return the frames of a reply or event, or of an error if it cannot be sent; never raises."""
+    """Return the frames of a reply or event, or of the error why it cannot be sent."""
     try:
         return pack(header, arrays)
     except (ProtocolError, ValueError, RecursionError) as error:
-        number = header.get("id")
-        number = number if type(number) is int and 0 <= number < 1 << 63 else None
-        return pack({"id": number, "error": describe_error(error)}, [])
+        return pack({"id": _checked_id(header.get("id")), "error": describe_error(error)}, [])
+
+
+def _checked_id(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value <= INT64 else None

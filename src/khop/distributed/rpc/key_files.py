@@ -41,16 +41,16 @@ def write_keys(folder: str | Path, num_clients: int | None = None) -> list[Path]
 
     Args:
         folder: made, for its owner alone, if it does not exist.
-        num_clients: number of clients; each gets its own pair, in `client-0.key` and so on. If
+        num_clients: number of clients. Each gets its own pair, in `client-0.key` and so on. If
             None, one pair serves all clients, in `client.key`.
 
     Returns:
-        The paths of the files, mode 0600; that of the servers first.
+        The paths of the files, mode 0600, with `server.key` first.
 
     Raises:
         ValueError: the number of clients is not in 1 to `MAX_CLIENTS`.
         SecurityError: the folder is a link or another user's, or others may enter it.
-        FileExistsError: there are keys already; they are left alone.
+        FileExistsError: there are keys already. They are left alone.
         NotADirectoryError: the path is a file, or lies below one.
     """
     if num_clients is not None and not 1 <= num_clients <= MAX_CLIENTS:
@@ -77,12 +77,8 @@ def add_client(folder: str | Path, name: str) -> Path:
 
     Running servers that read this `server.key` admit it within seconds.
 
-    Args:
-        folder: the folder with the job's `server.key`.
-        name: name of the client; its file is NAME.key.
-
     Returns:
-        The path of its file, mode 0600.
+        The path of its file, NAME.key in the folder of `server.key`, mode 0600.
 
     Raises:
         ValueError: the name is not valid for a key file.
@@ -94,7 +90,7 @@ def add_client(folder: str | Path, name: str) -> Path:
     folder = Path(folder)
     pair = KeyPair.new()
     with _private_folder(folder) as at:
-        keys = _existing(at, folder)
+        keys = _read_file(folder / "server.key", "server", ServerKeys, at)
         if name in keys.clients:
             raise FileExistsError(f"'{folder / 'server.key'}' has a client '{name}' already")
         client = ClientKeys(pair, keys.server_key).to_json()
@@ -104,34 +100,26 @@ def add_client(folder: str | Path, name: str) -> Path:
 
 
 def revoke_client(folder: str | Path, name: str) -> None:
-    """Revoke a client's key.
-
-    Running servers that read this `server.key` end its connections within seconds.
+    """Revoke a client's key. Running servers with this `server.key` soon end its connections.
 
     Raises:
-        ValueError: no client has this name; lists the clients.
+        ValueError: no client has this name. The error lists the clients.
         SecurityError: there is no `server.key`, or it cannot be used.
     """
     folder = Path(folder)
     with _private_folder(folder) as at:
-        keys = _existing(at, folder)
+        keys = _read_file(folder / "server.key", "server", ServerKeys, at)
         if name not in keys.clients:
             raise ValueError(f"no client '{name[:80]}' to revoke: there are {sorted(keys.clients)}")
         left = {known: public for known, public in keys.clients.items() if known != name}
         _replace_server_key(at, folder, left, keys)
 
 
-def _existing(at: int, folder: Path) -> ServerKeys:
-    """Read `server.key` of a folder that is open, and so locked, as `at`."""
-    path = folder / "server.key"
-    return _read_as(_read_private(path, at), path, "server", ServerKeys)
-
-
 @contextlib.contextmanager
 def _private_folder(folder: Path) -> Iterator[int]:
-    """Open and lock a folder that no other user may enter; yields its descriptor.
+    """Open and lock a folder that no other user may enter. Yield its descriptor.
 
-    With the lock, of two changes at a time the second begins with what the first has written.
+    With the lock, the second of two changes at a time begins with the result of the first.
     """
     try:
         at = open_folder(folder)
@@ -151,11 +139,24 @@ def _private_folder(folder: Path) -> Iterator[int]:
 
 
 def _write_all(at: int, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write all files or none."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     written: list[str] = []
     try:
         for name, content in files.items():
-            _write(at, name, content, folder, written)
+            try:
+                descriptor = os.open(name, flags, 0o600, dir_fd=at)
+            except FileExistsError:
+                raise FileExistsError(
+                    f"'{folder / name}' exists: keys are never overwritten; remove it, or name "
+                    "another folder"
+                ) from None
+            written.append(name)
+            with os.fdopen(descriptor, "w") as file:
+                os.fchmod(descriptor, 0o600)  # whatever the umask
+                json.dump({"format": _FORMAT, "version": _VERSION, **content}, file, indent=1)
+                file.write("\n")
+                file.flush()
+                os.fsync(descriptor)
     except BaseException:
         for name in written:
             os.unlink(name, dir_fd=at)
@@ -165,20 +166,16 @@ def _write_all(at: int, folder: Path, files: Mapping[str, Mapping[str, Any]]) ->
 def _replace_server_key(
     at: int, folder: Path, clients: Mapping[str, str], keys: ServerKeys
 ) -> None:
-    """Replace `server.key` atomically."""
     name = f".server.key-{os.getpid()}"
     _write_all(at, folder, {name: ServerKeys(keys.server, clients).to_json()})
     os.rename(name, "server.key", src_dir_fd=at, dst_dir_fd=at)
 
 
 def read_server_keys(path: str | Path | None = None) -> ServerKeys | None:
-    """Read the keys of a graph server.
-
-    Args:
-        path: a `server.key`. If None, the one that $KHOP_KEY_FILE names.
+    """Read the keys of a graph server: from a `server.key`, or the file that $KHOP_KEY_FILE names.
 
     Returns:
-        The keys; None if no file is named.
+        The keys. None if no file is named.
 
     Raises:
         SecurityError: the file is missing, not for its owner alone, not a `server.key`, or damaged.
@@ -187,34 +184,14 @@ def read_server_keys(path: str | Path | None = None) -> ServerKeys | None:
 
 
 def key_file_path(path: str | Path | None) -> str | None:
-    """Return the absolute path of the key file that a path or $KHOP_KEY_FILE names; else None."""
+    """Return the absolute path of the key file that a path or $KHOP_KEY_FILE names, or None."""
     named = path if path is not None else os.environ.get(KEY_FILE_VARIABLE)
     return str(Path(named).absolute()) if named else None
 
 
 def read_client_keys(path: str | Path | None = None) -> ClientKeys | None:
-    """Read the keys of a trainer from a `client.key`; otherwise like `read_server_keys`."""
+    """Read the keys of a trainer from a `client.key`. Otherwise like `read_server_keys`."""
     return _read(path, "client", ClientKeys)
-
-
-def _write(
-    at: int, name: str, content: Mapping[str, Any], folder: Path, written: list[str]
-) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(name, flags, 0o600, dir_fd=at)
-    except FileExistsError:
-        raise FileExistsError(
-            f"'{folder / name}' exists: keys are never overwritten; remove it, or name another "
-            "folder"
-        ) from None
-    written.append(name)
-    with os.fdopen(descriptor, "w") as file:
-        os.fchmod(descriptor, 0o600)  # whatever the umask
-        json.dump({"format": _FORMAT, "version": _VERSION, **content}, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(descriptor)
 
 
 def _check_private(status: os.stat_result, path: Path, remedy: str) -> None:
@@ -227,34 +204,41 @@ def _check_private(status: os.stat_result, path: Path, remedy: str) -> None:
         )
 
 
-def _read(path: str | Path | None, role: str, kind: type[_Keys]) -> _Keys | None:
+def _read(path: str | Path | None, role: str, keys: type[_Keys]) -> _Keys | None:
     named = path if path is not None else os.environ.get(KEY_FILE_VARIABLE)
-    if not named:
-        return None
-    path = Path(named)
-    return _read_as(_read_private(path), path, role, kind)
+    return _read_file(Path(named), role, keys) if named else None
 
 
-def _read_as(text: bytes, path: Path, role: str, kind: type[_Keys]) -> _Keys:
-    content = _parse(text, path)
+def _read_file(path: Path, role: str, keys: type[_Keys], folder: int | None = None) -> _Keys:
+    """Read a key file: at its path, or in the folder of a descriptor."""
+    text = _read_private(path, folder)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):  # its text might quote the file
+        content = None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise SecurityError(f"'{path}' is not a key file: make one with khop keygen")
+    version = content.get("version")
+    if type(version) is not int or version not in _READ:
+        raise SecurityError(
+            f"'{path}' has version {version!r:.40}, but this khop reads {_READ[0]} to {_VERSION}"
+        )
     if content.get("role") != role:
         raise SecurityError(
             f"'{path}' is the key file of a {content.get('role')!r}, but a {role}'s is needed: "
             f"'{role}.key' as 'khop keygen' wrote it"
         )
     try:
-        return kind.from_json(content)
+        return keys.from_json(content)
     except SecurityError as error:
         raise SecurityError(f"'{path}' is damaged: {error}") from None
 
 
-def _read_private(path: Path, folder: int | None = None) -> bytes:
+def _read_private(path: Path, folder: int | None) -> bytes:
     """Return the file's bytes, if its owner alone can read it.
 
-    If `folder` is the descriptor of the file's folder, the file is opened there.
-
-    Links are followed: Kubernetes mounts secrets as links. The file that was opened is checked, not
-    its path, so another user's link can only lead to a private file of this user or root.
+    Links are followed: Kubernetes mounts secrets as links. The opened file is checked, not its
+    path. So another user's link can only lead to a private file of this user or root.
     """
     try:
         # Opening a FIFO must not block.
@@ -270,18 +254,3 @@ def _read_private(path: Path, folder: int | None = None) -> bytes:
         return os.read(descriptor, _MAX_BYTES)
     finally:
         os.close(descriptor)
-
-
-def _parse(text: bytes, path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):  # its text might quote the file
-        content = None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise SecurityError(f"'{path}' is not a key file: make one with khop keygen")
-    version = content.get("version")
-    if type(version) is not int or version not in _READ:
-        raise SecurityError(
-            f"'{path}' has version {version!r:.40}, but this khop reads {_READ[0]} to {_VERSION}"
-        )
-    return content

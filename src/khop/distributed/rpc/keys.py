@@ -1,32 +1,34 @@
 """CURVE keys of a job in server-client mode: made by `khop keygen`, distributed by the user.
 
 The command line, graph servers and clients use them. Servers authenticate with the *server* pair,
-to clients and to each other, and admit holders of the server pair or of a *client* pair. Files:
+to clients and to each other. They admit holders of the server pair or of a *client* pair. Files:
 
-    server.key    the server pair and the clients' public keys, by name, for graph servers
-    client.key    a client pair and the server's public key, for all trainers; or
-    client-0.key, client-1.key, ...   one for each (`khop keygen --clients N`)
+    server.key          for graph servers: the server pair, and the clients' public keys by name
+    client.key          for all trainers: a client pair, and the server's public key
+    client-0.key, ...   in place of client.key, one per trainer (`khop keygen --clients N`)
 
 So a stolen client key gives access to servers, but cannot impersonate one. With a pair for each
-client, servers distinguish clients: each has its own queue, and one can be revoked
-(`khop keygen --revoke` removes its public key from `server.key`; servers end its connections within
-seconds). Files are JSON, readable by their owner alone. Secrets go from a file to a socket: they
-are in no `repr`, log, error text, command line or environment, and reach child processes over their
-control lines. Imports no torch.
+client, servers distinguish clients: each has its own queue, and one can be revoked. `khop keygen
+--revoke` removes its public key from `server.key`, and servers end its connections within seconds.
+Files are JSON, readable by their owner alone. Secrets go from a file to a socket: they are in no
+`repr`, log, error text, command line or environment. They reach child processes over their control
+lines. Imports no torch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import zmq
 from zmq.utils import z85
 
 from khop import log
-from khop.distributed.rpc.endpoint import Endpoint, KeyPair
+from khop.distributed.rpc.endpoint import KeyPair
+from khop.distributed.rpc.identity import CurveKeys
 from khop.errors import SecurityError
 from khop.loopback import is_loopback
 
@@ -45,36 +47,27 @@ _log = log.get(__name__)
 
 @dataclass(frozen=True)
 class ClientKeys:
-    """Keys of a trainer.
-
-    Attributes:
-        client: its own pair, which servers admit.
-        server_key: public key of the servers.
-    """
+    """Keys of a trainer: its own pair, which servers admit, and the servers' public key."""
 
     client: KeyPair
     server_key: str
 
     def credentials(self) -> KeyPair:
-        """Return the client's pair, as `Connection` takes it."""
+        """Return the pair for connections to servers."""
         return self.client
-
-    def endpoint(self, address: str) -> Endpoint:
-        """Return the endpoint of a server of the job at an address."""
-        return Endpoint(address, self.server_key)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with the secrets, for a key file or a control line only."""
         return {
             "role": "client",
             "server": {"public": self.server_key},
-            "client": _pair_json(self.client),
+            "client": asdict(self.client),
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> ClientKeys:
-        """Build the keys from a JSON object of `to_json`; SecurityError if it is malformed."""
-        return cls(_pair(content, "client"), _public(content, "server"))
+        """Build the keys from a JSON object of `to_json`. SecurityError if it is malformed."""
+        return cls(_pair(content, "client"), _key(content, "server", "public"))
 
 
 @dataclass(frozen=True)
@@ -89,38 +82,25 @@ class ServerKeys:
     server: KeyPair
     clients: Mapping[str, str]
 
-    def curve(self) -> dict[str, Any]:
-        """Return the keys as `PartitionServer` takes them in its argument `curve`."""
-        return {
-            "public": self.server.public,
-            "secret": self.server.secret,
-            "clients": list(self.clients.values()),
-        }
+    def curve(self) -> CurveKeys:
+        pair, clients = self.server, list(self.clients.values())
+        return {"public": pair.public, "secret": pair.secret, "clients": clients}
 
     def credentials(self) -> KeyPair:
-        """Return the server's pair, with which it connects to other servers of the job."""
+        """Return the pair for connections to other servers of the job."""
         return self.server
 
     @property
     def server_key(self) -> str:
-        """Public key of the servers."""
         return self.server.public
-
-    def endpoint(self, address: str) -> Endpoint:
-        """Return the endpoint of another server of the job at an address."""
-        return Endpoint(address, self.server_key)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with the secrets, for a key file or a control line only."""
-        return {
-            "role": "server",
-            "server": _pair_json(self.server),
-            "clients": dict(self.clients),
-        }
+        return {"role": "server", "server": asdict(self.server), "clients": dict(self.clients)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> ServerKeys:
-        """Build the keys from a JSON object of `to_json`; SecurityError if it is malformed."""
+        """Build the keys from a JSON object of `to_json`. SecurityError if it is malformed."""
         if "clients" not in content:  # version 1 has one client pair
             return cls(_pair(content, "server"), {"client": _pair(content, "client").public})
         clients = content["clients"]
@@ -135,93 +115,71 @@ class ServerKeys:
 
 @dataclass(frozen=True)
 class JobKeys:
-    """All keys of a job.
-
-    Attributes:
-        server: the servers' pair.
-        clients: {name: pair} of the clients.
-    """
+    """All keys of a job: the servers' pair, and the clients' pairs by name."""
 
     server: KeyPair
     clients: Mapping[str, KeyPair]
 
     @classmethod
     def new(cls, names: Sequence[str] = ("client",)) -> JobKeys:
-        """Make new keys; SecurityError if this libzmq was built without CURVE."""
+        """Make new keys. SecurityError if this libzmq was built without CURVE."""
         return cls(KeyPair.new(), {name: KeyPair.new() for name in names})
 
     def for_servers(self) -> ServerKeys:
-        """Return the keys of the job's graph servers."""
         return ServerKeys(self.server, {name: pair.public for name, pair in self.clients.items()})
 
     def for_client(self, name: str = "client") -> ClientKeys:
-        """Return the keys of a trainer."""
         return ClientKeys(self.clients[name], self.server.public)
 
 
 def check_secured(
-    host: str, keys: ServerKeys | ClientKeys | None, insecure: bool, what: str
+    host: str, keys: ServerKeys | ClientKeys | None, insecure: bool, server: str
 ) -> None:
     """Check that an address is not used over a network without keys.
 
     Args:
-        host: an address or name; '*' and '0.0.0.0' are all addresses of this machine.
+        host: an address or name. '*' and '0.0.0.0' are all addresses of this machine.
         keys: the keys of the job, if it has any.
-        insecure: the user accepts a network without keys; a warning is logged.
-        what: the server that listens or is reached, for messages: 'graph server 0'.
+        insecure: the user accepts a network without keys. A warning is logged.
+        server: name of the server that listens or is reached, for messages: 'graph server 0'.
 
     Raises:
-        SecurityError: there are no keys, `insecure` is False, and the address is not this machine's
-            loopback.
+        SecurityError: no keys, not `insecure`, and the address is not this machine's loopback.
     """
     if keys is not None or is_loopback(host):
         return
     if not insecure:
         raise SecurityError(
-            f"{what} at '{host}' could be reached by anybody on the network, and there are no "
+            f"{server} at '{host}' could be reached by anybody on the network, and there are no "
             "keys: make some with 'khop keygen DIR' and name them (key_file=, --key-file or "
             f"${KEY_FILE_VARIABLE}: server.key for servers, client.key for trainers), or pass "
             "insecure=True (--insecure) on a network that strangers cannot enter"
         )
     _log.warning(
         "insecure",
-        f"{what} at '{host}' uses neither encryption nor authentication (insecure): whoever "
+        f"{server} at '{host}' uses neither encryption nor authentication (insecure): whoever "
         "reaches this network can read the graph and feed trainers wrong batches",
         address=host,
     )
 
 
-def _pair_json(pair: KeyPair) -> dict[str, str]:
-    return {"public": pair.public, "secret": pair.secret}
-
-
-def _public(content: Mapping[str, Any], name: str) -> str:
-    return _key(content, name, "public")
-
-
 def _pair(content: Mapping[str, Any], name: str) -> KeyPair:
-    pair = KeyPair(_public(content, name), _key(content, name, "secret"))
+    pair = KeyPair(_key(content, name, "public"), _key(content, name, "secret"))
     if zmq.curve_public(pair.secret.encode()) != pair.public.encode():
         raise SecurityError(f"the public and secret keys of the {name} do not belong together")
     return pair
 
 
 def _key(content: Mapping[str, Any], name: str, half: str) -> str:
-    """Return a checked key; error texts name it and do not quote it."""
     pair = content.get(name)
     key = pair.get(half) if isinstance(pair, Mapping) else None
     return _check_key(key, f"the {half} key of the {name}")
 
 
-def _check_key(key: Any, what: str) -> str:
-    if not isinstance(key, str) or not _Z85.fullmatch(key) or not _is_z85(key):
-        raise SecurityError(f"{what} is not 40 characters of Z85")
-    return key
-
-
-def _is_z85(key: str) -> bool:
-    """Return whether each group of five characters decodes to a word of 32 bits."""
-    try:
-        return len(z85.decode(key)) == 32
-    except Exception:  # struct.error on words that are too large
-        return False
+def _check_key(key: object, name: str) -> str:
+    """Return a key, or raise SecurityError with its name: its text is never quoted."""
+    if isinstance(key, str) and _Z85.fullmatch(key):
+        with contextlib.suppress(Exception):  # struct.error at words of more than 32 bits
+            if len(z85.decode(key)) == 32:
+                return key
+    raise SecurityError(f"{name} is not 40 characters of Z85")

@@ -4,9 +4,8 @@ Sizes are checked before memory is allocated. ZeroMQ refuses a frame that is too
 length arrives, and ends the connection. `khop.channel.message` bounds the number of frames and the
 header. The size of a reply is computed from the request before sampling or gathering begins.
 
-ZeroMQ takes one request of each peer in turn (fair queueing). A peer that floods gets errors, which
-cost less than replies (`RateLimiter`), and so does one that does not read its replies
-(`SendBacklog`).
+ZeroMQ takes one request of each peer in turn (fair queueing). Errors cost less than replies. A peer
+gets them if it floods (`RateLimiter`) or does not read its replies (`SendBacklog`).
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ class Limits:
 
     Attributes:
         reply_bytes: bytes of all arrays of a reply.
-        unread_bytes: bytes that a peer has not read; beyond, it gets errors.
-        unread: messages that a peer has not read; beyond, they are dropped.
+        unread_bytes: bytes that a peer has not read. Beyond, it gets errors.
+        unread: messages that a peer has not read. Beyond, they are dropped.
         waiting: queued requests of a user at a graph server.
         waiting_bytes: bytes of these.
         rate: requests of a user per second, sustained.
         burst: requests of a user at once.
-        connections: connections over TCP; at this number, no further ones are accepted.
-        handshakes: connections over TCP that are not authenticated; likewise.
+        connections: connections over TCP. At this number, no further ones are accepted.
+        handshakes: connections over TCP that are not authenticated. Likewise.
         handshake_ms: milliseconds that a handshake may take.
         backlog: connections that wait to be accepted.
         silent_seconds: seconds after which a connection that has brought no message ends.
-        untaken_bytes: bytes of a connection that the server has received and not taken: of messages
-            that are not whole, or wait in ZeroMQ. Beyond, it ends. All of a user have
-            `waiting_bytes`, and all together four times as much.
+        untaken_bytes: bytes of a connection that the server has received and not taken, because
+            their message is not whole or waits in ZeroMQ. Beyond, the connection ends. All
+            connections of a user may have `waiting_bytes`, and all users four times as much.
     """
 
     reply_bytes: int = MESSAGE_BYTES
@@ -68,17 +67,11 @@ class Limits:
 DEFAULT = Limits()
 
 ENVELOPE_BYTES = FRAME_BYTES + 1024
-"""`ZMQ_MAXMSGSIZE` of all sockets: a frame, and room for the 33 bytes that CURVE adds."""
+"""`ZMQ_MAXMSGSIZE` of all sockets: a frame, and the 33 bytes that CURVE adds."""
 
 
 class RateLimiter:
-    """Token buckets, one for each of the last 4096 peers.
-
-    Args:
-        rate: tokens (requests) added to a bucket per second.
-        burst: tokens of a full bucket.
-        clock: function that returns seconds.
-    """
+    """Token buckets of the last 4096 peers: `rate` tokens per second, at most `burst` at a time."""
 
     _MAX_PEERS = 4096
 
@@ -91,7 +84,7 @@ class RateLimiter:
         self._buckets: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
 
     def admit(self, peer: bytes) -> bool:
-        """Return whether to answer a request of a peer; takes a token if so."""
+        """Return whether to answer a request of a peer. If so, take a token."""
         now = self._clock()
         tokens, since = self._buckets.pop(peer, (self._burst, now))
         tokens = min(self._burst, tokens + (now - since) * self._rate)
@@ -105,23 +98,16 @@ class RateLimiter:
 class ErrorLog:
     """Log of unexpected errors in a loop that continues, bounded so that it cannot fill a disk.
 
-    Args:
-        count: called with each error, also with those that are not logged.
+    Each error is counted (`count`), logged or not.
     """
-
-    _RATE, _BURST = 1.0, 50
 
     def __init__(self, count: Callable[[], None]) -> None:
         self._count = count
-        self._rate = RateLimiter(self._RATE, self._BURST)
+        self._rate = RateLimiter(1.0, 50)
 
     @contextlib.contextmanager
     def guarded(self, work: str) -> Iterator[None]:
-        """Log and count an error in the block, so that its caller continues.
-
-        Args:
-            work: name of the work in the block, for the log.
-        """
+        """Log and count an error in the block, so that its caller continues with other work."""
         try:
             yield
         except Exception as error:
@@ -136,7 +122,6 @@ class _Waiting:
 
     Attributes:
         sent: (tracker of a frame, bytes since the tracked frame before it), oldest first.
-        nbytes: bytes of all these.
         untracked: bytes sent since the last tracked frame.
     """
 
@@ -148,9 +133,9 @@ class _Waiting:
 class SendBacklog:
     """Count of bytes that each peer has not read, so that ZeroMQ still holds their memory.
 
-    All messages to a peer go through `send`, in one thread; any thread may call `of`. ZeroMQ
-    reports when it has released a frame; frames of a peer leave in the order in which they were
-    sent. So one frame in every 64 KiB is tracked, and represents those before it.
+    All messages to a peer go through `send`, in one thread. Any thread may call `of`. ZeroMQ
+    reports when it has released a frame, and frames of a peer leave in the order of sending. So one
+    frame in every 64 KiB is tracked, and represents the frames before it.
     """
 
     STEP = 1 << 16
@@ -163,13 +148,7 @@ class SendBacklog:
         self._counting = threading.Lock()
 
     def send(self, socket: zmq.Socket[bytes], peer: bytes, frames: Sequence[Any]) -> None:
-        """Send a message and count its bytes; dropped if the peer has disconnected.
-
-        Args:
-            socket: a ROUTER.
-            peer: the receiver's routing id.
-            frames: objects with the buffer protocol, not copied if large.
-        """
+        """Send a message and count its bytes. Dropped if the peer has disconnected."""
         waiting = self._peers.pop(peer, None) or _Waiting()
         self._peers[peer] = waiting
         if len(self._peers) > self._MAX_PEERS:
@@ -201,9 +180,9 @@ class SendBacklog:
             return waiting.nbytes
 
     def _forget_oldest(self) -> None:
-        """Forget the least recently served peer, if it has read all or has disconnected.
+        """Forget the peer that was served the longest time ago, unless it has unread bytes.
 
-        Other peers are kept: there are no more of them than connections.
+        So no more peers are kept than there are connections.
         """
         oldest = next(iter(self._peers))
         if self.of(oldest):
@@ -212,24 +191,23 @@ class SendBacklog:
             del self._peers[oldest]
 
 
+def unread_error(nbytes: int, limit: int) -> str | None:
+    """Return the reason to refuse a peer that has not read more bytes than allowed, else None."""
+    if nbytes <= limit:
+        return None
+    return f"a peer has not read {nbytes} bytes of replies: it must read before it asks"
+
+
 def check_unread(nbytes: int, limit: int) -> None:
     """Raise ProtocolError if a peer has not read more bytes than allowed."""
+    if (why := unread_error(nbytes, limit)) is not None:
+        raise ProtocolError(why)
+
+
+def check_reply_bytes(nbytes: int, limit: int, content: str) -> None:
+    """Raise ProtocolError if a reply ('neighbours of 5 rows') would be larger than allowed."""
     if nbytes > limit:
         raise ProtocolError(
-            f"a peer has not read {nbytes} bytes of replies: it must read before it asks"
-        )
-
-
-def check_reply_bytes(nbytes: int, limit: int, what: str) -> None:
-    """Raise ProtocolError if a reply would be larger than allowed.
-
-    Args:
-        nbytes: bytes of all its arrays.
-        limit: see `Limits.reply_bytes`.
-        what: content of the reply, for the message: 'neighbours of 5 rows'.
-    """
-    if nbytes > limit:
-        raise ProtocolError(
-            f"{what} would make a reply of {nbytes} bytes, more than the {limit} that are allowed: "
-            "ask for less at a time (a smaller batch, or a smaller fan-out)"
+            f"{content} would make a reply of {nbytes} bytes, more than the {limit} that are "
+            "allowed: ask for less at a time (a smaller batch, or a smaller fan-out)"
         )

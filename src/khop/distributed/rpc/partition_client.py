@@ -2,10 +2,10 @@
 
 Requests are asynchronous: each returns a ticket, and the caller waits for the tickets that it
 needs. An unreachable server may return at its address, or `relocate` sets a new one. Requests in
-flight are then sent again: those that read the folder may be answered twice, and a write is applied
-once (`state_requests`). The callback `on_lost` reports unreachable servers.
-A request without a reply in time, and requests to a server that has ended, fail with an exception
-that names partition, address and time.
+flight are then sent again. Requests that read the folder may get two replies, and a write is
+applied once (`state_requests`). The callback `on_lost` reports unreachable servers. A request
+without a reply in time, or to a server that has ended, fails with an exception that names
+partition, address and time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import zmq
 
@@ -29,6 +29,7 @@ from khop.distributed.rpc.protocol import (
     Fetch,
     HasEdges,
     Induce,
+    RequestFields,
     Sample,
     pack_rows,
     rebuild_error,
@@ -50,24 +51,18 @@ _log = log.get(__name__)
 class PartitionClient:
     """Client that sends requests to the servers of other partitions.
 
-    Args:
-        endpoints: endpoint of each other partition's server.
-        credentials: the job's keys; needed for endpoints with a server key.
-        timeout: seconds that a request may take.
-        on_lost: see below.
-
     Attributes:
         bytes_received: bytes of all replies.
-        poller: polls the sockets of all connections, which `pump` and `relocate` change. Who waits
-            for something else, too, registers it here.
+        poller: polls the sockets of all connections, which `pump` and `relocate` change. Callers
+            register here what they wait for besides.
         on_lost: called with a partition and the time when its connection was lost
-            (`time.monotonic`), repeatedly while requests wait for it; may call `relocate` and
+            (`time.monotonic`), repeatedly while requests wait for it. It may call `relocate` and
             `give_up`.
         log: log of requests while a recording is under way, else None.
     """
 
-    what = "partition"
-    """Kind of data that the servers have, for error messages."""
+    subject: ClassVar[str] = "partition"
+    """Name of the data that a server has, for error messages."""
 
     def __init__(
         self,
@@ -90,12 +85,13 @@ class PartitionClient:
         self._registered: dict[int, list[zmq.Socket[bytes]]] = {}
         for part, endpoint in endpoints.items():
             if endpoint.server_key is not None and credentials is None:
-                raise ValueError(f"{self.what} {part} is served with CURVE, but no keys are given")
+                raise ValueError(
+                    f"{self.subject} {part} is served with CURVE, but no keys are given"
+                )
             self._connections[part] = Connection(self._context, credentials, endpoint)
             self._register(part)
 
     def _register(self, part: int) -> None:
-        """Register the sockets of a connection with the poller in place of those before."""
         new = self._connections[part].sockets
         for socket in self._registered.get(part, ()):
             self.poller.unregister(socket)
@@ -104,25 +100,19 @@ class PartitionClient:
         self._registered[part] = new
 
     def relocate(self, part: int, endpoint: Endpoint) -> bool:
-        """Set the endpoint of a partition's server; requests in flight are sent there.
-
-        Args:
-            part: the partition.
-            endpoint: the new endpoint. If it is the same as before, nothing happens: the connection
-                returns by itself.
+        """Set the endpoint of a partition's server. Requests in flight are sent there.
 
         Returns:
-            True if the endpoint changed.
+            True if the endpoint changed. Otherwise the connection returns by itself.
         """
         connection = self._connections[part]
         if endpoint == connection.endpoint:
             return False
-        pending = len(self._pending.of(part))
         _log.info(
             "partition-moved",
-            f"{self.what} {part} is at {endpoint.address} now, not at {connection.address}",
+            f"{self.subject} {part} is at {endpoint.address} now, not at {connection.address}",
             address=endpoint.address,
-            pending=pending,
+            pending=len(self._pending.of(part)),
         )
         connection.relocate(endpoint)
         self._register(part)
@@ -134,12 +124,7 @@ class PartitionClient:
         return all(connection.is_up for connection in self._connections.values())
 
     def give_up(self, part: int, why: str) -> None:
-        """Fail requests to a partition, later ones included, until its server is back or relocated.
-
-        Args:
-            part: the partition.
-            why: state of its server: 'has ended'.
-        """
+        """Fail all requests to a partition, which 'has ended', until it is back or relocated."""
         self._connections[part].give_up(why)
         self._fail_all(part, why)
 
@@ -150,54 +135,58 @@ class PartitionClient:
         self._pending.fail_all(part, explain)
 
     def _unavailable(self, part: int, why: str) -> PartitionUnavailableError:
-        address = self._connections[part].address
-        return PartitionUnavailableError(f"{self.what} {part} at {address} {why}")
+        return PartitionUnavailableError(f"{self._name_of(part)} {why}")
+
+    def _name_of(self, part: int) -> str:
+        return f"{self.subject} {part} at {self._connections[part].address}"
 
     def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Request:
-        """Request neighbours of a part's nodes."""
         names, arrays = pack_rows(rows)
         return self._send(part, Sample(relation, names, request), arrays)
 
     def induce(
         self, part: int, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
     ) -> Request:
-        """Request the neighbours of a part's nodes that are in a batch, given its nodes' keys."""
         names, arrays = pack_rows(rows)
         return self._send(part, Induce(relation, names, with_edge), [*arrays, keys])
 
     def has_edges(
         self, part: int, relation: int, rows: Int64Array, neighbors: Int64Array
     ) -> Request:
-        """Request whether edges join pairs of a part's nodes and other nodes."""
         names, arrays = pack_rows(RowSet(rows))
         return self._send(part, HasEdges(relation, names), [*arrays, neighbors])
 
     def degrees(self, part: int, relation: int, rows: Int64Array) -> Request:
-        """Request the numbers of neighbours of a part's nodes."""
         return self._send(part, Degrees(relation), [rows])
 
     def fetch(
-        self, part: int, kind: str, index: int, ids: Int64Array, names: Sequence[str]
+        self,
+        part: int,
+        element: str,
+        index: int,
+        ids: Int64Array,
+        names: Sequence[str],
     ) -> Request:
-        """Request attributes of a part's nodes or edges."""
-        return self._send(part, Fetch(kind, index, list(names)), [ids])  # type: ignore[arg-type]
+        return self._send(part, Fetch(element, index, list(names)), [ids])  # type: ignore[arg-type]
 
-    def write(self, part: int, message: Any, arrays: Sequence[Array] = ()) -> Request:
-        """Request a change of a part's state; it is applied once, after this client's earlier ones.
+    def write(self, part: int, message: RequestFields, arrays: Sequence[Array] = ()) -> Request:
+        """Request a change of a part's state, applied once, after this client's earlier ones.
 
         The ticket raises StateLostError if the server has lost its state. It raises
         PartitionUnavailableError if there is no reply in time: then it is not known whether the
         write was applied.
 
         Args:
-            part: the part; this client must have the endpoint of its primary.
+            part: the part. This client must have the endpoint of its primary.
             message: a request of class `write`, see `RequestType`.
             arrays: its arrays, not changed before the ticket is done.
         """
         return self._send_to_state(part, message, arrays, is_write=True)
 
-    def read_state(self, part: int, message: Any, arrays: Sequence[Array] = ()) -> Request:
-        """Request something that depends on a part's state; errors and arguments as of `write`."""
+    def read_state(
+        self, part: int, message: RequestFields, arrays: Sequence[Array] = ()
+    ) -> Request:
+        """Request a value that depends on a part's state. Errors and arguments as for `write`."""
         return self._send_to_state(part, message, arrays, is_write=False)
 
     def accept_state_loss(self, part: int) -> None:
@@ -206,22 +195,21 @@ class PartitionClient:
 
     def _state(self, part: int) -> StateRequests:
         if part not in self._states:
-            connection = self._connections[part]
             self._states[part] = StateRequests(
                 part,
                 self._pending,
-                connection,
-                lambda: f"{self.what} {part} at {connection.address}",
+                self._connections[part],
+                lambda: self._name_of(part),
                 self._timeout,
             )
         return self._states[part]
 
     def _send_to_state(
-        self, part: int, message: Any, arrays: Sequence[Array], is_write: bool
+        self, part: int, message: RequestFields, arrays: Sequence[Array], is_write: bool
     ) -> Request:
         check_process(self._owner, "connection to other partitions", "make a loader there")
-        number = self._pending.next_number()
-        request = StateRequest(part, number, message, list(arrays), self._timeout, is_write)
+        request_id = self._pending.next_number()
+        request = StateRequest(part, request_id, message, list(arrays), self._timeout, is_write)
         final = self._connections[part].final
         if final is not None:
             request.fail(self._unavailable(part, final))
@@ -229,19 +217,19 @@ class PartitionClient:
             self._state(part).add(request)
         return request
 
-    def _send(self, part: int, message: Any, arrays: list[Array]) -> Request:
+    def _send(self, part: int, message: RequestFields, arrays: list[Array]) -> Request:
         check_process(self._owner, "connection to other partitions", "make a loader there")
-        number = self._pending.next_number()
+        request_id = self._pending.next_number()
         timed = {} if self.log is None else {"timed": True}
-        header = request_header(message, number, part=part, **timed)
+        header = request_header(message, request_id, part=part, **timed)
         request = Request(part, pack(header, arrays), self._timeout)
         if self.log is not None:
-            request.log_entry = self.log.ask(part, message.op, len(arrays[0]))
+            request.log_entry = self.log.log_request(part, message.op, len(arrays[0]))
         connection = self._connections[part]
         if connection.final is not None:
             request.fail(self._unavailable(part, connection.final))
             return request
-        self._pending.add(number, request)
+        self._pending.add(request_id, request)
         connection.send(request.frames)
         return request
 
@@ -250,10 +238,15 @@ class PartitionClient:
         waiter().wait(tickets, self)
 
     def pump(self) -> None:
-        """Process replies and connection events; fail requests that are late or cannot succeed."""
+        """Process replies and connection events. Fail requests that are late or cannot succeed."""
         for part, connection in list(self._connections.items()):
-            self._watch(part, connection)
-            self._receive(part, connection)
+            self._pump(part, connection)
+            try:
+                for header, arrays, nbytes in connection.receive():
+                    self._complete(part, header, arrays, nbytes)
+            except ProtocolError as error:
+                self._fail_all(part, f"cannot be used: {error}")
+                connection.refuse(f"it cannot be used: {error}")
             if connection.final is not None:
                 self._fail_all(part, connection.final)
             if connection.sockets is not self._registered[part]:
@@ -267,56 +260,51 @@ class PartitionClient:
                 self.on_lost(part, lost)
         self._pending.expire(self._late)
 
-    def _watch(self, part: int, connection: Connection) -> None:
-        """Process connection events; send requests in flight again if the connection is up."""
+    def _pump(self, part: int, connection: Connection) -> None:
+        """Process connection events. Send requests in flight again if the connection is back."""
         before = connection.lost_since
         if connection.pump():
             if connection.has_returned and before is not None:
                 lost = time.monotonic() - before
-                self._say(part, "partition-returned", f"connected again after {lost:.1f} s")
+                self._log_event(part, "partition-returned", f"connected again after {lost:.1f} s")
             if part in self._states:
                 self._states[part].send_again()
             for request in self._pending.of(part):
                 if not isinstance(request, StateRequest):
                     connection.send(request.frames)
         elif before is None and connection.lost_since is not None:
-            self._say(part, "partition-lost", "connection lost")
+            self._log_event(part, "partition-lost", "connection lost")
 
-    def _say(self, part: int, event: str, what: str) -> None:
+    def _log_event(self, part: int, event: str, text: str) -> None:
         """Log a connection event: as a warning if requests are in flight, else as information."""
         address, pending = self._connections[part].address, len(self._pending.of(part))
-        say = _log.warning if pending else _log.info
-        say(event, f"{self.what} {part} at {address}: {what}", address=address, pending=pending)
+        write = _log.warning if pending else _log.info
+        write(event, f"{self._name_of(part)}: {text}", address=address, pending=pending)
 
-    def _receive(self, part: int, connection: Connection) -> None:
-        try:
-            for header, arrays, nbytes in connection.receive():
-                self._take(part, header, arrays, nbytes)
-        except ProtocolError as error:
-            self._fail_all(part, f"cannot be used: {error}")
-            connection.refuse(f"it cannot be used: {error}")
-
-    def _take(self, part: int, header: dict[str, Any], arrays: list[Array], nbytes: int) -> None:
+    def _complete(
+        self, part: int, header: dict[str, Any], arrays: list[Array], nbytes: int
+    ) -> None:
         if "goodbye" in header:
             self.give_up(part, f"has ended: {printable(str(header['goodbye'])[:1000])}")
             return
         request = self._pending.answered(part, header.get("id"))
-        if part in self._states and not self._states[part].take(request, header):
+        if part in self._states and not self._states[part].check_reply(request, header):
             return
         if request is None:  # answered twice, after a reconnection
             return
         self.bytes_received += nbytes
         if request.log_entry is not None and self.log is not None:
-            self.log.answer(request.log_entry, header.get("served"), nbytes)
+            self.log.log_reply(request.log_entry, header.get("served"), nbytes)
         if "error" in header:
-            where = f"the server of {self.what} {part}"
+            where = f"the server of {self.subject} {part}"
             request.fail(rebuild_error(header["error"], where))
         else:
             request.succeed(arrays)
 
     def _late(self, request: Request, waited: float) -> Exception:
-        """Return the error of a request past its deadline."""
-        connection = self._connections[request.server]
+        part = request.server
+        assert part is not None
+        connection = self._connections[part]
         limit = f"{request.deadline - request.begun:g} s that a request may take (timeout)"
         if connection.lost_since is None:
             why = (
@@ -332,13 +320,13 @@ class PartitionClient:
             )
         if isinstance(request, StateRequest) and request.is_write:
             why += ". Whether the write was applied is not known"
-        return self._unavailable(request.server, why)
+        return self._unavailable(part, why)
 
     def start_again(self) -> None:
         """Make all connections anew, and drop the requests in flight. Does nothing in a fork.
 
-        To be called if Ctrl-C, or what else a signal handler raises, has ended a call: a message
-        may be read, or sent, in part.
+        To be called if Ctrl-C, or an error of a signal handler, has ended a call: a message may be
+        read, or sent, in part.
         """
         if os.getpid() != self._owner:
             return
@@ -355,7 +343,7 @@ class PartitionClient:
             self.close()
 
     def close(self) -> None:
-        """End all connections; requests in flight are dropped. Does nothing in a fork."""
+        """End all connections, and drop requests in flight. Does nothing in a fork."""
         if os.getpid() != self._owner:
             return
         for connection in self._connections.values():

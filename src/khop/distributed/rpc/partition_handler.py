@@ -1,8 +1,8 @@
 """Handler of the requests to a part, in partition servers and graph servers. Imports no torch.
 
-Requests that read the folder are stateless: each has all that its reply depends on, so it may be
-sent twice, and any server of the part gives the same reply. `state_handler` has the others. Each
-request is checked in full before memory is read; the size of its reply (`limits`) and its cost
+Requests that read the folder are stateless: the reply depends on nothing but the request. So it may
+be sent twice, and any server of the part gives the same reply. `state_handler` has the others. Each
+request is checked in full before memory is read. The size of its reply (`limits`) and its cost
 (`work`) are computed before memory is allocated. Requests are processed in slices, between which a
 thread may turn to others (`request_threads`).
 """
@@ -39,18 +39,15 @@ from khop.storage.part import Part
 from khop.typing import Array, Int32Array, Int64Array
 
 _MAX_IDLE = 64 << 20
+# Most bytes of a neighbour in a reply, without and with its edge.
+_EDGE_BYTES = (8, 16)
 
 
 class RequestHandler(FrameHandler):
-    """Handler of requests for one part.
-
-    Args:
-        part: the part.
-        reply_bytes: see `Limits`.
-        types: further requests, see `users_requests`.
+    """Handler of requests for one part, with further ones of a user (see `users_requests`).
 
     Attributes:
-        state: handler of further requests that write or read state. None if there are none.
+        state: handler of the further requests that write or read state. None if there are none.
     """
 
     def __init__(
@@ -67,14 +64,14 @@ class RequestHandler(FrameHandler):
             RequestType(Degrees, "read", self._answer_degrees),
             RequestType(Fetch, "read", self._fetch),
         ]
-        reads = [*own, *(kind for kind in types if kind.access == "read")]
+        reads = [*own, *(t for t in types if t.access == "read")]
         super().__init__("partition", part.part, reads)
-        stateful = [kind for kind in types if kind.access != "read"]
+        stateful = [t for t in types if t.access != "read"]
         self.state = StateHandler(part.part, stateful, self.incarnation) if stateful else None
         self._part = part
         self._reply_bytes = reply_bytes
-        # Memory of replies is reused when they have been sent: to touch fresh memory costs more
-        # than to fill it.
+        # Memory of replies is reused once they are sent: to touch fresh memory takes longer than to
+        # fill it.
         self._pool = BufferPool(_MAX_IDLE)
 
     def _sample(self, request: Sample, arrays: list[Array]) -> Steps:
@@ -100,12 +97,12 @@ class RequestHandler(FrameHandler):
     def _costs_of_draws(
         self, relation: int, rows: RowSet, hop: HopRequest, pairs: _native.ExcludedPairs | None
     ) -> Generator[None, None, int | Int64Array]:
-        """Return the cost of each row, a number if it is the same for all. Nothing is drawn yet.
+        """Return the cost of each row, an int if all rows cost the same. Nothing is drawn yet.
 
         Raises:
             ProtocolError: the neighbours would not fit a reply, or would take too long.
         """
-        count, fanout, width = len(rows.ids), hop.fanout, _edge_bytes(hop.with_edge)
+        count, fanout, width = len(rows.ids), hop.fanout, _EDGE_BYTES[hop.with_edge]
         name = f"neighbours of {count} rows"
         nbytes = 4 * count + count * fanout * width
         fits = fanout >= 0 and nbytes <= self._reply_bytes
@@ -130,7 +127,7 @@ class RequestHandler(FrameHandler):
         return costs
 
     def _degrees(self, relation: int, ids: Int64Array) -> Generator[None, None, Int64Array]:
-        """Return the degrees of rows, [n] int64; IndexError if the part does not own them."""
+        """Return the degrees of rows, [n] int64. IndexError if the part does not own them."""
         csr = self._csr(relation)
         if len(ids) <= work.ROWS_AT_ONCE:
             return _native.degrees(csr, ids)
@@ -162,14 +159,14 @@ class RequestHandler(FrameHandler):
         def find(piece: slice) -> Drawn:
             nonlocal left
             ids, trees, times = _piece(rows, piece)
-            found = _native.induce_rows(csr, ids, members, with_edge, trees, times, pairs, stop)
-            left -= sum(array.nbytes for array in _reply(found))
+            drawn = _native.induce_rows(csr, ids, members, with_edge, trees, times, pairs, stop)
+            left -= sum(array.nbytes for array in _reply(drawn))
             check_reply_bytes(self._reply_bytes - left, self._reply_bytes, name)
-            return found
+            return drawn
 
         # The number of a row's neighbours in the batch is known only afterwards. So a slice's reply
         # would fit if all neighbours were in the batch, or is of a single row.
-        room = self._reply_bytes // _edge_bytes(with_edge)
+        room = self._reply_bytes // _EDGE_BYTES[with_edge]
         if int(degrees.sum()) > room:
             costs = np.maximum(costs, degrees * work.SLICE // max(room, 1))
         return (yield from self._in_slices(find, costs, len(rows.ids)))
@@ -177,13 +174,7 @@ class RequestHandler(FrameHandler):
     def _in_slices(
         self, draw: Callable[[slice], Drawn], costs: int | Int64Array, count: int
     ) -> Steps:
-        """Draw for rows in slices of about the same cost, and return the reply.
-
-        Args:
-            draw: draws for the rows of a slice.
-            costs: cost of each row, or of all.
-            count: number of rows.
-        """
+        """Draw for rows in slices of about the same cost, and return the reply."""
         if isinstance(costs, int):
             parts = list(work.ranges(count, max(1, work.SLICE // costs)))
         else:
@@ -206,36 +197,35 @@ class RequestHandler(FrameHandler):
         degrees = yield from self._degrees(request.relation, rows.ids)
         costs = work.costs_of_edges(degrees)
         work.check_cost(int(costs.sum()), f"{count} questions for edges")
-        found = np.empty(count, np.bool_)
+        exist = np.empty(count, np.bool_)
         for piece in work.slices(costs):
-            found[piece] = _native.has_edges(csr, rows.ids[piece], neighbors[piece])
+            exist[piece] = _native.has_edges(csr, rows.ids[piece], neighbors[piece])
             if piece.stop < count:
                 yield None
-        return [found]
+        return [exist]
 
     def _answer_degrees(self, request: Degrees, arrays: list[Array]) -> Steps:
-        relation = check_index(request.relation, len(self._part.csrs), "relation")
-        return [(yield from self._degrees(relation, ids_of(arrays)))]
+        return [(yield from self._degrees(request.relation, ids_of(arrays)))]
 
     def _csr(self, relation: int) -> _native.Csr:
         return self._part.csrs[check_index(relation, len(self._part.csrs), "relation")]
 
     def _fetch(self, request: Fetch, arrays: list[Array]) -> Steps:
-        kind, names = request.kind, request.names
-        types = self._part.meta.types(kind)
-        place = check_index(request.index, len(types), "index")
-        original_ids = "id" if kind == "node" else "edge_id"
-        known = {**types[place].attrs, original_ids: AttrMeta.of("int64")}
+        element, names = request.element, request.names
+        types = self._part.meta.types(element)
+        index = check_index(request.index, len(types), "index")
+        original_ids = "id" if element == "node" else "edge_id"
+        known = {**types[index].attrs, original_ids: AttrMeta.of("int64")}
         for name in names:
             if name not in known:
                 raise KeyError(f"no attribute '{name[:100]}': there are {sorted(known)}")
-        wanted = ids_of(arrays)
-        nbytes = len(wanted) * sum(known[name].row_bytes for name in names)
-        check_reply_bytes(nbytes, self._reply_bytes, f"{len(names)} attributes of {len(wanted)}")
-        rows = wanted - types[place].bounds[self._part.part]
+        ids = ids_of(arrays)
+        nbytes = len(ids) * sum(known[name].row_bytes for name in names)
+        check_reply_bytes(nbytes, self._reply_bytes, f"{len(names)} attributes of {len(ids)}")
+        rows = ids - types[index].bounds[self._part.part]
         replies, cost = [], 0
         for name in names:
-            feature, row_bytes = self._part.feature(kind, place, name), known[name].row_bytes
+            feature, row_bytes = self._part.feature(element, index, name), known[name].row_bytes
             dtype = storage_dtype("int64" if name == original_ids else feature.dtype)
             if not feature.at_hand:
                 out, ticket = feature.start(rows)
@@ -253,11 +243,6 @@ class RequestHandler(FrameHandler):
                 cost += work.cost_of_rows(piece.stop - piece.start, row_bytes)
             replies.append(out)
         return replies
-
-
-def _edge_bytes(with_edge: bool) -> int:
-    """Return the maximum bytes of a neighbour in a reply."""
-    return 16 if with_edge else 8
 
 
 def _excluded_of(rows: RowSet) -> _native.ExcludedPairs | None:

@@ -1,7 +1,7 @@
 """The partition server: a process that answers requests of other trainers' samplers for one part.
 
-`partition_handler` checks requests and makes replies; `server_sockets` has the sockets, at which
-only the job's key is admitted. Imports no torch.
+`partition_handler` checks requests and makes replies. `server_sockets` has the sockets, which admit
+only the job's key. Imports no torch.
 
 Requests are processed in slices, in turns by connection: all processes of a job have the same key.
 A peer with many or expensive requests delays mostly itself (`request_threads`).
@@ -14,7 +14,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import zmq
@@ -24,14 +24,14 @@ from khop.channel.message import pack
 from khop.distributed.processes.child import parent_has_gone, start_up
 from khop.distributed.processes.socket_files import remove_socket
 from khop.distributed.rpc.frame_handler import FrameHandler, refusal
-from khop.distributed.rpc.identity import source_of
+from khop.distributed.rpc.identity import CurveKeys, source_of
 from khop.distributed.rpc.limits import DEFAULT, Limits
-from khop.distributed.rpc.listener import raise_descriptor_limit
 from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import describe_error, peek_op
 from khop.distributed.rpc.request_threads import RequestThreads
 from khop.distributed.rpc.server_sockets import ServerSockets
 from khop.distributed.rpc.state_handler import WriterThread, users_requests
+from khop.distributed.rpc.tcp_sockets import raise_descriptor_limit
 from khop.distributed.rpc.transport import Transport, own_transport
 from khop.errors import ProtocolError
 from khop.storage.folder import PartitionFolder
@@ -54,13 +54,8 @@ class PartitionServer:
 
     Args:
         handler: makes the replies.
-        ipc_path: see `ServerSockets`, as of `tcp_host`, `curve`, `tcp_port` and `limits`.
-        tcp_host: see there.
-        curve: see there.
+        ipc_path, tcp_host, curve, tcp_port, limits, transport: see `ServerSockets`.
         num_threads: threads that process requests. If 1, the loop itself does.
-        tcp_port: see there.
-        limits: see there.
-        transport: see there.
 
     Raises:
         zmq.ZMQError: an address cannot be bound.
@@ -71,7 +66,7 @@ class PartitionServer:
         handler: FrameHandler,
         ipc_path: str | None,
         tcp_host: str | None,
-        curve: Mapping[str, Any] | None,
+        curve: CurveKeys | None,
         num_threads: int = 1,
         tcp_port: int | None = None,
         limits: Limits = DEFAULT,
@@ -109,7 +104,11 @@ class PartitionServer:
                         continue
                     return
                 if ready not in ready_threads:
-                    self._receive(fronts[ready])
+                    for _ in range(_READ_AT_ONCE):
+                        message = self.sockets.receive(fronts[ready])
+                        if message is None:
+                            break
+                        self._queue(fronts[ready], *message)
             end = time.monotonic() + _WORK_SECONDS
             while threads.has_work and time.monotonic() < end and not self._is_ending:
                 threads.work()
@@ -121,8 +120,8 @@ class PartitionServer:
     def end(self, *_signal: object) -> None:
         """Have `serve` return after the message that is being sent.
 
-        The handler of SIGTERM: an exception between two frames of a message would have the next
-        message, the goodbye, end the first.
+        It handles SIGTERM. If it raised an exception instead, that might come between two frames of
+        a message. The next message, the goodbye, would then end the first.
         """
         self._is_ending = True
         self._threads.wake()
@@ -132,18 +131,12 @@ class PartitionServer:
             for reply in [] if threads is None else threads.replies():
                 self.sockets.send(*reply)
 
-    def _receive(self, front: int) -> None:
-        """Queue messages that have arrived at a socket, a few at a time."""
-        for _ in range(_READ_AT_ONCE):
-            message = self.sockets.receive(front)
-            if message is None:
-                return
-            name, *frames = message
-            self._take(front, name, frames)
-
-    def _take(self, front: int, name: zmq.Frame, frames: list[zmq.Frame]) -> None:
+    def _queue(self, front: int, name: zmq.Frame, *frames: zmq.Frame) -> None:
         peer = name.bytes
-        self._note_peer(front, peer)
+        self._peers.pop((front, peer), None)
+        self._peers[front, peer] = None
+        if len(self._peers) > _MAX_PEERS:
+            del self._peers[next(iter(self._peers))]
         why = self.sockets.why_not(peer)
         if why is None and not self._put(front, name, frames):
             why = "too many requests of a peer wait: it must wait for answers before it asks again"
@@ -151,32 +144,21 @@ class PartitionServer:
             request = [frame.buffer for frame in frames]
             self.sockets.send(front, peer, refusal(request, ProtocolError(why)))
 
-    def _put(self, front: int, name: zmq.Frame, frames: list[zmq.Frame]) -> bool:
-        """Queue a request; return whether there was room."""
+    def _put(self, front: int, name: zmq.Frame, frames: Sequence[zmq.Frame]) -> bool:
         peer, writer = name.bytes, self._writer
         if writer is not None and frames and writer.handles(peek_op(frames[0].buffer)):
             source = source_of(front, name, frames[0], self.sockets.curve)
             return writer.put(source.user, front, peer, frames, source=source)
         return self._threads.put(f"{front} {peer.hex()}", front, peer, frames)
 
-    def _note_peer(self, front: int, name: bytes) -> None:
-        self._peers.pop((front, name), None)
-        self._peers[front, name] = None
-        if len(self._peers) > _MAX_PEERS:
-            del self._peers[next(iter(self._peers))]
-
     def say_goodbye(self, why: str) -> None:
-        """Notify all known peers that this server ends for good. Call before `close`.
-
-        Args:
-            why: the reason.
-        """
+        """Notify all known peers why this server ends for good. Call before `close`."""
         for front, name in [] if self.sockets.context.closed else list(self._peers):
             self.sockets.send_now(front, name, pack({"id": None, "goodbye": why}, []))
         self._linger_ms = _GOODBYE_MS
 
     def close(self) -> None:
-        """Close the sockets; harmless if called again."""
+        """Close the sockets. A second call does nothing."""
         if self._writer is not None:
             self._writer.close()
         self._threads.close()
@@ -184,11 +166,7 @@ class PartitionServer:
 
 
 def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> None:
-    """Run a server for the trainer at the other end of the control line.
-
-    Args:
-        make_handler: makes the request handler from the trainer's configuration.
-    """
+    """Run a server for the trainer at the other end of the control line."""
     line, message = start_up()
     raise_descriptor_limit()
     config = message.json()
@@ -224,7 +202,6 @@ def _make_server(handler: FrameHandler, config: Mapping[str, Any]) -> PartitionS
 
 
 def main() -> None:
-    """Serve a partition."""
     run_server(_make_handler)
 
 

@@ -1,7 +1,7 @@
 """Requests in flight on connections to several servers, with deadlines. Imports no torch.
 
 A request is a ticket that its caller waits for. It stays in the table while connections come and
-go, and its sender sends it again over each new connection: it is idempotent, or numbered.
+go, and its sender sends it again over each new connection: requests are idempotent, or numbered.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ class Request:
     """A request in flight: the ticket that the engine waits for.
 
     Attributes:
-        server: key of the server: a partition, a rank; None is the directory.
-        frames: the message.
-        begun: when it was made.
+        server: key of the server: a partition or a rank. None is the directory.
         deadline: when it fails without a reply.
         done: True if the request has a reply or has failed.
         log_entry: its entry in a log of requests.
@@ -33,7 +31,7 @@ class Request:
     __slots__ = ("_error", "_result", "begun", "deadline", "done", "frames", "log_entry", "server")
 
     def __init__(
-        self, server: Any, frames: list[Any], timeout: float, clock: Clock = time.monotonic
+        self, server: int | None, frames: list[Any], timeout: float, clock: Clock = time.monotonic
     ) -> None:
         self.server = server
         self.frames = frames
@@ -45,18 +43,16 @@ class Request:
         self.done = False
 
     def result(self) -> list[Array]:
-        """Return the reply's arrays; raises the error with which the request failed."""
+        """Return the reply's arrays, or raise the error with which the request failed."""
         if self._error is not None:
             raise self._error
         assert self._result is not None
         return self._result
 
     def succeed(self, arrays: list[Array]) -> None:
-        """Complete the request with the arrays of its reply."""
         self._result, self.done = arrays, True
 
     def fail(self, error: Exception) -> None:
-        """Complete the request with an error."""
         self._error, self.done = error, True
 
 
@@ -64,11 +60,7 @@ R = TypeVar("R", bound=Request)
 
 
 class PendingRequests(Generic[R]):
-    """Table of the requests in flight. For one thread.
-
-    Args:
-        clock: source of time.
-    """
+    """Table of the requests in flight. For one thread."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -76,45 +68,48 @@ class PendingRequests(Generic[R]):
         """Return a number that no other request has."""
         self._requests: dict[int, R] = {}
 
-    def add(self, number: int, request: R) -> None:
-        """Add a request under its number."""
-        self._requests[number] = request
+    def add(self, request_id: int, request: R) -> None:
+        self._requests[request_id] = request
 
-    def of(self, server: Any) -> list[R]:
+    def of(self, server: int | None) -> list[R]:
         """Return the requests to a server, in the order in which they were added."""
         return [r for r in self._requests.values() if r.server == server]
 
-    def has(self, server: Any) -> bool:
+    def has(self, server: int | None) -> bool:
         """Return whether a request to a server is in flight."""
         return any(r.server == server for r in self._requests.values())
 
-    def answered(self, server: Any, number: Any) -> R | None:
-        """Return and remove the request of a reply; None if it had one before, or is another's."""
-        request = self._requests.get(number) if type(number) is int else None
+    def answered(self, server: int | None, request_id: object) -> R | None:
+        """Return and remove the request of a reply.
+
+        None if the request already had a reply, or went to another server.
+        """
+        if type(request_id) is not int:
+            return None
+        request = self._requests.get(request_id)
         if request is None or request.server != server:
             return None
-        return self._requests.pop(number)
+        return self._requests.pop(request_id)
 
     def expire(self, explain: Callable[[R, float], Exception]) -> None:
-        """Fail the requests past their deadline, and forget those that are done already.
+        """Fail the requests past their deadline, and forget requests that are done.
 
-        Args:
-            explain: returns the error of a request, given the seconds that it has waited.
+        `explain` returns the error of a request, from the seconds that it has waited.
         """
         now = self._clock()
-        for number, request in list(self._requests.items()):
+        for request_id, request in list(self._requests.items()):
             if request.done:  # cancelled
-                del self._requests[number]
+                del self._requests[request_id]
             elif now > request.deadline:
-                del self._requests[number]
+                del self._requests[request_id]
                 request.fail(explain(request, now - request.begun))
 
-    def fail_all(self, server: Any, explain: Callable[[R, float], Exception]) -> None:
-        """Fail all requests to a server; `explain` as of `expire`."""
+    def fail_all(self, server: int | None, explain: Callable[[R, float], Exception]) -> None:
+        """Fail all requests to a server. `explain` is as for `expire`."""
         now = self._clock()
-        for number, request in list(self._requests.items()):
+        for request_id, request in list(self._requests.items()):
             if request.server == server:
-                del self._requests[number]
+                del self._requests[request_id]
                 request.fail(explain(request, now - request.begun))
 
     def drain(self) -> list[R]:

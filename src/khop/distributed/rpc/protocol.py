@@ -1,8 +1,8 @@
 """Requests to partition servers, and the encoding of rows and exceptions. Imports no torch.
 
-Servers and their clients use it. A request is a dataclass with an `op`. It is sent as a JSON header
-with its fields, `op`, `protocol` and `id`, and the arrays that its docstring names. The reply has
-the same `id`, and `error` if it was refused. Both sides read with `khop.codec`.
+Servers and their clients use it. A request is a dataclass with an `op`. Its message has a JSON
+header (the fields, `op`, `protocol` and `id`) and the arrays that its docstring names. The reply
+has the same `id`, and `error` if the request was refused. Both sides read with `khop.codec`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -29,9 +29,6 @@ from khop.typing import Array, Int64Array
 
 PROTOCOL = 6
 
-Request = Any
-"""A dataclass with an `op`, the name of the request."""
-
 _T = TypeVar("_T")
 _ENVELOPE = ("op", "protocol", "id", "part", "timed", "state")
 # Find name and part of a request in its header, which is then read in full.
@@ -39,26 +36,38 @@ _OP = re.compile(rb'"op": "(\w{1,32})"')
 _PART = re.compile(rb'"part": (\d{1,9})[,}]')
 _PEEKED = 4096
 
-# Exceptions whose constructors take more than a text, and those that end iterators.
+# Exceptions whose constructors take more than a text, or that end iterators.
 _NOT_TEXT = ("UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup")
 _NOT_REBUILT = (*_NOT_TEXT, "StopIteration", "StopAsyncIteration")
 _MAX_TEXT = 100_000
 _TYPES: dict[str, type[Exception]] = {
-    name: kind
+    name: error_type
     for namespace in (vars(builtins), vars(errors))
-    for name, kind in namespace.items()
-    if isinstance(kind, type) and issubclass(kind, Exception) and name not in _NOT_REBUILT
+    for name, error_type in namespace.items()
+    if isinstance(error_type, type)
+    and issubclass(error_type, Exception)
+    and name not in _NOT_REBUILT
 }
+
+
+class RequestFields(Protocol):
+    """A dataclass of the fields of a request, and its name."""
+
+    op: ClassVar[str]
+
+
+Request = Any
+"""`RequestFields` with a `reply`: the dataclass of the reply's fields."""
 
 
 RowPart = Literal["trees", "times", "excluded"]
 RowParts = Annotated[list[RowPart], Distinct()]
-"""Names of the vectors that rows have besides their ids; see `pack_rows`."""
+"""Names of the vectors that rows have besides their ids: see `pack_rows`."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Request for neighbours of nodes. Arrays: those of `pack_rows`."""
+    """Request for neighbours of nodes. Arrays: `pack_rows`."""
 
     op: ClassVar[str] = "sample"
 
@@ -103,7 +112,7 @@ class Fetch:
 
     op: ClassVar[str] = "fetch"
 
-    kind: Literal["node", "edge"]
+    element: Literal["node", "edge"]
     index: Id
     names: Annotated[list[Annotated[str, AtMost(512)]], AtMost(MAX_ARRAYS)]
 
@@ -123,10 +132,13 @@ ClientId = Annotated[str, AtMost(32)]
 """128 random bits of a client object, hexadecimal: known to it and its servers alone."""
 
 Incarnation = Annotated[str, AtMost(16)]
-"""64 random bits of a server's memory, hexadecimal; others after each start."""
+"""64 random bits of a server's memory, hexadecimal. New ones after each start."""
 
 WriteNumber = Annotated[int, Between(0, 2**53)]
-"""Number of a write among its client's to a part, from 1."""
+"""Number of a write among a client's writes to a part, from 1."""
+
+MOST_IN_FLIGHT = 64
+"""Most writes of a client to a part that have been sent and have no reply."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +162,7 @@ class StateEnvelope:
         client: id of the client. Of a write only, like the fields below.
         sequence: number of the write.
         settled: writes below this number have a reply, or have failed at the client.
-        previous: number of the client's last write before it that is not settled; 0 if none.
+        previous: number of the client's last earlier write that is not settled. 0 if none.
     """
 
     incarnation: Incarnation
@@ -161,27 +173,22 @@ class StateEnvelope:
 
 
 def peek_op(header: Any) -> str:
-    """Return the name of a request, from the begin of its header; '' if there is none."""
-    found = _OP.search(bytes(header[:_PEEKED]))
-    return "" if found is None else found[1].decode()
+    """Return the name of a request, from the begin of its header. '' if there is none."""
+    match = _OP.search(bytes(header[:_PEEKED]))
+    return "" if match is None else match[1].decode()
 
 
 def peek_part(header: Any) -> int | None:
-    """Return the part of a request, from the begin of its header; None if it names none."""
-    found = _PART.search(bytes(header[:_PEEKED]))
-    return None if found is None else int(found[1])
+    """Return the part of a request, from the begin of its header. None if it names none."""
+    match = _PART.search(bytes(header[:_PEEKED]))
+    return None if match is None else int(match[1])
 
 
 def check_carried(frames: Sequence[Any], op: str, most: int, most_arrays: int) -> None:
-    """Raise ProtocolError if a request carries more than those of its name may.
+    """Raise ProtocolError if a request carries more than requests of its name may.
 
-    To be called before arrays are joined and their descriptions are read.
-
-    Args:
-        frames: the request.
-        op: name of the request; '' if it is unknown.
-        most: most bytes of its arrays.
-        most_arrays: most arrays.
+    To be called before arrays are joined and their descriptions are read. `most` bounds the bytes
+    of its arrays. `op` is '' if the name is unknown.
     """
     nbytes = sum(map(len, frames[1:]))
     if nbytes > most or len(frames) > 1 + most_arrays + most // FRAME_BYTES:
@@ -191,20 +198,14 @@ def check_carried(frames: Sequence[Any], op: str, most: int, most_arrays: int) -
         )
 
 
-def request_header(request: Request, number: int, **envelope: Any) -> dict[str, Any]:
-    """Return the header of a request.
-
-    Args:
-        request: see `Request`.
-        number: its id, which the reply repeats.
-        **envelope: further fields: `part`, `timed`, `state`.
-    """
+def request_header(request: RequestFields, request_id: int, **envelope: Any) -> dict[str, Any]:
+    """Return the header of a request. `envelope` has further fields: part, timed, state."""
     # The name comes first: a reader of a message sees it at once.
     fields: dict[str, Any] = codec.to_json(request)
-    return {"op": request.op, "protocol": PROTOCOL, "id": number, **envelope, **fields}
+    return {"op": request.op, "protocol": PROTOCOL, "id": request_id, **envelope, **fields}
 
 
-def read_request(kind: type[_T], header: Mapping[str, Any]) -> _T:
+def read_request(message: type[_T], header: Mapping[str, Any]) -> _T:
     """Read a request from its header.
 
     Raises:
@@ -216,11 +217,10 @@ def read_request(kind: type[_T], header: Mapping[str, Any]) -> _T:
             "run the same khop"
         )
     fields = {name: value for name, value in header.items() if name not in _ENVELOPE}
-    return codec.from_json(kind, fields, f"request '{str(header.get('op'))[:100]}'")
+    return codec.from_json(message, fields, f"request '{str(header.get('op'))[:100]}'")
 
 
 def describe_error(error: BaseException) -> dict[str, str]:
-    """Return type name and text of an exception."""
     return {"type": type(error).__name__, "message": _short(str(error))}
 
 
@@ -228,7 +228,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
 
 
-def rebuild_error(described: Any, where: str, is_own: bool = False) -> Exception:
+def rebuild_error(described: object, where: str, is_own: bool = False) -> Exception:
     """Rebuild an exception: of the same type if that is builtin or khop's, else RuntimeError.
 
     Its text may reach a terminal, so unprintable characters in it are escaped.
@@ -236,8 +236,8 @@ def rebuild_error(described: Any, where: str, is_own: bool = False) -> Exception
     Args:
         described: from `describe_error`, optionally with a 'traceback'.
         where: the process in which it was raised.
-        is_own: it is a process of this one's own. The type may then be that of any 'module' that
-            has been imported here.
+        is_own: whether that process is one of this process's own. The type may then come from any
+            'module' that has been imported here.
     """
     if not isinstance(described, dict):
         return ProtocolError(f"{where} sent an error that does not say what it is")
@@ -246,33 +246,29 @@ def rebuild_error(described: Any, where: str, is_own: bool = False) -> Exception
     if described.get("traceback"):
         text += f"\n{_short(str(described['traceback']))}"
     text = printable_lines(text)
-    kind = _TYPES.get(name)
-    if kind is None and is_own:
-        kind = _imported(described.get("module"), name)
-    if kind is None:
+    error_type = _TYPES.get(name)
+    if error_type is None and is_own:
+        error_type = _imported(described.get("module"), name)
+    if error_type is None:
         return RuntimeError(f"{printable(name)}: {text}")
-    return kind(text)
+    return error_type(text)
 
 
-def _imported(module: Any, name: str) -> type[Exception] | None:
-    """Return a module's class of exceptions; None if it has none, or one with code of its own."""
-    found = getattr(sys.modules.get(str(module)), name, None)
-    if name in _NOT_REBUILT or not isinstance(found, type) or not issubclass(found, Exception):
+def _imported(module: object, name: str) -> type[Exception] | None:
+    """Return a module's class of exceptions, unless that has code of its own."""
+    cls = getattr(sys.modules.get(str(module)), name, None)
+    if name in _NOT_REBUILT or not isinstance(cls, type) or not issubclass(cls, Exception):
         return None
     has_code = any(
         isinstance(vars(c).get(m), FunctionType | staticmethod)
-        for c in found.__mro__
+        for c in cls.__mro__
         for m in ("__init__", "__new__", "__str__")
     )
-    return None if has_code or issubclass(found, UnicodeError) else found
+    return None if has_code or issubclass(cls, UnicodeError) else cls
 
 
 def wait_until_ready(process: ChildProcess, where: str) -> Message:
-    """Wait for the READY message of a server that was started; return it.
-
-    Args:
-        process: its process.
-        where: name of the server, for messages: 'graph server 0'.
+    """Wait for the READY message of a server that was started ('graph server 0'), and return it.
 
     Raises:
         PartitionUnavailableError: it ended first.
@@ -298,7 +294,7 @@ def pack_rows(rows: RowSet) -> tuple[list[RowPart], list[Array]]:
         arrays.append(rows.times)
     if rows.excluded is not None:
         names.append("excluded")
-        arrays.extend(rows.excluded)
+        arrays += rows.excluded
     return names, arrays
 
 
@@ -342,7 +338,7 @@ def ids_of(arrays: Sequence[Array]) -> Int64Array:
 
 
 def check_index(value: int, count: int, name: str) -> int:
-    """Return an index; raise ProtocolError if it is not below `count`."""
+    """Return an index, or raise ProtocolError if it is not below `count`."""
     if value >= count:
         raise ProtocolError(f"'{name}' is {value}, but there are {count}")
     return value

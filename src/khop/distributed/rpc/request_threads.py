@@ -1,11 +1,11 @@
 """Threads of a server that process requests in slices, in turns by user. Imports no torch.
 
-The server's loop passes on what arrives (`put`) and sends replies (`replies`). A thread takes the
-request of the user who has used least processor time, works on one slice of it
-(`FrameHandler.steps`) and puts it back if it is not done. So neither many requests nor expensive
-ones of a user keep others waiting for longer than a slice, also where there is one thread. A server
+The server's loop passes on requests that arrive (`put`) and sends replies (`replies`). A thread
+takes the request of the user with the least processor time. It works on one slice of the request
+(`FrameHandler.steps`), and puts it back if it is not done. So a user with many or expensive
+requests keeps others waiting for one slice at most, even where there is one thread. A server
 without threads of its own processes slices in its loop (`work`). A request that waits for a row
-store is taken out of the queue until the rows are there, so that it holds no thread.
+store leaves the queue until the rows are there, so that it holds no thread.
 
 A request whose sender has disconnected ends at its next slice. `close` ends all of them.
 """
@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import zmq
@@ -39,34 +40,27 @@ Reply = tuple[int, bytes, list[Any]]
 
 
 class Handler(Protocol):
-    """Source of replies; see `FrameHandler`."""
+    """Source of replies: see `FrameHandler`."""
 
     stop: _native.StopFlag
 
     def steps(
         self, frames: list[Any], source: Source = ...
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Process a request in slices, and return the frames of the reply.
-
-        Yields the tickets that it waits for, if any.
-        """
+        """Answer a request slice by slice, and return the frames of the reply."""
 
 
+@dataclass(slots=True, eq=False)
 class _Job:
     """A request, and the work on it."""
 
-    __slots__ = ("_inode", "frames", "front", "peer", "source", "steps", "tickets")
-
-    def __init__(
-        self, front: int, peer: bytes, frames: Sequence[zmq.Frame], source: Source
-    ) -> None:
-        self.source = source
-        self.front = front
-        self.peer = peer
-        self.frames = frames
-        self.steps: Generator[list[Ticket] | None, None, list[Any]] | None = None
-        self.tickets: list[Ticket] | None = None
-        self._inode: int | None = None
+    front: int
+    peer: bytes
+    frames: Sequence[zmq.Frame]
+    source: Source
+    steps: Generator[list[Ticket] | None, None, list[Any]] | None = None
+    tickets: list[Ticket] | None = None
+    inode: int | None = None
 
     def is_abandoned(self) -> bool:
         """Return whether the connection that the request came from has been closed."""
@@ -79,9 +73,9 @@ class _Job:
             inode = os.fstat(descriptor).st_ino
         except OSError:
             return True
-        if self._inode is None:
-            self._inode = inode
-        return inode != self._inode
+        if self.inode is None:
+            self.inode = inode
+        return inode != self.inode
 
 
 class RequestThreads:
@@ -90,12 +84,11 @@ class RequestThreads:
     Args:
         handler: makes the replies.
         num_threads: number of threads. If 0, the caller processes requests with `work`.
-        limits: `waiting` and `waiting_bytes` bound the requests of a user; nothing is made for a
-            peer with `unread_bytes` that it has not read.
+        limits: `waiting` and `waiting_bytes` bound the requests of a user. A peer that has not read
+            `unread_bytes` gets errors.
         unread: returns how many bytes a peer has not read. Called in the threads.
         clock: processor time of the calling thread, in seconds.
-        completes: whether a request that was begun is finished even if its sender has
-            disconnected.
+        completes: whether to finish a request that was begun, even if its sender has disconnected.
 
     Attributes:
         descriptor: readable when `replies` has something to do.
@@ -143,16 +136,7 @@ class RequestThreads:
         is_bounded: bool = True,
         source: Source = NOBODY,
     ) -> bool:
-        """Queue a request; return whether there was room.
-
-        Args:
-            user: its user.
-            front: index of the socket where it arrived.
-            peer: ZeroMQ's name of the sender there.
-            frames: its frames, as received.
-            is_bounded: whether the bounds of a user apply.
-            source: its sender, for handlers that need to know.
-        """
+        """Queue a request. If it `is_bounded` and the user has too many, return False."""
         nbytes = sum(map(len, frames))
         job = _Job(front, peer, frames, source)
         with self._changed:
@@ -188,7 +172,10 @@ class RequestThreads:
                     self.wake()
 
     def _advance(self, job: _Job) -> list[Any] | None:
-        """Process a slice; return the reply's frames, none if nobody waits, or None if not done."""
+        """Process a slice. Return the reply's frames, or None if the request is not done.
+
+        The reply to a sender that has disconnected has no frames.
+        """
         is_kept = self._completes and job.steps is not None
         if not is_kept and job.is_abandoned():
             if job.steps is not None:
@@ -198,19 +185,18 @@ class RequestThreads:
             if job.steps is None:
                 # Requests that wait were admitted when their sender had read more.
                 check_unread(self._unread(job.peer), self._most_unread)
-                frames = [frame.buffer for frame in job.frames]
-                job.steps = self._handler.steps(frames, job.source)
+                job.steps = self._handler.steps([f.buffer for f in job.frames], job.source)
             job.tickets = next(job.steps)
+            return None
         except StopIteration as end:
             reply: list[Any] = end.value
             return reply
         except ProtocolError as error:
-            return refusal([frame.buffer for frame in job.frames], error)
+            why = error
         except Exception as error:
             _log.error("unexpected", f"a request failed: {error!r}", exc_info=error)
-            frames = [frame.buffer for frame in job.frames]
-            return refusal(frames, ProtocolError("the server failed at this request"))
-        return None
+            why = ProtocolError("the server failed at this request")
+        return refusal([f.buffer for f in job.frames], why)
 
     def _run(self) -> None:
         while True:
@@ -237,7 +223,7 @@ class RequestThreads:
         return [self._replies.popleft() for _ in range(len(self._replies))]
 
     def close(self) -> None:
-        """Drop all requests, and end the threads; harmless if called again."""
+        """Drop all requests, and end the threads. A second call does nothing."""
         if self._is_closed:
             return
         self._handler.stop.set()

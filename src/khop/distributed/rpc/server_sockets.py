@@ -1,32 +1,44 @@
 """Sockets of a server. Imports no torch.
 
-Partition servers, output servers and graph servers have them; each has a loop of its own that reads
-the sockets. Sockets: `ipc://` in a folder that only the owner can enter, for processes of this
-machine; `tcp://`, with CURVE if there are keys, for those of other machines. Beside them partition
-servers have the acceptor of a user's own transport.
+Partition servers, output servers and graph servers have them, and each reads them in its own loop:
+
+    ipc://   processes of this machine. In a folder that only the owner can enter
+    tcp://   processes of other machines. With CURVE if there are keys
+    own      clients with a user's own transport, at partition servers alone
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
-from collections.abc import Mapping, Sequence
+import select
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import zmq
 
+from khop import log
 from khop.distributed.processes.socket_files import own_path
-from khop.distributed.rpc.channel_front import ChannelFront
 from khop.distributed.rpc.connections import Connections
-from khop.distributed.rpc.key_gate import KeyGate
-from khop.distributed.rpc.limits import DEFAULT, ENVELOPE_BYTES, Limits, RateLimiter, SendBacklog
-from khop.distributed.rpc.listener import Listener
-from khop.distributed.rpc.transport import Transport
+from khop.distributed.rpc.identity import CurveKeys, KeyGate
+from khop.distributed.rpc.limits import (
+    DEFAULT,
+    ENVELOPE_BYTES,
+    Limits,
+    RateLimiter,
+    SendBacklog,
+    unread_error,
+)
+from khop.distributed.rpc.tcp_sockets import Listener
+from khop.distributed.rpc.transport import Acceptor, Buffer, Channel, Transport
 
-# Greetings that are left out in one call, so that who sends nothing else cannot hold a loop.
-_SKIPPED_AT_ONCE = 64
+# Greetings skipped in one call, and events of a transport that one call looks at, so that a peer
+# which sends nothing else, or connects without end, cannot hold a loop.
+_SKIPPED_AT_ONCE = _EVENTS_AT_ONCE = 64
+_log = log.get(__name__)
 
 
 class ServerSockets:
@@ -35,12 +47,10 @@ class ServerSockets:
     Args:
         ipc_path: path of the socket for this machine. If None, there is no such socket.
         tcp_host: address to listen at for other machines. If None, there is no such socket.
-        curve: {'public', 'secret', 'clients': [..]} keys in Z85 text: its own pair, and the public
-            keys that it admits. If None, CURVE is not used (insecure).
+        curve: its own pair, and the public keys that it admits. If None, CURVE is not used.
         tcp_port: the TCP port. If None or 0, any free port.
         limits: bounds for each peer.
-        transport: a transport of the user's own, for clients that have it, too. If None, there is
-            none.
+        transport: a user's own transport. If None, there is none.
 
     Attributes:
         context: ZeroMQ's context of all sockets.
@@ -60,7 +70,7 @@ class ServerSockets:
         self,
         ipc_path: str | None,
         tcp_host: str | None,
-        curve: Mapping[str, Any] | None,
+        curve: CurveKeys | None,
         tcp_port: int | None = None,
         limits: Limits = DEFAULT,
         transport: Transport | None = None,
@@ -68,27 +78,27 @@ class ServerSockets:
         self.curve = curve
         self.limits = limits
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.fronts: list[Any] = []
+        self.fronts: list[zmq.Socket[bytes] | ChannelFront] = []
         self.addresses: dict[str, str] = {}
         self.backlog = SendBacklog()
         self._rates = RateLimiter(limits.rate, limits.burst)
         self._listener: Listener | None = None
         self._tcp: int | None = None
-        if ipc_path is not None:
-            self._bind_ipc(ipc_path)
-        if tcp_host is not None:
-            try:
+        try:
+            if ipc_path is not None:
+                self._bind_ipc(ipc_path)
+            if tcp_host is not None:
                 self._bind_tcp(tcp_host, tcp_port or 0)
-            except zmq.ZMQError:
-                self.close()
-                raise
-        if transport is not None:
-            self._listen(transport, ipc_path, tcp_host)
+            if transport is not None:
+                self._listen(transport, ipc_path, tcp_host)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def server_key(self) -> str | None:
-        """Public key of the TCP socket; None if CURVE is not used."""
-        return None if self.curve is None else str(self.curve["public"])
+        """Public key of the TCP socket. None if CURVE is not used."""
+        return None if self.curve is None else self.curve["public"]
 
     def _bind_ipc(self, path: str) -> None:
         front = self._router()
@@ -105,25 +115,25 @@ class ServerSockets:
         self._tcp = len(self.fronts) - 1
         self._listener = Listener(host, port, self.limits.backlog)
         self.connections = Connections(self.context, front, self._listener, self.limits)
-        if self.curve is not None:
-            self._secure(front, self.curve)
+        if self.curve is not None:  # servers use the same pair to connect to each other
+            self.connections.set_keys(self.curve["public"], self.curve["clients"])
+            KeyGate(self.context, self.connections.admit)
+            front.curve_server = True
+            front.curve_publickey = self.curve["public"].encode()
+            front.curve_secretkey = self.curve["secret"].encode()
         self.addresses["tcp"] = self._listener.bind(front)
 
     def _listen(self, transport: Transport, path: str | None, host: str | None) -> None:
-        try:
-            own = None if path is None else own_path(path)
-            if own is not None:
-                Path(own).unlink(missing_ok=True)  # of a server that was killed
-            acceptor = transport.listen(own, host)
-        except BaseException:
-            self.close()
-            raise
+        own = None if path is None else own_path(path)
+        if own is not None:
+            Path(own).unlink(missing_ok=True)  # of a server that was killed
+        acceptor = transport.listen(own, host)
         if acceptor is not None:
             self.fronts.append(ChannelFront(acceptor, self.limits.connections))
             self.addresses["own"] = acceptor.address
 
     def _router(self) -> zmq.Socket[bytes]:
-        # libzmq names peers by numbers from rand() on, which it seeds by time and process id; a
+        # libzmq names peers by numbers from rand() on, which it seeds by time and process id. A
         # peer that knows the next one could end this process (see `Connections.note_message`).
         ctypes.CDLL(None).srand(ctypes.c_uint(int.from_bytes(os.urandom(4), "little")))
         socket = self.context.socket(zmq.ROUTER)
@@ -140,39 +150,25 @@ class ServerSockets:
         self.fronts.append(socket)
         return socket
 
-    def _secure(self, socket: zmq.Socket[bytes], curve: Mapping[str, Any]) -> None:
-        # Servers use the same pair to connect to each other.
-        self.connections.set_keys(curve["public"], curve["clients"])
-        KeyGate(self.context, self.connections.admit)
-        socket.curve_server = True
-        socket.curve_publickey = curve["public"].encode()
-        socket.curve_secretkey = curve["secret"].encode()
-
     def admit(self, clients: Sequence[str]) -> None:
-        """Admit these clients' public keys, and no others; connections of others end.
-
-        Any thread may call it.
-        """
+        """Admit these clients' public keys alone. Connections of other keys end. Any thread."""
         assert self.curve is not None
         self.curve = {**self.curve, "clients": list(clients)}
         self.connections.set_keys(self.curve["public"], clients)
 
     def receive(self, front: int) -> list[zmq.Frame] | None:
-        """Return the next message at a socket: the peer's name, and frames; None if there is none.
+        """Return the next message at a socket: the peer's name, then the frames.
 
-        Greetings, which clients send when they are connected, are left out; None after many.
-
-        Args:
-            front: index of the socket.
+        None if there is none, and after many greetings: clients send them when they connect, and
+        they are skipped.
         """
-        if isinstance(self.fronts[front], ChannelFront):
-            received = self.fronts[front].receive()
+        source = self.fronts[front]
+        if isinstance(source, ChannelFront):
+            received = source.receive()
             return None if received is None else [zmq.Frame(buffer) for buffer in received]
         for _ in range(_SKIPPED_AT_ONCE):
             try:
-                message: list[zmq.Frame] = self.fronts[front].recv_multipart(
-                    zmq.NOBLOCK, copy=False
-                )
+                message: list[zmq.Frame] = source.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return None
             name, *frames = message
@@ -187,52 +183,39 @@ class ServerSockets:
         return None
 
     def send(self, front: int, peer: bytes, frames: Sequence[Any]) -> None:
-        """Send frames to a peer; dropped if it has disconnected, or does not read.
-
-        Args:
-            front: index of the socket to which the peer is connected.
-            peer: ZeroMQ's name of the peer there.
-            frames: objects with the buffer protocol, not copied if large.
-        """
-        if isinstance(self.fronts[front], ChannelFront):
-            self.fronts[front].send(peer, [_buffer(frame) for frame in frames])
+        """Send frames to a peer. Dropped if it has disconnected, or does not read."""
+        target = self.fronts[front]
+        if isinstance(target, ChannelFront):
+            target.send(peer, [f.buffer if isinstance(f, zmq.Frame) else f for f in frames])
         else:
-            self.backlog.send(self.fronts[front], peer, frames)
+            self.backlog.send(target, peer, frames)
 
     def send_now(self, front: int, peer: bytes, frames: Sequence[Any]) -> None:
-        """Send frames to a peer if there is room for them, though it may not have read others."""
-        if isinstance(self.fronts[front], ChannelFront):
-            self.fronts[front].send(peer, frames)
+        """Send frames to a peer if its queue has space, even if it has not read other messages."""
+        target = self.fronts[front]
+        if isinstance(target, ChannelFront):
+            target.send(peer, frames)
             return
         with contextlib.suppress(zmq.ZMQError):
-            self.fronts[front].send_multipart([peer, *frames], zmq.DONTWAIT)
+            target.send_multipart([peer, *frames], zmq.DONTWAIT)
 
     def why_not(
         self, peer: bytes, user: bytes | None = None, is_limited: bool = True
     ) -> str | None:
-        """Return the reason to refuse a request; None if it is admitted.
+        """Return the reason to refuse a request. None if it is admitted.
 
-        Args:
-            peer: its connection.
-            user: user for whom the rate is counted. If None, it is counted for the connection.
-            is_limited: True if the rate of requests is limited.
+        The rate of requests is counted for the user, or if None for the connection (`peer`), and is
+        bounded if `is_limited`.
         """
         if is_limited and not self._rates.admit(user or peer):
             return (
                 f"a peer asks for more than {self.limits.rate:.0f} answers a second: it must wait "
                 "for answers before it asks again"
             )
-        unread = self.backlog.of(peer)
-        if unread > self.limits.unread_bytes:
-            return f"a peer has not read {unread} bytes of replies: it must read before it asks"
-        return None
+        return unread_error(self.backlog.of(peer), self.limits.unread_bytes)
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close the sockets; harmless if called again.
-
-        Args:
-            linger_ms: milliseconds that messages which are being sent may still take.
-        """
+        """Close the sockets. Messages that are being sent may still take `linger_ms`."""
         if self.context.closed:
             return
         for front in self.fronts:
@@ -242,5 +225,73 @@ class ServerSockets:
             self._listener.close()
 
 
-def _buffer(frame: Any) -> Any:
-    return frame.buffer if isinstance(frame, zmq.Frame) else frame
+class ChannelFront:
+    """Connections of an acceptor, as a server's loop sees them. A channel that fails ends alone.
+
+    At most `most` connections are open at a time. Later ones are closed at once.
+    """
+
+    def __init__(self, acceptor: Acceptor, most: int) -> None:
+        self._acceptor = acceptor
+        self._most = most
+        self._names: dict[int, bytes] = {}
+        self._channels: dict[bytes, Channel] = {}
+        self._count = itertools.count()
+        self._epoll = select.epoll()
+        self._epoll.register(acceptor.fileno(), select.EPOLLIN)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `receive` has something to do."""
+        return self._epoll.fileno()
+
+    def receive(self) -> list[Buffer] | None:
+        """Return the next message, the name of its peer first. None if there is none."""
+        for descriptor, _ in self._epoll.poll(0, _EVENTS_AT_ONCE):
+            name = self._names.get(descriptor)
+            if name is None:
+                self._accept()
+                continue
+            try:
+                frames = self._channels[name].receive()
+            except Exception as error:  # of any type: the transport raises it
+                self._end(name, error)
+                continue
+            if frames is not None:
+                return [name, *frames]
+        return None
+
+    def _accept(self) -> None:
+        try:
+            channel = self._acceptor.accept()
+        except OSError:
+            return
+        if len(self._channels) >= self._most:
+            channel.close()
+            return
+        name = b"own-%d" % next(self._count)
+        self._names[channel.fileno()], self._channels[name] = name, channel
+        self._epoll.register(channel.fileno(), select.EPOLLIN)
+
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        """Send a message to a peer. It is dropped if the connection has ended."""
+        channel = self._channels.get(peer)
+        if channel is None:
+            return
+        try:
+            channel.send(frames)
+        except Exception as error:
+            self._end(peer, error)
+
+    def _end(self, name: bytes, error: Exception) -> None:
+        channel = self._channels.pop(name)
+        _log.debug("channel-ended", f"a client's connection has ended: {error!r}")
+        self._names.pop(channel.fileno(), None)
+        with contextlib.suppress(OSError):
+            self._epoll.unregister(channel.fileno())
+        channel.close()
+
+    def close(self, _linger_ms: int = 0) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._acceptor.close()
+        self._epoll.close()

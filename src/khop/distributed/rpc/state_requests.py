@@ -2,11 +2,11 @@
 
 `PartitionClient` has one such object for each part whose state it uses. Imports no torch.
 
-A client enrols first: the reply has the incarnation of the server's state, and every later request
-names it. At most `MOST_IN_FLIGHT` requests are in flight, the others wait here. Writes are numbered
-when they are sent first. After a reconnection all are sent again in order, with what has been
-settled meanwhile. Where a server has another incarnation than the one that this object knows, all
-requests fail with StateLostError, later ones too, until `accept_loss`.
+A client enrols first. The reply has the incarnation of the server's state, and every later request
+names it. At most `MOST_IN_FLIGHT` requests are in flight, and the others wait here. A write gets
+its number when it is sent for the first time. After a reconnection all requests in flight are sent
+again in order, with the settled numbers of that moment. If a server has another incarnation than
+the one that this object knows, all requests fail with StateLostError until `accept_loss`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,14 @@ from khop import codec
 from khop.channel.message import pack
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.pending import PendingRequests, Request
-from khop.distributed.rpc.protocol import Enroll, StateEnvelope, rebuild_error, request_header
-from khop.distributed.rpc.write_windows import MOST_IN_FLIGHT
+from khop.distributed.rpc.protocol import (
+    MOST_IN_FLIGHT,
+    Enroll,
+    RequestFields,
+    StateEnvelope,
+    rebuild_error,
+    request_header,
+)
 from khop.errors import StateLostError
 from khop.log import printable
 from khop.typing import Array
@@ -32,58 +38,42 @@ _MAX_INCARNATION = 16
 class StateRequest(Request):
     """A request to the state of a part: the ticket that its sender waits for.
 
-    Args:
-        part: the part.
-        number: id of the request among those in flight.
-        message: its fields.
-        arrays: its arrays.
-        timeout: seconds that it may take.
-        is_write: whether it is of class `write`.
-
     Attributes:
-        sequence: number of the write; 0 before it is sent first.
-        is_sent: whether it has been sent over the connection that there is now.
+        sequence: number of the write. 0 before it is sent for the first time.
+        is_sent: whether it has been sent over the present connection.
         earlier: a write that must be settled before this one is sent again. None if there is none.
     """
 
-    __slots__ = ("_arrays", "_message", "earlier", "is_sent", "is_write", "number", "sequence")
+    __slots__ = ("_arrays", "_message", "earlier", "is_sent", "is_write", "request_id", "sequence")
 
     def __init__(
         self,
         part: int,
-        number: int,
-        message: Any,
+        request_id: int,
+        message: RequestFields,
         arrays: list[Array],
         timeout: float,
         is_write: bool,
     ) -> None:
         super().__init__(part, [], timeout)
-        self.number = number
+        self.request_id = request_id
         self.is_write = is_write
         self.sequence = 0
         self.is_sent = False
         self.earlier: StateRequest | None = None
         self._message = message
         self._arrays = arrays
-        self.pack(StateEnvelope(""))  # what cannot be packed fails here
+        self.pack(StateEnvelope(""))  # a request that cannot be packed fails here
 
     def pack(self, envelope: StateEnvelope) -> None:
         """Make its message with an envelope."""
         state = codec.to_json(envelope)
-        header = request_header(self._message, self.number, part=self.server, state=state)
+        header = request_header(self._message, self.request_id, part=self.server, state=state)
         self.frames = pack(header, self._arrays)
 
 
 class StateRequests:
-    """Requests of a client to the state of a part. For one thread.
-
-    Args:
-        part: the part.
-        pending: the client's requests in flight, to which these are added.
-        connection: the client's connection to the server.
-        name: returns the name of the part and its address, for messages.
-        timeout: seconds that a request may take.
-    """
+    """Requests of a client to the state of a part. For one thread."""
 
     def __init__(
         self,
@@ -112,22 +102,26 @@ class StateRequests:
         self._in_flight: list[StateRequest] = []  # in order
 
     def add(self, request: StateRequest) -> None:
-        """Add a request; it is sent as soon as it may be."""
+        """Add a request, and send it as soon as possible."""
         if self._lost is not None:
             request.fail(StateLostError(self._lost))
             return
-        self._pending.add(request.number, request)
+        self._pending.add(request.request_id, request)
         self._waiting.append(request)
         self.advance()
 
     def advance(self) -> None:
-        """Send what waits and may be sent; enrol before."""
+        """Send the waiting requests that may be sent. Enrol before."""
         while self._waiting and self._waiting[0].done:
             self._waiting.popleft()
         self._in_flight = [request for request in self._in_flight if not request.done]
         if not self._is_enrolled:
             if self._waiting and (self._enrolling is None or self._enrolling.done):
-                self._enroll()
+                request_id = self._pending.next_number()
+                header = request_header(Enroll(self._client), request_id, part=self._part)
+                self._enrolling = Request(self._part, pack(header, []), self._timeout)
+                self._pending.add(request_id, self._enrolling)
+                self._connection.send(self._enrolling.frames)
             return
         for request in self._in_flight:
             if not request.is_sent:
@@ -150,12 +144,10 @@ class StateRequests:
             request.is_sent, request.earlier = False, None
         self.advance()
 
-    def take(self, request: Request | None, header: dict[str, Any]) -> bool:
-        """Look at a reply; return whether the request of it is to be completed with it.
+    def check_reply(self, request: Request | None, header: dict[str, Any]) -> bool:
+        """Check a reply of the server. Return whether it completes its request.
 
-        Args:
-            request: the request. If None, it has had a reply before.
-            header: header of the reply.
+        The request is None if it already had a reply.
         """
         incarnation, error = header.get("incarnation"), header.get("error")
         is_own = isinstance(request, StateRequest) or (
@@ -180,23 +172,20 @@ class StateRequests:
             return True
         if request.done:  # by `_lose`
             return False
-        if header.get("again") is True:
-            self._postpone(request)
+        if header.get("again") is True:  # the server has not applied it: it lacks an earlier one
+            self._pending.add(request.request_id, request)
+            request.is_sent = False
+            earlier = [r for r in self._in_flight if r.is_write and r.sequence < request.sequence]
+            request.earlier = earlier[-1] if earlier else None
+            self.advance()
             return False
         return True
 
     def accept_loss(self) -> None:
-        """Go on with the state that the server has now; does nothing if none is lost."""
+        """Go on with the state that the server has now. Does nothing if none is lost."""
         if self._lost is not None:
             self._lost = self._incarnation = None
             self.begin(self._pending)
-
-    def _enroll(self) -> None:
-        number = self._pending.next_number()
-        header = request_header(Enroll(self._client), number, part=self._part)
-        self._enrolling = Request(self._part, pack(header, []), self._timeout)
-        self._pending.add(number, self._enrolling)
-        self._connection.send(self._enrolling.frames)
 
     def _send(self, request: StateRequest) -> None:
         assert self._incarnation is not None
@@ -210,14 +199,6 @@ class StateRequests:
         request.pack(envelope)
         request.is_sent = True
         self._connection.send(request.frames)
-
-    def _postpone(self, request: StateRequest) -> None:
-        """Keep a write that the server has not applied, since it lacks an earlier one."""
-        self._pending.add(request.number, request)
-        request.is_sent = False
-        earlier = [r for r in self._in_flight if r.is_write and r.sequence < request.sequence]
-        request.earlier = earlier[-1] if earlier else None
-        self.advance()
 
     def _lose(self, why: str) -> None:
         if self._lost is None:

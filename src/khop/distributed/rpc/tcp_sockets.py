@@ -1,31 +1,102 @@
-"""State of TCP connections that ZeroMQ owns, and its form of messages. Imports no torch.
+"""TCP sockets beneath ZeroMQ's: the listening one, and state of the accepted ones.
 
-Servers run it. Such a descriptor may be closed, and become another file, at any time. What is only
-read may then be wrong once. A connection is ended by a copy of its descriptor, after a check that
-the copy is this connection.
+Partition servers and graph servers run it. Imports no torch.
+
+A connection takes a descriptor, and memory up to the size of a frame, before it is authenticated.
+ZeroMQ does not bound the number of connections: it accepts until descriptors run out, and then
+retries without a pause. It cannot pause either: to unbind a socket ends all of its connections. So
+the server makes the listening socket itself (`ZMQ_USE_FD`). While there are too many connections,
+the kernel drops requests for more: a socket filter, which does not apply to existing connections.
+Connected peers are served meanwhile, and TCP retries the others. `connections` bounds two numbers:
+all connections, and those not authenticated. Strangers get no more than the second, since a
+handshake that takes too long ends with its connection.
+
+ZeroMQ owns the accepted sockets. Such a descriptor may be closed, and become another file, at any
+time, so a value that is read may be wrong once. A connection is ended by a copy of its descriptor,
+after a check that the copy is this connection.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import resource
 import socket
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TypeAlias
 
+import zmq
+
+Peer: TypeAlias = "tuple[object, ...] | None"
+"""Address and port of a connection's peer. None if the connection has ended."""
+
+# <asm/socket.h>, <linux/filter.h>: a program of one instruction, `return 0`: drop.
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_INSTRUCTION, _PROGRAM = struct.Struct("HBBI"), struct.Struct("@HP")
+_RETURN = 0x06
 # <linux/tcp.h>: offset of `tcpi_bytes_received` in `struct tcp_info`, since Linux 4.1.
 _RECEIVED = struct.Struct("=Q")
 _RECEIVED_AT = 128
 _RESET_WHEN_CLOSED = struct.pack("=ii", 1, 0)
-# What ZeroMQ adds to a frame, short or long, and CURVE to a frame.
+# Bytes that ZeroMQ adds to a short and to a long frame, and CURVE to a frame.
 _SHORT, _LONG, _LONG_FROM, _CURVE = 2, 9, 256, 33
 # Names that ZeroMQ itself gives to peers: a zero byte and a number.
 _NAME_BYTES = 5
 
 
+def raise_descriptor_limit() -> None:
+    """Raise the limit of descriptors to the hard limit, for this process and its children."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # more than the kernel's limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Listener:
+    """A listening TCP socket at an address, or at '*': all addresses of this machine.
+
+    Raises:
+        zmq.ZMQError: the address cannot be bound.
+    """
+
+    def __init__(self, host: str, port: int, backlog: int) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self.is_paused = False
+        try:
+            self._socket.setblocking(False)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(("" if host == "*" else host, port))
+            self._socket.listen(backlog)
+        except OSError as error:
+            self._socket.close()
+            raise zmq.ZMQError(error.errno if (error.errno or 0) > 0 else zmq.EINVAL) from None
+
+    def bind(self, front: zmq.Socket[bytes]) -> str:
+        """Have a ZeroMQ socket accept connections here, and return its address."""
+        front.setsockopt(zmq.USE_FD, os.dup(self._socket.fileno()))  # closed by ZeroMQ
+        front.bind("tcp://127.0.0.1:*")  # ignored
+        return front.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+
+    def pause(self) -> None:
+        """Drop requests for connections until `resume`. OSError if the system cannot."""
+        code = ctypes.create_string_buffer(_INSTRUCTION.pack(_RETURN, 0, 0, 0))
+        program = _PROGRAM.pack(1, ctypes.addressof(code))
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+        self.is_paused = False
+
+    def close(self) -> None:
+        """Close the socket. Listening ends when ZeroMQ has closed its descriptor, too."""
+        self._socket.close()
+
+
 def wire_bytes(sizes: Iterable[int], has_curve: bool) -> int:
-    """Return the bytes of a message on the wire, given the sizes of its frames."""
+    """Return the bytes of a message on the wire, from the sizes of its frames."""
     overhead = _CURVE if has_curve else 0
     sealed = [size + overhead for size in sizes]
     return sum(size + (_LONG if size >= _LONG_FROM else _SHORT) for size in sealed)
@@ -36,19 +107,20 @@ def is_unnamed(name: bytes) -> bool:
     return len(name) == _NAME_BYTES and name[0] == 0
 
 
-def peer_of(descriptor: int) -> Any:
-    """Return the address and port of a connection's peer; None if it has ended."""
+def peer_of(descriptor: int) -> Peer:
+    """Return address and port of a connection's peer."""
     try:
         with _borrowed(descriptor) as connection:
-            return connection.getpeername()
+            peer: tuple[object, ...] = connection.getpeername()
+            return peer
     except OSError:
         return None
 
 
 def bytes_received(descriptor: int) -> int | None:
-    """Return the bytes that a connection has received; None if it has ended.
+    """Return the bytes that a connection has received.
 
-    Also None where the system does not count them.
+    None if it has ended, or if the system does not count them.
     """
     try:
         with _borrowed(descriptor) as connection:
@@ -59,10 +131,10 @@ def bytes_received(descriptor: int) -> int | None:
     return None if len(info) < size else int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0])
 
 
-def end_connection(descriptor: int, peer: Any) -> bool:
-    """End the connection of a descriptor with a peer; return whether it was still this one.
+def end_connection(descriptor: int, peer: Peer) -> bool:
+    """End the connection of a descriptor with a peer, and return whether it was still this one.
 
-    Its owner finds it closed by the peer, and when it has closed it, the peer is told (reset): one
+    The owner finds it closed by the peer. When the owner has closed it, the peer gets a reset: one
     that sends without a pause, to a full window, would wait for a minute.
     """
     try:

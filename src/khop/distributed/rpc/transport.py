@@ -1,12 +1,12 @@
 """Transports: what carries messages between samplers and the partition servers of other trainers.
 
 A transport carries whole messages (lists of frames) over a connection, and knows when it is lost.
-Requests, deadlines, and what is sent again after a reconnection are above it and the same for all
-(`partition_client`, `connection`, `partition_server`). khop's own is ZeroMQ, for addresses
-'tcp://' and 'ipc://' (`zmq_channel`, `server_sockets`). A user's own has another scheme. The user
-names it in the environment variable KHOP_TRANSPORT, which samplers and servers inherit; servers
-then listen there, too. An address whose scheme is that of no transport that was named here is
-never used, whoever announces it. Imports no torch.
+The layers above are the same for all transports: requests, deadlines, sending again after a
+reconnection (`partition_client`, `connection`, `partition_server`). khop's own transport is ZeroMQ,
+for addresses 'tcp://' and 'ipc://' (`connection`, `server_sockets`). A user's own transport has
+another scheme. The user names it in the environment variable KHOP_TRANSPORT, which samplers and
+servers inherit. Servers then listen there, too. An address with the scheme of any other transport
+is never used, whoever announces it. Imports no torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES
 from khop.distributed.rpc.limits import ENVELOPE_BYTES
@@ -32,29 +32,38 @@ UP, LOST, REFUSED, REFUSED_KEY = "up", "lost", "refused", "refused-key"
 """Events of a channel."""
 
 
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+"""Memory of a frame."""
+
+
+class _Descriptor(Protocol):
+    def fileno(self) -> int: ...
+    def close(self) -> object: ...
+
+
 class _End:
-    """Base of what has a descriptor: that of `end`, a socket for example.
+    """Base of channels and acceptors, with the descriptor of `end`: a socket, for example.
 
     Attributes:
         end: object with `fileno` and `close`. Subclasses without one override both.
     """
 
-    end: Any
+    end: _Descriptor
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when there is something to do, or an error."""
-        return int(self.end.fileno())
+        return self.end.fileno()
 
     def close(self) -> None:
-        """End it; harmless if called again."""
+        """Close `end`. A second call does nothing."""
         self.end.close()
 
 
 class Channel(_End, ABC):
     """A connection between a client and a server, over which whole messages go. For one thread.
 
-    It is made connected. When it is lost, the client makes another. `fileno` and `close` are those
-    of its attribute `end`, a socket for example, unless a subclass has its own.
+    It is made connected. When it is lost, the client makes another. `fileno` and `close` call the
+    methods of its attribute `end`, a socket for example, unless a subclass has its own.
 
     Example:
         >>> sorted(Channel.__abstractmethods__), Channel.MOST_FRAME_BYTES >= 2**20
@@ -69,19 +78,19 @@ class Channel(_End, ABC):
     _has_begun = False
 
     @abstractmethod
-    def send(self, frames: Sequence[Any]) -> None:
-        """Send a message without waiting; drop it if the connection is lost.
+    def send(self, frames: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Send a message without waiting. Drop it if the connection is lost.
 
         Args:
-            frames: objects with the buffer protocol, which do not change afterwards.
+            frames: memory that does not change afterwards.
 
         Raises:
             OSError: the connection is lost, or its peer does not read.
         """
 
     @abstractmethod
-    def receive(self) -> list[Any] | None:
-        """Return the frames of the next message, as buffers; None if there is none yet.
+    def receive(self) -> Sequence[bytes | bytearray | memoryview] | None:
+        """Return the frames of the next message. None if there is none yet.
 
         Raises:
             OSError: the connection is lost, or its peer sent something else than messages.
@@ -95,7 +104,7 @@ class Channel(_End, ABC):
         return [self]
 
     def events(self) -> Iterator[str]:
-        """Yield what has happened since the last call: of most channels that they are up, once.
+        """Yield the events since the last call. Most channels have one, UP at the first call.
 
         :meta private:
         """
@@ -104,7 +113,7 @@ class Channel(_End, ABC):
             yield UP
 
     def finish(self, seconds: float) -> None:
-        """Let messages that were sent leave after `close`, for at most so long.
+        """Let messages that were sent leave after `close`, for at most so many seconds.
 
         :meta private:
         """
@@ -135,13 +144,13 @@ class Acceptor(_End, ABC):
 
 
 class Transport(ABC):
-    """Base of transports; khop makes an instance without arguments.
+    """Base of transports. khop makes an instance without arguments.
 
     Users name their own in the environment variable KHOP_TRANSPORT, for all processes of a job: by
     'package:Class', or by the name that an installed package gives it (group `khop.transports`).
 
     Attributes:
-        scheme: what the transport's addresses begin with, before '://'.
+        scheme: beginning of the transport's addresses, before '://'.
         reaches_other_machines: True if its addresses can be connected to from other machines.
             It must then keep strangers out by itself.
 
@@ -157,12 +166,15 @@ class Transport(ABC):
 
     @abstractmethod
     def listen(self, path: str | None, host: str | None) -> Acceptor | None:
-        """Listen for the clients of a partition server; None if they are not reached so.
+        """Listen for the clients of a partition server.
 
         Args:
             path: path of a file that is not there yet, in a folder that only this user can enter.
                 If None, no process of this machine needs the server.
             host: address at which other machines reach this one. If None, none needs the server.
+
+        Returns:
+            The listening end. None if these clients are not reached by this transport.
 
         Raises:
             OSError: it cannot listen.
@@ -187,7 +199,7 @@ TRANSPORTS: Registry[Transport] = Registry(
 
 
 def own_transport() -> Transport | None:
-    """Return the transport that this process's user has named; None if none.
+    """Return the transport that this process's user has named. None if none.
 
     Raises:
         ValueError, TypeError, PluginError: nothing has this name, or it cannot be used.
@@ -205,8 +217,8 @@ def own_transport() -> Transport | None:
     return own
 
 
-def transport_of(address: Any) -> Transport | None:
-    """Return the transport that this process's user has named, if an address is of its scheme."""
+def transport_of(address: object) -> Transport | None:
+    """Return the transport that this process's user has named, if an address has its scheme."""
     own = own_transport()
     if own is None or not isinstance(address, str):
         return None

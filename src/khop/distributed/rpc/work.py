@@ -2,8 +2,8 @@
 
 Bytes bound memory, and cost bounds time: the same few bytes can ask for a draw from a row of ten
 neighbours or of ten million. Cost is counted in *entries*: neighbours that are read, looked up or
-drawn, about 10 ns of a processor each. It follows from the request and from the degrees of its
-rows, before anything is drawn. A request that costs too much is refused; others are processed
+drawn, about 10 ns of a processor each. The cost follows from the request and from the degrees of
+its rows, before anything is drawn. A request that costs too much is refused. Others are processed
 in slices of rows, between which other requests have their turns.
 """
 
@@ -41,17 +41,17 @@ MOST_REPEATED = 1 << 20
 _MOVES = 32
 # Most moves of one row's draws by weight, which are not divided: about 0.1 s.
 _MOST_MOVES = 1 << 28
-# Entries that a row counts for, beside its neighbours; a pick, one of few or of many of a row, and
-# one by weight; a neighbour whose number is drawn, uniformly or by weight.
+# Entries that a row counts for, beside its neighbours. Entries of a pick: one of few of a row, one
+# of many, one by weight. Entries of a neighbour for which LABOR draws, uniformly or by weight.
 _ROW, _PICK, _FAR_PICK, _WEIGHTED_PICK, _LABOR, _WEIGHTED_LABOR = 5, 1, 3, 8, 2, 6
 _FEW_PICKS = 48
-# A neighbour that is looked for among the excluded ones, if these are more than a few.
+# A neighbour that is looked up among the excluded ones, if these are more than a few.
 _EXCLUDED, _FEW_EXCLUDED = 6, 8
-# A neighbour that is looked for among members, if their table is larger than caches.
+# A neighbour that is looked up among members, if their table is larger than caches.
 _MEMBER, _FEW_MEMBERS = 6, 1 << 16
-# Bytes that are copied in the time of an entry; entries that an attribute itself counts for.
+# Bytes that are copied in the time of an entry. Entries that an attribute itself counts for.
 _ROW_BYTES, _ATTRIBUTE = 32, 2048
-# Questions for an edge read a row's neighbours many at a time.
+# Neighbours that a question for an edge reads in the time of an entry.
 _SCANNED = 16
 
 
@@ -63,11 +63,7 @@ def ranges(count: int, at_once: int | None = None) -> Iterator[slice]:
 
 
 def slices(costs: Int64Array, limit: int | None = None) -> list[slice]:
-    """Cut rows into slices of about the same cost.
-
-    Args:
-        costs: [n] int64 cost of each row.
-        limit: most that a slice costs beside its first row. If None, `SLICE`.
+    """Cut rows into slices of about the same cost: at most `limit` beside its first row.
 
     Example:
         >>> slices(np.array([3, 3, 3, 9, 1]), 10)
@@ -75,33 +71,28 @@ def slices(costs: Int64Array, limit: int | None = None) -> list[slice]:
     """
     if not len(costs):
         return [slice(0, 0)]
-    place = np.cumsum(costs) // (limit or SLICE)
-    cuts = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(costs)]
+    slice_of_row = np.cumsum(costs) // (limit or SLICE)
+    cuts = [0, *(np.flatnonzero(np.diff(slice_of_row)) + 1).tolist(), len(costs)]
     return [slice(a, b) for a, b in itertools.pairwise(cuts)]
 
 
-def check_cost(cost: int, what: str) -> None:
-    """Raise ProtocolError if a request costs more than allowed.
-
-    Args:
-        cost: its cost.
-        what: what it asks for, for the message: 'neighbours of 5 rows'.
-    """
+def check_cost(cost: int, content: str) -> None:
+    """Raise ProtocolError if a request ('neighbours of 5 rows') costs more than allowed."""
     if cost > MOST:
         raise ProtocolError(
-            f"{what} would take the work of reading {cost} neighbours, more than the {MOST} that "
-            "are allowed: ask for less at a time (a smaller batch, or a smaller fan-out)"
+            f"{content} would take the work of reading {cost} neighbours, more than the {MOST} "
+            "that are allowed: ask for less at a time (a smaller batch, or a smaller fan-out)"
         )
 
 
-def check_count(count: int, most: int, what: str) -> None:
-    """Raise ProtocolError if a request names more than `most` of something."""
+def check_count(count: int, most: int, entries: str) -> None:
+    """Raise ProtocolError if a request names more than `most` entries: 'excluded edges'."""
     if count > most:
-        raise ProtocolError(f"a request names {count} {what}, more than the {most} allowed")
+        raise ProtocolError(f"a request names {count} {entries}, more than the {most} allowed")
 
 
 def picks_of(hop: HopRequest, degrees: Int64Array) -> Int64Array:
-    """Return how many neighbours a hop draws from rows at most."""
+    """Return the most neighbours that a hop draws from each row, [n] int64."""
     if hop.fanout < 0:
         return degrees
     if hop.replace:
@@ -132,7 +123,7 @@ def costs_of_rows(
         num_excluded: [n] int64 excluded edges of each row, if there are any.
 
     Raises:
-        ProtocolError: one row would take too long; it cannot be divided.
+        ProtocolError: one row, which cannot be divided, would take too long.
     """
     picks = picks_of(hop, degrees)
     costs = _ROW + _cost_of_pick(hop) * picks
@@ -172,7 +163,7 @@ def costs_of_edges(degrees: Int64Array) -> Int64Array:
 
 
 def costs_of_induced(degrees: Int64Array, num_members: int) -> Int64Array:
-    """Return the cost of a look at all neighbours of each row, among so many nodes."""
+    """Return the cost of looking up all neighbours of each row among so many nodes."""
     return _ROW + (degrees // 2 if num_members <= _FEW_MEMBERS else degrees * _MEMBER)
 
 
@@ -189,12 +180,7 @@ def cost_of_rows(num_rows: int, row_bytes: int) -> int:
 def joined(
     pieces: Sequence[Sequence[Array]], empty: Callable[[tuple[int, ...], np.dtype[Any]], Array]
 ) -> Generator[None, None, list[Array]]:
-    """Return the arrays of replies to pieces of a request, joined.
-
-    Args:
-        pieces: arrays of the replies.
-        empty: allocates the arrays.
-    """
+    """Return the arrays of replies to pieces of a request, joined in memory of `empty`."""
     outs: list[Array] = []
     for arrays in zip(*pieces, strict=True):
         out = empty((sum(map(len, arrays)),), arrays[0].dtype)

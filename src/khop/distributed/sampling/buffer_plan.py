@@ -37,30 +37,31 @@ def plan_memory(
     spec: PipelineSpec,
     batch_size: int,
     concurrency: int,
-    num_rings: int,
-    nbytes: int | None,
+    num_arenas: int,
+    buffer_size: int | str | None,
 ) -> ArenaPlan:
-    """Plan an arena of the requested size, or with room for the batches in flight.
+    """Plan each arena of a loader: of the requested size, or large enough for batches in flight.
 
     The size of a batch is estimated from its fan-outs (-1 counts as twice the mean degree) and
     bounded by the graph. If batches are small, samplers make more of them ahead than `concurrency`,
-    so that one message requests many. Untouched memory costs nothing; all arenas together are
-    planned with at most an eighth of the machine's memory, unless batches are small.
+    so that one message requests many. Untouched memory costs nothing. All arenas together get at
+    most an eighth of the machine's memory, unless batches are small.
 
     Args:
         meta: description of the partition folder.
         spec: specification of the batches.
         batch_size: seeds per batch.
         concurrency: minimum number of batches in flight.
-        num_rings: number of arenas of the loader.
-        nbytes: requested size of each. If None, it is estimated.
+        num_arenas: number of arenas of the loader.
+        buffer_size: requested bytes of all arenas together. If None, the size is estimated.
     """
     batch_bytes = _batch_bytes(meta, spec, batch_size)
-    if nbytes is not None:
+    if buffer_size is not None:
+        nbytes = max(int(buffer_size) // num_arenas, 1 << 16)
         small = min(nbytes // 2, _AHEAD_BYTES) // batch_bytes
     else:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        limit = max(memory // 8 // num_rings, 1 << 20)
+        limit = max(memory // 8 // num_arenas, 1 << 20)
         nbytes = min(batch_bytes * (concurrency + 2), limit)
         small = _AHEAD_BYTES // batch_bytes
     depth = min(small, _MAX_AHEAD)
@@ -104,7 +105,8 @@ def _largest_batch(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> tup
 def _widest(types: Sequence[NodeTypeMeta | EdgeTypeMeta], names: list[list[str]]) -> int:
     """Return the maximum over types of the bytes of one row's attributes."""
     widths = [
-        sum(_row_bytes(t.attrs[n]) for n in wanted) for t, wanted in zip(types, names, strict=True)
+        sum(_row_bytes(t.attrs[name]) for name in of_type)
+        for t, of_type in zip(types, names, strict=True)
     ]
     return max(widths, default=0)
 

@@ -1,7 +1,7 @@
 """Control messages to batch producers, which are sampler or receiver processes.
 
-A trainer opens an epoch once, and requests its batches by number, many in one message. A graph
-server has no epochs: each of its requests says all that the batch depends on.
+A trainer opens an epoch once, and requests its batches by index, many in one message. A graph
+server has no epochs: each of its requests has everything that the batch depends on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from khop.channel.arena import ArenaReader, create_memory, map_memory
-from khop.channel.control import MAX_PAYLOAD, ONE, ORDER, TWO, ControlLine, Message, Op
+from khop.channel.control import MAKE_HEADER, MAX_PAYLOAD, U64, U64_PAIR, ControlLine, Message, Op
 from khop.sampler.plan import EpochPlan
 from khop.typing import Int64Array
 
@@ -27,32 +27,52 @@ _NOTHING = np.empty(0, np.int64)
 _MAX_INLINE = MAX_PAYLOAD // 4
 
 
-class EpochInfo(NamedTuple):
+class Epoch(NamedTuple):
     """An epoch that a trainer has opened.
 
     Attributes:
-        number: its number, which requests for its batches have.
         run_key: its key.
         plan: division of the seeds into batches.
-        columns: [num_columns, num_seeds] int64, ids and times of the seeds; see `Pipeline.make`.
+        columns: [num_columns, num_seeds] int64, ids and times of the seeds, as for `Pipeline.make`.
     """
 
-    number: int
     run_key: int
     plan: EpochPlan
     columns: Int64Array
 
+    def seeds_of(self, batch: int) -> Int64Array:
+        """Return the columns of a batch's seeds, [num_columns, n] int64."""
+        first, last = self.plan.bounds(batch)
+        return np.ascontiguousarray(self.columns[:, first:last])
+
+    def key_of(self, batch: int) -> tuple[int, int]:
+        """Return run key and index of a batch's draws."""
+        return self.plan.key_of(batch, self.run_key)
+
+
+class SingleBatch(NamedTuple):
+    """A batch that a graph server requests, with the run key and the columns of its seeds."""
+
+    run_key: int
+    columns: Int64Array
+
+    def seeds_of(self, batch: int) -> Int64Array:
+        """Return the columns of the batch's seeds, [num_columns, n] int64."""
+        del batch
+        return self.columns
+
+    def key_of(self, batch: int) -> tuple[int, int]:
+        """Return run key and index of the batch's draws."""
+        return self.run_key, batch
+
 
 def encode_epoch(
-    number: int, run_key: int, plan: EpochPlan, columns: Int64Array
+    epoch: int, run_key: int, plan: EpochPlan, columns: Int64Array
 ) -> tuple[dict[str, Any], int]:
-    """Return the JSON of OPEN_EPOCH, and a descriptor of the columns, to pass along and close.
-
-    The arguments are the attributes of `EpochInfo`.
-    """
+    """Return the JSON of OPEN_EPOCH, and a descriptor of the columns, to pass along and close."""
     memory = _in_memory(columns)
-    plain = {"epoch": number, "run_key": run_key, "plan": asdict(plan)}
-    return {**plain, "num_columns": len(columns)}, memory
+    shape = {"plan": asdict(plan), "num_columns": len(columns)}
+    return {"epoch": epoch, "run_key": run_key, **shape}, memory
 
 
 def _in_memory(columns: Int64Array) -> int:
@@ -64,8 +84,8 @@ def _in_memory(columns: Int64Array) -> int:
     return memory
 
 
-def read_epoch(message: Message) -> EpochInfo:
-    """Read OPEN_EPOCH; its memory stays mapped as long as the columns are used."""
+def read_epoch(message: Message) -> tuple[int, Epoch]:
+    """Read OPEN_EPOCH: id and epoch. Its memory stays mapped as long as the columns are used."""
     try:
         content = message.json()
         plan = EpochPlan(**content["plan"])
@@ -75,30 +95,30 @@ def read_epoch(message: Message) -> EpochInfo:
     shape = content["num_columns"], plan.num_seeds
     # An empty epoch still has a byte of memory.
     values = np.frombuffer(mapped, np.int64, shape[0] * shape[1]) if plan.num_seeds else _NOTHING
-    return EpochInfo(content["epoch"], content["run_key"], plan, values.reshape(shape))
+    return content["epoch"], Epoch(content["run_key"], plan, values.reshape(shape))
 
 
 def encode_sample_request(freed: Sequence[int], tasks: Sequence[BatchKey]) -> bytes:
     """Return the payload of SAMPLE: slots that are free again, and requested (epoch, batch)."""
     return struct.pack(f"<Q{len(freed)}Q", len(freed), *freed) + b"".join(
-        TWO.pack(*task) for task in tasks
+        U64_PAIR.pack(*task) for task in tasks
     )
 
 
 def decode_sample_request(payload: bytes) -> tuple[list[int], Iterator[BatchKey]]:
     """Read SAMPLE: free slots, and requested (epoch, batch) in order."""
-    end = ONE.size * (1 + ONE.unpack_from(payload)[0])
-    freed = [offset for (offset,) in ONE.iter_unpack(payload[ONE.size : end])]
-    return freed, TWO.iter_unpack(payload[end:])
+    end = U64.size * (1 + U64.unpack_from(payload)[0])
+    freed = [offset for (offset,) in U64.iter_unpack(payload[U64.size : end])]
+    return freed, U64_PAIR.iter_unpack(payload[end:])
 
 
 def send_request(line: ControlLine, key: BatchKey, run_key: int, columns: Int64Array) -> None:
-    """Send MAKE: a request for a batch that belongs to no epoch; see `Pipeline.make`.
+    """Send MAKE: a request for a batch that belongs to no epoch.
 
     Raises:
         OSError: no memory or descriptor is left for many columns.
     """
-    head = ORDER.pack(*key, run_key, len(columns))
+    head = MAKE_HEADER.pack(*key, run_key, len(columns))
     if columns.nbytes <= _MAX_INLINE:
         line.post(Op.MAKE, head + columns.tobytes())
         return
@@ -111,13 +131,14 @@ def send_request(line: ControlLine, key: BatchKey, run_key: int, columns: Int64A
         os.close(memory)
 
 
-def read_request(message: Message) -> tuple[BatchKey, int, Int64Array]:
-    """Read MAKE: key, run key, and columns of the seeds."""
-    request, batch, run_key, num_columns = ORDER.unpack_from(message.payload)
-    raw: Any = message.payload[ORDER.size :]
+def read_request(message: Message) -> tuple[BatchKey, SingleBatch]:
+    """Read MAKE: the key of a batch, and the batch."""
+    request, batch, run_key, num_columns = MAKE_HEADER.unpack_from(message.payload)
+    raw: Any = message.payload[MAKE_HEADER.size :]
     if message.descriptors:
         try:
             raw = map_memory(message.descriptor())
         finally:
             message.close_descriptors()
-    return (request, batch), run_key, np.frombuffer(raw, np.int64).reshape(num_columns, -1)
+    columns = np.frombuffer(raw, np.int64).reshape(num_columns, -1)
+    return (request, batch), SingleBatch(run_key, columns)

@@ -2,8 +2,8 @@
 
 The device writes each batch into its own memory. If the trainer uses batches on that device, this
 is a slot of the device arena that both share, and nothing is copied. Otherwise, or if the device
-arena has no room, it is scratch memory that each batch reuses. The batch is then copied to a slot
-of the host's arena, all arrays at once: its layout is the same in both.
+arena is full, it is scratch memory that each batch reuses. The batch is then copied to a slot of
+the host's arena, all arrays at once: its layout is the same in both.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 
 from khop import _native
 from khop.channel.arena import ArenaWriter
-from khop.channel.control import MAX_PAYLOAD, ON_DEVICE, ONE
+from khop.channel.control import MAX_PAYLOAD, ON_DEVICE, U64
 from khop.channel.device_arena import DeviceArenaWriter, Scratch, arrays_of, open_device_arena
 from khop.channel.layout import Record
 from khop.distributed.sampling.slots import Announce, Slot
 
-# The numbers of a batch go in its message if they leave room for the message's other fields.
+# The numbers of a batch are sent in its message if they fit beside the message's other fields.
 _MAX_HEAD = MAX_PAYLOAD // 2
 
 
@@ -42,11 +42,11 @@ class DeviceSlots:
     """Slots in the memory of a device, and of the host.
 
     Args:
-        arena: descriptor of the host arena's memory; left open.
+        arena: descriptor of the host arena's memory. It stays open.
         device: the device that writes batches.
         device_arena: the trainer's description of the device arena. If None, the trainer does not
             use batches on this device.
-        descriptors: descriptors that came with the device arena; left open.
+        descriptors: descriptors that came with the device arena. They stay open.
         pinned: lock the host arena's pages, so that copies to it are direct. Allocates all of them.
     """
 
@@ -68,11 +68,11 @@ class DeviceSlots:
         self._locked = self.arena.lock_pages(device) if pinned else None
 
     def new(self, announce: Announce) -> Slot:
-        """Return a slot for a batch. Its memory is allocated when its size is known."""
+        """See `Slots`."""
         return DeviceSlot(self, announce)
 
     def free(self, offset: int) -> None:
-        """Free a slot that the trainer no longer uses."""
+        """See `Slots`."""
         if offset & ON_DEVICE:
             assert self.device_arena is not None
             self.device_arena.free(offset - ON_DEVICE)
@@ -97,11 +97,11 @@ class DeviceSlot(Slot):
 
     @property
     def header(self) -> bytes:
-        """Length and numbers of a batch in the device arena; empty if it lies elsewhere."""
-        return b"" if self._device_arena is None else ONE.pack(len(self._head)) + self._head
+        """Length and numbers of a batch in the device arena, else empty."""
+        return b"" if self._device_arena is None else U64.pack(len(self._head)) + self._head
 
     def allocate(self, record: Record) -> Mapping[str, Any]:
-        """Allocate memory for a batch and write its numbers; return the arrays to fill."""
+        """See `Slot`."""
         device_arena, head_bytes = self._slots.device_arena, record.layout.head_bytes
         offset = None
         if device_arena is not None and head_bytes <= _MAX_HEAD:
@@ -118,10 +118,10 @@ class DeviceSlot(Slot):
         return arrays_of(record, device_arena.memory, offset)
 
     def finish(self) -> None:
-        """Wait until the arrays are written; copy them to the host if the batch's slot is there.
+        """Wait until the arrays are written. Copy them to the host if the batch's slot is there.
 
         Raises:
-            RuntimeError: a CUDA call failed; names the call.
+            RuntimeError: a CUDA call failed. The message names it.
         """
         if self._host is None or self.record is None:
             self._slots.device.synchronize()
@@ -132,7 +132,7 @@ class DeviceSlot(Slot):
             self._slots.scratch.take(self.nbytes).download(begin, arrays)
 
     def abandon(self) -> None:
-        """Free the memory: the batch failed or is no longer needed."""
+        """See `Slot`."""
         super().abandon()
         if self._device_arena is not None:
             self._device_arena.free(self.offset - ON_DEVICE)

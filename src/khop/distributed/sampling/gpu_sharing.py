@@ -13,10 +13,10 @@ def warn_of_shared_gpus(devices: Sequence[str | None], is_here: bool, stacklevel
     """Warn if several samplers of a loader work on the same GPU.
 
     A GPU runs the kernels of one process at a time, unless NVIDIA's Multi-Process Service (MPS)
-    runs those of all.
+    runs them for all.
 
     Args:
-        devices: full name of each sampler's device; None for the CPU.
+        devices: full name of each sampler's device, or None for the CPU.
         is_here: the samplers run on this machine, where an MPS can be detected.
         stacklevel: as in `warnings.warn`, counted from the caller.
     """

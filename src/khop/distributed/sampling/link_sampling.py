@@ -28,23 +28,19 @@ def link_sampler(
         weights: sampling weights of negative endpoints, by original id: 'src_weight' and
             'dst_weight', [num_nodes] float64, both optional.
     """
-    maps = {place: _id_map(part, place) for place in {spec.src_type, spec.dst_type}}
+    types = part.meta.node_types
+    maps = {i: part.folder.id_map(types[i].name) for i in {spec.src_type, spec.dst_type}}
 
     def to_engine(node_type: int, ids: Int64Array) -> Int64Array:
         return np.ascontiguousarray(maps[node_type][ids], np.int64)
 
-    def candidates(place: int, side: str) -> Candidates:
-        times = part.node_times(place) if temporal else None
-        original = None if times is None else times[maps[place]]
-        count = part.meta.node_types[place].count
-        return Candidates(count, weights.get(side), original, side)
+    def candidates(node_type: int, side: str) -> Candidates:
+        times = part.node_times(node_type) if temporal else None
+        original = None if times is None else times[maps[node_type]]
+        return Candidates(types[node_type].count, weights.get(side), original, side)
 
     negatives = None
     if spec.mode is not None:
         src = candidates(spec.src_type, "src_weight") if spec.mode == "binary" else None
         negatives = NegativeSampler(candidates(spec.dst_type, "dst_weight"), src)
     return LinkSampler(spec, negatives, to_engine)
-
-
-def _id_map(part: Part, place: int) -> Array:
-    return part.folder.id_map(part.meta.node_types[place].name)

@@ -69,8 +69,8 @@ class Pipeline:
             [num_nodes, ...] labels that the folder does not hold, by new id.
         clock: enters GATHERING when a batch's neighbours are sampled. The caller enters the other
             phases.
-        device: device for sampling and gathering; for gathering alone if there are several parts.
-            If None, the CPU.
+        device: device for sampling and gathering, or for gathering alone if there are several
+            parts. If None, the CPU.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Pipeline:
         self._spec = spec
         self._clock = clock or PhaseClock()
         arrays = arrays or {}
-        self._engine, self._collector = _makers(part, spec, remote, device, _labels(arrays))
+        self._engine, self._collector = _create_engine(part, spec, remote, device, _labels(arrays))
         self._links: LinkSampler | None = None
         if spec.link is not None:
             # Imported here: samplers of nodes start 30 ms earlier without.
@@ -98,7 +98,7 @@ class Pipeline:
     def make(
         self, columns: Int64Array, run_key: int, batch: int, allocate: Allocate
     ) -> Generator[list[Ticket], None, Record]:
-        """Make a batch; yields the tickets for which it waits.
+        """Make a batch. Yields the tickets for which it waits.
 
         Args:
             columns: [num_columns, n] int64, the batch's seeds. For nodes: their new ids. For links:
@@ -106,7 +106,7 @@ class Pipeline:
                 times.
             run_key: key of the epoch.
             batch: index of the batch.
-            allocate: called with the batch's record; returns the arrays to fill.
+            allocate: called with the batch's record. Returns the arrays to fill.
 
         Returns:
             The batch.
@@ -116,7 +116,7 @@ class Pipeline:
         if self._links is not None:
             links = self._links_of(*columns)
             subgraph, seeds = yield from self._links.sample(self._engine, links, run_key, batch)
-            extras.update({f"s.{name}": places for name, places in seeds.index.items()})
+            extras.update({f"s.{name}": positions for name, positions in seeds.index.items()})
         else:
             nodes = [SeedSet(self._spec.seed_type, *columns)]
             subgraph = yield from self._engine.sample(nodes, run_key, batch)
@@ -130,11 +130,14 @@ class Pipeline:
 def _labels(arrays: Mapping[str, Array]) -> dict[int, Feature]:
     """Return the labels that the folder does not hold, by index of the node type."""
     prefix = "label."
-    found = [name for name in arrays if name.startswith(prefix)]
-    return {int(name[len(prefix) :]): Feature(arrays[name]) for name in found}
+    return {
+        int(name.removeprefix(prefix)): Feature(array)
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
 
 
-def _makers(
+def _create_engine(
     part: Part,
     spec: PipelineSpec,
     remote: RemoteParts | None,

@@ -1,8 +1,9 @@
-"""Pool of a loader's sampler processes, in its trainer: requests batches ahead and hands them out.
+"""Batches of a loader's epochs from sampler processes: requested ahead, and handed out in order.
 
-The pool requests batches by number, keeps each sampler a few batches ahead, and receives batches in
-any order. `process_pool` assigns them and restarts samplers that die; if samplers die repeatedly on
-the same batch, the loader ends. The end of a process interrupts every wait here.
+Run by trainers. `SamplerPool` requests batches by index, keeps each sampler a few batches ahead,
+and keeps arrived batches until the trainer takes them. Its `process_pool` assigns requests to
+samplers, reads their messages, and restarts samplers that die. If samplers die repeatedly on the
+same batch, the loader ends. The end of a process interrupts every wait here. Imports no torch.
 """
 
 from __future__ import annotations
@@ -12,29 +13,25 @@ import os
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from khop import log
 from khop.channel.arena import ArenaReader
-from khop.channel.control import ONE, Message, Op
+from khop.channel.control import U64, Op
 from khop.channel.device_arena import DeviceArenaReader
 from khop.channel.layout import Received
 from khop.channel.shared import share
-from khop.distributed.rpc.endpoint import EndpointUpdate
 from khop.distributed.rpc.protocol import rebuild_error
 from khop.distributed.sampling.control_messages import encode_epoch
-from khop.distributed.sampling.prefetch import EpochState, due_batches, missing_batches
 from khop.distributed.sampling.process_handle import (
     Process,
     Program,
     SamplerProcess,
     Worker,
-    send_endpoint,
-    start_process,
     start_sampler,
 )
-from khop.distributed.sampling.process_pool import ProcessPool
+from khop.distributed.sampling.process_pool import EndpointSource, ProcessPool, SamplerError
 from khop.errors import SamplerDiedError
 from khop.forks import check_process
 from khop.sampler.plan import EpochPlan
@@ -45,46 +42,62 @@ _log = log.get(__name__)
 
 # While batches arrive before `take` needs them, control lines are polled at this interval, in
 # seconds, to detect samplers that have died.
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 
-class EndpointSource(Protocol):
-    """Source of endpoint updates: addresses of the servers of other partitions, as they change."""
+@dataclass
+class _Epoch:
+    """An epoch that is being iterated.
 
-    def fileno(self) -> int:
-        """Return a descriptor that is readable when there are changes."""
+    Attributes:
+        message: content of OPEN_EPOCH.
+        seeds: descriptor of the memory of its seeds.
+        num_batches: number of its batches.
+        next_due: index of the first batch that was not requested.
+        num_taken: batches that the trainer has taken.
+        arrived: batches that arrived and were not taken, or the errors that they raised.
+    """
 
-    def changes(self) -> dict[int, EndpointUpdate]:
-        """Return the updates since the last call, by partition."""
+    message: dict[str, Any]
+    seeds: int
+    num_batches: int
+    next_due: int = 0
+    num_taken: int = 0
+    arrived: dict[int, Received | Exception] = field(default_factory=dict)
 
-    def latest(self, part: int) -> EndpointUpdate | None:
-        """Return the last update of a partition; None if its endpoint has not changed."""
+    def due(self, limit: int, enough: int) -> range:
+        """Return the next batches to request, and count them as requested.
 
-    def look_for(self, part: int) -> None:
-        """Start to look for the server of a partition, which is unreachable. Returns at once."""
-
-    def check_servers(self) -> None:
-        """Raise PartitionUnavailableError if a server of this trainer has been given up."""
+        Args:
+            limit: batches that may be requested ahead of the trainer.
+            enough: batches ahead of the trainer above which none is due.
+        """
+        if self.next_due - self.num_taken > enough:
+            return range(0)
+        last = min(self.num_taken + limit, self.num_batches)
+        due = range(self.next_due, last)
+        self.next_due = max(self.next_due, last)
+        return due
 
 
 class SamplerPool:
     """Sampler processes that make the batches of one loader.
 
     Args:
-        config: configuration of samplers; see `khop.distributed.sampling.worker.Sampler`.
-        devices: name of each sampler's device; None for the CPU.
+        config: configuration of `khop.distributed.sampling.worker.Sampler`s.
+        devices: name of each sampler's device, or None for the CPU.
         depth: batches requested from each sampler ahead of the trainer.
         in_bulk: request batches, and return slots, for half of `depth` at a time.
-        ring_bytes: bytes of each sampler's arena.
+        arena_bytes: bytes of each sampler's arena.
         max_restarts: maximum number of restarts of samplers.
         endpoints: updates of other partitions' endpoints. If None, they do not change.
         pin: called with an arena, to register it with CUDA. If None, arenas are not registered.
-        arrays: arrays that all samplers read, by name; shared, not sent.
+        arrays: arrays that all samplers read, by name. They are shared, not sent.
         make_device_arena: makes the device arena that a sampler on this device shares with the
             trainer, or returns None if they share none.
         program: factory `(config, descriptors) -> Process`. The process samples itself, or receives
-            batches from a graph server; both use the same control messages.
-        is_fallback: predicate `(process, number) -> bool`: True if this process of `program` is a
+            batches from a graph server. Both use the same control messages.
+        is_fallback: predicate `(process, index) -> bool`: True if this process of `program` is a
             fallback, to be replaced while no epoch is open.
     """
 
@@ -94,14 +107,14 @@ class SamplerPool:
         devices: Sequence[str | None],
         depth: int,
         in_bulk: bool,
-        ring_bytes: int,
+        arena_bytes: int,
         max_restarts: int,
         endpoints: EndpointSource | None,
         pin: Callable[[ArenaReader], None] | None = None,
         arrays: Mapping[str, Array] | None = None,
         make_device_arena: Callable[[str | None], DeviceArenaReader | None] = lambda device: None,
         program: Program = start_sampler,
-        is_fallback: Callable[[Process, int], bool] = lambda process, number: False,
+        is_fallback: Callable[[Process, int], bool] = lambda process, index: False,
     ) -> None:
         self._config = dict(config)
         self._devices = devices
@@ -111,10 +124,10 @@ class SamplerPool:
         self._shared = None if not arrays else share(arrays)
         self._depth = depth
         self._in_bulk = in_bulk
-        self._ring_bytes = ring_bytes
+        self._arena_bytes = arena_bytes
         self._endpoints = endpoints
         self._pin = pin
-        self._epochs: dict[int, EpochState] = {}
+        self._epochs: dict[int, _Epoch] = {}
         self._num_epochs = 0
         self._owner = os.getpid()
         self._is_recorded = False
@@ -124,38 +137,41 @@ class SamplerPool:
         # See `_begin`.
         self._is_changing = False
         self._num_closing = 0
-        self._pool = ProcessPool(len(devices), max_restarts, SamplerProcess.ask)
+        self._pool = ProcessPool(
+            len(devices),
+            max_restarts,
+            SamplerProcess.request_batches,
+            SamplerProcess.read,
+            endpoints,
+        )
         self._start_missing()
 
     def _start_missing(self) -> None:
         """Start the processes that are missing. If that fails, the loader ends."""
         try:
-            while (number := self._pool.missing) is not None:
-                self._pool.add(self._start(number))
+            while (index := self._pool.missing) is not None:
+                self._pool.add(self._start(index))
         except Exception as error:
             self._failure = error
             raise
 
-    def _start(self, number: int) -> SamplerProcess:
+    def _start(self, index: int) -> SamplerProcess:
         """Start a process and open the epochs there."""
-        device = self._devices[number]
+        device = self._devices[index]
         device_arena = self._make_device_arena(device)
-        sampler = start_process(
+        described = None if device_arena is None else device_arena.described
+        sampler = SamplerProcess.start(
             self._program,
-            number,
-            {
-                **self._config,
-                "device": device,
-                "device_arena": None if device_arena is None else device_arena.described,
-            },
-            self._ring_bytes,
+            index,
+            {**self._config, "device": device, "device_arena": described},
+            self._arena_bytes,
             [] if self._shared is None else [self._shared],
             device_arena,
             self._in_bulk,
             self._pin,
         )
         if self._is_recorded:
-            sampler.process.line.post(Op.TRACE, ONE.pack(True))
+            sampler.process.line.post(Op.TRACE, U64.pack(True))
         for epoch in self._epochs.values():
             _send_epoch(sampler, epoch)
         return sampler
@@ -172,36 +188,38 @@ class SamplerPool:
 
     @property
     def workers(self) -> list[Worker]:
-        """The processes that run, by number."""
+        """The processes that run, by index."""
         samplers, devices = self._pool.samplers, self._devices
-        return [Worker(s.process.pid, s.number, devices[s.number] or "cpu") for s in samplers]
+        return [Worker(s.process.pid, s.index, devices[s.index] or "cpu") for s in samplers]
 
     def new_epoch(self) -> int:
-        """Return the number of the next epoch; only `open_epoch` tells samplers of it."""
-        number = self._num_epochs
+        """Return the id of the next epoch. `open_epoch` sends it to the samplers."""
+        epoch_id = self._num_epochs
         self._num_epochs += 1
-        return number
+        return epoch_id
 
     def open_epoch(
-        self, number: int, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0
+        self, epoch_id: int, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0
     ) -> None:
         """Begin an epoch. Whatever exception ends the call, `close_epoch` must follow.
 
         Args:
-            number: from `new_epoch`.
+            epoch_id: from `new_epoch`.
             run_key: its key.
             plan: division of the seeds into batches.
-            columns: [num_columns, num_seeds] int64, ids and times of the seeds, in the epoch's
-                order; see `Pipeline.make`.
-            first: the first batch; those before it are not made.
+            columns: [num_columns, num_seeds] int64, ids and times of the seeds in the epoch's
+                order, as for `Pipeline.make`.
+            first: index of the first batch that is made.
         """
         self._check_alive()
         self._begin()
         if not self._epochs:
-            self._replace_fallbacks()
-        message, memory = encode_epoch(number, run_key, plan, columns)
-        epoch = EpochState(message, memory, plan.num_batches, next_to_ask=first, num_taken=first)
-        self._epochs[number] = epoch
+            for sampler in list(self._pool.samplers):
+                if self._is_fallback(sampler.process, sampler.index):
+                    self._pool.replace(sampler, self._start(sampler.index))
+        message, memory = encode_epoch(epoch_id, run_key, plan, columns)
+        epoch = _Epoch(message, memory, plan.num_batches, next_due=first, num_taken=first)
+        self._epochs[epoch_id] = epoch
         for sampler in self._pool.samplers:
             _send_epoch(sampler, epoch)
         self._follow_recording()
@@ -209,11 +227,11 @@ class SamplerPool:
         self._is_changing = False
 
     def _begin(self) -> None:
-        """Begin a call that changes what trainer and samplers know of each other.
+        """Begin a call that changes the state that trainer and samplers share.
 
-        Ctrl-C, or whatever a signal handler raises, may end such a call between any two steps:
-        then a message may be lost, or sent twice. Samplers are started anew at the next call, and
-        the batches that open epochs wait for are requested again.
+        Ctrl-C, or any exception of a signal handler, may end such a call between two steps. Then a
+        message may be lost, or sent twice. The next call restarts all samplers, and requests the
+        batches again that open epochs wait for.
         """
         if self._failure is not None or self._is_closed:  # what has arrived can be taken
             return
@@ -226,21 +244,26 @@ class SamplerPool:
         if was_interrupted:
             _log.info("samplers-interrupted", "an exception came between two messages: restart")
             self._num_closing = 0
-            self._pool.restart_all(missing_batches(self._epochs))
+            self._pool.restart_all(
+                (epoch_id, batch)
+                for epoch_id, epoch in self._epochs.items()
+                for batch in range(epoch.num_taken, epoch.next_due)
+                if batch not in epoch.arrived
+            )
             self._start_missing()
 
-    def close_epoch(self, number: int) -> None:
-        """End an epoch; its batches in flight are dropped."""
+    def close_epoch(self, epoch_id: int) -> None:
+        """End an epoch. Its batches in flight are dropped."""
         self._num_closing += 1  # a destructor may call this anywhere, also in itself
-        epoch = self._epochs.pop(number, None)
+        epoch = self._epochs.pop(epoch_id, None)
         if epoch is not None and os.getpid() == self._owner:
             os.close(epoch.seeds)
-            self._pool.forget(lambda key: key[0] == number)
-            self._pool.post(Op.CLOSE_EPOCH, ONE.pack(number))
+            self._pool.forget(lambda key: key[0] == epoch_id)
+            self._pool.post(Op.CLOSE_EPOCH, U64.pack(epoch_id))
         self._num_closing -= 1
 
-    def take(self, number: int, batch: int) -> Received:
-        """Wait for a batch of an epoch; raises the error that its sampler raised.
+    def take(self, epoch_id: int, batch: int) -> Received:
+        """Wait for a batch of an epoch, or raise the error that its sampler raised.
 
         Raises:
             SamplerDiedError: samplers died more often than allowed.
@@ -248,11 +271,13 @@ class SamplerPool:
             RuntimeError: in a fork of the trainer.
         """
         check_process(self._owner, "loader", "make a loader there")
-        epoch = self._epochs[number]
+        epoch = self._epochs[epoch_id]
         self._begin()
         self._follow_recording()
-        self._reclaim_slots()
-        if self._failure is None and time.monotonic() - self._polled_at > _LOOK_SECONDS:
+        for sampler in self._pool.samplers:
+            if sampler.device_arena is not None:
+                sampler.device_arena.give_back()
+        if self._failure is None and time.monotonic() - self._polled_at > _POLL_SECONDS:
             self._poll()
         while batch not in epoch.arrived:
             self._check_alive()
@@ -266,10 +291,10 @@ class SamplerPool:
             raise delivery
         return delivery
 
-    def has_arrived(self, number: int, batch: int) -> bool:
+    def has_arrived(self, epoch_id: int, batch: int) -> bool:
         """Return whether `take` would return a batch at once. Errors are left to `take`."""
         check_process(self._owner, "loader", "make a loader there")
-        arrived = self._epochs[number].arrived
+        arrived = self._epochs[epoch_id].arrived
         if batch not in arrived and self._failure is None and not self._is_closed:
             self._begin()
             self._poll()
@@ -283,18 +308,12 @@ class SamplerPool:
         except Exception as error:
             self._failure = self._failure or error
 
-    def _reclaim_slots(self) -> None:
-        """Free slots of device arenas when the device has finished with them."""
-        for sampler in self._pool.samplers:
-            if sampler.device_arena is not None:
-                sampler.device_arena.give_back()
-
     def _follow_recording(self) -> None:
-        """Notify samplers when a recording begins or ends; it applies to their next requests."""
+        """Notify samplers when a recording begins or ends, which applies to their next requests."""
         recorded = current() is not None
         if recorded != self._is_recorded:
             self._is_recorded = recorded
-            self._pool.post(Op.TRACE, ONE.pack(recorded))
+            self._pool.post(Op.TRACE, U64.pack(recorded))
 
     def _check_alive(self) -> None:
         """Raise if the pool has failed or is closed, or if this process is a fork."""
@@ -305,34 +324,44 @@ class SamplerPool:
             raise RuntimeError("the loader has been shut down: make a new one")
 
     def _prefetch(self, waiting: bool) -> None:
-        """Request the batches that are due."""
+        """Request the batches that are due.
+
+        A message to a sampler that sleeps costs the trainer 60 to 150 us, more than receiving a
+        small batch. So small batches are requested in bulk: when half of the batches made ahead
+        have been taken, or when the trainer waits.
+        """
         limit = self._depth * len(self._pool.eligible())
-        batches = due_batches(self._epochs, limit, self._in_bulk and not waiting)
+        enough = limit // 2 if self._in_bulk and not waiting else limit - 1
+        batches = [
+            (epoch_id, batch)
+            for epoch_id, epoch in self._epochs.items()
+            for batch in epoch.due(limit, enough)
+        ]
         if batches:
             self._pool.assign(batches)
 
     def _wait(self, timeout_ms: int | None = None) -> None:
-        """Wait for messages of samplers, endpoint updates or ended processes; process them."""
+        """Wait for messages of samplers, endpoint updates or ended processes. Process them."""
         self._polled_at = time.monotonic()
         poller = select.poll()
         by_line = {sampler.process.line.fileno(): sampler for sampler in self._pool.samplers}
         if self._endpoints is not None:
             poller.register(self._endpoints, select.POLLIN)
         for line, sampler in by_line.items():
-            room = select.POLLOUT if sampler.process.line.has_unsent else 0
-            poller.register(line, select.POLLIN | room)
+            writable = select.POLLOUT if sampler.process.line.has_unsent else 0
+            poller.register(line, select.POLLIN | writable)
         self._is_changing = False  # nothing is lost if this is interrupted
         ready = poller.poll(timeout_ms)
         self._is_changing = True
         for line, _ in ready:
             if line in by_line:
                 by_line[line].process.line.flush()
-                self._read_messages(by_line[line])
+                self._receive(by_line[line])
             else:
                 self._on_endpoint_update()
 
     def _on_endpoint_update(self) -> None:
-        """Send new endpoints to all samplers, and keep them for those that start later."""
+        """Send new endpoints to all samplers, and configure later samplers with them."""
         assert self._endpoints is not None
         for part, update in self._endpoints.changes().items():
             if not isinstance(update, str):
@@ -342,61 +371,30 @@ class SamplerPool:
         self._endpoints.check_servers()
         self._is_changing = True
 
-    def _look_for(self, part: int, sampler: SamplerProcess) -> None:
-        """Look for a server that a sampler cannot reach; a new sampler may lack the last update."""
-        if self._endpoints is None:
-            return
-        update = self._endpoints.latest(part)
-        if update is not None:
-            send_endpoint(sampler.process, part, update)
-        self._endpoints.look_for(part)
-
-    def _read_messages(self, sampler: SamplerProcess) -> None:
+    def _receive(self, sampler: SamplerProcess) -> None:
+        """Keep the batches that a sampler has sent, and start its successor if it has ended."""
         try:
-            for message in self._pool.messages(sampler):
-                self._on_message(sampler, message)
+            for key, batch in self._pool.receive(sampler):
+                arrived: Received | Exception
+                if isinstance(batch, SamplerError):
+                    where = f"sampler process {sampler.index} (pid {sampler.process.pid})"
+                    arrived = rebuild_error(batch.content, where, is_own=True)
+                    if key is None:  # the sampler cannot start, and a restart would fail, too
+                        self._failure = arrived
+                        raise arrived
+                else:
+                    arrived = batch
+                if key is not None and key[0] in self._epochs:
+                    self._epochs[key[0]].arrived[key[1]] = arrived
         except SamplerDiedError as error:
             self._failure = error
             raise
         self._start_missing()
 
-    def _on_message(self, sampler: SamplerProcess, message: Message) -> None:
-        if message.op is Op.BATCH:
-            number, batch, received = sampler.read(message)
-            if number in self._epochs:
-                self._epochs[number].arrived[batch] = received
-        elif message.op is Op.LOST:
-            (part,) = message.integers("part")
-            if part is not None:
-                self._look_for(part, sampler)
-        elif message.op is Op.RECORDS:
-            recording = current()
-            if recording is not None:
-                recording.add_message(sampler.process.pid, sampler.number, message.payload)
-        elif message.op is Op.ERROR:
-            self._take_failure(sampler, message)
-
-    def _take_failure(self, sampler: SamplerProcess, message: Message) -> None:
-        """Process the failure of a batch, or of the sampler."""
-        key, content = sampler.read_error(message)
-        where = f"sampler process {sampler.number} (pid {sampler.process.pid})"
-        error = rebuild_error(content, where, is_own=True)
-        if key is None:  # it cannot start, and a restart would fail, too
-            self._failure = error
-            raise error
-        if key[0] in self._epochs:
-            self._epochs[key[0]].arrived[key[1]] = error
-
-    def _replace_fallbacks(self) -> None:
-        """Replace fallback processes. Called while no epoch is open."""
-        for sampler in list(self._pool.samplers):
-            if self._is_fallback(sampler.process, sampler.number):
-                self._pool.replace(sampler, self._start(sampler.number))
-
     def close(self) -> None:
-        """End the samplers; batches that were returned stay valid."""
-        for number in list(self._epochs):
-            self.close_epoch(number)
+        """End the samplers. Batches that were returned stay valid."""
+        for epoch_id in list(self._epochs):
+            self.close_epoch(epoch_id)
         self._is_closed = True
         self._pool.close(wait=True)
         self._program = start_sampler  # drops a `Standby`, whose reserve process ends with it
@@ -405,6 +403,6 @@ class SamplerPool:
             self._shared = None
 
 
-def _send_epoch(sampler: SamplerProcess, epoch: EpochState) -> None:
+def _send_epoch(sampler: SamplerProcess, epoch: _Epoch) -> None:
     with contextlib.suppress(ConnectionError):  # it has died: noticed when its line is read
         sampler.process.line.send_json(Op.OPEN_EPOCH, epoch.message, [epoch.seeds])

@@ -1,7 +1,7 @@
-"""Handle of a sampler process: its control line, its arena, and its batches in flight.
+"""A process that makes batches: its start, its control line, its arena, and its batches in flight.
 
-Run by trainers and graph servers. The process samples, or receives batches from a graph server;
-both use the same control messages. Imports no torch.
+Run by trainers and graph servers. The process samples, or receives batches from a graph server.
+Both use the same control messages. `process_pool` assigns batches to processes.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from khop.channel.arena import ArenaReader, create_memory
-from khop.channel.control import BATCH, ON_DEVICE, ONE, ControlLine, Message, Op
+from khop.channel.control import BATCH, ON_DEVICE, U64, ControlLine, Message, Op
 from khop.channel.device_arena import DeviceArenaReader
-from khop.channel.layout import Layout, Received, read_record
+from khop.channel.layout import Layout, Received, layout_of, read_record
 from khop.distributed.processes.child import ChildProcess
 from khop.distributed.rpc.endpoint import EndpointUpdate
 from khop.distributed.sampling.control_messages import BatchKey, encode_sample_request
 from khop.errors import ProtocolError
 from khop.typing import Array
 
+_SAMPLER = "khop.distributed.sampling.worker"
 # Slots and batches in one message to a sampler, within what a message holds.
 _MAX_FREED = 4096
-_MAX_ASKED = 1024
+_MAX_REQUESTED = 1024
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Worker:
 
     Attributes:
         pid: process id on this machine.
-        number: index of the process in its loader. A process that replaces another has its number.
-        device: device on which it samples or gathers, `"cuda:0"` for example; `"cpu"` if none.
+        number: index of the process in its loader. A process that replaces another has its index.
+        device: device on which it samples or gathers, `"cuda:0"` for example, or `"cpu"`.
 
     Example:
         >>> workers = MpDistSamplingWorkerOptions(num_workers=2)
@@ -75,7 +76,7 @@ class Process(Protocol):
         """Return the end of its log."""
 
     def close(self) -> None:
-        """End the process; harmless if called again."""
+        """End the process. A second call does nothing."""
 
 
 Program: TypeAlias = Callable[[Mapping[str, Any], Sequence[int]], Process]
@@ -83,48 +84,43 @@ Program: TypeAlias = Callable[[Mapping[str, Any], Sequence[int]], Process]
 
 
 def start_sampler(config: Mapping[str, Any], memory: Sequence[int]) -> Process:
-    """Start a sampler process on this machine; see `khop.distributed.sampling.worker`."""
-    return ChildProcess("khop.distributed.sampling.worker", config, memory)
+    """Start `khop.distributed.sampling.worker` in a process on this machine."""
+    return ChildProcess(_SAMPLER, config, memory)
 
 
-def start_process(
-    program: Program,
-    number: int,
-    config: Mapping[str, Any],
-    ring_bytes: int,
-    shared: Sequence[int],
-    device_arena: DeviceArenaReader | None = None,
-    in_bulk: bool = False,
-    pin: Callable[[ArenaReader], None] | None = None,
-) -> SamplerProcess:
-    """Start a process with an arena of its own.
+class Standby:
+    """Factory of samplers that keeps a process in reserve when all are started.
+
+    The reserve replaces a sampler that has ended, without the start-up time. It has imported its
+    modules, which takes nearly all of that time, and waits for a configuration. It takes some 30
+    MB, and ends with the last reference to this object.
 
     Args:
-        program: starts it.
-        number: index of the sampler in its loader.
-        config: configuration, `device_arena` included if there is one; see `worker.Sampler`.
-        ring_bytes: bytes of its arena.
-        shared: descriptors of arrays that it reads; left open.
-        device_arena: device arena that it shares with this process, if any.
-        in_bulk: slots are freed with the next request, not at once.
-        pin: called with the arena, to register it with CUDA. If None, it is not registered.
-
-    Raises:
-        OSError: no process, memory or descriptor is left.
+        num_samplers: number of processes to start before one is kept in reserve.
+        imports: further modules that the reserve imports.
     """
-    memory = create_memory(ring_bytes, f"khop-ring-{number}")
-    try:
-        arena = ArenaReader(memory)
-        if pin is not None:
-            pin(arena)
-        own = {"number": number, "has_arrays": bool(shared), "num_shared": len(shared)}
-        on_device = [] if device_arena is None else device_arena.descriptors
-        process = program({**config, **own}, [memory, *on_device, *shared])
-    finally:
-        os.close(memory)
-        if device_arena is not None:
-            device_arena.passed_on()
-    return SamplerProcess(number, process, arena, device_arena, in_bulk)
+
+    def __init__(self, num_samplers: int, imports: Sequence[str]) -> None:
+        self._num_unstarted = num_samplers
+        self._imports = imports
+        self._reserve: ChildProcess | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the reserve."""
+        return None if self._reserve is None else self._reserve.pid
+
+    def __call__(self, config: Mapping[str, Any], memory: Sequence[int]) -> Process:
+        """Return a process with a configuration: the reserve if there is one, else a new one."""
+        process, self._reserve = self._reserve, None
+        if process is None or process.has_ended:
+            process = ChildProcess(_SAMPLER, config, memory)
+        else:
+            process.configure(config, memory)
+        self._num_unstarted -= 1
+        if self._num_unstarted <= 0:
+            self._reserve = ChildProcess(_SAMPLER, None, imports=self._imports)
+        return process
 
 
 def end_process(process: Process) -> None:
@@ -139,11 +135,19 @@ def send_endpoint(process: Process, part: int, update: EndpointUpdate) -> None:
     process.line.post(Op.ENDPOINT, json.dumps({"part": part, **content}).encode())
 
 
+class RawBatch(NamedTuple):
+    """Batch as bytes: [nbytes] uint8, its layout, and JSON of its extras if there are any."""
+
+    raw: Array
+    layout: Layout
+    extras: bytes
+
+
 class SamplerProcess:
     """A sampler process, its arena, and its batches in flight.
 
     Args:
-        number: index of the sampler in its loader.
+        index: index of the sampler in its loader.
         process: the process.
         arena: its arena.
         device_arena: the device arena that it shares with this process, if any.
@@ -152,20 +156,20 @@ class SamplerProcess:
     Attributes:
         is_starting: it replaces a sampler that died, and is not ready yet: others are preferred.
         in_flight: batches that were requested and not delivered, in order.
-        layouts: layouts of its batches, by number.
+        layouts: layouts of its batches, by id.
         num_made, nbytes_made: number of batches made so far, and their bytes.
     """
 
     def __init__(
         self,
-        number: int,
+        index: int,
         process: Process,
         arena: ArenaReader,
-        device_arena: DeviceArenaReader | None,
-        in_bulk: bool,
+        device_arena: DeviceArenaReader | None = None,
+        in_bulk: bool = False,
     ) -> None:
         self.is_starting = False
-        self.number = number
+        self.index = index
         self.process = process
         self.arena = arena
         self.device_arena = device_arena
@@ -178,22 +182,59 @@ class SamplerProcess:
         if not in_bulk:
             self._free = partial(_free, weakref.ref(process.line), os.getpid())
 
-    def ask(self, batches: Sequence[BatchKey]) -> None:
+    @classmethod
+    def start(
+        cls,
+        program: Program,
+        index: int,
+        config: Mapping[str, Any],
+        arena_bytes: int,
+        shared: Sequence[int],
+        device_arena: DeviceArenaReader | None = None,
+        in_bulk: bool = False,
+        pin: Callable[[ArenaReader], None] | None = None,
+    ) -> SamplerProcess:
+        """Start a process with a new arena.
+
+        Args:
+            program: factory of the process.
+            index: index of the sampler in its loader.
+            config: configuration of `worker.Sampler`, `device_arena` included if there is one.
+            arena_bytes: bytes of the arena.
+            shared: descriptors of arrays that the process reads. They stay open here.
+            device_arena: device arena that it shares with this process, if any.
+            in_bulk: slots are freed with the next request, not at once.
+            pin: called with the arena, to register it with CUDA. If None, it is not registered.
+
+        Raises:
+            OSError: no process, memory or descriptor is left.
+        """
+        memory = create_memory(arena_bytes, f"khop-ring-{index}")
+        try:
+            arena = ArenaReader(memory)
+            if pin is not None:
+                pin(arena)
+            own = {"number": index, "has_arrays": bool(shared), "num_shared": len(shared)}
+            on_device = [] if device_arena is None else device_arena.descriptors
+            process = program({**config, **own}, [memory, *on_device, *shared])
+        finally:
+            os.close(memory)
+            if device_arena is not None:
+                device_arena.passed_on()
+        return cls(index, process, arena, device_arena, in_bulk)
+
+    def request_batches(self, keys: Sequence[BatchKey]) -> None:
         """Request batches of epochs, and free the slots that destructors have left meanwhile."""
-        # Other threads append; only this one removes.
+        # Other threads append, only this one removes.
         count = min(len(self._freed), _MAX_FREED)
         freed = [self._freed.popleft() for _ in range(count)]
-        for start in range(0, max(len(batches), 1), _MAX_ASKED):
-            payload = encode_sample_request(freed, batches[start : start + _MAX_ASKED])
+        for start in range(0, max(len(keys), 1), _MAX_REQUESTED):
+            payload = encode_sample_request(freed, keys[start : start + _MAX_REQUESTED])
             self.process.line.post(Op.SAMPLE, payload)
             freed = []
 
-    def learn(self, layout: Layout) -> None:
-        """Register a layout of later batches."""
-        self.layouts[layout.number] = layout
-
-    def read(self, message: Message) -> tuple[int, int, Received]:
-        """Read a BATCH message: epoch, index and batch. Closes its descriptors.
+    def read(self, message: Message) -> tuple[BatchKey, Received]:
+        """Read a BATCH message: key and batch. Closes its descriptors.
 
         If the user keeps batches, the sampler must not run out of slots: while more than half of
         the arena is in use, batches are copied.
@@ -202,7 +243,7 @@ class SamplerProcess:
             ProtocolError: the message is malformed.
         """
         try:
-            (epoch, batch), offset, nbytes, rest = self._read_head(message)
+            key, offset, nbytes, rest = self._read_head(message)
             if offset & ON_DEVICE:
                 received, rest = self._lease_on_device(rest, offset, nbytes)
             else:
@@ -213,41 +254,27 @@ class SamplerProcess:
                 received = read_record(raw, self.layouts)
             if rest:
                 received = received._replace(extras=message._replace(payload=rest).json())
-            return epoch, batch, received
+            return key, received
         finally:
             message.close_descriptors()
 
-    def read_raw(self, message: Message) -> tuple[BatchKey, Array, bytes]:
-        """Read a BATCH message: key, bytes, and JSON of the extras. Closes its descriptors.
+    def read_raw(self, message: Message) -> tuple[BatchKey, RawBatch]:
+        """Read a BATCH message without its arrays: key and bytes. Closes its descriptors.
 
         Raises:
             ProtocolError: the message is malformed.
         """
         try:
-            key, offset, nbytes, rest = self._read_head(message)
-            return key, self._lease(message, offset, nbytes), rest
+            key, offset, nbytes, extras = self._read_head(message)
+            raw = self._lease(message, offset, nbytes)
+            return key, RawBatch(raw, layout_of(raw.data, self.layouts), extras)
         finally:
             message.close_descriptors()
 
-    def read_error(self, message: Message) -> tuple[BatchKey | None, dict[str, Any]]:
-        """Read an ERROR message: the batch that failed and the error.
-
-        Returns:
-            Key and error. If the key is None, the sampler could not start.
-
-        Raises:
-            ProtocolError: the message is malformed.
-        """
-        epoch, batch = message.integers("epoch", "batch")
-        if epoch is None or batch is None:
-            return None, message.json()
-        self.in_flight.pop((epoch, batch), None)
-        return (epoch, batch), message.json()
-
     def _read_head(self, message: Message) -> tuple[BatchKey, int, int, bytes]:
-        """Return key, offset and size of a batch, and what follows them."""
+        """Count a batch as delivered. Return its key, offset and size, and the rest of BATCH."""
         if len(message.payload) < BATCH.size:
-            raise ProtocolError(f"a sampler tells of a batch in {len(message.payload)} bytes")
+            raise ProtocolError(f"a sampler's BATCH message has {len(message.payload)} bytes")
         epoch, batch, offset, nbytes = BATCH.unpack_from(message.payload)
         self.in_flight.pop((epoch, batch), None)
         self.num_made += 1
@@ -255,20 +282,20 @@ class SamplerProcess:
         return (epoch, batch), offset, nbytes, message.payload[BATCH.size :]
 
     def _lease(self, message: Message, offset: int, nbytes: int) -> Array:
-        if message.descriptors:  # the arena had no room
+        if message.descriptors:  # the arena was full
             return ArenaReader(message.descriptor()).lease(0, nbytes, None)
         return self.arena.lease(offset, nbytes, self._free)
 
     def _lease_on_device(self, header: bytes, offset: int, nbytes: int) -> tuple[Received, bytes]:
         """Return a batch in the device arena, and the rest of its message."""
-        if self.device_arena is None or len(header) < ONE.size:
-            raise ProtocolError("a batch lies in the memory of a device, but there is no slab")
-        end = ONE.size + ONE.unpack_from(header)[0]
+        if self.device_arena is None or len(header) < U64.size:
+            raise ProtocolError("a batch is in device memory, but there is no device arena")
+        end = U64.size + U64.unpack_from(header)[0]
         free = self._free
         received = self.device_arena.lease(
             offset - ON_DEVICE,
             nbytes,
-            header[ONE.size : end],
+            header[U64.size : end],
             self.layouts,
             lambda slot: free(slot | ON_DEVICE),
         )
@@ -279,4 +306,4 @@ def _free(line: weakref.ref[ControlLine], owner: int, slot: int) -> None:
     """Free a slot. Called in any thread: the user's, or ZeroMQ's when it has sent a batch."""
     open_line = line()
     if open_line is not None and os.getpid() == owner:  # a fork drops copies, not the batch
-        open_line.post(Op.FREE, ONE.pack(slot))
+        open_line.post(Op.FREE, U64.pack(slot))

@@ -1,11 +1,12 @@
-"""Pool of sampler processes: assigns batches to them, and restarts those that end.
+"""Pool of sampler processes: the owner of a loader's processes and of its batches in flight.
 
-Run by trainers (`sampling.pool`) and, for each session, by graph servers (`remote.server.session`),
-which start processes and decide what is requested. Imports no torch.
+Run by trainers (`sampling.pool`) and, for each session, by graph servers (`remote.server.session`).
+They decide which batches are requested, and how a process is started. The pool assigns batches to
+samplers, reads their messages to the end, and restarts samplers that have ended. Imports no torch.
 
-When a sampler ends, its batches in flight are requested from the others at once: batches are
-functions of their requests, so they are the same. A new process with a new arena replaces it. It
-gets batches when it is ready, or at once if it is the only one.
+When a sampler ends, its batches in flight are requested from the others at once. Batches are
+functions of their requests, so they are the same. A new process with a new arena replaces the
+sampler. It gets batches when it is ready, or at once if it is the only one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import bisect
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from khop import log
 from khop.channel.control import Message, Op
@@ -21,12 +23,39 @@ from khop.distributed.rpc.endpoint import EndpointUpdate
 from khop.distributed.sampling.control_messages import BatchKey
 from khop.distributed.sampling.process_handle import SamplerProcess, end_process, send_endpoint
 from khop.errors import SamplerDiedError
+from khop.trace.recording import current
 
 _log = log.get(__name__)
+BatchT = TypeVar("BatchT")
 
 # Exits on the same batch that end the loader. A second may happen by chance, if batches take long
-# or samplers are killed often; a fourth does not.
+# or samplers are killed often. A fourth does not.
 _MAX_AT_A_BATCH = 4
+
+
+class EndpointSource(Protocol):
+    """Source of endpoint updates: addresses of the servers of other partitions, as they change."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when there are changes."""
+
+    def changes(self) -> dict[int, EndpointUpdate]:
+        """Return the updates since the last call, by partition."""
+
+    def latest(self, part: int) -> EndpointUpdate | None:
+        """Return the last update of a partition, or None if its endpoint has not changed."""
+
+    def look_for(self, part: int) -> None:
+        """Start to look for the server of a partition, which is unreachable. Returns at once."""
+
+    def check_servers(self) -> None:
+        """Raise PartitionUnavailableError if a server of this trainer has been given up."""
+
+
+class SamplerError(NamedTuple):
+    """Error of a batch, or of a sampler's start, as the sampler described it."""
+
+    content: dict[str, Any]
 
 
 class RestartPolicy:
@@ -37,12 +66,6 @@ class RestartPolicy:
 
     Attributes:
         num_restarts: number of restarts so far.
-
-    Example:
-        >>> policy = RestartPolicy(max_restarts=1)
-        >>> policy.record_exit(None, in_flight=[])
-        >>> policy.record_exit(None, in_flight=[])
-        'samplers have been restarted 1 times; max_restarts bounds it'
     """
 
     def __init__(self, max_restarts: int) -> None:
@@ -58,7 +81,7 @@ class RestartPolicy:
         Args:
             task: batch that it worked on last, by any key that stays the same when the batch is
                 requested again. If None, that is not known.
-            in_flight: keys of all batches in flight; exits on others are forgotten.
+            in_flight: keys of all batches in flight. Exits on others are forgotten.
             name: name of the batch for the reason.
 
         Returns:
@@ -71,24 +94,26 @@ class RestartPolicy:
             if self._exits[task] >= _MAX_AT_A_BATCH:
                 return f"{_MAX_AT_A_BATCH} samplers have died at work on {name}"
         if self.num_restarts >= self._max_restarts:
-            return f"samplers have been restarted {self.num_restarts} times; max_restarts bounds it"
+            times = self.num_restarts
+            return f"samplers have been restarted {times} times (max_restarts bounds it)"
         self.num_restarts += 1
         return None
 
 
-class ProcessPool:
+class ProcessPool(Generic[BatchT]):
     """Sampler processes of one loader, and the batches that they have to make.
 
-    The owner starts processes: as long as `missing` is a number, it adds a process of that number.
-
     Args:
-        num_samplers: number of processes.
+        num_samplers: number of processes, all of which are `missing` at first.
         max_restarts: maximum number of restarts.
         request: requests batches from a sampler.
+        read: reads a BATCH message of a sampler: key and batch.
+        endpoints: endpoints of other partitions, for samplers that cannot reach one. If None, the
+            owner calls `relocate` with each change, or there is none.
         session: name of the graph server's session that has the pool. If None, a trainer has it.
 
     Attributes:
-        samplers: the processes that run, ordered by number.
+        samplers: the processes that run, ordered by index.
     """
 
     def __init__(
@@ -96,15 +121,19 @@ class ProcessPool:
         num_samplers: int,
         max_restarts: int,
         request: Callable[[SamplerProcess, Sequence[BatchKey]], None],
+        read: Callable[[SamplerProcess, Message], tuple[BatchKey, BatchT]],
+        endpoints: EndpointSource | None = None,
         session: str | None = None,
     ) -> None:
         self.samplers: list[SamplerProcess] = []
         self._num_samplers = num_samplers
         self._request = request
+        self._read = read
+        self._endpoints = endpoints
         self._session = session
         self._restart_policy = RestartPolicy(max_restarts)
-        # Processes to start: number, and whether it replaces one that has ended.
-        self._missing = deque((number, False) for number in range(num_samplers))
+        # Processes to start: index, and whether it replaces one that has ended.
+        self._missing = deque((index, False) for index in range(num_samplers))
         # Batches in flight at samplers that have ended, while there is no other.
         self._unassigned: dict[BatchKey, None] = {}
 
@@ -115,7 +144,7 @@ class ProcessPool:
 
     @property
     def missing(self) -> int | None:
-        """Number of the next process to start; None if all run."""
+        """Index of the next process to start, or None if all run. The owner starts and adds it."""
         return self._missing[0][0] if self._missing else None
 
     @property
@@ -124,9 +153,9 @@ class ProcessPool:
         return {*self._unassigned, *(key for s in self.samplers for key in s.in_flight)}
 
     def add(self, sampler: SamplerProcess) -> None:
-        """Add a process that was missing."""
+        """Add the process that was `missing`."""
         _, sampler.is_starting = self._missing.popleft()
-        bisect.insort(self.samplers, sampler, key=lambda s: s.number)
+        bisect.insort(self.samplers, sampler, key=lambda s: s.index)
         self._assign_rest()
 
     def replace(self, sampler: SamplerProcess, fresh: SamplerProcess) -> None:
@@ -135,7 +164,7 @@ class ProcessPool:
         end_process(sampler.process)
 
     def least_loaded(self) -> SamplerProcess | None:
-        """Return the sampler that `assign` would choose next; None if there is none."""
+        """Return the sampler that `assign` would choose next, or None if there is none."""
         return min(self.eligible(), key=_load, default=None)
 
     def eligible(self) -> list[SamplerProcess]:
@@ -148,14 +177,14 @@ class ProcessPool:
         if not eligible:
             self._unassigned.update(dict.fromkeys(keys))
             return
-        wanted: dict[int, list[BatchKey]] = {}
+        assigned: dict[int, list[BatchKey]] = {}
         for key in keys:
             sampler = min(eligible, key=_load)
             sampler.in_flight[key] = None
-            wanted.setdefault(sampler.number, []).append(key)
+            assigned.setdefault(sampler.index, []).append(key)
         for sampler in eligible:
-            if sampler.number in wanted:
-                self._request(sampler, wanted[sampler.number])
+            if sampler.index in assigned:
+                self._request(sampler, assigned[sampler.index])
 
     def _assign_rest(self) -> None:
         keys, self._unassigned = self._unassigned, {}
@@ -164,12 +193,12 @@ class ProcessPool:
     def forget(
         self, is_unwanted: Callable[[BatchKey], bool]
     ) -> list[tuple[SamplerProcess, BatchKey]]:
-        """Remove batches in flight; return those removed, each with its sampler."""
+        """Remove batches in flight. Return the removed ones, each with its sampler."""
         self._unassigned = {key: None for key in self._unassigned if not is_unwanted(key)}
-        found = [(s, key) for s in self.samplers for key in s.in_flight if is_unwanted(key)]
-        for sampler, key in found:
+        removed = [(s, key) for s in self.samplers for key in s.in_flight if is_unwanted(key)]
+        for sampler, key in removed:
             del sampler.in_flight[key]
-        return found
+        return removed
 
     def post(self, op: Op, payload: bytes) -> None:
         """Send a message to all samplers."""
@@ -181,30 +210,63 @@ class ProcessPool:
         for sampler in self.samplers:
             send_endpoint(sampler.process, part, update)
 
-    def messages(self, sampler: SamplerProcess) -> Iterator[Message]:
-        """Yield the messages that a sampler has sent, but those about itself.
+    def receive(
+        self, sampler: SamplerProcess
+    ) -> Iterator[tuple[BatchKey | None, BatchT | SamplerError]]:
+        """Read a sampler's messages. Yield its batches, and the errors in place of batches.
 
-        If it has died, its batches are requested from the others, and its number is `missing`.
+        If the key is None, the sampler could not start, and a restart would fail, too. If the
+        sampler has ended, the others get its batches, and it is missing.
 
         Raises:
-            SamplerDiedError: it has died and is not to be replaced. Its batches stay in flight.
+            SamplerDiedError: it has ended and is not to be replaced. Its batches stay in flight.
             ProtocolError: a message is malformed.
         """
         line = sampler.process.line
         try:
             # The user may close the pool between two messages.
             while sampler in self.samplers and (message := line.receive()) is not None:
-                if message.op is Op.LAYOUT:
-                    sampler.learn(Layout.read_shared(message.descriptor()))
-                elif message.op is Op.READY:
-                    sampler.is_starting = False
+                if message.op is Op.BATCH:
+                    yield self._read(sampler, message)
+                elif message.op is Op.ERROR:
+                    yield self._read_error(sampler, message)
                 else:
-                    yield message
+                    self._read_state(sampler, message)
         except EOFError:
             self._reap(sampler)
 
+    def _read_error(
+        self, sampler: SamplerProcess, message: Message
+    ) -> tuple[BatchKey | None, SamplerError]:
+        epoch, batch = message.integers("epoch", "batch")
+        error = SamplerError(message.json())
+        if epoch is None or batch is None:
+            return None, error
+        sampler.in_flight.pop((epoch, batch), None)
+        return (epoch, batch), error
+
+    def _read_state(self, sampler: SamplerProcess, message: Message) -> None:
+        """Apply a message of a sampler about itself."""
+        if message.op is Op.LAYOUT:
+            layout = Layout.read_shared(message.descriptor())
+            sampler.layouts[layout.id] = layout
+        elif message.op is Op.READY:
+            sampler.is_starting = False
+        elif message.op is Op.RECORDS:
+            recording = current()
+            if recording is not None:
+                recording.add_message(sampler.process.pid, sampler.index, message.payload)
+        elif message.op is Op.LOST and self._endpoints is not None:
+            (part,) = message.integers("part")
+            if part is not None:
+                # A new sampler may lack the last update.
+                update = self._endpoints.latest(part)
+                if update is not None:
+                    send_endpoint(sampler.process, part, update)
+                self._endpoints.look_for(part)
+
     def _reap(self, dead: SamplerProcess) -> None:
-        """Remove a sampler that has ended; raise SamplerDiedError if it is not to be replaced."""
+        """Remove a sampler that has ended. Raise SamplerDiedError if it is not to be replaced."""
         process = dead.process
         status = process.exit_status()
         end_process(process)
@@ -219,37 +281,36 @@ class ProcessPool:
                 raise SamplerDiedError(self._exit_report(dead, status, why))
         _log.warning(
             "sampler-restarted",
-            f"sampler {dead.number} (pid {process.pid}) {status}: it is started again",
-            sampler=dead.number,
+            f"sampler {dead.index} (pid {process.pid}) {status}: it is started again",
+            sampler=dead.index,
             pid=process.pid,
             owed=len(dead.in_flight),
             restarts=self.num_restarts,
             **({} if self._session is None else {"session": self._session}),
         )
-        self._missing.appendleft((dead.number, True))
+        self._missing.appendleft((dead.index, True))
         self._assign_rest()
 
     def restart_all(self, in_flight: Iterable[BatchKey]) -> None:
-        """End all processes, to be started again; no restart is counted.
+        """End all processes, to be started again. No restart is counted.
 
         Args:
             in_flight: the batches that they have to make.
         """
         self._unassigned = dict.fromkeys(in_flight)
-        self._missing = deque((number, True) for number in range(self._num_samplers))
+        self._missing = deque((index, True) for index in range(self._num_samplers))
         ended, self.samplers = self.samplers, []
         for sampler in ended:
             end_process(sampler.process)
 
     def _exit_report(self, dead: SamplerProcess, status: str, why: str) -> str:
-        """Return a text with a sampler's exit status, batches in flight, current task and log."""
         task, tail = dead.process.last_task(), dead.process.log_tail()
         where = "" if self._session is None else " of the graph server"
         last = "It had worked on none" if task is None else f"It worked on batch {task[1]} last"
         due = sorted(batch for _, batch in dead.in_flight)
         lost = f"batches {due} were due" if due else "no batch was due"
         return (
-            f"sampler process {dead.number} (pid {dead.process.pid}){where} {status} while "
+            f"sampler process {dead.index} (pid {dead.process.pid}){where} {status} while "
             f"{lost}, and {why}. {last}. Killed processes often mean that memory ran out."
             + (f"\nThe end of its log:\n{tail}" if tail else "")
         )

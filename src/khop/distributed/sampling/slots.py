@@ -14,7 +14,7 @@ Announce = Callable[[Layout], None]
 
 
 class Slot:
-    """Memory of one batch: a slot of the arena, or separate memory if the arena has no room.
+    """Memory of one batch: a slot of the arena, or separate memory if the arena is full.
 
     Args:
         arena: the arena.
@@ -38,18 +38,17 @@ class Slot:
 
     @property
     def header(self) -> bytes:
-        """Bytes added to the batch's control message; none for a slot of the host."""
+        """Bytes added to the batch's control message, none for a slot of the host."""
         return b""
 
     def allocate(self, record: Record) -> Mapping[str, Any]:
-        """Allocate memory for a batch and write its numbers; return the arrays to fill."""
+        """Allocate memory for a batch, write its numbers, and return the arrays to fill."""
         return record.write(self._take(record))
 
     def finish(self) -> None:
         """Wait until the arrays are written."""
 
     def _take(self, record: Record) -> memoryview:
-        """Allocate memory of the host for a batch."""
         self._announce(record.layout)
         self.record = record
         self.nbytes = record.nbytes
@@ -86,16 +85,16 @@ class HostSlots:
     """Slots of an arena of the host.
 
     Args:
-        arena: descriptor of the arena's memory; left open.
+        arena: descriptor of the arena's memory. It stays open.
     """
 
     def __init__(self, arena: int) -> None:
         self._arena = ArenaWriter(arena)
 
     def new(self, announce: Announce) -> Slot:
-        """Return a slot for a batch. Its memory is allocated when its size is known."""
+        """See `Slots`."""
         return Slot(self._arena, announce)
 
     def free(self, offset: int) -> None:
-        """Free a slot that the trainer no longer uses."""
+        """See `Slots`."""
         self._arena.free(offset)

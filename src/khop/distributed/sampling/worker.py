@@ -1,8 +1,8 @@
 """The sampler process: makes the batches that its trainer or graph server requests.
 
 Single-threaded. Several batches are in flight: while one waits for another partition, the next is
-sampled. A finished batch lies in the arena; the trainer gets its offset. The process sleeps until a
-message of its trainer, a reply of a server or the rows of a store arrive.
+sampled. A finished batch is in the arena, and the trainer gets its offset. The process sleeps until
+a message of its trainer, a reply of a server or the rows of a store arrive.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, ControlLine, Message, Op
+from khop.channel.control import BATCH, MAX_PAYLOAD, U64, ControlLine, Message, Op
 from khop.channel.layout import Layout, Record
 from khop.channel.shared import read_shared
 from khop.data.tickets import Ticket
@@ -30,6 +28,8 @@ from khop.distributed.processes.child import start_up, task_page
 from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.sampling.control_messages import (
     BatchKey,
+    Epoch,
+    SingleBatch,
     decode_sample_request,
     read_epoch,
     read_request,
@@ -37,13 +37,12 @@ from khop.distributed.sampling.control_messages import (
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.slots import HostSlots, Slot, Slots
 from khop.sampler.methods.modules import import_methods
-from khop.sampler.plan import EpochPlan
 from khop.storage.folder import PartitionFolder
 from khop.storage.named_stores import NamedStore
 from khop.storage.part import Part
 from khop.trace.clock import BatchTimings, Phase, PhaseClock
 from khop.trace.requests import RequestLog, pack_records
-from khop.typing import Array, Int64Array
+from khop.typing import Array
 
 if TYPE_CHECKING:
     from khop.distributed.rpc.partition_client import PartitionClient
@@ -51,29 +50,6 @@ if TYPE_CHECKING:
 
 _TICK_MS = 250
 _REPORT_LOST_SECONDS = 1.0
-
-
-@dataclass
-class Epoch:
-    """An epoch that the trainer has opened: its key, its plan, columns of seeds in order.
-
-    If `plan` is None, it is a request for a single batch, and `columns` has its seeds.
-    """
-
-    run_key: int
-    plan: EpochPlan | None
-    columns: Int64Array
-
-    def seeds_of(self, batch: int) -> Int64Array:
-        """Return the columns of a batch's seeds, [num_columns, n] int64."""
-        if self.plan is None:
-            return self.columns
-        first, last = self.plan.bounds(batch)
-        return np.ascontiguousarray(self.columns[:, first:last])
-
-    def key_of(self, batch: int) -> tuple[int, int]:
-        """Return run key and index of a batch's draws."""
-        return (self.run_key, batch) if self.plan is None else self.plan.key_of(batch, self.run_key)
 
 
 @dataclass
@@ -94,10 +70,10 @@ class Sampler:
     Args:
         line: the control line.
         config: configuration from the trainer: folder, part, pipeline, modules of users' methods,
-            endpoints, concurrency; for a sampler on a device also its name, the placement of graph
+            endpoints, concurrency. On a device also: its name, the placement of graph
             and attributes, and the description of a device arena if there is one.
         memory: descriptors of the arena's memory, and of the device arena's if it has one.
-        arrays: extra arrays of the pipeline; see `Pipeline`.
+        arrays: extra arrays of `Pipeline`.
     """
 
     def __init__(
@@ -119,10 +95,10 @@ class Sampler:
         self._clock = PhaseClock()
         self._pipeline = Pipeline(part, spec, self._client, arrays, self._clock, device)
         self._concurrency: int = config["concurrency"]
-        self._epochs: dict[int, Epoch] = {}
+        self._epochs: dict[int, Epoch | SingleBatch] = {}
         self._requested: deque[BatchKey] = deque()
         self._tasks: list[Task] = []
-        self._bytes_told = 0
+        self._reported_bytes = 0
         self._announced: set[int] = set()
         self._waiter, self._timeout = waiter(), config["timeout"]
         # For messages of the trainer and of servers, and for reads of row stores.
@@ -137,26 +113,21 @@ class Sampler:
             EOFError: the trainer closed it.
         """
         while True:
-            self._listen()
+            while (message := self._line.receive()) is not None:
+                self._handle(message)
             if self._client is not None:
                 self._client.pump()
             self._waiter.collect()
             progressed = self._advance()
             if self._start_next() or progressed:
                 continue
-            # Idle until a message arrives; a tick lets requests in flight expire, and lost
+            # Idle until a message arrives. A tick lets requests in flight expire, and lost
             # connections be made again.
             idle = Phase.IDLE if self._epochs else Phase.CLOSED
             self._clock.enter(Phase.REMOTE if self._tasks else idle)
-            self._poller.poll(_TICK_MS if self._needs_tick() else None)
+            is_lost = self._client is not None and not self._client.is_connected
+            self._poller.poll(_TICK_MS if self._tasks or is_lost else None)
             self._clock.enter(Phase.OTHER)
-
-    def _needs_tick(self) -> bool:
-        return bool(self._tasks) or (self._client is not None and not self._client.is_connected)
-
-    def _listen(self) -> None:
-        while (message := self._line.receive()) is not None:
-            self._handle(message)
 
     def _handle(self, message: Message) -> None:
         if message.op is Op.SAMPLE:
@@ -165,30 +136,30 @@ class Sampler:
                 self._slots.free(offset)
             self._requested.extend(requested)
         elif message.op is Op.FREE:
-            self._slots.free(ONE.unpack(message.payload)[0])
+            self._slots.free(U64.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
-            self._open_epoch(message)
+            epoch_id, self._epochs[epoch_id] = read_epoch(message)
         elif message.op is Op.CLOSE_EPOCH:
-            self._close_epoch(ONE.unpack(message.payload)[0])
-        elif message.op is Op.MAKE:
-            self._take_request(message)
+            self._close_epoch(U64.unpack(message.payload)[0])
+        elif message.op is Op.MAKE:  # a request of a graph server, which has no epochs
+            key, self._epochs[key[0]] = read_request(message)
+            self._requested.append(key)
         elif message.op is Op.TRACE:
-            wanted = bool(ONE.unpack(message.payload)[0])
-            self._clock.keep_segments(wanted)
+            is_recorded = bool(U64.unpack(message.payload)[0])
+            self._clock.keep_segments(is_recorded)
             if self._client is not None:
-                self._client.log = RequestLog() if wanted else None
+                self._client.log = RequestLog() if is_recorded else None
         elif message.op is Op.ENDPOINT and self._client is not None:
             self._relocate(self._client, message.json())
 
     def _report_lost(self, part: int, since: float) -> None:
-        """Report an unreachable server that requests wait for to the trainer, once a second."""
+        """Report an unreachable server to the trainer, once per second while requests wait."""
         now = time.monotonic()
         if now - self._reported_lost.get(part, 0.0) > _REPORT_LOST_SECONDS:
             self._reported_lost[part] = now
             self._line.send_json(Op.LOST, {"part": part, "seconds": now - since})
 
     def _relocate(self, client: PartitionClient, content: Mapping[str, Any]) -> None:
-        """Apply an endpoint update of a server."""
         # Imported here: see `_client`.
         from khop.distributed.rpc.endpoint import Endpoint
 
@@ -197,16 +168,6 @@ class Sampler:
             client.give_up(part, content["ended"])
         else:
             client.relocate(part, Endpoint(content["address"], content["server_key"]))
-
-    def _open_epoch(self, message: Message) -> None:
-        opened = read_epoch(message)
-        self._epochs[opened.number] = Epoch(opened.run_key, opened.plan, opened.columns)
-
-    def _take_request(self, message: Message) -> None:
-        """Accept a request for a batch without an epoch, as graph servers send them."""
-        key, run_key, columns = read_request(message)
-        self._epochs[key[0]] = Epoch(run_key, None, columns)
-        self._requested.append(key)
 
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
@@ -219,14 +180,14 @@ class Sampler:
     def _start_next(self) -> bool:
         if not self._requested or len(self._tasks) >= self._concurrency:
             return False
-        number, batch = self._requested.popleft()
-        epoch = self._epochs[number]  # open: the line keeps the order of messages
-        if epoch.plan is None:
-            del self._epochs[number]
+        epoch_id, batch = self._requested.popleft()
+        epoch = self._epochs[epoch_id]  # open: the line keeps the order of messages
+        if isinstance(epoch, SingleBatch):
+            del self._epochs[epoch_id]
         slot = self._slots.new(self._announce)
         seeds, key = epoch.seeds_of(batch), epoch.key_of(batch)
         steps = self._pipeline.make(seeds, *key, slot.allocate)
-        task = Task(number, batch, steps, slot, [])
+        task = Task(epoch_id, batch, steps, slot, [])
         self._tasks.append(task)
         self._step(task)
         return True
@@ -248,7 +209,8 @@ class Sampler:
             self._clock.enter(Phase.OTHER)
             self._tasks.remove(task)
             task.slot.abandon()
-            self._report(task, error)
+            content = {"epoch": task.epoch, "batch": task.batch, **described_error(error)}
+            self._line.send_json(Op.ERROR, content)
             return
         task.phase = self._clock.phase
         self._clock.enter(Phase.OTHER)
@@ -257,7 +219,7 @@ class Sampler:
             self._deliver(task)
 
     def _run(self, task: Task) -> bool:
-        """Run a batch's next step; return whether the batch is complete in its slot."""
+        """Run a batch's next step. Return whether the batch is complete in its slot."""
         try:
             task.waiting_for = next(task.steps)
         except StopIteration:
@@ -268,14 +230,14 @@ class Sampler:
 
     def _announce(self, layout: Layout) -> None:
         """Send a layout to the trainer, before its first batch."""
-        if layout.number in self._announced:
+        if layout.id in self._announced:
             return
         memory = layout.share()
         try:
             self._line.send(Op.LAYOUT, b"", [memory])
         finally:
             os.close(memory)
-        self._announced.add(layout.number)
+        self._announced.add(layout.id)
 
     def _deliver(self, task: Task) -> None:
         slot = task.slot
@@ -293,9 +255,8 @@ class Sampler:
             os.close(slot.own_memory)
 
     def _made(self, slot: Slot) -> BatchTimings:
-        """Return the timings of a finished batch."""
         received = self._client.bytes_received if self._client is not None else 0
-        remote_bytes, self._bytes_told = received - self._bytes_told, received
+        remote_bytes, self._reported_bytes = received - self._reported_bytes, received
         me = os.getpid()
         overflows = int(slot.own_memory is not None)
         return self._clock.made(slot.nbytes, remote_bytes, overflows, (me, me))
@@ -312,16 +273,12 @@ class Sampler:
         if log is not None:
             log.answered.clear()
 
-    def _report(self, task: Task, error: Exception) -> None:
-        content = {"epoch": task.epoch, "batch": task.batch, **described_error(error)}
-        self._line.send_json(Op.ERROR, content)
-
 
 def described_error(error: Exception) -> dict[str, str]:
     """Return an exception with its traceback, cut to the size of a control message."""
     described = describe_error(error)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    limit = MAX_PAYLOAD // 8  # JSON may need several bytes a character
+    limit = MAX_PAYLOAD // 8  # JSON may need several bytes for a character
     return {
         "module": type(error).__module__,
         "type": described["type"],
@@ -362,7 +319,6 @@ def _device(config: Mapping[str, Any]) -> DeviceOfSampler | None:
 def _slots(
     config: Mapping[str, Any], memory: Sequence[int], device: DeviceOfSampler | None
 ) -> Slots:
-    """Return the memory that batches are written to."""
     arena, *device_arena = memory
     if device is None:
         slots: Slots = HostSlots(arena)

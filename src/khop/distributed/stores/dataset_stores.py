@@ -1,17 +1,17 @@
 """PyG's feature store and graph store over a `DistDataset`. Runs in trainers and PyG's workers.
 
-Ids are original ids. A group is a node type or an edge type; of a homogeneous graph None for nodes
-and (None, None), as in PyG's `LocalFeatureStore`, or any other tuple for edges. Rows come from the
-home part, copies of hot rows, or the servers of other parts, with one round of requests for all
-attributes of a `multi_get_tensor`. Whole arrays (`index=None`, `get_edge_index`) are assembled from
-all parts. `edge_lookup` describes how PyG's loaders get edge attributes.
+Ids are original ids. A group is a node type or an edge type. In a homogeneous graph it is None for
+nodes, and for edges (None, None), as in PyG's `LocalFeatureStore`, or any other tuple. Rows come
+from the home part, copies of hot rows, or the servers of other parts. A `multi_get_tensor` sends
+one round of requests for all its attributes. Whole arrays (`index=None`, `get_edge_index`) are
+assembled from all parts. `edge_lookup` describes how PyG's loaders get edge attributes.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch_geometric.data.graph_store import EdgeLayout
 
 from khop import _native
 from khop.data.arrays import check_range, to_array, to_ids
+from khop.distributed.partitions.reader import Table
 from khop.distributed.stores.edge_lookup import (
     EdgeTensorAttr,
     SampledEdges,
@@ -35,17 +36,14 @@ _EDGES = (None, None)  # group of a homogeneous graph's edge attributes
 
 
 class _AttrQuery(NamedTuple):
-    """Requested attribute.
+    """Requested attribute of a type of nodes or edges (`element`).
 
     Attributes:
-        kind: 'node' or 'edge'.
-        type_index: index of the node type or edge type in the folder.
-        name: name of the attribute.
         index: requested rows, as passed by the user. If None, all.
         is_label: whether it comes from the dataset's `node_labels`.
     """
 
-    kind: str
+    element: Literal["node", "edge"]
     type_index: int
     name: str
     index: Any
@@ -85,8 +83,8 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
             return None
         if query.is_label:
             return tuple(self.node_labels[self.meta.node_types[query.type_index].name].shape)
-        found = self.meta.types(query.kind)[query.type_index]
-        return found.count, *found.attrs[query.name].shape
+        meta = self.meta.types(query.element)[query.type_index]
+        return meta.count, *meta.attrs[query.name].shape
 
     def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
         return self._multi_get_tensor([attr])[0]
@@ -97,66 +95,64 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         groups: dict[tuple[str, int, int], list[str]] = {}
         for a in query:
             if not (a.index is None or a.is_label or a.index is _LEFT_OUT):
-                names = groups.setdefault((a.kind, a.type_index, id(a.index)), [])
+                names = groups.setdefault((a.element, a.type_index, id(a.index)), [])
                 names += [] if a.name in names else [a.name]
         indices = {id(a.index): a.index for a in query}
-        reader = self.reader
-        wanted = [
-            (reader.table(kind, i, names), self._stored_rows(kind, i, indices[index]))
-            for (kind, i, index), names in groups.items()
+        tables = [
+            (Table(element, i, names), self._stored_rows(element, i, indices[index]))
+            for (element, i, index), names in groups.items()
         ]
-        read = reader.rows(wanted, self.peers) if wanted else []
+        read = self.reader.rows(tables, self.peers) if tables else []
         rows = dict(zip(groups, read, strict=True))
-        return [self._value(a, rows.get((a.kind, a.type_index, id(a.index)))) for a in query]
+        return [self._value(a, rows.get((a.element, a.type_index, id(a.index)))) for a in query]
 
     def _value(self, query: _AttrQuery, rows: dict[str, Array] | None) -> Tensor | None:
         if query.index is _LEFT_OUT:
             return None
-        found = self.meta.types(query.kind)[query.type_index]
+        element, type_index, name, index, is_label = query
+        meta = self.meta.types(element)[type_index]
         value: Tensor
-        if query.is_label:
-            value = self.node_labels[found.name]
-            if query.index is not None:
-                value = value[torch.from_numpy(_ids(query.index, found.count))]
+        if is_label:
+            value = self.node_labels[meta.name]
+            if index is not None:
+                value = value[torch.from_numpy(_ids(index, meta.count))]
         else:
             if rows is None:
-                array = self.reader.attribute(query.kind, query.type_index, query.name, self.peers)
+                array = self.reader.attribute(element, type_index, name, self.peers)
             else:
-                array = rows[query.name]
-            value = to_tensor(array, found.attrs[query.name].dtype)
-        return value[0] if isinstance(query.index, (int, np.integer)) else value
+                array = rows[name]
+            value = to_tensor(array, meta.attrs[name].dtype)
+        return value[0] if isinstance(index, (int, np.integer)) else value
 
     def _query_of(self, attr: TensorAttr) -> _AttrQuery:
-        """Find an attribute; KeyError that lists all attributes if there is no such."""
+        """Find an attribute. If there is none, raise KeyError that lists all attributes."""
         meta: FolderMeta = self.meta
         group = attr.group_name if attr.is_set("group_name") else None
         index = attr.index if attr.is_set("index") else None
         if isinstance(group, (tuple, list)):
-            names: list[Any] = [t.name for t in meta.edge_types]
-            place = (0 if names else None) if not meta.heterogeneous else _find(names, tuple(group))
-            attrs = {} if place is None else meta.edge_types[place].attrs
-            if place is not None and attr.attr_name in attrs:
+            type_index = self._edge_type_index(tuple(group))
+            if type_index is not None and attr.attr_name in meta.edge_types[type_index].attrs:
                 if isinstance(attr, EdgeTensorAttr) and index is not None:
                     edge = edges_of_nodes(index)
                     index = _left_out(attr) if edge is None else edge
                 elif isinstance(index, SampledEdges):
                     index = index.edge
-                return _AttrQuery("edge", place, attr.attr_name, index)
+                return _AttrQuery("edge", type_index, attr.attr_name, index)
         else:
             name = NODE if group is None and not meta.heterogeneous else group
-            place = _find([t.name for t in meta.node_types], name)
-            attrs = {} if place is None else meta.node_types[place].attrs
+            type_index = _find([t.name for t in meta.node_types], name)
+            attrs = {} if type_index is None else meta.node_types[type_index].attrs
             is_label = name in self.node_labels and attr.attr_name == "y"
-            if place is not None and (attr.attr_name in attrs or is_label):
-                return _AttrQuery("node", place, attr.attr_name, index, is_label)
+            if type_index is not None and (attr.attr_name in attrs or is_label):
+                return _AttrQuery("node", type_index, attr.attr_name, index, is_label)
         raise KeyError(
             f"no attribute '{attr.attr_name}' of group {group!r}: there are "
             f"{[(a.group_name, a.attr_name) for a in self.get_all_tensor_attrs()]}"
         )
 
-    def _stored_rows(self, kind: str, type_index: int, index: Any) -> Int64Array:
+    def _stored_rows(self, element: str, type_index: int, index: Any) -> Int64Array:
         """Return the new ids of nodes, or the storage positions of edges: [n] int64."""
-        if kind == "edge":
+        if element == "edge":
             known = stored_edges(index)
             if known is not None and known[:2] == (self.opened.fingerprint, type_index):
                 return known.positions
@@ -167,16 +163,17 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         id_map: Array = self.opened.id_map(node_type.name)
         return id_map[_ids(index, node_type.count)].astype(np.int64)
 
-    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> NoReturn:
-        _refuse()
+    def _put_tensor(self, *_: object) -> NoReturn:
+        raise RuntimeError(
+            "a DistDataset is read-only: partition the graph again with what shall be changed"
+        )
 
-    def _remove_tensor(self, attr: TensorAttr) -> NoReturn:
-        _refuse()
+    _remove_tensor = _put_edge_index = _remove_edge_index = _put_tensor
 
     # Graph store -------------------------------------------------------------------------------
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """Return an edge list for each type; its entry i is edge i."""
+        """Return an edge list for each type, in which entry i is edge i."""
         meta: FolderMeta = self.meta
         counts = {t.name: t.count for t in meta.node_types}
         return [
@@ -190,13 +187,13 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
         """Return the edge list, None for other layouts: their entries have no order by edge id."""
-        place = self._edge_type_place(edge_attr.edge_type)
-        if place is None or edge_attr.layout != EdgeLayout.COO:
+        index = self._edge_type_index(edge_attr.edge_type)
+        if index is None or edge_attr.layout != EdgeLayout.COO:
             return None
-        src, dst = self.reader.edge_list(place, self.peers)
+        src, dst = self.reader.edge_list(index, self.peers)
         return torch.from_numpy(src), torch.from_numpy(dst)
 
-    def _edge_type_place(self, edge_type: Any) -> int | None:
+    def _edge_type_index(self, edge_type: EdgeType | None) -> int | None:
         if not self.meta.heterogeneous:
             return 0 if self.meta.edge_types else None
         return _find([t.name for t in self.meta.edge_types], edge_type)
@@ -206,13 +203,13 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     ) -> Any:
         """Return rows, columns and original edge ids, as PyG's `coo`, `csr` and `csc` do."""
         if store:
-            _refuse()
+            self._put_tensor()
         attrs = {attr.edge_type: attr for attr in self.get_all_edge_attrs()}
         for edge_type in edge_types or ():
             if edge_type not in attrs:
                 raise ValueError(f"no edge type {edge_type}: there are {list(attrs)}")
-        wanted = attrs if edge_types is None else {t: attrs[t] for t in edge_types}
-        made = {t: self._in_layout(attr, layout) for t, attr in wanted.items()}
+        chosen = attrs if edge_types is None else {t: attrs[t] for t in edge_types}
+        made = {t: self._in_layout(attr, layout) for t, attr in chosen.items()}
         if not self.meta.heterogeneous:
             return made[None]
         return tuple({t: arrays[i] for t, arrays in made.items()} for i in range(3))
@@ -231,12 +228,6 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
             for array in _native.coo_to_csr(keys.numpy(), others.numpy(), *sizes)
         )
         return (indices, indptr, ids) if by_column else (indptr, indices, ids)
-
-    def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> NoReturn:
-        _refuse()
-
-    def _remove_edge_index(self, edge_attr: EdgeAttr) -> NoReturn:
-        _refuse()
 
 
 def _find(names: Sequence[Any], name: Any) -> int | None:
@@ -263,14 +254,11 @@ def _ids(index: Any, count: int) -> Int64Array:
     return ids
 
 
-class _LeftOut:
-    """Placeholder for the index of an attribute that is left out of a batch."""
+_LEFT_OUT = object()
+"""Placeholder for the index of an attribute that is left out of a batch."""
 
 
-_LEFT_OUT = _LeftOut()
-
-
-def _left_out(attr: TensorAttr) -> _LeftOut:
+def _left_out(attr: TensorAttr) -> object:
     warnings.warn(
         f"edge attribute '{attr.attr_name}' is left out: PyG's loaders ask for it by node id. Draw "
         "with khop.distributed.PartitionSampler, or get it by edge id: "
@@ -278,9 +266,3 @@ def _left_out(attr: TensorAttr) -> _LeftOut:
         stacklevel=2,
     )
     return _LEFT_OUT
-
-
-def _refuse() -> NoReturn:
-    raise RuntimeError(
-        "a DistDataset is read-only: partition the graph again with what shall be changed"
-    )

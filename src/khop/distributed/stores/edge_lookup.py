@@ -1,9 +1,9 @@
 """Lookup of edges by the nodes of a sampler's output, for edge attributes in PyG's own loaders.
 
 Runs in trainers and PyG's workers. PyG joins a batch from stores with `filter_custom_store` or
-`filter_custom_hetero_store`. Both request rows by *node* ids only: the first sets `index` of every
-listed attribute to `out.node`, also of edge attributes, the second requests those whose group is in
-`out.node`. So the nodes of a sampler's output must lead to its edges:
+`filter_custom_hetero_store`. Both request rows by *node* ids only. The first sets `index` of every
+listed attribute to `out.node`, also of edge attributes. The second requests all attributes whose
+group is in `out.node`. So a sampler's edges must be found by its output's nodes:
 
 - homogeneous: edge attributes are listed as `EdgeTensorAttr`. With the nodes of a
   `PartitionSampler`'s output as index, they refer to the edges of that output, which are found by
@@ -50,7 +50,7 @@ class StoredEdges(NamedTuple):
 
 @dataclass
 class EdgeTensorAttr(TensorAttr):  # type: ignore[misc]
-    """Edge attribute in the list of a homogeneous `DistDataset`; see the module's docstring."""
+    """Edge attribute in the list of a homogeneous `DistDataset`: see the module's docstring."""
 
     def by_edge_id(self, edge: Any) -> TensorAttr:
         """Return the same attribute with original edge ids as index."""
@@ -58,17 +58,13 @@ class EdgeTensorAttr(TensorAttr):  # type: ignore[misc]
 
 
 class SampledEdges:
-    """Edges of an output, in place of nodes.
-
-    Attributes:
-        edge: [num_edges] original edge ids.
-    """
+    """Edges of an output, by their [num_edges] original ids, in place of nodes."""
 
     def __init__(self, edge: Tensor) -> None:
         self.edge = edge
 
     def size(self, dim: int) -> None:
-        """Return None: PyG must not take their number for a number of nodes."""
+        """Return None: PyG must not take the number of edges for a number of nodes."""
         del dim
 
 
@@ -95,7 +91,7 @@ class SampledNodes(dict):  # type: ignore[type-arg]
         return SampledEdges(edge)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a plain dictionary; `HeteroPartitionSamplerOutput` restores the class."""
+        """Pickle as a plain dictionary. `HeteroPartitionSamplerOutput` restores the class."""
         return dict, (dict(self),)
 
 
@@ -113,7 +109,7 @@ class PartitionSamplerOutput(SamplerOutput):  # type: ignore[misc]
         return {**self.__dict__, "": stored_edges(self.edge)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a copy, in this or another process; its nodes lead to its own edges."""
+        """Restore a copy, and register its nodes, so that PyG's join finds its edges."""
         stored = state.pop("")
         self.__dict__.update(state)
         self.node = self.node[:]
@@ -136,7 +132,7 @@ class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
         return {**self.__dict__, "": stored}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a copy, in this or another process; its nodes lead to its own edges."""
+        """Restore a copy, and have its nodes lead PyG's join to its edges."""
         stored = state.pop("")
         self.__dict__.update(state)
         self.node = SampledNodes(self.node, self)
@@ -144,16 +140,12 @@ class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
             remember(edge, stored[edge_type])
 
 
-def edges_of_nodes(index: Any) -> Tensor | None:
-    """Return the original ids of the edges that were sampled with nodes; None if unknown.
-
-    Args:
-        index: `SampledEdges`, or the nodes of a `PartitionSamplerOutput`.
-    """
+def edges_of_nodes(index: object) -> Tensor | None:
+    """Return the original ids of the edges sampled with an output's nodes. None if unknown."""
     if isinstance(index, SampledEdges):
         return index.edge
-    found = _outputs.get(index) if isinstance(index, Tensor) else None
-    output = None if found is None else found()
+    reference = _outputs.get(index) if isinstance(index, Tensor) else None
+    output = None if reference is None else reference()
     return None if output is None else output.edge
 
 
@@ -163,10 +155,10 @@ def remember(edge: Tensor | None, stored: StoredEdges | None) -> None:
         _stored[edge] = (stored, edge._version)
 
 
-def stored_edges(edge: Any) -> StoredEdges | None:
-    """Return the recorded positions of edges; None if this is no unchanged tensor of a sampler."""
-    found = _stored.get(edge) if isinstance(edge, Tensor) else None
-    if found is None or found[1] != edge._version:
+def stored_edges(edge: object) -> StoredEdges | None:
+    """Return the recorded positions of edges, if this is an unchanged tensor of a sampler."""
+    if not isinstance(edge, Tensor) or edge not in _stored:
         return None
-    stored: StoredEdges = found[0]
-    return stored
+    stored: StoredEdges
+    stored, version = _stored[edge]
+    return stored if version == edge._version else None

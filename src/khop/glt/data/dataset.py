@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from khop.glt.data.feature import Feature
+from khop.glt.arguments import by_type
+from khop.glt.data.feature import DeviceGroup, Feature
 from khop.glt.data.graph import Graph, Topology
-from khop.glt.typing import EdgeType, NodeIndex, NodeLabel, NodeType
+from khop.glt.typing import (
+    Device,
+    EdgeType,
+    NodeIndex,
+    NodeLabel,
+    NodeType,
+    TensorDataType,
+)
 from khop.glt.utils import apply_to_all_tensor, convert_to_tensor, share_memory
+from khop.typing import EDGE
+
+_Edges = TensorDataType | tuple[TensorDataType, TensorDataType]
 
 
 class Dataset:
     """A graph in memory with features, labels and splits, as GLT's loaders take it.
 
     Args:
-        graph: the graph, or one for each edge type.
-        node_features: features, or those of each node type.
-        edge_features: features, or those of each edge type.
-        node_labels: [num_nodes] labels, or those of each node type.
+        graph: the graph, or {edge type: graph}.
+        node_features: features, or {node type: features}.
+        edge_features: features, or {edge type: features}.
+        node_labels: [num_nodes] labels, or {node type: labels}.
         edge_dir: neighbours are drawn along the edges ('out', GLT's default) or against them.
         node_split: ids of training, validation and test nodes.
 
@@ -38,8 +49,8 @@ class Dataset:
     def __init__(
         self,
         graph: Graph | dict[EdgeType, Graph] | None = None,
-        node_features: Any = None,
-        edge_features: Any = None,
+        node_features: Feature | dict[NodeType, Feature] | None = None,
+        edge_features: Feature | dict[EdgeType, Feature] | None = None,
         node_labels: NodeLabel | None = None,
         edge_dir: Literal["in", "out"] = "out",
         node_split: tuple[NodeIndex, NodeIndex, NodeIndex] | None = None,
@@ -51,53 +62,46 @@ class Dataset:
         self.edge_features = edge_features
         self.node_labels: Any = _columns(node_labels)
         self.edge_dir = edge_dir
-        self.train_idx: Any = None
-        self.val_idx: Any = None
-        self.test_idx: Any = None
+        self.train_idx: Tensor | dict[NodeType, Tensor] | None = None
+        self.val_idx: Tensor | dict[NodeType, Tensor] | None = None
+        self.test_idx: Tensor | dict[NodeType, Tensor] | None = None
         self.init_node_split(node_split)
 
     def init_graph(
         self,
-        edge_index: Any = None,
-        edge_ids: Any = None,
-        edge_weights: Any = None,
-        layout: str | dict[EdgeType, str] = "COO",
+        edge_index: _Edges | Mapping[EdgeType, _Edges] | None = None,
+        edge_ids: TensorDataType | Mapping[EdgeType, TensorDataType] | None = None,
+        edge_weights: TensorDataType | Mapping[EdgeType, TensorDataType] | None = None,
+        layout: str | Mapping[EdgeType, str] = "COO",
         graph_mode: str = "ZERO_COPY",
         directed: bool = False,
-        device: Any = None,
+        device: Device = None,
     ) -> None:
-        """Make the graph of arrays, or of {edge type: array}; see `Topology` and `Graph`."""
+        """Make the graph of arrays, or of {edge type: array}, see `Topology` and `Graph`."""
         del directed
         if edge_index is None:
             return
         kept: Literal["CSR", "CSC"] = "CSR" if self.edge_dir == "out" else "CSC"
-        if not isinstance(edge_index, dict):
-            topology = Topology(edge_index, edge_ids, edge_weights, str(layout), kept)
-            self.graph = Graph(topology, graph_mode, device)
-            return
-        ids, weights = edge_ids or {}, edge_weights or {}
-        layouts = layout if isinstance(layout, dict) else dict.fromkeys(edge_index, layout)
-        self.graph = {
-            name: Graph(
-                Topology(ends, ids.get(name), weights.get(name), layouts[name], kept),
-                graph_mode,
-                device,
-            )
-            for name, ends in edge_index.items()
-        }
+        ids, weights = by_type(edge_ids, EDGE), by_type(edge_weights, EDGE)
+        graphs = {}
+        for name, ends in by_type(edge_index, EDGE).items():
+            form = layout[name] if isinstance(layout, Mapping) else str(layout)
+            topology = Topology(ends, ids.get(name), weights.get(name), form, kept)
+            graphs[name] = Graph(topology, graph_mode, device)
+        self.graph = graphs if isinstance(edge_index, Mapping) else graphs[EDGE]
 
     def init_node_features(
         self,
-        node_feature_data: Any = None,
+        node_feature_data: TensorDataType | Mapping[NodeType, TensorDataType] | None = None,
         id2idx: Any = None,
         sort_func: Callable[..., tuple[Tensor, Tensor]] | None = None,
-        split_ratio: Any = 0.0,
-        device_group_list: Any = None,
-        device: Any = None,
+        split_ratio: float | Mapping[NodeType, float] = 0.0,
+        device_group_list: Sequence[DeviceGroup] | None = None,
+        device: Device = None,
         with_gpu: bool = True,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Take features of nodes, or {node type: features}; `sort_func` reorders rows."""
+        """Take features of nodes, or {node type: features}. `sort_func` reorders rows."""
         if node_feature_data is None:
             return
         data = convert_to_tensor(node_feature_data, dtype)
@@ -108,11 +112,11 @@ class Dataset:
 
     def init_edge_features(
         self,
-        edge_feature_data: Any = None,
+        edge_feature_data: TensorDataType | Mapping[EdgeType, TensorDataType] | None = None,
         id2idx: Any = None,
-        split_ratio: Any = 0.0,
-        device_group_list: Any = None,
-        device: Any = None,
+        split_ratio: float | Mapping[EdgeType, float] = 0.0,
+        device_group_list: Sequence[DeviceGroup] | None = None,
+        device: Device = None,
         with_gpu: bool = True,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -123,7 +127,7 @@ class Dataset:
             self.edge_features = _features(data, id2idx, split_ratio, placement)
 
     def init_node_labels(
-        self, node_label_data: NodeLabel | None = None, id2idx: Any = None
+        self, node_label_data: NodeLabel | None = None, id2idx: object = None
     ) -> None:
         """Take labels by id, or {node type: labels}."""
         if id2idx is not None:
@@ -151,26 +155,26 @@ class Dataset:
             splits = {
                 t: random_split(len(y), num_val, num_test) for t, y in self.node_labels.items()
             }
-            given: Any = tuple({t: s[i] for t, s in splits.items()} for i in range(3))
+            train, val, test = ({t: s[i] for t, s in splits.items()} for i in range(3))
+            self.init_node_split((train, val, test))
         else:
-            given = random_split(len(self.node_labels), num_val, num_test)
-        self.init_node_split(given)
+            self.init_node_split(random_split(len(self.node_labels), num_val, num_test))
 
     def get_graph(self, etype: EdgeType | None = None) -> Graph | None:
-        """Return the graph, of an edge type if it is heterogeneous; None if there is none."""
+        """Return the graph, of an edge type if it is heterogeneous, or None."""
         return _of_type(self.graph, etype)  # type: ignore[no-any-return]
 
-    def get_node_feature(self, ntype: NodeType | None = None) -> Any:
-        """Return the features of nodes; None if there are none."""
-        return _of_type(self.node_features, ntype)
+    def get_node_feature(self, ntype: NodeType | None = None) -> Feature | None:
+        """Return the features of nodes, or None."""
+        return _of_type(self.node_features, ntype)  # type: ignore[no-any-return]
 
-    def get_edge_feature(self, etype: EdgeType | None = None) -> Any:
-        """Return the features of edges; None if there are none."""
-        return _of_type(self.edge_features, etype)
+    def get_edge_feature(self, etype: EdgeType | None = None) -> Feature | None:
+        """Return the features of edges, or None."""
+        return _of_type(self.edge_features, etype)  # type: ignore[no-any-return]
 
-    def get_node_label(self, ntype: NodeType | None = None) -> Any:
-        """Return the labels of nodes; None if there are none."""
-        return _of_type(self.node_labels, ntype)
+    def get_node_label(self, ntype: NodeType | None = None) -> Tensor | None:
+        """Return the labels of nodes, or None."""
+        return _of_type(self.node_labels, ntype)  # type: ignore[no-any-return]
 
     def get_node_types(self) -> list[NodeType] | None:
         """Return the node types of a heterogeneous graph, else None."""
@@ -183,7 +187,7 @@ class Dataset:
         return list(self.graph) if isinstance(self.graph, dict) else None
 
     def share_ipc(self) -> tuple[Any, ...]:
-        """Move all tensors to torch's shared memory; return what `from_ipc_handle` takes."""
+        """Move all tensors to torch's shared memory, and return the handle."""
         for held in (self.graph, self.node_features, self.edge_features):
             for part in held.values() if isinstance(held, dict) else [held]:
                 if part is not None:
@@ -191,14 +195,8 @@ class Dataset:
         self.node_labels = share_memory(self.node_labels)
         split = share_memory((self.train_idx, self.val_idx, self.test_idx))
         self.train_idx, self.val_idx, self.test_idx = split
-        return (
-            self.graph,
-            self.node_features,
-            self.edge_features,
-            self.node_labels,
-            self.edge_dir,
-            split,
-        )
+        features = self.node_features, self.edge_features
+        return self.graph, *features, self.node_labels, self.edge_dir, split
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: tuple[Any, ...]) -> Dataset:
@@ -207,7 +205,7 @@ class Dataset:
 
 
 def _columns(data: Any) -> Any:
-    """Return tensors; of those of shape [n, 1] the column."""
+    """Return tensors, with shape [n] where it was [n, 1]."""
 
     def column(values: Tensor) -> Tensor:
         return values.squeeze(1) if values.dim() == 2 and values.size(1) == 1 else values
@@ -249,11 +247,11 @@ def random_split(num_total: int, num_val: float, num_test: float) -> tuple[Tenso
     return train, val, test
 
 
-def rebuild_dataset(ipc_handle: tuple[Any, ...]) -> Dataset:
-    """Return the data set that another process shares."""
-    return Dataset.from_ipc_handle(ipc_handle)
+rebuild_dataset = Dataset.from_ipc_handle
 
 
-def reduce_dataset(dataset: Dataset) -> tuple[Any, tuple[Any]]:
-    """Return what `pickle` needs to share a data set."""
+def reduce_dataset(
+    dataset: Dataset,
+) -> tuple[Callable[..., Dataset], tuple[tuple[Any, ...]]]:
+    """Return the function and the handle by which `pickle` shares a data set."""
     return rebuild_dataset, (dataset.share_ipc(),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from khop import data as core
 from khop.data.hot_rows import rows_in_share
 from khop.glt.data.graph import Topology
-from khop.glt.typing import TensorDataType
+from khop.glt.typing import Device, TensorDataType
 from khop.glt.utils import convert_to_tensor, get_available_device, share_memory
 from khop.loader.batches.collate import to_tensor
 
@@ -19,14 +20,14 @@ from khop.loader.batches.collate import to_tensor
 class DeviceGroup:
     """GPUs that reach each other's memory, as GLT's scripts name them.
 
-    Taken and not needed: `khop.data.DeviceGroup` opens devices, and so needs them.
+    Accepted, not needed. `khop.data.DeviceGroup` opens its devices.
 
     Args:
         group_id: number of the group.
         device_list: its GPUs.
     """
 
-    def __init__(self, group_id: int, device_list: list[Any]) -> None:
+    def __init__(self, group_id: int, device_list: list[Device]) -> None:
         self.group_id = group_id
         self.device_list = device_list
 
@@ -45,8 +46,8 @@ class Feature:
     Args:
         feature_tensor: [num_rows, ...] rows.
         id2index: [largest id + 1] row of each id, or any object that maps a tensor of ids by `[]`.
-            If None, row i is that of id i.
-        split_ratio: share of the rows for GPUs; checked, not needed.
+            If None, ids are rows.
+        split_ratio: share of the rows for GPUs, checked but not needed.
         device_group_list: accepted, not needed.
         device: GPU of the results. If None, torch's current one.
         with_gpu: results are on a GPU, if there is one.
@@ -63,8 +64,8 @@ class Feature:
         feature_tensor: TensorDataType,
         id2index: Any = None,
         split_ratio: float = 0.0,
-        device_group_list: Any = None,
-        device: Any = None,
+        device_group_list: Sequence[DeviceGroup] | None = None,
+        device: Device = None,
         with_gpu: bool = True,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -77,14 +78,14 @@ class Feature:
         self.with_gpu = with_gpu
         self.dtype = self.feature_tensor.dtype
 
-    def __getitem__(self, ids: Any) -> Tensor:
-        """Return the rows of ids, [n, ...]; IndexError for ids that have none."""
-        found = self.cpu_get(ids)
+    def __getitem__(self, ids: TensorDataType | Sequence[int]) -> Tensor:
+        """Return the rows of ids, [n, ...]. Raise IndexError for ids without a row."""
+        rows = self.cpu_get(ids)
         if self.with_gpu and torch.cuda.is_available():
-            return found.to(get_available_device(self.device))
-        return found
+            return rows.to(get_available_device(self.device))
+        return rows
 
-    def cpu_get(self, ids: Any) -> Tensor:
+    def cpu_get(self, ids: TensorDataType | Sequence[int]) -> Tensor:
         """Return the rows of ids in the host's memory."""
         ids = torch.as_tensor(ids, dtype=torch.int64).cpu()
         rows = self.rows_of(ids).numpy()
@@ -92,7 +93,7 @@ class Feature:
         return to_tensor(feature.gather(rows, num_threads=torch.get_num_threads()), feature.dtype)
 
     def rows_of(self, ids: Tensor) -> Tensor:
-        """Return the row of each id; IndexError for ids that have none."""
+        """Return the row of each id. Raise IndexError for ids without one."""
         if self.id2index is None:
             return ids
         rows: Tensor = self.id2index[ids]
@@ -111,21 +112,14 @@ class Feature:
         return self.feature_tensor.size(dim)
 
     def lazy_init_with_ipc_handle(self) -> None:
-        """Do nothing: features are complete when they are made."""
+        """Do nothing, since features are complete when they are made."""
 
     def share_ipc(self) -> tuple[Any, ...]:
-        """Move tensors to torch's shared memory; return what `from_ipc_handle` takes."""
+        """Move tensors to torch's shared memory, and return the handle."""
         self.feature_tensor = share_memory(self.feature_tensor)
         self.id2index = share_memory(self.id2index)
-        groups = self.device_group_list
-        return (
-            self.feature_tensor,
-            self.id2index,
-            self.split_ratio,
-            groups,
-            self.device,
-            self.with_gpu,
-        )
+        placement = self.split_ratio, self.device_group_list, self.device, self.with_gpu
+        return self.feature_tensor, self.id2index, *placement
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: tuple[Any, ...]) -> Feature:
@@ -133,13 +127,13 @@ class Feature:
         return cls(*ipc_handle)
 
 
-def rebuild_feature(ipc_handle: tuple[Any, ...]) -> Feature:
-    """Return the feature that another process shares."""
-    return Feature.from_ipc_handle(ipc_handle)
+rebuild_feature = Feature.from_ipc_handle
 
 
-def reduce_feature(feature: Feature) -> tuple[Any, tuple[Any]]:
-    """Return what `pickle` needs to share a feature."""
+def reduce_feature(
+    feature: Feature,
+) -> tuple[Callable[..., Feature], tuple[tuple[Any, ...]]]:
+    """Return the function and the handle by which `pickle` shares a feature."""
     return rebuild_feature, (feature.share_ipc(),)
 
 
@@ -160,6 +154,6 @@ def sort_by_in_degree(
     order = torch.from_numpy(np.argsort(-counts, kind="stable"))
     head = rows_in_share(float(shuffle_ratio), len(order))
     order[:head] = order[:head][torch.randperm(head)]
-    places = torch.empty_like(order)
-    places[order] = torch.arange(len(order))
-    return cpu_tensor[order], places
+    rows = torch.empty_like(order)
+    rows[order] = torch.arange(len(order))
+    return cpu_tensor[order], rows

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from khop import data as core
-from khop.glt.typing import EdgeType, NodeType, TensorDataType
+from khop import _native, data as core
+from khop.data.weights import weight_values
+from khop.glt.arguments import by_type
+from khop.glt.typing import Device, EdgeType, NodeType, TensorDataType
 from khop.glt.utils import convert_to_tensor, coo_to_csc, coo_to_csr, ptr2ind, share_memory
-from khop.typing import EDGE, NODE, Array
+from khop.typing import EDGE, NODE
 
 Layout = Literal["CSR", "CSC"]
 Coo = tuple[Tensor, Tensor, Tensor, Tensor | None]
@@ -22,11 +24,11 @@ class Topology:
     """Compressed rows of a graph, as GLT keeps them: int64 tensors.
 
     Args:
-        edge_index: [2, num_edges] rows and columns; or, compressed, a pair as `input_layout` says.
+        edge_index: [2, num_edges] rows and columns, or a compressed pair as `input_layout` says.
         edge_ids: [num_edges] ids of edges. If None, positions in `edge_index`.
         edge_weights: [num_edges] weights of edges.
-        input_layout: what `edge_index` holds: 'COO'; 'CSR', where rows begin and columns; or 'CSC',
-            rows and where columns begin.
+        input_layout: layout of `edge_index`: 'COO', 'CSR' (where rows begin, and columns) or 'CSC'
+            (rows, and where columns begin).
         layout: how to keep it: 'CSR', for out-neighbours, or 'CSC', for in-neighbours.
 
     Attributes:
@@ -54,13 +56,13 @@ class Topology:
         layout: Layout = "CSR",
     ) -> None:
         row, col = convert_to_tensor([edge_index[0], edge_index[1]], torch.int64)
-        given = str(input_layout).upper()
-        if given not in ("COO", "CSR", "CSC") or layout not in ("CSR", "CSC"):
+        source = str(input_layout).upper()
+        if source not in ("COO", "CSR", "CSC") or layout not in ("CSR", "CSC"):
             raise ValueError(
                 "input_layout must be 'COO', 'CSR' or 'CSC', and layout 'CSR' or 'CSC' (got "
                 f"{input_layout!r} and {layout!r})"
             )
-        num_edges = row.numel() if given == "CSC" else col.numel()
+        num_edges = row.numel() if source == "CSC" else col.numel()
         ids = convert_to_tensor(edge_ids, torch.int64)
         ids = torch.arange(num_edges) if ids is None else ids
         weights = convert_to_tensor(edge_weights, torch.float)
@@ -70,12 +72,12 @@ class Topology:
         self.layout: Layout = layout
         self.edge_ids: Tensor
         self.edge_weights: Tensor | None
-        if given == layout:
-            self.indptr, self.indices = (row, col) if given == "CSR" else (col, row)
+        if source == layout:
+            self.indptr, self.indices = (row, col) if source == "CSR" else (col, row)
             self.edge_ids, self.edge_weights = ids, weights
             return
-        row = ptr2ind(row) if given == "CSR" else row
-        col = ptr2ind(col) if given == "CSC" else col
+        row = ptr2ind(row) if source == "CSR" else row
+        col = ptr2ind(col) if source == "CSC" else col
         compress = coo_to_csr if layout == "CSR" else coo_to_csc
         first, second, sorted_ids, self.edge_weights = compress(row, col, ids, weights)
         self.indptr, self.indices = (first, second) if layout == "CSR" else (second, first)
@@ -124,7 +126,7 @@ class Topology:
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key, None)
 
-    def __setitem__(self, key: str, value: Any) -> None:
+    def __setitem__(self, key: str, value: object) -> None:
         setattr(self, key, value)
 
 
@@ -132,10 +134,10 @@ class Graph:
     """A topology, and the memory from which samplers on devices read it.
 
     Args:
-        topo: the topology; `csr_topo` is its other name.
-        mode: 'CPU', 'ZERO_COPY' or 'CUDA'; samplers on the CPU draw the same in all modes.
+        topo: the topology.
+        mode: 'CPU', 'ZERO_COPY' or 'CUDA'. Samplers on the CPU draw the same in all modes.
         device: accepted, not needed: samplers have devices.
-        csr_topo: see `topo`.
+        csr_topo: another name of `topo`.
 
     Raises:
         TypeError: no topology.
@@ -150,7 +152,7 @@ class Graph:
         self,
         topo: Topology | None = None,
         mode: str = "ZERO_COPY",
-        device: Any = None,
+        device: Device = None,
         *,
         csr_topo: Topology | None = None,
     ) -> None:
@@ -164,14 +166,14 @@ class Graph:
         self.device = device
 
     def lazy_init(self) -> None:
-        """Do nothing: samplers place the graph when they are made."""
+        """Do nothing, since samplers place the graph when they are made."""
 
     def export_topology(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return where rows begin, neighbours and edge ids."""
         return self.topo.indptr, self.topo.indices, self.topo.edge_ids
 
     def share_ipc(self) -> tuple[Topology, str]:
-        """Move all tensors to torch's shared memory; return what `from_ipc_handle` takes."""
+        """Move all tensors to torch's shared memory, and return the handle."""
         self.topo.share_memory_()
         return self.topo, self.mode
 
@@ -197,13 +199,11 @@ class Graph:
         return self.topo.edge_count
 
 
-def rebuild_graph(ipc_handle: tuple[Topology, str]) -> Graph:
-    """Return the graph that another process shares."""
-    return Graph.from_ipc_handle(ipc_handle)
+rebuild_graph = Graph.from_ipc_handle
 
 
-def reduce_graph(graph: Graph) -> tuple[Any, tuple[Any]]:
-    """Return what `pickle` needs to share a graph."""
+def reduce_graph(graph: Graph) -> tuple[Callable[..., Graph], tuple[tuple[Topology, str]]]:
+    """Return the function and the handle by which `pickle` shares a graph."""
     return rebuild_graph, (graph.share_ipc(),)
 
 
@@ -222,25 +222,25 @@ def to_core(
     Raises:
         ValueError: draws by weight, but no topology has weights.
     """
-    by_type = {EDGE: graphs} if isinstance(graphs, Graph) else dict(graphs)
+    typed = by_type(graphs, EDGE)
     counts = dict(num_nodes or {})
-    if weighted and all(graph.topo.edge_weights is None for graph in by_type.values()):
+    if weighted and all(graph.topo.edge_weights is None for graph in typed.values()):
         raise ValueError("with_weight=True, but no topology has edge_weights")
-    for (src, _, dst), graph in by_type.items():
+    for (src, _, dst), graph in typed.items():
         rows, neighbors = (src, dst) if graph.topo.layout == "CSR" else (dst, src)
         counts[rows] = max(counts.get(rows, 0), graph.row_count)
         counts[neighbors] = max(counts.get(neighbors, 0), graph.col_count)
-    found = {
+    topologies = {
         edge_type: _core_topology(edge_type, graph.topo, counts, weighted)
-        for edge_type, graph in by_type.items()
+        for edge_type, graph in typed.items()
     }
-    modes = {graph.mode for graph in by_type.values()}
+    modes = {graph.mode for graph in typed.values()}
     mode = modes.pop() if len(modes) == 1 else "CPU"
     if mode == "CUDA" and not torch.cuda.is_available():
         mode = "CPU"
     if isinstance(graphs, Graph):
-        return core.Graph(found[EDGE], mode, {NODE: counts[NODE]})
-    return core.Graph(found, mode, counts)
+        return core.Graph(topologies[EDGE], mode, {NODE: counts[NODE]})
+    return core.Graph(topologies, mode, counts)
 
 
 def _core_topology(
@@ -253,28 +253,16 @@ def _core_topology(
     missing = num_rows + 1 - len(indptr)
     if missing:
         indptr = np.concatenate([indptr, np.full(missing, len(topo.indices), indptr.dtype)])
-    tables = _weight_table(indptr, topo.edge_weights if weighted else None)
-    ids = None if _counts_up(topo.edge_ids) else topo.edge_ids.numpy()
+    sums = guide = None
+    if weighted and topo.edge_weights is not None:
+        sums, guide = _native.weight_table(indptr, weight_values(topo.edge_weights))
+    is_range = torch.equal(topo.edge_ids, torch.arange(topo.edge_ids.numel()))
     return core.Topology.compressed(
         indptr,
         topo.indices.numpy(),
         num_neighbors,
-        ids,
+        None if is_range else topo.edge_ids.numpy(),
         "out" if out else "in",
-        weight_sums=tables[0],
-        weight_guide=tables[1],
+        weight_sums=sums,
+        weight_guide=guide,
     )
-
-
-def _weight_table(indptr: Array, weights: Tensor | None) -> tuple[Array | None, Array | None]:
-    if weights is None:
-        return None, None
-    from khop import _native
-    from khop.data.weights import weight_values
-
-    sums, guide = _native.weight_table(indptr, weight_values(weights))
-    return sums, guide
-
-
-def _counts_up(ids: Tensor) -> bool:
-    return torch.equal(ids, torch.arange(ids.numel()))

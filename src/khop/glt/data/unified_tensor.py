@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from khop.glt.typing import Device
 from khop.glt.utils import get_available_device, share_memory
 
 IpcHandle = tuple[list[Tensor], Tensor | None]
@@ -16,11 +16,11 @@ IpcHandle = tuple[list[Tensor], Tensor | None]
 class UnifiedTensor:
     """Tensors, one after the other, read by row from the host's memory.
 
-    GLT puts each where its caller says; here all stay in the host's memory, and rows go to the
-    current device. Features in the memory of GPUs are `khop.data.DeviceFeature`.
+    All tensors stay in the host's memory, and rows go to the current device. GLT can put tensors
+    into the memory of GPUs, as `khop.data.DeviceFeature` does.
 
     Args:
-        current_device: GPU of the results; the CPU if there is none.
+        current_device: GPU of the results. Without a GPU, they are on the CPU.
         dtype: dtype of all tensors.
 
     Raises:
@@ -34,7 +34,7 @@ class UnifiedTensor:
         ([3, 3], [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
     """
 
-    def __init__(self, current_device: Any, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, current_device: Device, dtype: torch.dtype = torch.float32) -> None:
         self.current_device = current_device
         self.dtype = dtype
         self._tensors: list[Tensor] = []
@@ -51,7 +51,7 @@ class UnifiedTensor:
         return rows[ids].to(get_available_device(self.current_device))
 
     def init_from(self, tensors: Sequence[Tensor], tensor_devices: Sequence[int]) -> None:
-        """Take tensors; their devices are checked, not needed."""
+        """Take tensors. The list of devices is checked, not needed."""
         if len(tensors) != len(tensor_devices):
             raise ValueError(f"{len(tensors)} tensors for {len(tensor_devices)} devices")
         for tensor in tensors:
@@ -81,7 +81,7 @@ class UnifiedTensor:
         return list(self._rows().shape)
 
     @property
-    def device(self) -> Any:
+    def device(self) -> Device:
         """GPU of the results."""
         return self.current_device
 
@@ -99,7 +99,7 @@ class UnifiedTensor:
         return self._rows().stride(dim)
 
     def share_ipc(self) -> IpcHandle:
-        """Move the rows to torch's shared memory; return what `new_from_ipc` takes."""
+        """Move the rows to torch's shared memory, and return the handle."""
         return [], share_memory(self._rows())
 
     def from_ipc_handle(self, cuda_ipc_list: Sequence[Tensor], cpu_part: Tensor | None) -> None:
@@ -109,7 +109,7 @@ class UnifiedTensor:
 
     @classmethod
     def new_from_ipc(
-        cls, ipc_handles: IpcHandle, current_device: Any, dtype: torch.dtype
+        cls, ipc_handles: IpcHandle, current_device: Device, dtype: torch.dtype
     ) -> UnifiedTensor:
         """Return the tensor that another process shares."""
         shared = cls(current_device, dtype)

@@ -22,7 +22,7 @@ def request_server(server_rank: int, func: Any, *args: Any, **kwargs: Any) -> An
     Args:
         server_rank: rank of the server.
         func: a method of `DistServer`, `torch.cuda.device_count`, or the name of one of khop's
-            requests; see `khop.distributed.request_server`.
+            requests (`khop.distributed.request_server`).
         *args: arguments of the method.
         **kwargs: likewise.
 
@@ -45,10 +45,10 @@ def request_server(server_rank: int, func: Any, *args: Any, **kwargs: Any) -> An
 def async_request_server(
     server_rank: int, func: Any, *args: Any, **kwargs: Any
 ) -> torch.futures.Future[Any]:
-    """Send a request without waiting; arguments as of `request_server`.
+    """Send a request without waiting, with the arguments of `request_server`.
 
     Returns:
-        A future; `wait()` returns the result, or raises the errors of `request_server`.
+        A future, whose `wait()` returns the result or raises the errors of `request_server`.
 
     Example:
         >>> context = init_client(1, 0, 0, "127.0.0.1", port)

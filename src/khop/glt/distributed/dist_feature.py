@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -15,12 +11,13 @@ import torch
 from torch import Tensor
 
 from khop.distributed.dataset import DistDataset
+from khop.glt.arguments import by_type
 from khop.glt.data import Feature
 from khop.glt.distributed.job import all_gather, get_context
-from khop.glt.partition.books import owners_of
+from khop.glt.partition.books import Book, owners_of
 from khop.glt.partition.part_writer import EdgePart, GraphPart, NodePart
 from khop.glt.partition.parts import FEATURES
-from khop.glt.typing import EdgeType, NodeType, as_str
+from khop.glt.typing import Device, EdgeType, NodeType, as_str
 from khop.typing import NODE
 
 PartialFeature: TypeAlias = tuple[Tensor, Tensor]
@@ -57,10 +54,10 @@ class RpcDataPartitionRouter:
 def rpc_sync_data_partitions(
     num_data_partitions: int, current_partition_idx: int
 ) -> list[list[str]]:
-    """Return the trainers of each partition; all trainers call it.
+    """Return the trainers of each partition. All trainers call it.
 
     Args:
-        num_data_partitions: number of partitions; the same for all.
+        num_data_partitions: number of partitions, the same for all.
         current_partition_idx: partition of this trainer.
 
     Raises:
@@ -82,11 +79,11 @@ class DistFeature:
     of them must make one.
 
     Args:
-        num_partitions: number of partitions; each is a trainer's.
+        num_partitions: number of partitions, each of which a trainer has.
         partition_idx: partition of this trainer.
         local_feature: its rows, or {node or edge type: rows}.
         feature_pb: partition of each id, a tensor or a book, or {type: such}.
-        local_only: only own rows are looked up: other trainers are not needed.
+        local_only: look up own rows only, without other trainers.
         rpc_router: accepted, not needed.
         device: device of the results. If None, the CPU.
 
@@ -98,19 +95,19 @@ class DistFeature:
         self,
         num_partitions: int,
         partition_idx: int,
-        local_feature: Any,
-        feature_pb: Any,
+        local_feature: Feature | Mapping[NodeType | EdgeType, Feature],
+        feature_pb: Book | Mapping[NodeType | EdgeType, Book],
         local_only: bool = False,
         rpc_router: RpcDataPartitionRouter | None = None,
-        device: Any = None,
+        device: Device = None,
     ) -> None:
         del rpc_router
         self.num_partitions, self.partition_idx = num_partitions, partition_idx
         self.local_feature, self.feature_pb = local_feature, feature_pb
-        wanted = torch.device("cpu" if device is None else device)
-        self.device = wanted if torch.cuda.is_available() else torch.device("cpu")
-        self._local: dict[Any, Feature] = _by_type(local_feature)
-        self._owners = {t: owners_of(book) for t, book in _by_type(feature_pb).items()}
+        has_device = device is not None and torch.cuda.is_available()
+        self.device = torch.device(device if has_device and device is not None else "cpu")
+        self._local: dict[Any, Feature] = by_type(local_feature, NODE)
+        self._owners = {t: owners_of(book) for t, book in by_type(feature_pb, NODE).items()}
         if self._local.keys() - self._owners.keys():
             raise ValueError(
                 f"features of {list(self._local)}, but books of {list(self._owners)}: give a book "
@@ -121,9 +118,8 @@ class DistFeature:
             self._all = self._written()
 
     def __getitem__(self, ids: Tensor | tuple[NodeType | EdgeType, Tensor]) -> Tensor:
-        """Return the rows of ids, [n, ...]; of a type with (type, ids)."""
-        given = ids if isinstance(ids, tuple) else (NODE, ids)
-        return self._lookup(*given)
+        """Return the rows of ids, or of (type, ids): [n, ...]."""
+        return self._lookup(*ids) if isinstance(ids, tuple) else self._lookup(NODE, ids)
 
     def async_get(
         self, ids: Tensor, input_type: NodeType | EdgeType | None = None
@@ -139,11 +135,11 @@ class DistFeature:
 
     local_get = cpu_get
 
-    def _lookup(self, kind: Any, ids: Tensor) -> Tensor:
+    def _lookup(self, input_type: NodeType | EdgeType, ids: Tensor) -> Tensor:
         ids = torch.as_tensor(ids, dtype=torch.int64).cpu()
         if self._all is None:
-            return self._local[kind].cpu_get(ids).to(self.device)
-        rows = self._all.get_tensor(group_name=_name(kind), attr_name=FEATURES, index=ids)
+            return self._local[input_type].cpu_get(ids).to(self.device)
+        rows = self._all.get_tensor(group_name=as_str(input_type), attr_name=FEATURES, index=ids)
         return torch.as_tensor(rows).to(self.device)
 
     def _written(self) -> DistDataset:
@@ -152,28 +148,12 @@ class DistFeature:
             raise RuntimeError("other trainers are not known: call init_worker_group first")
         part, count = self.partition_idx, self.num_partitions
         nodes = {}
-        for kind, feature in self._local.items():
-            own = (self._owners[kind] == part).nonzero().view(-1)
-            owners = self._owners[kind].numpy().astype(np.int64)
-            nodes[_name(kind)] = NodePart(owners, {FEATURES: feature.cpu_get(own)})
+        for input_type, feature in self._local.items():
+            own = (self._owners[input_type] == part).nonzero().view(-1)
+            owners = self._owners[input_type].numpy().astype(np.int64)
+            nodes[as_str(input_type)] = NodePart(owners, {FEATURES: feature.cpu_get(own)})
         none = np.empty(0, np.int64)
         first = next(iter(nodes))
         edges = {(first, "to", first): EdgePart(none, none, none, [0] * count)}
-        folder = tempfile.mkdtemp(prefix="khop-glt-")
-        weakref.finalize(self, _remove, folder, os.getpid())
-        heterogeneous = set(nodes) != {NODE}
-        GraphPart(part, count, "out", heterogeneous, nodes, edges).write(folder)
-        return DistDataset().load(folder, part)
-
-
-def _by_type(values: Any) -> dict[Any, Any]:
-    return dict(values) if isinstance(values, Mapping) else {NODE: values}
-
-
-def _name(kind: NodeType | EdgeType) -> str:
-    return as_str(kind)
-
-
-def _remove(folder: str, owner: int) -> None:
-    if os.getpid() == owner:  # not a fork of the process that made it
-        shutil.rmtree(folder, ignore_errors=True)
+        graph = GraphPart(part, count, "out", set(nodes) != {NODE}, nodes, edges)
+        return DistDataset().load(graph.write_temporary(self), part)

@@ -19,9 +19,10 @@ from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
 from khop.codec import from_json, to_json
+from khop.glt.arguments import by_type
 from khop.glt.partition.part_writer import EdgePart, Files, GraphPart, NodePart
 from khop.glt.partition.parts import EDGE_FEATURES, FEATURES
-from khop.glt.typing import EdgeType, NodeType
+from khop.glt.typing import EdgeType, NodeLabel, NodeType, TensorDataType
 from khop.glt.utils import convert_to_tensor
 from khop.partition.methods.random import random_owners
 from khop.storage.folder import FolderMeta, check_output
@@ -29,11 +30,11 @@ from khop.typing import EDGE, NODE, EdgeDir, Int64Array
 
 
 class DistRandomPartitioner:
-    """Partitioner at random of a graph that lies in pieces, a piece a process.
+    """Partitioner at random of a graph that lies in pieces, one per process.
 
     Each process gives some edges and some rows of features, whichever it has, and gets the part of
     its number as a khop folder: the part that `RandomPartitioner` would make of the whole graph.
-    Owners of nodes are computed, not exchanged; edges and rows go straight to the process of their
+    Owners of nodes are computed, not exchanged. Edges and rows go straight to the process of their
     part.
 
     Args:
@@ -44,7 +45,7 @@ class DistRandomPartitioner:
         node_feat: [m, ...] rows of nodes of this process, or {node type: rows}.
         node_feat_ids: [m] their nodes, or {node type: nodes}.
         edge_feat: [n, ...] rows of this process's edges, or {edge type: rows}.
-        edge_feat_ids: [n] their ids; the same as `edge_ids`.
+        edge_feat_ids: [n] their ids, the same as `edge_ids`.
         num_parts: number of parts and of processes.
         current_partition_idx: part of this process.
         node_feat_dtype, edge_feat_dtype: dtypes to store features in.
@@ -52,7 +53,7 @@ class DistRandomPartitioner:
         chunk_size, num_rpc_threads: accepted, not needed.
         master_addr, master_port: where process 0 can be reached. If None: $MASTER_ADDR and
             $MASTER_PORT.
-        seed: of the random choices; the same for all processes.
+        seed: of the random choices, the same for all processes.
         timeout: seconds to wait for the others.
 
     Raises:
@@ -64,12 +65,12 @@ class DistRandomPartitioner:
         self,
         output_dir: str | os.PathLike[str],
         num_nodes: int | Mapping[NodeType, int],
-        edge_index: Any,
-        edge_ids: Any,
-        node_feat: Any = None,
-        node_feat_ids: Any = None,
-        edge_feat: Any = None,
-        edge_feat_ids: Any = None,
+        edge_index: Tensor | Mapping[EdgeType, Tensor],
+        edge_ids: Tensor | Mapping[EdgeType, Tensor],
+        node_feat: NodeLabel | None = None,
+        node_feat_ids: Tensor | Mapping[NodeType, Tensor] | None = None,
+        edge_feat: TensorDataType | Mapping[EdgeType, TensorDataType] | None = None,
+        edge_feat_ids: Tensor | Mapping[EdgeType, Tensor] | None = None,
         num_parts: int | None = None,
         current_partition_idx: int | None = None,
         node_feat_dtype: torch.dtype = torch.float32,
@@ -97,13 +98,13 @@ class DistRandomPartitioner:
         self.num_parts, self.part = num_parts, current_partition_idx
         self._heterogeneous = isinstance(num_nodes, Mapping)
         self._out = edge_assign_strategy == "by_src"
-        self._counts = _by_type(num_nodes, NODE)
-        self._edges = {t: torch.stack([*e]) for t, e in _by_type(edge_index, EDGE).items()}
-        self._edge_ids = _by_type(edge_ids, EDGE)
-        self._rows = _by_type(convert_to_tensor(node_feat, node_feat_dtype), NODE)
-        self._row_ids = _by_type(node_feat_ids, NODE)
-        self._edge_rows = _by_type(convert_to_tensor(edge_feat, edge_feat_dtype), EDGE)
-        for edge_type, ids in _by_type(edge_feat_ids, EDGE).items():
+        self._counts = by_type(num_nodes, NODE)
+        self._edges = {t: torch.stack([*e]) for t, e in by_type(edge_index, EDGE).items()}
+        self._edge_ids = by_type(edge_ids, EDGE)
+        self._rows = by_type(convert_to_tensor(node_feat, node_feat_dtype), NODE)
+        self._row_ids = by_type(node_feat_ids, NODE)
+        self._edge_rows = by_type(convert_to_tensor(edge_feat, edge_feat_dtype), EDGE)
+        for edge_type, ids in by_type(edge_feat_ids, EDGE).items():
             if not torch.equal(ids, self._edge_ids[edge_type]):
                 raise ValueError(
                     f"edge_feat_ids of {edge_type} are not edge_ids: give the rows of the edges "
@@ -125,9 +126,8 @@ class DistRandomPartitioner:
             RuntimeError: another process failed, or did not come in time.
             ValueError: rows are missing or double, or edges name nodes that do not exist.
         """
-        with contextlib.closing(
-            _Peers(self._address, self.part, self.num_parts, self._timeout)
-        ) as peers:
+        peers = _Peers(self._address, self.part, self.num_parts, self._timeout)
+        with contextlib.closing(peers):
             return self._partition_with(peers)
 
     def _partition_with(self, peers: _Peers) -> FolderMeta:
@@ -143,18 +143,11 @@ class DistRandomPartitioner:
             )
         edges = {t: self._own_edges(peers, owners, t) for t in self._edges}
         direction: EdgeDir = "out" if self._out else "in"
-        part = GraphPart(
-            self.part,
-            self.num_parts,
-            direction,
-            self._heterogeneous,
-            nodes,
-            edges,
-        )
-        self.output_dir.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(
-            tempfile.mkdtemp(prefix=f".{self.output_dir.name}.", dir=self.output_dir.parent)
-        )
+        typed = self._heterogeneous
+        part = GraphPart(self.part, self.num_parts, direction, typed, nodes, edges)
+        name, above = self.output_dir.name, self.output_dir.parent
+        above.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=above))
         try:
             meta = part.write(made, peers.join)
             made.chmod(0o755)
@@ -169,14 +162,14 @@ class DistRandomPartitioner:
         self, peers: _Peers, owners: Int64Array, ids: Tensor, rows: Tensor, node_type: NodeType
     ) -> Tensor:
         to = torch.from_numpy(owners[ids.numpy()])
-        found, values = peers.send(to, ids), peers.send(to, rows)
-        order = torch.argsort(found)
-        if not np.array_equal(found[order].numpy(), np.flatnonzero(owners == self.part)):
+        own_ids, own_rows = peers.send(to, ids), peers.send(to, rows)
+        order = torch.argsort(own_ids)
+        if not np.array_equal(own_ids[order].numpy(), np.flatnonzero(owners == self.part)):
             raise ValueError(
                 f"the features of node type '{node_type}' that all processes have together do not "
                 "name each node once"
             )
-        return values[order]
+        return own_rows[order]
 
     def _own_edges(
         self, peers: _Peers, owners: Mapping[NodeType, Int64Array], edge_type: EdgeType
@@ -184,22 +177,16 @@ class DistRandomPartitioner:
         ends, ids = self._edges[edge_type], torch.as_tensor(self._edge_ids[edge_type])
         row_type = edge_type[0] if self._out else edge_type[2]
         to = torch.from_numpy(owners[row_type][ends[0 if self._out else 1].numpy()])
-        src, dst, found = (peers.send(to, values) for values in (ends[0], ends[1], ids))
+        src, dst, own_ids = (peers.send(to, values) for values in (ends[0], ends[1], ids))
         attrs = {}
         if edge_type in self._edge_rows:
             attrs[EDGE_FEATURES] = peers.send(to, self._edge_rows[edge_type])
-        counts = peers.gather(len(found))
-        return EdgePart(src.numpy(), dst.numpy(), found.numpy(), counts, attrs)
-
-
-def _by_type(values: Any, single: Any) -> dict[Any, Any]:
-    if values is None:
-        return {}
-    return dict(values) if isinstance(values, Mapping) else {single: values}
+        counts = peers.gather(len(own_ids))
+        return EdgePart(src.numpy(), dst.numpy(), own_ids.numpy(), counts, attrs)
 
 
 class _Peers:
-    """The processes, by part; a process group of their own.
+    """Process group of the partitioning processes, whose ranks are their parts.
 
     Args:
         address: host and port of process 0.
@@ -215,7 +202,7 @@ class _Peers:
         self._size = size
 
     def send(self, to: Tensor, rows: Tensor) -> Tensor:
-        """Send each row to a process; return what all have sent to this one, by sender.
+        """Send each row to a process, and return the rows that this one received, by sender.
 
         Args:
             to: [n] process of each row.
@@ -229,29 +216,28 @@ class _Peers:
         for extent in rows.shape[1:]:
             width *= extent
         sent = rows[order].contiguous().view(torch.uint8).view(-1)
-        found = torch.empty(int(received.sum()) * width, dtype=torch.uint8)
-        self._exchange(found, sent, (received * width).tolist(), (sizes * width).tolist())
-        return found.view(rows.dtype).view(-1, *rows.shape[1:])
+        result = torch.empty(int(received.sum()) * width, dtype=torch.uint8)
+        self._exchange(result, sent, (received * width).tolist(), (sizes * width).tolist())
+        return result.view(rows.dtype).view(-1, *rows.shape[1:])
 
-    def _exchange(self, out: Tensor, given: Tensor, to: list[int], sizes: list[int]) -> None:
-        self._group.alltoall_base(out, given, to, sizes, dist.AllToAllOptions()).wait()
+    def _exchange(self, out: Tensor, sent: Tensor, to: list[int], sizes: list[int]) -> None:
+        self._group.alltoall_base(out, sent, to, sizes, dist.AllToAllOptions()).wait()
 
     def gather(self, value: int) -> list[int]:
         """Return the numbers of all processes."""
         out = torch.empty(self._size, dtype=torch.int64)
-        given = torch.full((self._size,), value)
-        self._exchange(out, given, [1] * self._size, [1] * self._size)
-        return [int(number) for number in out]
+        self._exchange(out, torch.full_like(out, value), [1] * self._size, [1] * self._size)
+        return [int(each) for each in out]
 
     def join(self, files: Files) -> Files:
         """Return the lists of files of all processes, joined."""
         own = torch.frombuffer(bytearray(json.dumps(to_json(files)).encode()), dtype=torch.uint8)
         everyone = torch.arange(self._size).repeat_interleave(len(own))
-        text = bytes(self.send(everyone, own.repeat(self._size)).numpy())
-        decoder, joined, place = json.JSONDecoder(), {}, 0
-        while place < len(text):
-            found, place = decoder.raw_decode(text.decode(), place)
-            joined.update(from_json(Files, found, "another process's list of files"))
+        text = bytes(self.send(everyone, own.repeat(self._size)).numpy()).decode()
+        decoder, joined, position = json.JSONDecoder(), {}, 0
+        while position < len(text):
+            content, position = decoder.raw_decode(text, position)
+            joined.update(from_json(Files, content, "another process's list of files"))
         return joined
 
     def wait(self) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.client.client_context import ClientContext, require_client
-from khop.distributed.remote.message_fields import MAX_ROWS
+from khop.distributed.remote.messages import MAX_ROWS
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.glt.partition.parts import FEATURES, LABELS
 from khop.glt.typing import EdgeType, NodeType
@@ -73,7 +73,7 @@ class DistServer:
         return self._rows_of(node_type, index, FEATURES)
 
     def get_node_label(self, node_type: NodeType | None, index: Tensor) -> Tensor:
-        """Return their labels, [n, ...]; those that the folder has."""
+        """Return the folder's labels of such nodes, [n, ...]."""
         return self._rows_of(node_type, index, LABELS)
 
     def get_node_mask(self, node_type: NodeType | None, name: str) -> Tensor:
@@ -95,9 +95,9 @@ class DistServer:
         if layout != "coo":
             raise ValueError(f"layout must be 'coo' (got {layout!r})")
         name = EDGE if edge_type is None else tuple(edge_type)
-        place = [t.name for t in self._graph.meta.edge_types].index(name)  # type: ignore[arg-type]
+        index = [t.name for t in self._graph.meta.edge_types].index(name)  # type: ignore[arg-type]
         none = np.empty((2, 0), np.int64)
-        ends = np.concatenate([none, *self._graph.edges_of_part(place, self._part, 0, 1)], axis=1)
+        ends = np.concatenate([none, *self._graph.edges_of_part(index, self._part, 0, 1)], axis=1)
         order = np.lexsort(ends[::-1] if self._graph.meta.edge_dir == "out" else ends)
         return torch.from_numpy(ends[0, order]), torch.from_numpy(ends[1, order])
 
@@ -127,17 +127,15 @@ class DistServer:
                 f"{sorted(described.attrs)}"
             )
         attr, client = described.attrs[name], self._client()
-        place = [t.name for t in self._graph.meta.node_types].index(described.name)
+        index = [t.name for t in self._graph.meta.node_types].index(described.name)
         step = max(1, min(MAX_ROWS, _REPLY_BYTES // max(1, attr.row_bytes)))
         pieces: list[Array] = []
         for first in range(0, max(1, len(new_ids)), step):
-            wanted = np.ascontiguousarray(new_ids[first : first + step], np.int64)
-            ticket = client.fetch(self._part, "node", place, wanted, [name])
+            ids = np.ascontiguousarray(new_ids[first : first + step], np.int64)
+            ticket = client.fetch(self._part, "node", index, ids, [name])
             client.wait([ticket])
-            sender = f"partition {self._part}"
-            pieces += check_rows(
-                ticket.result(), sender, len(wanted), {name: attr}, described.count
-            )
+            reply, sender = ticket.result(), f"partition {self._part}"
+            pieces += check_rows(reply, sender, len(ids), {name: attr}, described.count)
         return to_tensor(np.concatenate(pieces), attr.dtype)
 
     def _client(self) -> PartitionClient:

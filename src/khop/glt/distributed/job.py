@@ -1,9 +1,8 @@
 """GLT's groups of processes over khop's: trainers, graph servers and their clients.
 
-GLT's scripts give the address of their group with `init_rpc` or in a loader's options, after
-`init_worker_group`; khop's trainers meet at torch.distributed's store. So a group is joined when
-its store is known: at once under a launcher or with torch.distributed, else with the first such
-address.
+GLT's scripts name the address of their group after `init_worker_group`, with `init_rpc` or in a
+loader's options. khop's trainers meet at torch.distributed's store. So a group is joined when its
+store is known: at once under a launcher or with torch.distributed, else with the first address.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _num_clients = 0
 def init_worker_group(
     world_size: int | None = None, rank: int | None = None, group_name: str | None = None
 ) -> None:
-    """Make this process a trainer; see `khop.distributed.init_worker_group`.
+    """Make this process one of the trainers, see `khop.distributed.init_worker_group`.
 
     Args:
         world_size: number of trainers. If None, the launcher's.
@@ -69,7 +68,7 @@ def join(master_addr: str | None = None, master_port: int | str | None = None) -
 
 
 def get_context() -> DistContext | None:
-    """Return this process's role, rank and number of peers; None before any `init_...`."""
+    """Return this process's role, rank and number of peers, or None before any `init_...`."""
     return core.get_context() or _pending
 
 
@@ -84,7 +83,7 @@ def init_client(
     is_dynamic: bool = False,
     **kwargs: Any,
 ) -> None:
-    """Make this process a client of graph servers; see `khop.distributed.init_client`."""
+    """Make this process one of the clients, see `khop.distributed.init_client`."""
     global _num_clients  # noqa: PLW0603
     core.init_client(
         num_servers,
@@ -118,9 +117,9 @@ def init_rpc(
     master_port: int | str,
     num_rpc_threads: int = 16,
     rpc_timeout: float = 180,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> None:
-    """Join the group that `init_worker_group` named; khop needs no RPC of its own."""
+    """Join the group that `init_worker_group` named. khop needs no RPC of its own."""
     del num_rpc_threads, rpc_timeout, kwargs
     join(master_addr, master_port)
 
@@ -136,12 +135,12 @@ def shutdown_rpc(graceful: bool = True) -> None:
 
 
 def get_rpc_master_addr() -> str | None:
-    """Return the host of trainer 0; None if it is not known."""
+    """Return the host of trainer 0, or None if it is not known."""
     return os.environ.get("MASTER_ADDR")
 
 
 def get_rpc_master_port() -> int | None:
-    """Return the port of the trainers' store; None if it is not known."""
+    """Return the port of the trainers' store, or None if it is not known."""
     port = os.environ.get("MASTER_PORT")
     return None if port is None else int(port)
 
@@ -171,14 +170,14 @@ def all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
             "how many clients there are is not known: pass num_clients to init_client, with "
             "is_dynamic=True, too"
         )
-    name = f"glt-all-gather-{context.number('glt-all-gather')}"
+    name = context.next_name("glt-all-gather")
     context.members.publish(name, obj)
-    found = context.members.wait_for(name, range(count), "call all_gather")
-    return {f"{context.group_name}_{rank}": found[rank] for rank in range(count)}
+    values = context.members.wait_for(name, range(count), "call all_gather")
+    return {f"{context.group_name}_{rank}": values[rank] for rank in range(count)}
 
 
 def barrier(timeout: float | None = None) -> None:
-    """Wait for all trainers, or clients; see `all_gather`."""
+    """Wait for all trainers, or clients, see `all_gather`."""
     all_gather(None, timeout)
 
 

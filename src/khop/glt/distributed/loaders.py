@@ -3,29 +3,57 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
 from khop.data.files import load_torch
+from khop.distributed.dataset import DistDataset
 from khop.distributed.job.context import get_context
 from khop.distributed.loaders import link_neighbor_loader, neighbor_loader
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
 from khop.distributed.remote.client.client_context import ClientContext
+from khop.glt.arguments import in_order
 from khop.glt.distributed import job
 from khop.glt.distributed.dataset import SPLITS
 from khop.glt.distributed.dist_server import DistServer
 from khop.glt.loader import to_data, to_hetero_data
 from khop.glt.sampler import HeteroSamplerOutput, SamplerOutput
-from khop.glt.sampler.base import to_pyg_negatives
+from khop.glt.sampler.base import Negatives, to_pyg_negatives
 from khop.glt.sampler.neighbor_sampler import sorted_subgraph
-from khop.glt.typing import Split
+from khop.glt.typing import Device, InputEdges, InputNodes, NumNeighbors, Split
 from khop.typing import NODE
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from khop.distributed.loaders.loader_options import LoaderOptions
+    from khop.sampler.link_spec import ExcludeSeedEdges
+
+    class _SharedOptions(LoaderOptions, total=False):
+        with_weight: bool
+        to_device: Device
+        random_seed: int | None
+
+    class _Options(_SharedOptions, total=False):
+        input_time: Tensor | None
+
+    class _LinkOptions(_SharedOptions, total=False):
+        edge_label_index: InputEdges | None
+        edge_label: Tensor | None
+        edge_label_time: Tensor | None
+        neg_sampling: Negatives
+        neg_sampling_ratio: float | None
+        strict_negatives: bool
+        exclude_seed_edges: ExcludeSeedEdges
+
+
+_Seeds = InputNodes | os.PathLike[str] | None
 
 _SPLITS = dict(zip((Split.train, Split.valid, Split.test), SPLITS, strict=True))
 _LINKS = ("edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index")
@@ -42,30 +70,30 @@ def _prepared(options: Any) -> Any:
     return options
 
 
-def _seeds(given: Any, options: Any, node_type: str = NODE) -> Any:
+def _seeds(seeds: Any, options: Any, node_type: str = NODE) -> Any:
     """Return seeds as khop takes them: paths are read, and splits are boolean attributes.
 
-    A list has an entry for each server: of all of them, those of the loader's servers count.
+    A list has an entry per server. If it has one for each server of the job, the loader takes the
+    entries of its own servers.
     """
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
-        return given[0], _seeds(given[1], options, given[0])
-    if isinstance(given, Split):
-        return _split(_SPLITS[given], options, node_type)
-    if isinstance(given, (str, os.PathLike)) and Path(given).exists():
-        return load_torch(given, "pass the tensor")
-    if isinstance(given, list) and given and not isinstance(given[0], int):
-        parts = _seeds_of_servers(given, options, node_type)
+    if isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
+        return seeds[0], _seeds(seeds[1], options, seeds[0])
+    if isinstance(seeds, Split):
+        return _split(_SPLITS[seeds], options, node_type)
+    if isinstance(seeds, (str, os.PathLike)) and Path(seeds).exists():
+        return load_torch(seeds, "pass the tensor")
+    if isinstance(seeds, list) and seeds and not isinstance(seeds[0], int):
+        parts = _seeds_of_servers(seeds, options, node_type)
         return parts if len(parts) > 1 else parts[0]
-    return given
+    return seeds
 
 
-def _seeds_of_servers(given: list[Any], options: Any, node_type: str) -> list[Any]:
-    """Return the seeds of each of a loader's servers, of a list with one entry a server."""
+def _seeds_of_servers(parts: list[Any], options: Any, node_type: str) -> list[Any]:
     servers = getattr(options, "server_rank", None)
     if servers is None:
-        return [_seeds(part, options, node_type) for part in given]
+        return [_seeds(part, options, node_type) for part in parts]
     ranks = [servers] if isinstance(servers, int) else list(servers)
-    chosen = given if len(given) == len(ranks) else [given[rank] for rank in ranks]
+    chosen = parts if len(parts) == len(ranks) else [parts[rank] for rank in ranks]
     return [
         _seeds(part, replace(options, server_rank=rank), node_type)
         for part, rank in zip(chosen, ranks, strict=True)
@@ -73,7 +101,7 @@ def _seeds_of_servers(given: list[Any], options: Any, node_type: str) -> list[An
 
 
 def _split(name: str, options: Any, node_type: str) -> Any:
-    """Return the seeds of a split: its attribute if the folder has it, else each server's own."""
+    """Return a split's attribute if the folder has it, else the seeds that each server has."""
     context = get_context()
     if not isinstance(context, ClientContext):
         return name
@@ -104,26 +132,23 @@ _NAMES = {"to_device": "device", "random_seed": "seed"}
 
 
 def _options(
-    convert: Callable[[Any], Any], given: tuple[Any, ...], named: dict[str, Any], first: str = ""
+    convert: Callable[[Any], Any],
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    links: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return a loader's arguments as khop takes them.
 
     Args:
         convert: makes GLT's batch of khop's.
-        given: positional arguments, in GLT's order.
-        named: keyword arguments.
-        first: names of the arguments that come before those of `_ORDER`, or after `batch_size`.
+        args: positional arguments, in GLT's order.
+        kwargs: keyword arguments.
+        links: names of the arguments that follow `batch_size`, before the rest of `_ORDER`.
     """
-    order = ["batch_size", *first.split(), *list(_ORDER)[1:]] if first else list(_ORDER)
-    if len(given) > len(order):
-        raise TypeError(f"{len(given) - len(order)} arguments too many: {order[-1]} is the last")
-    positional = dict(zip(order, given, strict=False))
-    if twice := positional.keys() & named.keys():
-        raise TypeError(f"'{min(twice)}' is given twice")
-    options = {"transform": convert, **_ORDER, **positional, **named}
+    order = ["batch_size", *links, *list(_ORDER)[1:]]
+    options = {"transform": convert, **_ORDER, **in_order("the loader", order, args, kwargs)}
     options["worker_options"] = _prepared(options["worker_options"])
-    is_weighted = options.pop("with_weight")
-    if is_weighted and options.get("weight_attr") is None:
+    if options.pop("with_weight") and options.get("weight_attr") is None:
         options["weight_attr"] = True
     return {_NAMES.get(name, name): value for name, value in options.items()}
 
@@ -136,8 +161,8 @@ class DistNeighborLoader(neighbor_loader.DistNeighborLoader):
 
     Args:
         data, num_neighbors: as in khop.
-        input_nodes: as in khop; also the path of a `.pt` file, read here, a `Split` (boolean
-            attribute 'train_mask', 'val_mask' or 'test_mask'), or a list of such, one a server.
+        input_nodes: as in khop. Or the path of a `.pt` file, read here, a `Split` (boolean
+            attribute 'train_mask', 'val_mask' or 'test_mask'), or a list with one such per server.
         *args: batch_size, shuffle, drop_last, with_edge, with_weight, edge_dir, collect_features,
             to_device, random_seed and worker_options, with GLT's defaults: no edge ids and no
             features.
@@ -145,7 +170,12 @@ class DistNeighborLoader(neighbor_loader.DistNeighborLoader):
     """
 
     def __init__(
-        self, data: Any, num_neighbors: Any, input_nodes: Any = None, *args: Any, **kwargs: Any
+        self,
+        data: DistDataset | None,
+        num_neighbors: NumNeighbors,
+        input_nodes: _Seeds = None,
+        *args: object,
+        **kwargs: Unpack[_Options],
     ) -> None:
         options = _options(self._convert, args, kwargs)
         seeds = _seeds(input_nodes, options["worker_options"])
@@ -159,18 +189,18 @@ class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
     """`khop.distributed.DistSubGraphLoader` with GLT's batches: nodes ascending, and `mapping`.
 
     Edges come by partition, this process's first (a client's: its first server's), and then by
-    node, as GLT has them; clients request the partitions of each batch's nodes.
+    node, as GLT has them. Clients request the partitions of each batch's nodes.
 
     Args: as `DistNeighborLoader`, the seeds before the fan-outs.
     """
 
     def __init__(
         self,
-        data: Any,
-        input_nodes: Any = None,
-        num_neighbors: Any = None,
-        *args: Any,
-        **kwargs: Any,
+        data: DistDataset | None,
+        input_nodes: _Seeds = None,
+        num_neighbors: NumNeighbors | None = None,
+        *args: object,
+        **kwargs: Unpack[_Options],
     ) -> None:
         options = _options(self._convert, args, kwargs)
         seeds = _seeds(input_nodes, options["worker_options"])
@@ -187,9 +217,9 @@ class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
         return torch.from_numpy((owners - self._own_part) % described.book.num_parts).to(ids.device)
 
 
-def _own_part(data: Any, options: Any) -> int:
-    """Return the partition of this process: a client's is that of its first server."""
-    if not isinstance(get_context(), ClientContext):
+def _own_part(data: DistDataset | None, options: Any) -> int:
+    """Return the partition of this process, for a client of its first server."""
+    if data is not None and not isinstance(get_context(), ClientContext):
         return int(data.partition_idx)
     rank = options.server_rank
     part: int = DistServer(rank if isinstance(rank, int) else rank[0]).get_dataset_meta()[1]
@@ -206,8 +236,14 @@ class DistLinkNeighborLoader(link_neighbor_loader.DistLinkNeighborLoader):
         **kwargs: the same by name, and khop's further arguments.
     """
 
-    def __init__(self, data: Any, num_neighbors: Any, *args: Any, **kwargs: Any) -> None:
-        links = "edge_label_index edge_label neg_sampling"
+    def __init__(
+        self,
+        data: DistDataset | None,
+        num_neighbors: NumNeighbors,
+        *args: object,
+        **kwargs: Unpack[_LinkOptions],
+    ) -> None:
+        links = ("edge_label_index", "edge_label", "neg_sampling")
         options = _options(self._convert, args, kwargs, links)
         options["neg_sampling"] = to_pyg_negatives(options.get("neg_sampling"))
         super().__init__(data, num_neighbors, **options)
@@ -222,9 +258,8 @@ def _to_glt(batch: Any, edge_dir: Any, input_type: Any, of_links: bool = False) 
         return _homogeneous(batch, of_links)
     nodes, label_type = batch.node_types, None if of_links else input_type
     kept = {t: batch[t].n_id for t in nodes if len(batch[t].n_id) or t == input_type}
-    edge_types = [
-        t for t in batch.edge_types if "edge_index" in batch[t]
-    ]  # links have a store, too
+    # Links have a store, too.
+    edge_types = [t for t in batch.edge_types if "edge_index" in batch[t]]
     drawn = [t for t in edge_types if batch[t].edge_index.size(1)]
     seeds: dict[Any, Tensor] = {}
     if label_type is not None:
@@ -267,9 +302,8 @@ def _homogeneous(batch: Data, of_links: bool) -> Data:
 def _sorted(batch: Data, turns: Tensor) -> Data:
     """Return an induced subgraph with nodes ascending, and edges by turn of the nodes that drew."""
     ids, (row, col) = batch.n_id, batch.edge_index
-    places = torch.arange(row.numel(), device=row.device)
-    seeds = ids[batch.mapping]
-    out = sorted_subgraph(ids, (row, col), places, seeds)
+    seeds, positions = ids[batch.mapping], torch.arange(row.numel(), device=row.device)
+    out = sorted_subgraph(ids, (row, col), positions, seeds)
     by_node, by_edge = torch.argsort(ids), out.edge
     assert by_edge is not None
     order = torch.argsort(turns[by_node][out.col], stable=True)

@@ -6,6 +6,7 @@ trainer's group is made at `master_addr` and `master_port`, if there is none yet
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from khop.distributed import options
@@ -49,16 +50,10 @@ class MpDistSamplingWorkerOptions(options.MpDistSamplingWorkerOptions):
     """`khop.distributed.MpDistSamplingWorkerOptions` with GLT's arguments.
 
     Args:
-        num_workers, worker_devices, worker_concurrency, pin_memory: as in khop.
-        master_addr, master_port: where the trainers' group is made, if it is not yet.
-        num_rpc_threads: not needed.
-        rpc_timeout: `timeout` of khop.
         channel_size: `buffer_size` of khop.
-        use_all2all: not supported.
         **more: khop's further options.
 
-    Raises:
-        NotImplementedError: `use_all2all=True`.
+    The other arguments are khop's, or as of `CollocatedDistSamplingWorkerOptions`.
     """
 
     def __init__(
@@ -92,21 +87,15 @@ class RemoteDistSamplingWorkerOptions(options.RemoteDistSamplingWorkerOptions):
     """`khop.distributed.RemoteDistSamplingWorkerOptions` with GLT's arguments.
 
     Args:
-        server_rank, num_workers, worker_devices, worker_concurrency, buffer_size, prefetch_size:
-            as in khop.
-        master_addr, master_port, num_rpc_threads, worker_key, glt_graph, workload_type: not
-            needed.
-        rpc_timeout: `timeout` of khop.
-        use_all2all: not supported.
+        master_addr, master_port, worker_key, glt_graph, workload_type: not needed.
         **more: khop's further options.
 
-    Raises:
-        NotImplementedError: `use_all2all=True`.
+    The other arguments are khop's, or as of `CollocatedDistSamplingWorkerOptions`.
     """
 
     def __init__(
         self,
-        server_rank: Any = None,
+        server_rank: int | Sequence[int] | None = None,
         num_workers: int = 1,
         worker_devices: Any = None,
         worker_concurrency: int = 4,
@@ -117,8 +106,8 @@ class RemoteDistSamplingWorkerOptions(options.RemoteDistSamplingWorkerOptions):
         buffer_size: int | str | None = None,
         prefetch_size: int = 4,
         worker_key: str | None = None,
-        glt_graph: Any = None,
-        workload_type: Any = None,
+        glt_graph: object = None,
+        workload_type: object = None,
         use_all2all: bool = False,
         **more: Any,
     ) -> None:

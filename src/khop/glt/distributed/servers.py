@@ -14,13 +14,13 @@ from khop import distributed as core
 from khop.distributed.job.context import DistRole, leave
 from khop.distributed.remote.addresses import Servers, address_of
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.directory_messages import Table
 from khop.distributed.remote.launch import ServerContext
+from khop.distributed.remote.messages import Table
 from khop.distributed.rpc.key_files import read_server_keys
 from khop.errors import RendezvousError
 from khop.glt.distributed.dataset import DistDataset
 
-# Seconds between two looks at the directory, and those that server 0 waits for the others to end.
+# Seconds between two looks at the directory, and seconds that server 0 waits for other servers.
 _LOOK, _OTHERS = 0.5, 10.0
 _directory: Servers | None = None
 
@@ -35,7 +35,7 @@ def init_server(
     key_file: str | Path | None = None,
     **kwargs: Any,
 ) -> ServerContext:
-    """Start a graph server for a data set; arguments as of `khop.distributed.init_server`.
+    """Start a graph server for a data set, see `khop.distributed.init_server`.
 
     A data set of arrays in memory also serves its splits, for clients whose seeds are a `Split`.
 
@@ -49,22 +49,10 @@ def init_server(
     global _directory  # noqa: PLW0603
     if isinstance(dataset, DistDataset):
         dataset.serve_splits()
-    context: ServerContext = core.init_server(
-        num_servers,
-        server_rank,
-        dataset,
-        master_addr,
-        master_port,
-        *args,
-        key_file=key_file,
-        **kwargs,
-    )
-    keys = read_server_keys(key_file)
-    _directory = Servers(
-        address_of(master_addr, master_port),
-        None if keys is None else keys.server_key,
-        None if keys is None else keys.credentials(),
-    )
+    job = num_servers, server_rank, dataset, master_addr, master_port
+    context: ServerContext = core.init_server(*job, *args, key_file=key_file, **kwargs)
+    master = address_of(master_addr, master_port)
+    _directory = Servers.with_keys(master, read_server_keys(key_file))
     return context
 
 

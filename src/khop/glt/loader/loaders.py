@@ -20,7 +20,9 @@ from khop.glt.sampler import (
     NodeSamplerInput,
     SamplerOutput,
 )
+from khop.glt.sampler.base import Negatives
 from khop.glt.typing import (
+    Device,
     EdgeType,
     InputEdges,
     InputNodes,
@@ -30,21 +32,19 @@ from khop.glt.typing import (
 )
 from khop.glt.utils import convert_to_tensor, get_available_device
 
-_Device = torch.device | str | int | None
-
 
 class _Loader:
-    """Iterates over batches of seeds; base of all loaders here.
+    """Base of loaders: iteration over batches of seeds.
 
     Attributes:
         data: the data set.
         device: where batches are: a GPU if `device` names one and there is one, else the CPU.
     """
 
-    def __init__(self, data: Dataset, positions: Any, device: _Device, **kwargs: Any) -> None:
+    def __init__(self, data: Dataset, positions: Any, device: Device, **kwargs: Any) -> None:
         self.data = data
-        wanted = get_available_device(device)
-        self.device = wanted if wanted.type == "cpu" or torch.cuda.is_available() else "cpu"
+        chosen = get_available_device(device)
+        self.device = chosen if torch.cuda.is_available() else torch.device("cpu")
         self._seed_loader = DataLoader(positions, **kwargs)
 
     def __len__(self) -> int:
@@ -71,41 +71,54 @@ class _Loader:
         data = self.data
         if isinstance(sampler_out, SamplerOutput):
             node, edge = sampler_out.node.cpu(), sampler_out.edge
-            x = None if data.node_features is None else data.node_features[node]
-            y = None if data.node_labels is None else data.node_labels[node]
-            has_edges = data.edge_features is not None and edge is not None
-            edge_attr = data.edge_features[edge] if has_edges else None
-            return to_data(sampler_out, y, x, edge_attr)
-        features = {t: (data.get_node_feature(t), ids) for t, ids in sampler_out.node.items()}
-        x_dict = {t: feature[ids] for t, (feature, ids) in features.items() if feature is not None}
-        labels = data.get_node_label(label_type) if label_type is not None else None
-        y_dict = (
-            None if labels is None else {label_type: labels[sampler_out.node[label_type].cpu()]}
-        )
-        attrs = {}
+            features, labels = data.get_node_feature(), data.get_node_label()
+            edge_attr = None
+            if edge is not None and (edge_features := data.get_edge_feature()) is not None:
+                edge_attr = edge_features[edge]
+            x = None if features is None else features[node]
+            return to_data(sampler_out, None if labels is None else labels[node], x, edge_attr)
+        x_dict, y_dict, attrs = {}, {}, {}
+        for node_type, ids in sampler_out.node.items():
+            if (feature := data.get_node_feature(node_type)) is not None:
+                x_dict[node_type] = feature[ids]
+        if label_type is not None and (labels := data.get_node_label(label_type)) is not None:
+            y_dict[label_type] = labels[sampler_out.node[label_type].cpu()]
         for edge_type, ids in (sampler_out.edge or {}).items():
             own = edge_type if data.edge_dir == "in" else reverse_edge_type(edge_type)
-            feature = data.get_edge_feature(own)
-            if feature is not None:
+            if (feature := data.get_edge_feature(own)) is not None:
                 attrs[edge_type] = feature[ids]
-        return to_hetero_data(sampler_out, y_dict, x_dict, attrs, data.edge_dir)  # type: ignore[arg-type]
+        return to_hetero_data(sampler_out, y_dict, x_dict, attrs, data.edge_dir)
 
 
-def _sampler(data: Dataset, num_neighbors: Any, **options: Any) -> NeighborSampler:
+def _sampler(
+    data: Dataset,
+    num_neighbors: NumNeighbors | None,
+    with_edge: bool,
+    with_weight: bool,
+    strategy: str,
+    seed: int | None,
+) -> NeighborSampler:
     if not isinstance(data, Dataset):
         raise TypeError(
             f"data must be a khop.glt.data.Dataset (got '{type(data).__name__}'): PyG's Data has "
             "its loaders in khop.loader"
         )
-    graph = data.graph
-    if graph is None:
+    if data.graph is None:
         raise ValueError("the data set has no graph: call init_graph() first")
     counts: dict[NodeType, int] = {}
     for node_type in data.get_node_types() or ["node"]:
         for held in (data.get_node_feature(node_type), data.get_node_label(node_type)):
             if held is not None and getattr(held, "id2index", None) is None:
                 counts[node_type] = max(counts.get(node_type, 0), held.shape[0])
-    return NeighborSampler(graph, num_neighbors, num_nodes=counts, **options)
+    return NeighborSampler(
+        data.graph,
+        num_neighbors,
+        with_edge=with_edge,
+        with_weight=with_weight,
+        strategy=strategy,
+        seed=seed,
+        num_nodes=counts,
+    )
 
 
 class NodeLoader(_Loader):
@@ -114,7 +127,7 @@ class NodeLoader(_Loader):
     Args:
         data: the data set.
         node_sampler: the sampler.
-        input_nodes: ids or a mask of the seeds; (node type, such) of a heterogeneous graph.
+        input_nodes: ids or a mask of the seeds, or (node type, such) of a heterogeneous graph.
         device: where batches are. If None, torch's current GPU, or the CPU without one.
         **kwargs: arguments of `torch.utils.data.DataLoader`.
     """
@@ -124,14 +137,13 @@ class NodeLoader(_Loader):
         data: Dataset,
         node_sampler: BaseSampler,
         input_nodes: InputNodes,
-        device: _Device = None,
+        device: Device = None,
         **kwargs: Any,
     ) -> None:
-        given: tuple[Any, Any] = (
-            input_nodes if isinstance(input_nodes, tuple) else (None, input_nodes)
-        )
-        self._input_type: NodeType | None = given[0]
-        seeds = given[1]
+        self._input_type: NodeType | None = None
+        seeds: Any = input_nodes
+        if isinstance(input_nodes, tuple):
+            self._input_type, seeds = input_nodes
         ids = torch.as_tensor(convert_to_tensor(seeds))
         ids = ids.nonzero().view(-1) if ids.dtype == torch.bool else ids
         super().__init__(data, ids, device, **kwargs)
@@ -148,8 +160,8 @@ class NeighborLoader(NodeLoader):
 
     Args:
         data: the data set.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all.
-        input_nodes: ids or a mask of the seeds; (node type, such) of a heterogeneous graph.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all.
+        input_nodes: see `NodeLoader`.
         neighbor_sampler: use this sampler instead.
         batch_size: seeds in a batch.
         shuffle: draw seeds in a random order, by torch's default generator.
@@ -183,22 +195,15 @@ class NeighborLoader(NodeLoader):
         with_edge: bool = False,
         with_weight: bool = False,
         strategy: str = "random",
-        device: _Device = None,
+        device: Device = None,
         as_pyg_v1: bool = False,
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
         if neighbor_sampler is None:
-            neighbor_sampler = _sampler(
-                data,
-                num_neighbors,
-                with_edge=with_edge,
-                with_weight=with_weight,
-                strategy=strategy,
-                seed=seed,
-            )
-        options = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last}
-        super().__init__(data, neighbor_sampler, input_nodes, device, **options, **kwargs)
+            neighbor_sampler = _sampler(data, num_neighbors, with_edge, with_weight, strategy, seed)
+        kwargs |= {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last}
+        super().__init__(data, neighbor_sampler, input_nodes, device, **kwargs)
         self.as_pyg_v1 = as_pyg_v1
 
     def _make(self, positions: Tensor) -> Any:
@@ -209,7 +214,7 @@ class NeighborLoader(NodeLoader):
         return _layers(out, self.device)
 
 
-def _layers(out: SamplerOutput, device: Any) -> tuple[int, Tensor, list[EdgeIndex]]:
+def _layers(out: SamplerOutput, device: Device) -> tuple[int, Tensor, list[EdgeIndex]]:
     """Return a subgraph layer by layer: a layer has the edges of its hop and of those before."""
     layers, num_edges, num_nodes = [], 0, out.num_sampled_nodes[0]
     first = num_nodes
@@ -247,19 +252,14 @@ class SubGraphLoader(NodeLoader):
         drop_last: bool = False,
         with_edge: bool = False,
         strategy: str = "random",
-        device: _Device = None,
+        device: Device = None,
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
         if neighbor_sampler is None:
-            options: dict[str, Any] = {"with_edge": with_edge, "strategy": strategy, "seed": seed}
-            neighbor_sampler = _sampler(data, num_neighbors, **options)
-        seeds: dict[str, Any] = {
-            "batch_size": batch_size,
-            "shuffle": shuffle,
-            "drop_last": drop_last,
-        }
-        super().__init__(data, neighbor_sampler, input_nodes, device, **seeds, **kwargs)
+            neighbor_sampler = _sampler(data, num_neighbors, with_edge, False, strategy, seed)
+        kwargs |= {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last}
+        super().__init__(data, neighbor_sampler, input_nodes, device, **kwargs)
 
     def _make(self, positions: Tensor) -> Any:
         out = self.sampler.subgraph(NodeSamplerInput(positions))
@@ -273,9 +273,9 @@ class LinkLoader(_Loader):
     Args:
         data: the data set.
         link_sampler: the sampler.
-        edge_label_index: [2, num_links] links, or None for all edges; of a heterogeneous graph an
+        edge_label_index: [2, num_links] links, or None for all edges. In a heterogeneous graph an
             edge type, or (edge type, such).
-        edge_label: [num_links] labels; those from 0 on are increased by 1 with binary negatives.
+        edge_label: [num_links] labels. Labels from 0 on are increased by 1 with binary negatives.
         neg_sampling: negatives.
         device: where batches are. If None, torch's current GPU, or the CPU without one.
         edge_dir: accepted, not needed: the data set has it.
@@ -291,8 +291,8 @@ class LinkLoader(_Loader):
         link_sampler: BaseSampler,
         edge_label_index: InputEdges | None = None,
         edge_label: Tensor | None = None,
-        neg_sampling: Any = None,
-        device: _Device = None,
+        neg_sampling: Negatives = None,
+        device: Device = None,
         edge_dir: str = "out",
         **kwargs: Any,
     ) -> None:
@@ -320,7 +320,7 @@ class LinkNeighborLoader(LinkLoader):
 
     Args:
         data: the data set.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all.
         neighbor_sampler: use this sampler instead.
         edge_label_index, edge_label, neg_sampling: see `LinkLoader`.
         with_edge, with_weight, batch_size, shuffle, drop_last, strategy, device, seed, **kwargs: as
@@ -334,40 +334,22 @@ class LinkNeighborLoader(LinkLoader):
         neighbor_sampler: NeighborSampler | None = None,
         edge_label_index: InputEdges | None = None,
         edge_label: Tensor | None = None,
-        neg_sampling: Any = None,
+        neg_sampling: Negatives = None,
         with_edge: bool = False,
         with_weight: bool = False,
         batch_size: int = 1,
         shuffle: bool = False,
         drop_last: bool = False,
         strategy: str = "random",
-        device: _Device = None,
+        device: Device = None,
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
         if neighbor_sampler is None:
-            neighbor_sampler = _sampler(
-                data,
-                num_neighbors,
-                with_edge=with_edge,
-                with_weight=with_weight,
-                strategy=strategy,
-                seed=seed,
-            )
-        seeds: dict[str, Any] = {
-            "batch_size": batch_size,
-            "shuffle": shuffle,
-            "drop_last": drop_last,
-        }
+            neighbor_sampler = _sampler(data, num_neighbors, with_edge, with_weight, strategy, seed)
+        kwargs |= {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last}
         super().__init__(
-            data,
-            neighbor_sampler,
-            edge_label_index,
-            edge_label,
-            neg_sampling,
-            device,
-            **seeds,
-            **kwargs,
+            data, neighbor_sampler, edge_label_index, edge_label, neg_sampling, device, **kwargs
         )
 
 
@@ -380,14 +362,14 @@ def get_edge_label_index(
         data: the data set.
         edge_label_index: as `LinkLoader` takes it.
     """
-    given: Any = edge_label_index
+    links: Any = edge_label_index
     link_type: EdgeType | None = None
-    if isinstance(given, tuple) and isinstance(given[0], str):
-        link_type, given = given, None
-    elif isinstance(given, tuple) and isinstance(given[0], tuple):
-        link_type, given = given
-    if given is not None:
-        row, col = convert_to_tensor(list(given))
+    if isinstance(links, tuple) and isinstance(links[0], str):
+        link_type, links = links, None
+    elif isinstance(links, tuple) and isinstance(links[0], tuple):
+        link_type, links = links
+    if links is not None:
+        row, col = convert_to_tensor(list(links))
         return link_type, (row, col)
     graph = data.get_graph(link_type)
     if graph is None:

@@ -66,28 +66,25 @@ def to_hetero_data(
         batch_label_dict: {node type: [num_nodes, ...] labels}.
         node_feat_dict: {node type: [num_nodes, ...] features}.
         edge_feat_dict: {edge type of the batch: [num_edges, ...] features}.
-        edge_dir: direction of the draws; with 'out' links are under their reversed type.
+        edge_dir: direction of the draws. With 'out', links are under their reversed type.
         **kwargs: further attributes.
 
     Returns:
-        A batch with the attributes of `to_data` by type; `num_sampled_nodes` and
+        A batch with the attributes of `to_data` by type. `num_sampled_nodes` and
         `num_sampled_edges` are dictionaries of tensors of equal lengths.
     """
     out, data = hetero_sampler_out, HeteroData(**kwargs)
     ends = out.get_edge_index()
     hops = max((len(counts) for counts in out.num_sampled_edges.values()), default=0)
     for edge_type, edge_index in ends.items():
-        store = data[edge_type]
-        store.edge_index = edge_index
-        _put(store, edge=(out.edge or {}).get(edge_type), edge_attr=_of(edge_feat_dict, edge_type))
+        edge, attr = (out.edge or {}).get(edge_type), (edge_feat_dict or {}).get(edge_type)
+        _put(data[edge_type], edge_index=edge_index, edge=edge, edge_attr=attr)
     for node_type, ids in out.node.items():
-        store, x = data[node_type], _of(node_feat_dict, node_type)
-        store.node = ids
-        _put(store, x=x, num_nodes=ids.numel() if x is None else None)
+        x = (node_feat_dict or {}).get(node_type)
+        _put(data[node_type], node=ids, x=x, num_nodes=ids.numel() if x is None else None)
     for node_type, seeds in (out.batch or {}).items():
-        store = data[node_type]
-        store.batch, store.batch_size = seeds, seeds.numel()
-        _put(store, y=_of(batch_label_dict, node_type))
+        y = (batch_label_dict or {}).get(node_type)
+        _put(data[node_type], batch=seeds, batch_size=seeds.numel(), y=y)
     data.num_sampled_nodes = _padded(out.num_sampled_nodes, out.node, hops + 1)
     data.num_sampled_edges = _padded(out.num_sampled_edges, ends, hops)
     if isinstance(out.metadata, dict):
@@ -95,10 +92,6 @@ def to_hetero_data(
     elif out.metadata is not None:
         data.metadata = out.metadata
     return data
-
-
-def _of(values: Mapping[Any, Any] | None, name: Any) -> Any:
-    return None if values is None else values.get(name)
 
 
 def _put(store: Any, **values: Any) -> None:
@@ -109,7 +102,7 @@ def _put(store: Any, **values: Any) -> None:
 
 def _padded(counts: Mapping[Any, Any], types: Any, length: int) -> dict[Any, Tensor]:
     known = {name: torch.as_tensor(counts.get(name, []), dtype=torch.int64) for name in types}
-    return {name: F.pad(given, (0, length - len(given))) for name, given in known.items()}
+    return {name: F.pad(per_hop, (0, length - len(per_hop))) for name, per_hop in known.items()}
 
 
 def _put_links(data: HeteroData, out: HeteroSamplerOutput, edge_dir: str) -> None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from khop.glt.typing import EdgeType, NodeType
+from khop.glt.typing import Device, EdgeType, NodeType, TensorDataType
 
 
 class PartitionBook:
     """Map from ids to the parts that own them: `book[ids]`, [n] int64."""
 
-    def __getitem__(self, indices: Any) -> Tensor:
+    def __getitem__(self, indices: TensorDataType | Sequence[int]) -> Tensor:
         raise NotImplementedError
 
     @property
-    def offset(self) -> Any:
-        """Offset of ids; None if there is none."""
+    def offset(self) -> int | None:
+        """Offset of ids, or None."""
         return None
 
 
@@ -38,14 +39,14 @@ class OffsetId2Index:
     def __getitem__(self, ids: Tensor) -> Tensor:
         return ids - self.offset
 
-    def to(self, device: Any) -> OffsetId2Index:
+    def to(self, device: Device) -> OffsetId2Index:
         """Return the map itself: it has no tensors."""
         del device
         return self
 
 
 class RangePartitionBook(PartitionBook):
-    """Book of ranges of ids, one a part, one after the other.
+    """Book with one range of ids per part, one after the other.
 
     Args:
         partition_ranges: (first id, last id + 1) of each part.
@@ -61,8 +62,9 @@ class RangePartitionBook(PartitionBook):
     """
 
     def __init__(self, partition_ranges: list[tuple[int, int]], partition_idx: int) -> None:
-        for number, (first, end) in enumerate(partition_ranges):
-            if first >= end or (number and partition_ranges[number - 1][1] != first):
+        starts = [partition_ranges[0][0], *(end for _, end in partition_ranges)]
+        for start, (first, end) in zip(starts, partition_ranges, strict=False):
+            if first >= end or start != first:
                 raise ValueError(
                     "ranges must have ids and follow one another, as [(0, 10), (10, 20)] (got "
                     f"{partition_ranges})"
@@ -72,7 +74,7 @@ class RangePartitionBook(PartitionBook):
         self._ranges = list(partition_ranges)
         self._id2index = OffsetId2Index(partition_ranges[partition_idx][0])
 
-    def __getitem__(self, indices: Any) -> Tensor:
+    def __getitem__(self, indices: TensorDataType | Sequence[int]) -> Tensor:
         return torch.searchsorted(self.partition_bounds, torch.as_tensor(indices), right=True)
 
     @property
@@ -85,7 +87,7 @@ class RangePartitionBook(PartitionBook):
         """Map from the ids of this part to its rows."""
         return self._id2index
 
-    def id_filter(self, node_pb: Any, partition_idx: int) -> Tensor:
+    def id_filter(self, node_pb: object, partition_idx: int) -> Tensor:
         """Return the ids of a part, ascending."""
         del node_pb
         return torch.arange(*self._ranges[partition_idx])
@@ -95,8 +97,11 @@ class RangePartitionBook(PartitionBook):
         return self[torch.arange(int(self.partition_bounds[-1]))]
 
 
-def owners_of(book: Any) -> Tensor:
-    """Return the part of each id, [number of ids] int64, of any book."""
+Book: TypeAlias = Tensor | PartitionBook | TensorDataType
+
+
+def owners_of(book: Book) -> Tensor:
+    """Return the part of each id, [number of ids] int64."""
     if isinstance(book, RangePartitionBook):
         return book.owners()
     return torch.as_tensor(book, dtype=torch.int64).as_subclass(torch.Tensor)

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from khop.data import Feature
 from khop.data.arrays import bytes_of
-from khop.glt.partition.part_writer import describe
+from khop.glt.arguments import by_type
+from khop.glt.partition.part_writer import Files, describe
 from khop.glt.partition.parts import EDGE_FEATURES, FEATURES
+from khop.glt.typing import EdgeType, NodeLabel, TensorDataType
 from khop.storage.folder import (
     AttrMeta,
     EdgeTypeMeta,
-    FolderMeta,
     NodeTypeMeta,
     PartitionFolder,
     cache_attr_path,
@@ -33,16 +34,19 @@ from khop.storage.folder import (
     npy_header,
 )
 from khop.storage.folder.checksums import RangeHash
-from khop.typing import EDGE, NODE, Array, Int64Array, IntArray
+from khop.typing import EDGE, NODE, IntArray
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 def build_partition_feature(
     root_dir: str | os.PathLike[str],
     partition_idx: int,
     chunk_size: int = 10000,
-    node_feat: Any = None,
+    node_feat: NodeLabel | None = None,
     node_feat_dtype: torch.dtype = torch.float32,
-    edge_feat: Any = None,
+    edge_feat: TensorDataType | Mapping[EdgeType, TensorDataType] | None = None,
     edge_feat_dtype: torch.dtype = torch.float32,
 ) -> None:
     """Add a part's features to a folder that was partitioned with `with_feature=False`.
@@ -55,7 +59,7 @@ def build_partition_feature(
         partition_idx: the part.
         chunk_size: rows that are read at a time.
         node_feat: [num_nodes, ...] features of all nodes, a tensor or an array, which may be
-            mapped; or {node type: such}.
+            mapped. Or {node type: such}.
         node_feat_dtype: dtype to store them in.
         edge_feat: [num_edges, ...] features of all edges by id, or {edge type: such}.
         edge_feat_dtype: dtype to store them in.
@@ -63,110 +67,91 @@ def build_partition_feature(
     Raises:
         FolderError, IndexError: no such folder or part.
         KeyError: features of a type that the graph does not have.
-        ValueError: features of another length, or others than those that the folder has; features
-            of edges whose original ids the folder does not keep.
+        ValueError: features of another length, or other features than the folder's. Or features of
+            edges whose original ids the folder does not keep.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be positive (got {chunk_size})")
     folder = PartitionFolder(root_dir)
-    builder = _Builder(folder, folder.check_part(partition_idx), chunk_size)
-    meta = folder.meta
+    own, meta, files = folder.check_part(partition_idx), folder.meta, folder.written()
+
+    def put(part: int, path: str, rows: _Rows, ids: IntArray) -> None:
+        _put(folder, files, path, rows.pieces(ids, chunk_size), part == own)
+
     nodes = {t.name: t for t in meta.node_types}
+    for node_type, values in by_type(node_feat, NODE).items():
+        described = _of(nodes, node_type)
+        rows = _Rows(described, values, node_feat_dtype)
+        original = folder.original_ids(node_type)
+        for part in range(folder.num_parts):
+            first, last = described.bounds[part], described.bounds[part + 1]
+            put(part, node_attr_path(part, node_type, FEATURES), rows, original[first:last])
+            if described.cached and described.cached[part]:
+                copied = folder.open(cache_path(part, node_type, "id"))
+                put(part, cache_attr_path(part, node_type, FEATURES), rows, copied)
+        nodes[node_type] = replace(described, attrs={**described.attrs, FEATURES: rows.meta})
     edges = {t.name: t for t in meta.edge_types}
-    for name, rows in _by_type(node_feat, NODE).items():
-        nodes[name] = builder.add_nodes(_of(nodes, name), rows, node_feat_dtype)
-    for name, rows in _by_type(edge_feat, EDGE).items():
-        edges[name] = builder.add_edges(_of(edges, name), rows, edge_feat_dtype)
-    builder.finish(replace(meta, node_types=[*nodes.values()], edge_types=[*edges.values()]))
+    for edge_type, values in by_type(edge_feat, EDGE).items():
+        edge = _of(edges, edge_type)
+        if not edge.edge_ids:
+            raise ValueError(
+                f"'{folder.root}' keeps no original ids of edges {edge_type}, by which edge_feat "
+                "has its rows: partition again with edge_ids=True, or give edge features to the "
+                "partitioner"
+            )
+        rows = _Rows(edge, values, edge_feat_dtype)
+        for part in range(folder.num_parts):
+            ids = edge_array(folder, part, edge_type, "edge_id")
+            put(part, edge_attr_path(part, edge_type, EDGE_FEATURES), rows, ids)
+        edges[edge_type] = replace(edge, attrs={**edge.attrs, EDGE_FEATURES: rows.meta})
+    meta = replace(meta, node_types=[*nodes.values()], edge_types=[*edges.values()])
+    describe(folder.root, meta, files, own)
 
 
-def _by_type(features: Any, single: Any) -> dict[Any, Any]:
-    if features is None:
-        return {}
-    return dict(features) if isinstance(features, Mapping) else {single: features}
-
-
-def _of(types: dict[Any, Any], name: Any) -> Any:
+def _of(types: Mapping[_K, _V], name: _K) -> _V:
     if name not in types:
         raise KeyError(f"the graph has no type {name}: there are {list(types)}")
     return types[name]
 
 
-@dataclass
 class _Rows:
-    """Rows by id, and the dtype to store them in."""
+    """Rows of a type by id, and the dtype to store them in."""
 
-    values: Any
-    dtype: torch.dtype
+    def __init__(
+        self, of: NodeTypeMeta | EdgeTypeMeta, values: TensorDataType, dtype: torch.dtype
+    ) -> None:
+        if len(values) != of.count:
+            raise ValueError(f"{len(values)} rows of features for {of.count} of {of.name}")
+        self._values, self._dtype = values, dtype
+        self._none = self._stored(np.empty(0, np.int64))
+        self.meta = AttrMeta.of(self._none.dtype, self._none.row_shape)
 
-    def stored(self, ids: IntArray) -> Feature:
-        given = torch.as_tensor(self.values[np.asarray(ids, np.int64)])
-        return Feature(given.to(self.dtype))
+    def _stored(self, ids: IntArray) -> Feature:
+        rows = torch.as_tensor(self._values[np.asarray(ids, np.int64)])
+        return Feature(rows.to(self._dtype))
 
-
-class _Builder:
-    def __init__(self, folder: PartitionFolder, part: int, chunk_size: int) -> None:
-        self._folder, self._part, self._chunk = folder, part, chunk_size
-        self._files = folder.written()
-
-    def add_nodes(self, kind: NodeTypeMeta, values: Any, dtype: torch.dtype) -> NodeTypeMeta:
-        """Add rows of a node type, and copies of other parts' rows where the part has such."""
-        rows = self._checked(kind, values, dtype)
-        original = self._folder.original_ids(kind.name)
-        for part in range(self._folder.num_parts):
-            first, last = kind.bounds[part], kind.bounds[part + 1]
-            self._put(part, node_attr_path(part, kind.name, FEATURES), rows, original[first:last])
-            if kind.cached and kind.cached[part]:
-                copied = self._folder.open(cache_path(part, kind.name, "id"))
-                self._put(part, cache_attr_path(part, kind.name, FEATURES), rows, copied)
-        return replace(kind, attrs={**kind.attrs, FEATURES: self._described(rows)})
-
-    def add_edges(self, kind: EdgeTypeMeta, values: Any, dtype: torch.dtype) -> EdgeTypeMeta:
-        """Add rows of an edge type."""
-        if not kind.edge_ids:
-            raise ValueError(
-                f"'{self._folder.root}' keeps no original ids of edges {kind.name}, by which "
-                "edge_feat has its rows: partition again with edge_ids=True, or give edge features "
-                "to the partitioner"
-            )
-        rows = self._checked(kind, values, dtype)
-        for part in range(self._folder.num_parts):
-            ids = edge_array(self._folder, part, kind.name, "edge_id")
-            self._put(part, edge_attr_path(part, kind.name, EDGE_FEATURES), rows, ids)
-        return replace(kind, attrs={**kind.attrs, EDGE_FEATURES: self._described(rows)})
-
-    def finish(self, meta: FolderMeta) -> None:
-        """Replace the files that describe the folder."""
-        describe(self._folder.root, meta, self._files, self._part)
-
-    def _checked(self, kind: NodeTypeMeta | EdgeTypeMeta, values: Any, dtype: torch.dtype) -> _Rows:
-        if len(values) != kind.count:
-            raise ValueError(f"{len(values)} rows of features for {kind.count} of {kind.name}")
-        return _Rows(values, dtype)
-
-    def _described(self, rows: _Rows) -> AttrMeta:
-        feature = rows.stored(np.empty(0, np.int64))
-        return AttrMeta.of(feature.dtype, feature.row_shape)
-
-    def _put(self, part: int, path: str, rows: _Rows, ids: IntArray) -> None:
-        """List a file of a part, and write it if the part is this one."""
-        checksums, file = RangeHash(), self._folder.root / path
-        own = part == self._part
-        written = file.with_suffix(".tmp")
-        with (written if own else Path(os.devnull)).open("wb") as opened:
-            for piece in self._pieces(rows, ids):
-                checksums.update(memoryview(piece))
-                opened.write(piece)
-        known = checksums.written()
-        if self._files.setdefault(path, known) != known:
-            written.unlink(missing_ok=True)
-            raise ValueError(f"'{self._folder.root}' has other features: '{path}' differs")
-        if own:
-            written.replace(file)
-
-    def _pieces(self, rows: _Rows, ids: IntArray) -> Iterator[Any]:
-        none: Array = rows.stored(np.empty(0, np.int64)).array
+    def pieces(self, ids: IntArray, count: int) -> Iterator[Any]:
+        """Yield the bytes of an .npy file with the rows of ids, `count` rows at a time."""
+        none = self._none.array
         yield npy_header(none.dtype, (len(ids), *none.shape[1:]))
-        for first in range(0, len(ids), self._chunk):
-            chosen: Int64Array = np.asarray(ids[first : first + self._chunk], np.int64)
-            yield bytes_of(np.ascontiguousarray(rows.stored(chosen).array))
+        for first in range(0, len(ids), count):
+            rows = self._stored(ids[first : first + count]).array
+            yield bytes_of(np.ascontiguousarray(rows))
+
+
+def _put(
+    folder: PartitionFolder, files: Files, path: str, pieces: Iterator[Any], is_own: bool
+) -> None:
+    """List a file of a part, and write it if the part is this one."""
+    checksums, file = RangeHash(), folder.root / path
+    written = file.with_suffix(".tmp")
+    with (written if is_own else Path(os.devnull)).open("wb") as opened:
+        for piece in pieces:
+            checksums.update(memoryview(piece))
+            opened.write(piece)
+    known = checksums.written()
+    if files.setdefault(path, known) != known:
+        written.unlink(missing_ok=True)
+        raise ValueError(f"'{folder.root}' has other features: '{path}' differs")
+    if is_own:
+        written.replace(file)

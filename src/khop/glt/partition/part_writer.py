@@ -1,13 +1,16 @@
 """Writer of a single part as a partition folder, for graphs whose parts are apart from the start.
 
-A process that holds one part of a graph knows the books, and so what all others have: their numbers
-of nodes and edges. So every process writes the same meta.json; only its own part's files are there.
+A process that holds one part of a graph knows the books, and so the numbers of nodes and edges of
+all parts. So every process writes the same meta.json, and beside it only its own part's files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,6 +46,8 @@ from khop.typing import Array, EdgeDir, EdgeType, Int64Array, NodeType
 
 Files = Annotated[dict[str, Written], AtMost(1 << 24)]
 Exchange = Callable[[Files], Files]
+DType = np.dtype[Any]
+Shape = tuple[int, ...]
 
 WEIGHTS = "edge_weight"
 """Attribute that weights of edges are kept as."""
@@ -63,13 +68,13 @@ class NodePart:
 
 @dataclass
 class EdgePart:
-    """A part's edges of one type, those of its rows.
+    """A part's edges of one type: the edges of its rows.
 
     Attributes:
         src, dst: [n] int64 original ids.
         ids: [n] int64 edge ids.
         counts: number of edges of each part.
-        attrs: name -> [n, ...] rows in the same order; `WEIGHTS` among them if draws have weights.
+        attrs: name -> [n, ...] rows in the same order, with `WEIGHTS` if draws have weights.
     """
 
     src: Int64Array
@@ -102,8 +107,8 @@ class GraphPart:
 
         Args:
             root: the folder.
-            exchange: given the part's {path: bytes and checksum}, returns those of all parts. If
-                None, checksums in meta.json are not those of the files, which nobody knows.
+            exchange: called with the part's {path: bytes and checksum}, returns all parts' entries.
+                If None, meta.json has no valid checksums.
 
         Raises:
             IndexError, ValueError: edges of nodes that do not exist or are another part's, or
@@ -117,8 +122,20 @@ class GraphPart:
         describe(Path(root), meta, files, self.part)
         return meta
 
+    def write_temporary(self, owner: object) -> str:
+        """Write the part into a temporary folder, which is removed with its owner."""
+        folder = tempfile.mkdtemp(prefix="khop-glt-")
+        weakref.finalize(owner, _remove, folder, os.getpid())
+        self.write(folder)
+        return folder
 
-def _listed(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Written:
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # not a fork of the process that made it
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _listed(dtype: DType, shape: Shape) -> Written:
     """Return the entry of an array's file, with checksums of no bytes."""
     size = len(npy_header(dtype, shape)) + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return Written(size, [hashlib.sha256(b"").hexdigest()] * num_ranges(size))
@@ -130,8 +147,8 @@ def describe(folder: Path, meta: FolderMeta, files: Files, writer: int) -> None:
     Args:
         folder: the folder.
         meta: its description.
-        files: path -> what is known of each file; in any order.
-        writer: number of the process among those that may do the same.
+        files: path -> length and checksums of each file, in any order.
+        writer: index of this process, for names of temporary files.
     """
     for name, content in description_of(meta, dict(sorted(files.items()))).items():
         written = folder / f".{name}.{writer}.tmp"
@@ -145,7 +162,8 @@ def add_masks(root: str | Path, part: int, masks: Mapping[NodeType, Mapping[str,
     Args:
         root: the folder.
         part: the part that is there.
-        masks: {node type: {name: [number of the part's nodes] mask}}; the same names for all parts.
+        masks: {node type: {name: [number of the part's nodes] mask}}, with the same names for all
+            parts.
     """
     folder = PartitionFolder(root)
     files, types = folder.written(), {t.name: t for t in folder.meta.node_types}
@@ -174,56 +192,49 @@ class _Writer:
         graph = self._graph
         nodes = [self._write_nodes(t, node) for t, node in graph.nodes.items()]
         edges = [self._write_edges(t, edge) for t, edge in graph.edges.items()]
-        weighted = any(t.weighted for t in edges)
-        return FolderMeta(
-            graph.num_parts,
-            graph.edge_dir,
-            graph.heterogeneous,
-            nodes,
-            edges,
-            {"name": "given"},
-            weight_attr=WEIGHTS if weighted else None,
-        )
+        head = graph.num_parts, graph.edge_dir, graph.heterogeneous
+        weights = WEIGHTS if any(t.weighted for t in edges) else None
+        return FolderMeta(*head, nodes, edges, {"name": "given"}, weight_attr=weights)
 
     def checksums(self) -> Files:
-        """Return bytes and checksum of the files that were written."""
-        return {
-            path: _checksums_of(self._root / path)
-            for path in self.files
-            if (self._root / path).exists()
-        }
+        """Return bytes and checksums of the files that were written."""
+        checksums = {}
+        for path in self.files:
+            if (self._root / path).exists():
+                with (self._root / path).open("rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    checksums[path] = Written(size, hash_ranges(file.fileno(), size))
+        return checksums
 
-    def _save(self, path: str, array: Array) -> None:
-        """Write an array, and list it."""
-        file = self._root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-        self._list_like(path, array)
-
-    def _list_like(self, path: str, array: Array) -> None:
-        self._list(path, array.dtype, array.shape)
-
-    def _list(self, path: str, dtype: Any, shape: tuple[int, ...]) -> None:
-        """List a file, which may be another part's."""
+    def _put(
+        self, path: str, array: Array | None, dtype: DType | None = None, shape: Shape = ()
+    ) -> None:
+        """List a file, and write it. Without an array, another part has a file of this shape."""
+        if array is not None:
+            file = self._root / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+            dtype, shape = array.dtype, array.shape
         self.files[path] = _listed(np.dtype(dtype), shape)
 
     def _write_nodes(self, node_type: NodeType, node: NodePart) -> NodeTypeMeta:
         numbering, own = self._numbering[node_type], self._graph.part
         dtype, bounds = narrowest_int(len(node.owners)), numbering.book.bounds
         features = {name: Feature(rows) for name, rows in node.attrs.items()}
-        self._save(map_path(node_type), numbering.new_of_old.astype(dtype))
-        for part in range(self._graph.num_parts):
-            first, last = bounds[part], bounds[part + 1]
-            put = self._save if part == own else self._list_like
-            put(node_path(part, node_type, "id"), numbering.old_of_new[first:last].astype(dtype))
+        self._put(map_path(node_type), numbering.new_of_old.astype(dtype))
+        for part, count in enumerate(np.diff(bounds).tolist()):
+            ids = numbering.old_of_new[bounds[part] : bounds[part + 1]].astype(dtype)
+            is_own = part == own
+            self._put(node_path(part, node_type, "id"), ids if is_own else None, dtype, (count,))
             for name, feature in features.items():
-                path = node_attr_path(part, node_type, name)
-                if part == own:
-                    _check_rows(feature, last - first, f"'{name}' of node type '{node_type}'")
-                    self._save(path, feature.array)
-                else:
-                    shape = (last - first, *feature.row_shape)
-                    self._list(path, storage_dtype(feature.dtype), shape)
+                if is_own:
+                    _check_rows(feature, count, f"'{name}' of node type '{node_type}'")
+                self._put(
+                    node_attr_path(part, node_type, name),
+                    feature.array if is_own else None,
+                    storage_dtype(feature.dtype),
+                    (count, *feature.row_shape),
+                )
         return NodeTypeMeta(node_type, bounds, attr_metas(features))
 
     def _write_edges(self, edge_type: EdgeType, edge: EdgePart) -> EdgeTypeMeta:
@@ -242,65 +253,48 @@ class _Writer:
             )
         by_id = np.argsort(edge.ids, kind="stable")
         local, columns = rows.new_of_old[ends[0][by_id]] - first, others.new_of_old[ends[1][by_id]]
-        indptr, indices, places = _native.coo_to_csr(
+        indptr, indices, positions = _native.coo_to_csr(
             np.ascontiguousarray(local, np.int64),
             np.ascontiguousarray(columns, np.int64),
             last - first,
             len(others.owners),
         )
-        order = by_id[places]
-        total = sum(edge.counts)
+        order = by_id[positions]
         features = {name: Feature(values) for name, values in edge.attrs.items()}
         arrays = {
             "indptr": indptr.astype(narrowest_int(edge.counts[own])),
             "indices": indices.astype(narrowest_int(len(others.owners))),
-            "edge_id": edge.ids[order].astype(narrowest_int(total)),
+            "edge_id": edge.ids[order].astype(narrowest_int(sum(edge.counts))),
         }
         weighted = WEIGHTS in features
         if weighted:
             weights = weight_values(features[WEIGHTS].numbers())[order]
             sums, guide = _native.weight_table(arrays["indptr"], weights)
             arrays.update(weight_sum=sums, weight_guide=guide)
-        for name, array in arrays.items():
-            self._save(edge_path(own, edge_type, name), array)
-        for name, feature in features.items():
-            _check_rows(feature, len(order), f"'{name}' of edge type {edge_type}")
-            self._save(edge_attr_path(own, edge_type, name), feature.gather(order))
-        self._list_edges(edge_type, edge, rows.book.bounds, arrays, features)
-        bounds = [0, *np.cumsum(edge.counts).tolist()]
-        return EdgeTypeMeta(edge_type, bounds, attrs=attr_metas(features), weighted=weighted)
-
-    def _list_edges(
-        self,
-        edge_type: EdgeType,
-        edge: EdgePart,
-        bounds: list[int],
-        arrays: Mapping[str, Array],
-        features: Mapping[str, RowStore],
-    ) -> None:
-        """List the files of the other parts' edges."""
         for part, count in enumerate(edge.counts):
-            if part == self._graph.part:
-                continue
+            is_own = part == own
             for name, array in arrays.items():
                 dtype, length = array.dtype, count
                 if name == "indptr":
-                    dtype, length = narrowest_int(count), bounds[part + 1] - bounds[part] + 1
-                self._list(edge_path(part, edge_type, name), dtype, (length,))
+                    dtype, length = narrowest_int(count), rows.book.size(part) + 1
+                path = edge_path(part, edge_type, name)
+                self._put(path, array if is_own else None, dtype, (length,))
             for name, feature in features.items():
-                path = edge_attr_path(part, edge_type, name)
-                self._list(path, storage_dtype(feature.dtype), (count, *feature.row_shape))
+                if is_own:
+                    _check_rows(feature, count, f"'{name}' of edge type {edge_type}")
+                self._put(
+                    edge_attr_path(part, edge_type, name),
+                    feature.gather(order) if is_own else None,
+                    storage_dtype(feature.dtype),
+                    (count, *feature.row_shape),
+                )
+        bounds = [0, *np.cumsum(edge.counts).tolist()]
+        return EdgeTypeMeta(edge_type, bounds, attrs=attr_metas(features), weighted=weighted)
 
 
-def _checksums_of(file: Path) -> Written:
-    with file.open("rb") as opened:
-        size = os.fstat(opened.fileno()).st_size
-        return Written(size, hash_ranges(opened.fileno(), size))
-
-
-def _check_rows(feature: RowStore, count: int, what: str) -> None:
+def _check_rows(feature: RowStore, count: int, name: str) -> None:
     if feature.num_rows != count:
-        raise ValueError(f"attribute {what} has {feature.num_rows} rows, but the part has {count}")
+        raise ValueError(f"attribute {name} has {feature.num_rows} rows, but the part has {count}")
 
 
 def _check_ends(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from khop.glt.arguments import in_order
 from khop.partition import base
 from khop.partition.methods import frequency, random
 from khop.storage.folder import FolderMeta
@@ -28,31 +29,25 @@ _DIRECTIONS = {"by_src": "out", "by_dst": "in"}
 class _Defaults:
     """GLT's order and defaults: neighbours along the edges, and features in float32.
 
-    An empty folder at `output_dir` is taken; scripts for GLT make it beforehand. `chunk_size` and
-    `device` are accepted, not needed.
+    An empty folder at `output_dir` is accepted, since scripts for GLT make it beforehand.
+    `chunk_size` and `device` are accepted, not needed.
     """
 
     _order: tuple[str, ...] = (*_GRAPH, *_FEATURES, "chunk_size", "device")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        name = type(self).__name__
-        if len(args) > len(self._order):
-            raise TypeError(f"{name} takes {len(self._order)} arguments (got {len(args)})")
-        positional = dict(zip(self._order, args, strict=False))
-        for repeated in positional.keys() & kwargs:
-            raise TypeError(f"{name} got '{repeated}' twice")
-        given = {**_GLT, **positional, **kwargs}
+        options = {**_GLT, **in_order(type(self).__name__, self._order, args, kwargs)}
         for ignored in ("chunk_size", "device"):
-            given.pop(ignored, None)
-        strategy = given.pop("edge_assign_strategy")
+            options.pop(ignored, None)
+        strategy = options.pop("edge_assign_strategy")
         if strategy not in _DIRECTIONS:
             raise ValueError(
                 f"edge_assign_strategy must be 'by_src' or 'by_dst' (got {strategy!r})"
             )
-        given.setdefault("edge_dir", _DIRECTIONS[strategy])
+        options.setdefault("edge_dir", _DIRECTIONS[strategy])
         with contextlib.suppress(KeyError, OSError):  # it is not there, or not empty
-            Path(given["output_dir"]).rmdir()
-        super().__init__(**given)
+            Path(options["output_dir"]).rmdir()
+        super().__init__(**options)
 
     def partition(self, with_feature: bool = True, graph_caching: bool = False) -> FolderMeta:
         """Cut the graph and write the folder.
@@ -73,15 +68,15 @@ class _Defaults:
 
 
 class PartitionerBase(_Defaults, base.PartitionerBase):
-    """Base of partitioners; see `khop.partition.PartitionerBase`."""
+    """Base of partitioners, see `khop.partition.PartitionerBase`."""
 
 
 class RandomPartitioner(_Defaults, random.RandomPartitioner):
-    """Partitioner of nodes at random, with parts of equal size; see `khop.partition`."""
+    """Partitioner of nodes at random, with parts of equal size, see `khop.partition`."""
 
 
 class FrequencyPartitioner(_Defaults, frequency.FrequencyPartitioner):
-    """Partitioner by how likely each part's batches touch a node; see `khop.partition`."""
+    """Partitioner by how likely each part's batches touch a node, see `khop.partition`."""
 
     _order = (
         *(*_GRAPH, "probs", *_FEATURES),

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from khop.data import RowStore
 from khop.glt.partition.part_writer import WEIGHTS
-from khop.glt.typing import EdgeType, FeaturePartitionData, GraphPartitionData, NodeType
+from khop.glt.typing import Device, FeaturePartitionData, GraphPartitionData
 from khop.loader.batches.collate import to_tensor
 from khop.storage.folder import (
+    EdgeTypeMeta,
+    NodeTypeMeta,
     PartitionFolder,
     cache_attr_path,
     cache_path,
@@ -29,7 +31,7 @@ def load_partition(
     root_dir: str | os.PathLike[str],
     partition_idx: int,
     graph_caching: bool = False,
-    device: Any = None,
+    device: Device = None,
 ) -> tuple[int, int, Any, Any, Any, Any, Any]:
     """Read a part of a folder that khop has written into tensors.
 
@@ -43,11 +45,11 @@ def load_partition(
         device: where to put the tensors. If None, the CPU.
 
     Returns:
-        Number of parts, the part, its edges (`GraphPartitionData`), its rows of node attribute 'x'
-        and of edge attribute 'edge_attr' (`FeaturePartitionData`, or None), and the books of nodes
+        Number of parts, and the part. Its edges (`GraphPartitionData`). Its rows of node attribute
+        'x' and of edge attribute 'edge_attr' (`FeaturePartitionData`, or None). The books of nodes
         and edges, tensors with the part of each id. Of a heterogeneous graph all but the numbers
-        are dictionaries by type. The book of edges needs all parts' files; edges of parts that are
-        not on this machine are -1 there.
+        are dictionaries by type. The book of edges needs all parts' files, and has -1 for edges of
+        parts that are not on this machine.
 
     Raises:
         FolderError, IndexError: no such folder or part.
@@ -56,15 +58,18 @@ def load_partition(
     folder = PartitionFolder(root_dir)
     part, meta = folder.check_part(partition_idx), folder.meta
     on = torch.device("cpu" if device is None else device)
-    graphs = {t.name: load_edges(folder, part, t.name, on) for t in meta.edge_types}
-    node_feats = {t.name: _node_rows(folder, part, t.name, on) for t in meta.node_types}
-    edge_feats = {t.name: _edge_rows(folder, part, t.name, on) for t in meta.edge_types}
-    node_books = {t.name: _node_book(folder, t.name).to(on) for t in meta.node_types}
-    edge_books = {t.name: _edge_book(folder, t.name).to(on) for t in meta.edge_types}
-    found = [graphs, _known(node_feats), _known(edge_feats), node_books, edge_books]
+    graphs = {t.name: load_edges(folder, part, t, on) for t in meta.edge_types}
+    node_feats = {t.name: _node_rows(folder, part, t, on) for t in meta.node_types}
+    edge_feats = {t.name: _edge_rows(folder, part, t, on) for t in meta.edge_types}
+    node_books = {
+        t.name: _int64(np.searchsorted(t.bounds[1:], folder.id_map(t.name), side="right"), on)
+        for t in meta.node_types
+    }
+    edge_books = {t.name: _int64(_edge_owners(folder, t), on) for t in meta.edge_types}
+    content = [graphs, _known(node_feats), _known(edge_feats), node_books, edge_books]
     if not meta.heterogeneous:
-        found = [None if d is None else next(iter(d.values())) for d in found]
-    return (folder.num_parts, part, *found)  # type: ignore[return-value]
+        content = [None if d is None else next(iter(d.values())) for d in content]
+    return (folder.num_parts, part, *content)  # type: ignore[return-value]
 
 
 def _known(rows: dict[Any, Any]) -> dict[Any, Any] | None:
@@ -80,11 +85,10 @@ def _rows(feature: RowStore, device: torch.device) -> Tensor:
 
 
 def load_edges(
-    folder: PartitionFolder, part: int, edge_type: EdgeType, device: torch.device
+    folder: PartitionFolder, part: int, described: EdgeTypeMeta, device: torch.device
 ) -> GraphPartitionData:
     """Return a part's edges of a type by original ids, in memory."""
-    meta = folder.meta
-    described = next(t for t in meta.edge_types if t.name == edge_type)
+    meta, edge_type = folder.meta, described.name
     indptr, indices, ids = (
         edge_array(folder, part, edge_type, name) for name in ("indptr", "indices", "edge_id")
     )
@@ -101,10 +105,9 @@ def load_edges(
 
 
 def _node_rows(
-    folder: PartitionFolder, part: int, node_type: NodeType, device: torch.device
+    folder: PartitionFolder, part: int, described: NodeTypeMeta, device: torch.device
 ) -> FeaturePartitionData | None:
-    described = folder.meta.node_type(node_type)
-    attr = described.attrs.get(FEATURES)
+    node_type, attr = described.name, described.attrs.get(FEATURES)
     if attr is None:
         return None
     own = _rows(folder.node_feature(part, node_type, FEATURES), device)
@@ -118,33 +121,22 @@ def _node_rows(
 
 
 def _edge_rows(
-    folder: PartitionFolder, part: int, edge_type: EdgeType, device: torch.device
+    folder: PartitionFolder, part: int, described: EdgeTypeMeta, device: torch.device
 ) -> FeaturePartitionData | None:
-    described = next(t for t in folder.meta.edge_types if t.name == edge_type)
     attr = described.attrs.get(EDGE_FEATURES)
     if attr is None:
         return None
-    ids = _int64(edge_array(folder, part, edge_type, "edge_id"), device)
-    path = edge_attr_path(part, edge_type, EDGE_FEATURES)
-    return FeaturePartitionData(
-        _rows(folder.open_attr(path, attr, len(ids)), device), ids, None, None
-    )
+    ids = _int64(edge_array(folder, part, described.name, "edge_id"), device)
+    rows = folder.open_attr(edge_attr_path(part, described.name, EDGE_FEATURES), attr, len(ids))
+    return FeaturePartitionData(_rows(rows, device), ids, None, None)
 
 
-def _node_book(folder: PartitionFolder, node_type: NodeType) -> Tensor:
-    described = folder.meta.node_type(node_type)
-    new_ids = np.asarray(folder.id_map(node_type))
-    owners = np.searchsorted(described.bounds[1:], new_ids, side="right")
-    return torch.from_numpy(owners.astype(np.int64))
-
-
-def _edge_book(folder: PartitionFolder, edge_type: EdgeType) -> Tensor:
-    described = next(t for t in folder.meta.edge_types if t.name == edge_type)
-    book: Int64Array = np.full(described.count, -1, np.int64)
+def _edge_owners(folder: PartitionFolder, described: EdgeTypeMeta) -> Int64Array:
+    owners: Int64Array = np.full(described.count, -1, np.int64)
     for part in range(folder.num_parts):
         if folder.has_part(part):
-            book[edge_array(folder, part, edge_type, "edge_id")] = part
-    return torch.from_numpy(book)
+            owners[edge_array(folder, part, described.name, "edge_id")] = part
+    return owners
 
 
 def cat_feature_cache(
@@ -164,13 +156,13 @@ def cat_feature_cache(
     ids, cached = feat_pdata.ids, feat_pdata.cache_ids
     assert ids is not None
     assert feat_pdata.feats is not None
-    places = torch.full((len(feat_pb),), -1, dtype=torch.int64)
+    rows = torch.full((len(feat_pb),), -1, dtype=torch.int64)
     if cached is None or feat_pdata.cache_feats is None:
-        places[ids] = torch.arange(len(ids))
-        return 0.0, feat_pdata.feats, places, feat_pb
-    places[ids] = torch.arange(len(ids)) + len(cached)
-    places[cached] = torch.arange(len(cached))  # a copy of an own row is found first
+        rows[ids] = torch.arange(len(ids))
+        return 0.0, feat_pdata.feats, rows, feat_pb
+    rows[ids] = torch.arange(len(ids)) + len(cached)
+    rows[cached] = torch.arange(len(cached))  # a copy of an own row comes first
     book = feat_pb.clone()
     book[cached] = partition_idx
     share = len(cached) / (len(cached) + len(ids))
-    return share, torch.cat([feat_pdata.cache_feats, feat_pdata.feats]), places, book
+    return share, torch.cat([feat_pdata.cache_feats, feat_pdata.feats]), rows, book

@@ -1,38 +1,22 @@
 """GLT's samplers in memory, and their inputs and outputs."""
 
 from khop.glt.sampler.base import (
-    BaseSampler,
-    EdgeIndex,
-    EdgeSamplerInput,
-    HeteroSamplerOutput,
-    NegativeSampling,
-    NegativeSamplingMode,
-    NeighborOutput,
-    NodeSamplerInput,
-    RemoteNodePathSamplerInput,
-    RemoteNodeSplitSamplerInput,
-    RemoteSamplerInput,
-    SamplerOutput,
-    SamplingConfig,
-    SamplingType,
+    BaseSampler as BaseSampler,
+    EdgeIndex as EdgeIndex,
+    EdgeSamplerInput as EdgeSamplerInput,
+    HeteroSamplerOutput as HeteroSamplerOutput,
+    NegativeSampling as NegativeSampling,
+    NegativeSamplingMode as NegativeSamplingMode,
+    NeighborOutput as NeighborOutput,
+    NodeSamplerInput as NodeSamplerInput,
+    RemoteNodePathSamplerInput as RemoteNodePathSamplerInput,
+    RemoteNodeSplitSamplerInput as RemoteNodeSplitSamplerInput,
+    RemoteSamplerInput as RemoteSamplerInput,
+    SamplerOutput as SamplerOutput,
+    SamplingConfig as SamplingConfig,
+    SamplingType as SamplingType,
 )
-from khop.glt.sampler.neighbor_sampler import NeighborSampler, RandomNegativeSampler
-
-__all__ = [
-    "BaseSampler",
-    "EdgeIndex",
-    "EdgeSamplerInput",
-    "HeteroSamplerOutput",
-    "NegativeSampling",
-    "NegativeSamplingMode",
-    "NeighborOutput",
-    "NeighborSampler",
-    "NodeSamplerInput",
-    "RandomNegativeSampler",
-    "RemoteNodePathSamplerInput",
-    "RemoteNodeSplitSamplerInput",
-    "RemoteSamplerInput",
-    "SamplerOutput",
-    "SamplingConfig",
-    "SamplingType",
-]
+from khop.glt.sampler.neighbor_sampler import (
+    NeighborSampler as NeighborSampler,
+    RandomNegativeSampler as RandomNegativeSampler,
+)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 import torch_geometric.sampler as pyg
 from torch import Tensor
 
 from khop.data.files import load_torch
-from khop.glt.typing import EdgeType, NodeType, NumNeighbors, Split
+from khop.glt.typing import Device, EdgeType, NodeType, NumNeighbors, Split, TensorDataType
 from khop.glt.utils import CastMixin, share_memory
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class EdgeIndex(NamedTuple):
@@ -29,10 +33,10 @@ class EdgeIndex(NamedTuple):
     e_id: Tensor | None
     size: tuple[int, int]
 
-    def to(self, *args: Any, **kwargs: Any) -> EdgeIndex:
+    def to(self, device: Device) -> EdgeIndex:
         """Return a copy on another device."""
-        e_id = None if self.e_id is None else self.e_id.to(*args, **kwargs)
-        return EdgeIndex(self.edge_index.to(*args, **kwargs), e_id, self.size)
+        e_id = None if self.e_id is None else self.e_id.to(device)
+        return EdgeIndex(self.edge_index.to(device), e_id, self.size)
 
 
 class NegativeSamplingMode(Enum):
@@ -42,13 +46,37 @@ class NegativeSamplingMode(Enum):
     triplet = "triplet"
 
 
+class _Tensors(CastMixin):
+    """Base of dataclasses that hold tensors, or others of their kind."""
+
+    def share_memory(self) -> Self:
+        """Move the tensors to torch's shared memory."""
+        for name in self._names():
+            held = getattr(self, name)
+            if isinstance(held, _Tensors):
+                held.share_memory()
+            else:
+                share_memory(held)
+        return self
+
+    def to(self, device: Device) -> Self:
+        """Return a copy on another device."""
+        held = {name: getattr(self, name) for name in self._names()}
+        return type(self)(
+            **{n: v.to(device) if isinstance(v, (Tensor, _Tensors)) else v for n, v in held.items()}
+        )
+
+    def _names(self) -> list[str]:
+        return [field.name for field in fields(self)]  # type: ignore[arg-type]
+
+
 @dataclass(init=False)
-class NegativeSampling(CastMixin):
+class NegativeSampling(_Tensors):
     """Negatives of a link loader.
 
     Args:
         mode: 'binary' (pairs) or 'triplet' (destinations for each source).
-        amount: negatives per link; a whole number for 'triplet'.
+        amount: negatives per link, a whole number for 'triplet'.
         weight: [num_nodes] weights of drawn nodes. If None, all alike.
 
     Raises:
@@ -78,28 +106,21 @@ class NegativeSampling(CastMixin):
         """Return True if negatives are destinations."""
         return self.mode is NegativeSamplingMode.triplet
 
-    def share_memory(self) -> NegativeSampling:
-        """Move weights to torch's shared memory."""
-        share_memory(self.weight)
-        return self
-
-    def to(self, device: Any) -> NegativeSampling:
-        """Return a copy on another device."""
-        weight = None if self.weight is None else self.weight.to(device)
-        return NegativeSampling(self.mode, self.amount, weight)
-
     def to_pyg(self) -> pyg.NegativeSampling:
         """Return PyG's equivalent."""
         return pyg.NegativeSampling(self.mode.value, self.amount, self.weight, self.weight)
 
 
+Negatives: TypeAlias = NegativeSampling | str | tuple[Any, ...] | dict[str, Any] | None
+
+
 def to_pyg_negatives(neg_sampling: Any) -> Any:
-    """Return negatives as PyG names them; dictionaries and strings as they are."""
+    """Return negatives as PyG names them, and all else as it is."""
     return neg_sampling.to_pyg() if isinstance(neg_sampling, NegativeSampling) else neg_sampling
 
 
 @dataclass
-class NodeSamplerInput(CastMixin):
+class NodeSamplerInput(_Tensors):
     """Seeds.
 
     Attributes:
@@ -110,24 +131,15 @@ class NodeSamplerInput(CastMixin):
     node: Tensor
     input_type: NodeType | None = None
 
-    def __getitem__(self, index: Any) -> NodeSamplerInput:
+    def __getitem__(self, index: TensorDataType | Sequence[int]) -> NodeSamplerInput:
         return replace(self, node=self.node[torch.as_tensor(index)])
 
     def __len__(self) -> int:
         return self.node.numel()
 
-    def share_memory(self) -> NodeSamplerInput:
-        """Move ids to torch's shared memory."""
-        share_memory(self.node)
-        return self
-
-    def to(self, device: Any) -> NodeSamplerInput:
-        """Return a copy on another device."""
-        return replace(self, node=self.node.to(device))
-
 
 @dataclass
-class EdgeSamplerInput(CastMixin):
+class EdgeSamplerInput(_Tensors):
     """Links.
 
     Attributes:
@@ -143,7 +155,7 @@ class EdgeSamplerInput(CastMixin):
     input_type: EdgeType | None = None
     neg_sampling: NegativeSampling | None = None
 
-    def __getitem__(self, index: Any) -> EdgeSamplerInput:
+    def __getitem__(self, index: TensorDataType | Sequence[int]) -> EdgeSamplerInput:
         index = torch.as_tensor(index)
         label = None if self.label is None else self.label[index]
         return replace(self, row=self.row[index], col=self.col[index], label=label)
@@ -151,23 +163,10 @@ class EdgeSamplerInput(CastMixin):
     def __len__(self) -> int:
         return self.row.numel()
 
-    def share_memory(self) -> EdgeSamplerInput:
-        """Move ids and labels to torch's shared memory."""
-        share_memory((self.row, self.col, self.label))
-        return self
-
-    def to(self, device: Any) -> EdgeSamplerInput:
-        """Return a copy on another device."""
-        label = None if self.label is None else self.label.to(device)
-        neg = None if self.neg_sampling is None else self.neg_sampling.to(device)
-        return EdgeSamplerInput(
-            self.row.to(device), self.col.to(device), label, self.input_type, neg
-        )
-
 
 @dataclass
 class SamplerOutput(CastMixin):
-    """A sampled subgraph; edges lead from neighbours (`row`) to the nodes that drew them (`col`).
+    """A sampled subgraph: edges lead from neighbours (`row`) to the nodes that drew them (`col`).
 
     Attributes:
         node: [num_nodes] original ids, seeds first.
@@ -213,14 +212,14 @@ class HeteroSamplerOutput(CastMixin):
 
     def get_edge_index(self) -> dict[EdgeType, Tensor]:
         """Return [2, num_edges] of each edge type, also of those without edges."""
-        found = {t: torch.stack([row, self.col[t]]) for t, row in self.row.items()}
+        ends = {t: torch.stack([row, self.col[t]]) for t, row in self.row.items()}
         for edge_type in self.edge_types or []:
-            found.setdefault(edge_type, torch.empty(2, 0, dtype=torch.int64, device=self.device))
-        return found
+            ends.setdefault(edge_type, torch.empty(2, 0, dtype=torch.int64, device=self.device))
+        return ends
 
 
 @dataclass
-class NeighborOutput(CastMixin):
+class NeighborOutput(_Tensors):
     """Neighbours of one hop.
 
     Attributes:
@@ -233,14 +232,9 @@ class NeighborOutput(CastMixin):
     nbr_num: Tensor
     edge: Tensor | None = None
 
-    def to(self, device: Any) -> NeighborOutput:
-        """Return a copy on another device."""
-        edge = None if self.edge is None else self.edge.to(device)
-        return NeighborOutput(self.nbr.to(device), self.nbr_num.to(device), edge)
-
 
 class SamplingType(Enum):
-    """Kind of what is sampled."""
+    """Kind of sampling."""
 
     NODE = 0
     LINK = 1
@@ -250,7 +244,7 @@ class SamplingType(Enum):
 
 @dataclass
 class SamplingConfig:
-    """Options of a sampler, as GLT collects them; khop's own are `khop.sampler.SamplingSpec`."""
+    """Options of a sampler, as GLT collects them. khop's own are `khop.sampler.SamplingSpec`."""
 
     sampling_type: SamplingType
     num_neighbors: NumNeighbors | None
@@ -269,11 +263,11 @@ class BaseSampler(ABC):
     """Interface of samplers."""
 
     @abstractmethod
-    def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: Any) -> Any:
+    def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: object) -> Output:
         """Sample the neighbourhood of seeds."""
 
     @abstractmethod
-    def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: Any) -> Any:
+    def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: object) -> Output:
         """Sample the neighbourhood of links."""
 
     @abstractmethod
@@ -282,10 +276,10 @@ class BaseSampler(ABC):
 
 
 class RemoteSamplerInput(ABC):
-    """Seeds that a graph server's machine has: clients name them, and servers look them up."""
+    """Seeds on a graph server's machine: clients name them, and servers look them up."""
 
     @abstractmethod
-    def to_local_sampler_input(self, dataset: Any, **kwargs: Any) -> NodeSamplerInput:
+    def to_local_sampler_input(self, dataset: object, **kwargs: object) -> NodeSamplerInput:
         """Return the seeds."""
 
 
@@ -301,8 +295,8 @@ class RemoteNodePathSamplerInput(RemoteSamplerInput):
     node_path: str
     input_type: NodeType | None = None
 
-    def to_local_sampler_input(self, dataset: Any, **kwargs: Any) -> NodeSamplerInput:
-        """See `RemoteSamplerInput`; the file is read without unpickling code."""
+    def to_local_sampler_input(self, dataset: object, **kwargs: object) -> NodeSamplerInput:
+        """Read the file, without unpickling code."""
         del dataset, kwargs
         return NodeSamplerInput(load_torch(self.node_path, "pass the tensor"), self.input_type)
 
@@ -319,12 +313,12 @@ class RemoteNodeSplitSamplerInput(RemoteSamplerInput):
     split: Split
     input_type: NodeType | None = None
 
-    def to_local_sampler_input(self, dataset: Any, **kwargs: Any) -> NodeSamplerInput:
-        """See `RemoteSamplerInput`."""
+    def to_local_sampler_input(self, dataset: object, **kwargs: object) -> NodeSamplerInput:
+        """Return the split's seeds of a data set."""
         del kwargs
         name = {Split.train: "train_idx", Split.valid: "val_idx", Split.test: "test_idx"}
-        found = getattr(dataset, name[Split(self.split)])
-        ids = found[self.input_type] if isinstance(found, dict) else found
+        ids = getattr(dataset, name[Split(self.split)])
+        ids = ids[self.input_type] if isinstance(ids, dict) else ids
         return NodeSamplerInput(ids, self.input_type)
 
 

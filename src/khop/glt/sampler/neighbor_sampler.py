@@ -24,7 +24,7 @@ from khop.glt.sampler.base import (
     SamplerOutput,
     to_pyg_negatives,
 )
-from khop.glt.typing import EdgeType, NodeType, NumNeighbors, reverse_edge_type
+from khop.glt.typing import Device, EdgeType, NodeType, NumNeighbors, reverse_edge_type
 
 _WEIGHTS = "edge_weights"
 
@@ -33,19 +33,19 @@ class NeighborSampler(BaseSampler):
     """Sampler of neighbourhoods in memory, with GLT's interface.
 
     Draws are khop's: without replacement, the same on all devices, uniform or by weight. Edges of
-    outputs lead from neighbours to the nodes that drew them; with `edge_dir='out'` their edge types
+    outputs lead from neighbours to the nodes that drew them. With `edge_dir='out'` their edge types
     are reversed (`reverse_edge_type`).
 
     Args:
         graph: the graph, or one for each edge type.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all. If None, only
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all. If None, only
             `subgraph` works, and takes the seeds alone.
         device: a GPU that draws. If None, or if there is no GPU, the CPU.
         with_edge: return edge ids.
-        with_neg: accepted, not needed: inputs say which negatives they want.
+        with_neg: accepted, not needed: inputs have the negatives.
         with_weight: draw by the topologies' weights.
         strategy: 'random'.
-        edge_dir: direction of the draws; the graph's.
+        edge_dir: direction of the draws. If None, the graph's, which it must be.
         seed: makes draws reproducible.
 
     Raises:
@@ -62,7 +62,7 @@ class NeighborSampler(BaseSampler):
         self,
         graph: Graph | Mapping[EdgeType, Graph],
         num_neighbors: NumNeighbors | None = None,
-        device: Any = None,
+        device: Device = None,
         with_edge: bool = False,
         with_neg: bool = False,
         with_weight: bool = False,
@@ -86,8 +86,9 @@ class NeighborSampler(BaseSampler):
                 f"edge_dir={edge_dir!r}, but the topology is for '{self.edge_dir}': make it with "
                 f"layout='{'CSC' if edge_dir == 'in' else 'CSR'}'"
             )
-        on_gpu = device is not None and torch.device(str(device).lower()).type == "cuda"
-        self.device = torch.device(device if on_gpu and torch.cuda.is_available() else "cpu")
+        chosen = torch.device("cpu" if device is None else str(device).lower())
+        is_usable = chosen.type == "cuda" and torch.cuda.is_available()
+        self.device = chosen if is_usable else torch.device("cpu")
         self._options: dict[str, Any] = {
             "weight_attr": _WEIGHTS if with_weight else None,
             "with_edge": with_edge,
@@ -110,7 +111,7 @@ class NeighborSampler(BaseSampler):
         names = self._core_graph.edge_types
         return names if self.edge_dir == "in" else [reverse_edge_type(name) for name in names]
 
-    def sample_from_nodes(self, inputs: Any, **kwargs: Any) -> Output:
+    def sample_from_nodes(self, inputs: NodeSamplerInput | Tensor, **kwargs: object) -> Output:
         """Sample the neighbourhood of seeds.
 
         Args:
@@ -118,15 +119,15 @@ class NeighborSampler(BaseSampler):
             **kwargs: ignored (`device`).
         """
         seeds = NodeSamplerInput.cast(inputs)
-        asked = _pyg_nodes(seeds)
-        found = self._to_glt(self._hops.sample_from_nodes(asked), seeds.input_type)
-        found.batch = asked.node if seeds.input_type is None else {seeds.input_type: asked.node}
-        return found
+        unique = _pyg_nodes(seeds)
+        out = self._to_glt(self._hops.sample_from_nodes(unique), seeds.input_type)
+        out.batch = unique.node if seeds.input_type is None else {seeds.input_type: unique.node}
+        return out
 
-    def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: Any) -> Output:
+    def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: object) -> Output:
         """Sample the neighbourhood of links, and of negatives.
 
-        Binary negatives are no edges of the graph, as in GLT; those of triplets may be.
+        As in GLT, binary negatives are no edges of the graph, and triplets' negatives can be.
 
         Args:
             inputs: the links.
@@ -143,10 +144,15 @@ class NeighborSampler(BaseSampler):
             strict_negatives=negatives is not None and negatives.is_binary(),
         )
         converted = self._to_glt(out, links.input_type)
-        converted.metadata = _link_metadata(out.metadata, negatives)
+        _, *links = out.metadata
+        if negatives is not None and negatives.is_triplet():
+            names = ["src_index", "dst_pos_index", "dst_neg_index"]
+        else:
+            names = ["edge_label_index", "edge_label"]
+        converted.metadata = dict(zip(names, links, strict=False))
         return converted
 
-    def subgraph(self, inputs: Any) -> SamplerOutput:
+    def subgraph(self, inputs: NodeSamplerInput | Tensor) -> SamplerOutput:
         """Return the seeds, or their neighbourhood, ascending, with all edges among them.
 
         Args:
@@ -183,20 +189,20 @@ class NeighborSampler(BaseSampler):
         counts = torch.bincount(out.col, minlength=len(unique))[: len(unique)]
         starts = counts.cumsum(0) - counts
         taken = counts[inverse]
-        places = torch.arange(int(taken.sum())) - (taken.cumsum(0) - taken).repeat_interleave(taken)
-        places = order[places + starts[inverse].repeat_interleave(taken)]
-        edge = out.edge[places] if self.with_edge and out.edge is not None else None
-        return NeighborOutput(out.node[out.row[places]], taken, edge)
+        shifts = starts[inverse] - (taken.cumsum(0) - taken)
+        edges = order[torch.arange(int(taken.sum())) + shifts.repeat_interleave(taken)]
+        edge = out.edge[edges] if self.with_edge and out.edge is not None else None
+        return NeighborOutput(out.node[out.row[edges]], taken, edge)
 
     def sample_prob(
-        self, inputs: Any, node_cnt: Any = None, batch_size: int | None = None
+        self,
+        inputs: NodeSamplerInput | Tensor,
+        node_cnt: int | Mapping[NodeType, int] | None = None,
+        batch_size: int | None = None,
     ) -> Tensor | dict[NodeType, Tensor]:
-        """Estimate how likely a batch touches each node; see `khop.sampler.NeighborSampler`."""
-        seeds = NodeSamplerInput.cast(inputs)
-        found: Tensor | dict[NodeType, Tensor] = self._hops.sample_prob(
-            _pyg_nodes(seeds), node_cnt, batch_size
-        )
-        return found
+        """Estimate how likely a batch touches each node, see `khop.sampler.NeighborSampler`."""
+        seeds = _pyg_nodes(NodeSamplerInput.cast(inputs))
+        return self._hops.sample_prob(seeds, node_cnt, batch_size)
 
     def _to_glt(self, out: Any, input_type: Any) -> Output:
         edge = out.edge if self.with_edge else None
@@ -222,10 +228,10 @@ class NeighborSampler(BaseSampler):
 
 def _pyg_nodes(seeds: NodeSamplerInput) -> pyg.NodeSamplerInput:
     """Return seeds as PyG has them, each once, in the order of first appearance."""
-    given = to_int64(seeds.node, "seeds")
-    _, first = np.unique(given, return_index=True)
-    ids = torch.from_numpy(given[np.sort(first)])
-    return pyg.NodeSamplerInput(None, ids, input_type=seeds.input_type)
+    ids = to_int64(seeds.node, "seeds")
+    _, first = np.unique(ids, return_index=True)
+    unique = torch.from_numpy(ids[np.sort(first)])
+    return pyg.NodeSamplerInput(None, unique, input_type=seeds.input_type)
 
 
 def _counts(per_hop: list[int]) -> Tensor:
@@ -234,13 +240,6 @@ def _counts(per_hop: list[int]) -> Tensor:
     while kept > 1 and per_hop[kept - 1] == 0:
         kept -= 1
     return torch.tensor(per_hop[:kept])
-
-
-def _link_metadata(found: tuple[Any, ...], negatives: NegativeSampling | None) -> dict[str, Any]:
-    if negatives is not None and negatives.is_triplet():
-        names = ("src_index", "dst_pos_index", "dst_neg_index")
-        return dict(zip(names, found[1:4], strict=True))
-    return {"edge_label_index": found[1], "edge_label": found[2]}
 
 
 def sorted_subgraph(
@@ -254,8 +253,8 @@ def sorted_subgraph(
         edge: [num_edges] edge ids, or None.
         seeds: [n] ids whose positions `metadata` gives.
     """
-    ids, place = torch.unique(nodes, return_inverse=True)
-    row, col = place[ends[0]], place[ends[1]]
+    ids, position = torch.unique(nodes, return_inverse=True)
+    row, col = position[ends[0]], position[ends[1]]
     order = torch.argsort(row, stable=True)
     order = order[torch.argsort(col[order], stable=True)]
     return SamplerOutput(

@@ -6,7 +6,7 @@ import atexit
 import os
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sized
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +14,14 @@ import numpy as np
 import torch
 
 from khop.data.files import load_torch
+from khop.data.hot_rows import parse_bytes
 
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+"""Bytes of each unit: powers of two, as in GLT."""
+
+parse_size = parse_bytes
+
+_K = TypeVar("_K")
 _T = TypeVar("_T")
 
 
@@ -24,7 +31,7 @@ def ensure_dir(dir_path: str | os.PathLike[str]) -> None:
 
 
 def get_free_port(host: str = "localhost") -> int:
-    """Return a port at which nothing listens now; another process may take it at any time."""
+    """Return a port at which nothing listens now. Another process may take it at any time."""
     with socket.socket() as bound:
         bound.bind((host, 0))
         port: int = bound.getsockname()[1]
@@ -38,13 +45,13 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)  # of all devices
 
 
-def merge_dict(in_dict: dict[Any, Any], out_dict: dict[Any, list[Any]]) -> None:
+def merge_dict(in_dict: Mapping[_K, _T], out_dict: dict[_K, list[_T]]) -> None:
     """Append each value of `in_dict` to the list of its key in `out_dict`."""
     for key, value in in_dict.items():
         out_dict.setdefault(key, []).append(value)
 
 
-def count_dict(in_dict: dict[Any, Any], out_dict: dict[Any, list[int]], target_len: int) -> None:
+def count_dict(in_dict: Mapping[_K, Sized], out_dict: dict[_K, list[int]], target_len: int) -> None:
     """Append the length of each value to the list of its key, padded with zeros.
 
     Args:
@@ -83,7 +90,7 @@ def load_ckpt(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> float:
-    """Load what `save_ckpt` saved, without unpickling code; return its epoch, -1 without a file."""
+    """Load a file of `save_ckpt`, without pickled code. Return its epoch, or -1 without a file."""
     file = _checkpoint(ckpt_dir, ckpt_seq)
     if not file.exists():
         return -1
@@ -102,13 +109,13 @@ class CastMixin:
     def cast(cls, *args: Any, **kwargs: Any) -> Any:
         """Return an object as it is, None as None, and of anything else an object of the class."""
         if len(args) == 1 and not kwargs:
-            (given,) = args
-            if given is None or isinstance(given, cls):
-                return given
-            if isinstance(given, (tuple, list)):
-                return cls(*given)
-            if isinstance(given, dict):
-                return cls(**given)
+            (value,) = args
+            if value is None or isinstance(value, cls):
+                return value
+            if isinstance(value, (tuple, list)):
+                return cls(*value)
+            if isinstance(value, dict):
+                return cls(**value)
         return cls(*args, **kwargs)
 
 
@@ -125,17 +132,15 @@ def singleton(cls: Callable[[], _T]) -> Callable[[], _T]:
 
 
 class _ExitStatus:
-    """True once Python is about to end."""
-
     def __init__(self) -> None:
-        self._ending = False
+        self._is_ending = False
         atexit.register(self._end)
 
     def _end(self) -> None:
-        self._ending = True
+        self._is_ending = True
 
     def __bool__(self) -> bool:
-        return self._ending
+        return self._is_ending
 
 
 python_exit_status = _ExitStatus()

@@ -1,17 +1,18 @@
-"""GLT's helpers for devices; without a GPU they choose the CPU."""
+"""GLT's helpers for devices. Without a GPU they choose the CPU."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import torch
+
+from khop.glt.typing import Device
 
 _turn = itertools.count()
 
 
-def get_available_device(device: Any = None) -> torch.device:
-    """Return a device: the given one, else torch's current GPU, else the CPU."""
+def get_available_device(device: Device = None) -> torch.device:
+    """Return the device, or without one torch's current GPU, or the CPU."""
     if device is not None:
         return torch.device(device)
     if torch.cuda.is_available():
@@ -20,13 +21,13 @@ def get_available_device(device: Any = None) -> torch.device:
 
 
 def assign_device() -> torch.device:
-    """Return the machine's GPUs in turn, call by call; the CPU without one."""
+    """Return the machine's next GPU, in turn, or the CPU without one."""
     count = torch.cuda.device_count()
     return torch.device("cuda", next(_turn) % count) if count else torch.device("cpu")
 
 
-def ensure_device(device: Any) -> None:
-    """Make a GPU torch's current one; nothing happens for the CPU."""
+def ensure_device(device: torch.device | str | int) -> None:
+    """Make a GPU torch's current one. The CPU changes nothing."""
     device = torch.device(device)
     if device.type == "cuda" and torch.cuda.current_device() != device.index:
         torch.cuda.set_device(device)

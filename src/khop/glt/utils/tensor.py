@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from khop.glt.typing import Device
+
 
 def tensor_equal_with_device(lhs: Tensor, rhs: Tensor) -> bool:
     """Return True if two tensors are equal and on the same device."""
@@ -17,7 +19,7 @@ def tensor_equal_with_device(lhs: Tensor, rhs: Tensor) -> bool:
 
 
 def id2idx(ids: Sequence[int] | Tensor) -> Tensor:
-    """Return the position of each id: [max id + 1] int64; -1 where there is no such id.
+    """Return the position of each id: [max id + 1] int64, with -1 where there is no such id.
 
     GLT returns 0 there, so that a foreign id is taken for the first one.
 
@@ -26,9 +28,9 @@ def id2idx(ids: Sequence[int] | Tensor) -> Tensor:
         tensor([-1,  1, -1,  0])
     """
     ids = torch.as_tensor(ids, dtype=torch.int64)
-    places = ids.new_full((int(ids.max()) + 1 if ids.numel() else 0,), -1)
-    places[ids] = torch.arange(ids.numel(), device=ids.device)
-    return places
+    positions = ids.new_full((int(ids.max()) + 1 if ids.numel() else 0,), -1)
+    positions[ids] = torch.arange(ids.numel(), device=ids.device)
+    return positions
 
 
 def _map(data: Any, change: Callable[[Any], Any]) -> Any:
@@ -70,13 +72,13 @@ def squeeze(data: Any) -> Any:
     return apply_to_all_tensor(data, torch.squeeze)
 
 
-def index_select(data: Any, index: Any) -> Any:
-    """Index all tensors in dictionaries, lists and tuples; a tuple is (start, end)."""
+def index_select(data: Any, index: Tensor | tuple[int, int]) -> Any:
+    """Index all tensors in dictionaries, lists and tuples. A tuple as index is (start, end)."""
     chosen = slice(*index) if isinstance(index, tuple) else index
     return _map(data, lambda value: None if value is None else value[chosen])
 
 
-def default_id_select(srcs: Tensor, p_mask: Tensor, node_pb: Any = None) -> Tensor:
+def default_id_select(srcs: Tensor, p_mask: Tensor, node_pb: object = None) -> Tensor:
     """Return the ids for which a mask holds."""
     del node_pb
     return srcs[p_mask]
@@ -93,15 +95,15 @@ def append_tensor_to_file(filename: str | Path, tensor: Tensor) -> None:
         np.save(file, tensor.detach().cpu().numpy(), allow_pickle=False)
 
 
-def load_and_concatenate_tensors(filename: str | Path, device: Any = None) -> Tensor:
-    """Read what `append_tensor_to_file` wrote, one after the other.
+def load_and_concatenate_tensors(filename: str | Path, device: Device = None) -> Tensor:
+    """Read the tensors that `append_tensor_to_file` wrote, one after the other.
 
     Raises:
-        ValueError: the file holds something else; GLT's own, which are pickles, are not read.
+        ValueError: the file holds something else. GLT's own files are pickles, and are not read.
     """
-    found = []
+    pieces = []
     with Path(filename).open("rb") as file:
         while file.peek(1):
-            found.append(torch.from_numpy(np.load(file, allow_pickle=False)))
-    joined = torch.cat(found)
+            pieces.append(torch.from_numpy(np.load(file, allow_pickle=False)))
+    joined = torch.cat(pieces)
     return joined if device is None else joined.to(device)

@@ -29,7 +29,7 @@ def coo_to_csr(
     edge_weight: Tensor | None = None,
     node_sizes: tuple[int, int] | None = None,
 ) -> Compressed:
-    """Compress an edge list by row, columns ascending in each row; takes linear time.
+    """Compress an edge list by row, columns ascending in each row, in linear time.
 
     Args:
         row: [num_edges] rows.
@@ -46,16 +46,16 @@ def coo_to_csr(
         ValueError: lists of different lengths.
     """
     rows, cols = _ids(row), _ids(col)
-    for name, given in (("col", cols), ("edge_id", edge_id), ("edge_weight", edge_weight)):
-        if given is not None and len(given) != len(rows):
-            raise ValueError(f"{name} has {len(given)} entries for {len(rows)} edges")
+    for name, values in (("col", cols), ("edge_id", edge_id), ("edge_weight", edge_weight)):
+        if values is not None and len(values) != len(rows):
+            raise ValueError(f"{name} has {len(values)} entries for {len(rows)} edges")
     if node_sizes is None:
         node_sizes = int(rows.max(initial=-1)) + 1, int(cols.max(initial=-1)) + 1
     num_rows, num_cols = node_sizes
     # By column first: the second sort keeps the order of equals.
     _, _, by_col = _native.coo_to_csr(cols, rows, num_cols, num_rows)
-    indptr, indices, places = _native.coo_to_csr(rows[by_col], cols[by_col], num_rows, num_cols)
-    order = torch.from_numpy(np.asarray(by_col[places], np.int64))
+    indptr, indices, by_row = _native.coo_to_csr(rows[by_col], cols[by_col], num_rows, num_cols)
+    order = torch.from_numpy(np.asarray(by_col[by_row], np.int64))
     return (
         torch.from_numpy(indptr.astype(np.int64)),
         torch.from_numpy(indices.astype(np.int64)),
@@ -71,7 +71,7 @@ def coo_to_csc(
     edge_weight: Tensor | None = None,
     node_sizes: tuple[int, int] | None = None,
 ) -> Compressed:
-    """Compress an edge list by column; see `coo_to_csr`.
+    """Compress an edge list by column, see `coo_to_csr`.
 
     Returns:
         Rows, where columns begin, and ids and weights in their order, if given.

@@ -1,10 +1,12 @@
-"""Helpers to build batches: tensors from arrays, and the attributes that loaders add.
+"""Helpers to build batches: tensors from arrays, copies of graphs, attributes that loaders add.
 
 Runs in the trainer and its worker processes, for loaders in memory and distributed ones.
 """
 
 from __future__ import annotations
 
+import copy
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,19 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop.data.arrays import DTYPES
 from khop.typing import Array, EdgeType, NodeType
 
 
 def to_tensor(array: Array, dtype: str | None = None) -> Tensor:
-    """Return an array as a tensor without copying.
-
-    Args:
-        array: a NumPy array.
-        dtype: name of its dtype if NumPy lacks it ('bfloat16').
-    """
+    """Return an array as a tensor without copying. `dtype`: one that NumPy lacks ('bfloat16')."""
     if dtype == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
@@ -47,7 +43,7 @@ def is_plain(value: Any) -> bool:
 
 
 def stack_endpoints(row: Tensor, col: Tensor) -> Tensor:
-    """Return `edge_index`, [2, num_edges]; a view if `row` and `col` are halves of one tensor."""
+    """Return `edge_index`, [2, num_edges]: a view if `row` and `col` are halves of one tensor."""
     halves = (
         row.is_contiguous()
         and col.is_contiguous()
@@ -59,43 +55,59 @@ def stack_endpoints(row: Tensor, col: Tensor) -> Tensor:
     return torch.stack([row, col])
 
 
-# Attributes that PyG's loaders add. All loaders: ids and hop counts. `NodeLoader`: positions and
-# number of seeds. `LinkLoader`: positions of the links' ends.
+# PyG copies a store in 5 us: it copies the dictionary, which is then replaced, and its setters look
+# for properties. A batch of 20 node and edge types has 21 stores.
 
 
-def name_nodes(target: Any, node: Tensor) -> None:
-    """Add `n_id` unless the batch has it."""
-    if "n_id" not in target:
-        target.n_id = node
+def copy_with(data: Data, mapping: dict[str, Any]) -> Data:
+    """Return a copy of a graph whose store holds `mapping`."""
+    batch = _bare_copy(data, Data)
+    batch.__dict__["_store"] = _store_around(data._store, mapping, weakref.ref(batch))
+    return batch
 
 
-def name_edges(target: Any, edge: Tensor | None) -> None:
-    """Add `e_id` if there are edge ids, unless the batch has it."""
-    if edge is not None and "e_id" not in target:
-        target.e_id = edge
+def hetero_data_around(
+    data: HeteroData,
+    nodes: Mapping[NodeType, dict[str, Any]],
+    edges: Mapping[EdgeType, dict[str, Any]],
+) -> HeteroData:
+    """Return a copy of a graph whose stores hold the dictionaries of their types."""
+    batch = _bare_copy(data, HeteroData)
+    fields, parent = batch.__dict__, weakref.ref(batch)
+    shared = data._global_store
+    fields["_global_store"] = _store_around(shared, shared._mapping.copy(), parent)
+    fields["_node_store_dict"] = {
+        t: _store_around(data._node_store_dict[t], mapping, parent) for t, mapping in nodes.items()
+    }
+    fields["_edge_store_dict"] = {
+        t: _store_around(data._edge_store_dict[t], mapping, parent) for t, mapping in edges.items()
+    }
+    return batch
 
 
-def annotate_graph(batch: Data, out: SamplerOutput) -> None:
-    """Add `batch` and hop counts of a homogeneous graph. Missing ones become None."""
-    batch.batch = out.batch
-    batch.num_sampled_nodes = out.num_sampled_nodes
-    batch.num_sampled_edges = out.num_sampled_edges
+def _bare_copy(data: Any, base: type) -> Any:
+    """Return a copy of a graph that shares its stores until they are replaced."""
+    if type(data).__copy__ is not base.__copy__:  # type: ignore[attr-defined]
+        return copy.copy(data)  # a user's class may copy more
+    batch = object.__new__(type(data))
+    batch.__dict__.update(data.__dict__)
+    return batch
 
 
-def annotate_types(batch: HeteroData, out: HeteroSamplerOutput) -> None:
-    """Add `batch` and hop counts of each type that has them."""
-    batch.set_value_dict("batch", out.batch)
-    batch.set_value_dict("num_sampled_nodes", out.num_sampled_nodes)
-    batch.set_value_dict("num_sampled_edges", out.num_sampled_edges)
+def _store_around(store: Any, mapping: dict[str, Any], parent: weakref.ref[Any]) -> Any:
+    made = object.__new__(type(store))
+    fields = made.__dict__
+    fields.update(store.__dict__)
+    fields.pop("_cached_attr", None)  # classifies the attributes of the graph, not of the batch
+    fields["_mapping"] = mapping
+    fields["_parent"] = parent
+    return made
 
 
 def annotate_seeds(batch: Data | HeteroData, seed_type: NodeType | None, metadata: Any) -> None:
     """Add the attributes about its seeds to a batch of nodes.
 
-    Args:
-        batch: a joined batch.
-        seed_type: node type of the seeds, if the batch is heterogeneous.
-        metadata: the sampler's metadata, (input_id, seed_time).
+    `seed_type` is None in a homogeneous graph. `metadata` is (input_id, seed_time).
     """
     store = batch._store if seed_type is None else batch[seed_type]
     put(store, "input_id", metadata[0])
@@ -108,11 +120,8 @@ def annotate_links(
 ) -> None:
     """Add the attributes about its links to a batch of links.
 
-    Args:
-        batch: a joined batch.
-        link_type: edge type of the links, if the batch is heterogeneous.
-        metadata: the sampler's metadata; see `khop.sampler.pyg.links.link_metadata`.
-        triplets: store attributes of links with the node types of the ends, not the edge type.
+    `link_type` is None in a homogeneous graph. `metadata` is the result of
+    `khop.sampler.pyg.links.link_metadata`. Triplets are stored with the node types of their ends.
     """
     store = batch._store if link_type is None else batch[link_type]
     put(store, "input_id", metadata[0])
@@ -141,25 +150,21 @@ def add_values(
 ) -> None:
     """Add what the sampling method delivers beside nodes and edges: the only way into batches.
 
-    Args:
-        batch: a joined batch.
-        values: as of `khop.sampler.pyg.output.SampledSubgraph`.
-        node_types: the graph's, which names of `values` refer to.
-        edge_types: likewise.
+    Names in `values` (see `khop.sampler.pyg.output.SampledSubgraph`) refer to the graph's types.
     """
     for name, value in values.items():
-        kind, _, attribute = name.rpartition(".")
+        owner, _, attribute = name.rpartition(".")
         if isinstance(batch, Data):
             store = batch._store
-        elif not kind:
+        elif not owner:
             store = batch._global_store
         else:
-            store = batch[(node_types if kind[0] == "n" else edge_types)[int(kind[1:])]]
+            store = batch[(node_types if owner[0] == "n" else edge_types)[int(owner[1:])]]
         put(store, attribute, value)
 
 
 def put(store: Any, name: str, value: Any) -> None:
-    """Set `store[name] = value`; None removes. Faster than PyG's setter if nothing is cached.
+    """Set `store[name] = value`, or remove it for None. Faster than PyG's setter without caches.
 
     PyG looks for caches of a store by an exception, which takes longer than all the rest.
     """

@@ -13,33 +13,31 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch_geometric.typing
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import index_select
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop.channel.pool import BufferPool
 from khop.data import Feature, RowStore
-from khop.loader.batches.adjacency import Drawn, sampled_adjacency
-from khop.loader.batches.collate import is_plain, stack_endpoints, to_tensor
-from khop.loader.batches.fast_copy import copy_with, hetero_data_around
-from khop.sampler.pyg.output import SampledSubgraph, values_of
-from khop.typing import EdgeType, NodeType
+from khop.loader.batches.collate import copy_with, hetero_data_around, is_plain, to_tensor
+from khop.sampler.pyg.output import SampledSubgraph
+from khop.typing import Array, EdgeType, NodeType
+
+Owner = NodeType | EdgeType | None
+"""Node or edge type of a store. None in a homogeneous graph."""
 
 
 class Collator:
     """Joiner for a graph in memory. It makes batches without the attributes about seeds.
 
-    Safe to use from several threads.
-
-    Args:
-        num_threads: number of threads that copy a long attribute.
+    Safe to use from several threads. `num_threads` threads copy a long attribute.
     """
 
     def __init__(self, num_threads: int) -> None:
         self._num_threads = num_threads
         self._pool = BufferPool()
-        self._plans: dict[NodeType | EdgeType | None, StorePlan] = {}
+        self._plans: dict[Owner, StorePlan] = {}
 
     def __reduce__(self) -> tuple[type[Collator], tuple[int]]:
         """Pickle without memory and plans: another process makes new ones."""
@@ -50,12 +48,7 @@ class Collator:
         self._plans.clear()
 
     def join_data(self, data: Data, drawn: SampledSubgraph) -> Data:
-        """Make a batch of a homogeneous graph: the attributes of the sampled nodes and edges.
-
-        Args:
-            data: the whole graph.
-            drawn: the sampled subgraph.
-        """
+        """Make a batch of a homogeneous graph: the attributes of the sampled nodes and edges."""
         plan = self._plan(data, data._store, None)
         node, edge_index, edge = drawn.nodes[0], drawn.edge_index[0], drawn.edges[0]
         mapping = plan.template.copy()
@@ -68,12 +61,7 @@ class Collator:
         return copy_with(data, mapping)
 
     def join_hetero_data(self, data: HeteroData, drawn: SampledSubgraph) -> HeteroData:
-        """Make a batch of a heterogeneous graph. It has every node and edge type, also empty ones.
-
-        Args:
-            data: the whole graph.
-            drawn: the sampled subgraph, types in the graph's order.
-        """
+        """Make a batch of a heterogeneous graph, with every node and edge type, also empty ones."""
         nodes: dict[NodeType, dict[str, Any]] = {}
         edges: dict[EdgeType, dict[str, Any]] = {}
         sizes = {}
@@ -92,33 +80,24 @@ class Collator:
             _put_ith(mapping, "num_sampled_edges", drawn.edges_per_hop, i)
         return hetero_data_around(data, nodes, edges)
 
-    def _plan(
-        self, data: Data | HeteroData, store: Any, kind: NodeType | EdgeType | None
-    ) -> StorePlan:
-        plan = self._plans.get(kind)
+    def _plan(self, data: Data | HeteroData, store: Any, owner: Owner) -> StorePlan:
+        plan = self._plans.get(owner)
         if plan is None or not plan.is_for(store):
-            plan = StorePlan(data, store, kind, self)
-            self._plans[kind] = plan
+            plan = StorePlan(data, store, owner, self)
+            self._plans[owner] = plan
         return plan
 
     def feature(
-        self, value: Any, kind: NodeType | EdgeType | None, name: str, of_nodes: bool
+        self, value: RowStore | Tensor | Array, owner: Owner, name: str, of_nodes: bool
     ) -> Any:
-        """Return an attribute as a table for `gather`.
-
-        Args:
-            value: the attribute; `is_plain` holds for it.
-            kind: its node or edge type. If None, the graph is homogeneous.
-            name: its name.
-            of_nodes: True if its rows belong to nodes, False if to edges.
-        """
+        """Return an attribute, a row store or plain (`is_plain`), as a table for `gather`."""
         return value if isinstance(value, RowStore) else Feature(value)
 
     def ids(self, index: Tensor) -> Any:
         """Return ids in the form that `gather` takes."""
         return index.numpy()
 
-    def place(self, edge_index: Tensor, like: torch.device) -> Tensor:
+    def to_graph_device(self, edge_index: Tensor, like: torch.device) -> Tensor:
         """Return the endpoints on the device of the graph's `edge_index`."""
         return edge_index.to(like)
 
@@ -144,23 +123,11 @@ class StorePlan:
     Valid while the store has the same objects under the same names. This is checked for every
     batch: users may replace them at any time.
 
-    Args:
-        data: the graph.
-        store: one of its stores.
-        kind: node or edge type of the store. If None, the graph is homogeneous.
-        joiner: copies rows.
-
     Attributes:
-        template: dictionary for the batch; entries that differ between batches are to be replaced.
+        template: dictionary for the batch, whose entries that differ between batches are replaced.
     """
 
-    def __init__(
-        self,
-        data: Data | HeteroData,
-        store: Any,
-        kind: NodeType | EdgeType | None,
-        joiner: Collator,
-    ) -> None:
+    def __init__(self, data: Data | HeteroData, store: Any, owner: Owner, joiner: Collator) -> None:
         self._joiner = joiner
         self.template: dict[str, Any] = dict(store.items())
         self._names = list(self.template)
@@ -169,7 +136,7 @@ class StorePlan:
         self._edge_rows: list[tuple[str, _Rows]] = []
         self._ends: torch.device | None = None
         self._adj_t: Any = None
-        of_nodes, of_edges = not isinstance(kind, tuple), not isinstance(kind, str)
+        of_nodes, of_edges = not isinstance(owner, tuple), not isinstance(owner, str)
         for name, value in self.template.items():
             if of_edges and name == "edge_index":
                 self._ends = torch.as_tensor(value).device
@@ -178,15 +145,15 @@ class StorePlan:
             elif of_nodes and name == "num_nodes":
                 pass
             elif isinstance(value, RowStore):
-                of_node = _is_of_nodes(value, name, kind, store)
+                of_node = _is_of_nodes(value, name, owner, store)
                 rows = self._node_rows if of_node else self._edge_rows
-                rows.append((name, _Rows(value, 0, joiner, kind, name, of_node)))
+                rows.append((name, _Rows(value, 0, joiner, owner, name, of_node)))
             elif of_nodes and store.is_node_attr(name):
                 dim = data.__cat_dim__(name, value, store)
-                self._node_rows.append((name, _Rows(value, dim, joiner, kind, name, True)))
+                self._node_rows.append((name, _Rows(value, dim, joiner, owner, name, True)))
             elif of_edges and store.is_edge_attr(name):
                 dim = data.__cat_dim__(name, value, store)
-                self._edge_rows.append((name, _Rows(value, dim, joiner, kind, name, False)))
+                self._edge_rows.append((name, _Rows(value, dim, joiner, owner, name, False)))
         self._counts_nodes = of_nodes and "num_nodes" in self.template
         self._gathered = [
             (value, value.data_ptr())
@@ -203,12 +170,7 @@ class StorePlan:
         return all(t.data_ptr() == at and not t.requires_grad for t, at in self._gathered)
 
     def put_nodes(self, mapping: dict[str, Any], node: Tensor) -> None:
-        """Set the attributes of a batch's nodes.
-
-        Args:
-            mapping: a copy of `template`.
-            node: [num_nodes] ids of the nodes.
-        """
+        """Set the attributes of a batch's nodes in `mapping`, a copy of `template`."""
         if self._counts_nodes:
             mapping["num_nodes"] = node.numel()
         if self._node_rows:
@@ -224,22 +186,19 @@ class StorePlan:
         edge: Tensor | None,
         size: tuple[int, int],
     ) -> None:
-        """Set the attributes of a batch's edges.
+        """Set the attributes of a batch's edges in `mapping`, a copy of `template`.
 
-        Args:
-            mapping: a copy of `template`.
-            edge_index: [2, num_edges] positions of sources and destinations in the batch.
-            edge: [num_edges] ids. If None, the batch has no attributes of edges.
-            size: numbers of source and destination nodes.
+        Without edge ids (`edge`), the batch has no attributes of edges. `size` has the numbers of
+        source and destination nodes.
         """
         if self._ends is not None:
-            mapping["edge_index"] = self._joiner.place(edge_index, self._ends)
+            mapping["edge_index"] = self._joiner.to_graph_device(edge_index, self._ends)
         if self._adj_t is not None:
             self._joiner.use(self._adj_t)
             on_host = self._joiner.on_host
-            row, col = on_host(edge_index)  # type: ignore[misc]
-            drawn = Drawn(row, col, on_host(edge), size)
-            mapping["adj_t"] = sampled_adjacency(self._adj_t, drawn)
+            ends = on_host(edge_index)
+            assert ends is not None
+            mapping["adj_t"] = _sampled_adjacency(self._adj_t, ends, on_host(edge), size)
         if edge is None:
             for name, _ in self._edge_rows:
                 del mapping[name]
@@ -259,42 +218,38 @@ class _Rows:
         value: Any,
         dim: int,
         joiner: Collator,
-        kind: NodeType | EdgeType | None,
+        owner: Owner,
         name: str,
         of_nodes: bool,
     ) -> None:
         self._value = value
         self._dim = dim
         self._joiner = joiner
-        self._what = f"attribute '{name}'" if kind is None else f"attribute '{name}' of {kind!r}"
+        self._name = f"attribute '{name}'" + ("" if owner is None else f" of {owner!r}")
         self._unit = "node" if of_nodes else "edge"
         plain = isinstance(value, RowStore) or (dim == 0 and is_plain(value))
-        self._feature = joiner.feature(value, kind, name, of_nodes) if plain else None
+        self._feature = joiner.feature(value, owner, name, of_nodes) if plain else None
 
     def _check(self) -> None:
         """Raise TypeError if no rows can be taken."""
-        value, found = self._value, ""
+        value, received = self._value, ""
         if isinstance(value, Tensor) and value.layout not in (torch.strided, torch.sparse_coo):
-            found = f"a tensor of layout {value.layout}: pass a dense one (`.to_dense()`)"
+            received = f"a tensor of layout {value.layout}: pass a dense one (`.to_dense()`)"
         elif isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
-            found = f"an array of dtype '{value.dtype}': replace what is no number by numbers"
+            received = f"an array of dtype '{value.dtype}': replace what is no number by numbers"
         elif isinstance(value, list | tuple):
-            found = f"a {type(value).__name__}: pass a tensor of numbers"
-        if found:
+            received = f"a {type(value).__name__}: pass a tensor of numbers"
+        if received:
             raise TypeError(
-                f"{self._what} has an entry for each {self._unit}, of which batches take rows, but "
-                f"is {found}, or keep it outside of the graph"
+                f"{self._name} has an entry for each {self._unit}, of which batches take rows, but "
+                f"is {received}, or keep it outside of the graph"
             )
 
     def take(self, index: Tensor, ids: Any) -> Any:
-        """Return the rows at `index`.
-
-        Args:
-            index: ids of the rows.
-            ids: the same, in the joiner's form.
+        """Return the rows at `index`, which `ids` has in the joiner's form.
 
         Raises:
-            IndexError, ValueError: some rows do not exist; the message names the attribute.
+            IndexError, ValueError: some rows do not exist. The message names the attribute.
             TypeError: no rows can be taken.
         """
         try:
@@ -307,19 +262,15 @@ class _Rows:
             return index_select(self._value, index, dim=self._dim)
         except (IndexError, ValueError) as error:
             raise type(error)(
-                f"{self._what} must have a row for each {self._unit} of the graph that is sampled, "
+                f"{self._name} must have a row for each {self._unit} of the graph that is sampled, "
                 f"but {error}"
             ) from error
 
 
-def _is_of_nodes(rows: RowStore, name: str, kind: NodeType | EdgeType | None, store: Any) -> bool:
-    """Return whether a row store has rows of nodes, by PyG's rule for tensors of `Data`.
-
-    Raises:
-        ValueError: it has a row neither for each node nor for each edge.
-    """
-    nodes = None if isinstance(kind, tuple) else store.num_nodes
-    edges = None if isinstance(kind, str) else store.num_edges
+def _is_of_nodes(rows: RowStore, name: str, owner: Owner, store: Any) -> bool:
+    """Return whether a row store has rows of nodes, by PyG's rule for tensors of `Data`."""
+    nodes = None if isinstance(owner, tuple) else store.num_nodes
+    edges = None if isinstance(owner, str) else store.num_edges
     if rows.num_rows == nodes and not (rows.num_rows == edges and "edge" in name):
         return True
     if rows.num_rows == edges:
@@ -343,46 +294,45 @@ def _put_ith(mapping: dict[str, Any], name: str, values: list[Any] | None, i: in
         mapping[name] = values[i]
 
 
-def drawn_of_data(out: SamplerOutput) -> SampledSubgraph:
-    """Convert a subgraph from PyG's form."""
-    return SampledSubgraph(
-        [out.node],
-        [stack_endpoints(out.row, out.col)],
-        [out.edge],
-        _listed(out.batch),
-        _listed(out.num_sampled_nodes),
-        _listed(out.num_sampled_edges),
-        values_of(out),
-    )
+def _sampled_adjacency(
+    adj_t: Any, edge_index: Tensor, edge: Tensor | None, size: tuple[int, int]
+) -> Any:
+    """Return the adjacency matrix of a batch, [num_dst, num_src], of the same type as the graph's.
 
-
-def _listed(value: Any) -> Any:
-    return None if value is None else [value]
-
-
-def drawn_of_hetero_data(out: HeteroSamplerOutput, data: HeteroData) -> SampledSubgraph | None:
-    """Convert a subgraph from PyG's form, with types in the graph's order.
-
-    Returns:
-        The subgraph, or None if types are missing: a user's hook may have changed the output.
+    Entries are ordered by row and column. Edge ids index the entries of `adj_t`. Without edge ids,
+    a `SparseTensor` has no values (as with PyG), and other matrices have values of 1. An edge that
+    was drawn twice has two entries. For means, torch first sums such entries of a coordinate
+    matrix, which is wrong. Other types of matrices are right.
     """
-    node_types, edge_types = data.node_types, data.edge_types
-    complete = set(out.node) == set(node_types) and all(
-        isinstance(by_type, dict) and set(by_type) == set(edge_types)
-        for by_type in (out.row, out.col, out.edge)
-    )
-    if not complete:
-        return None
-    return SampledSubgraph(
-        [out.node[t] for t in node_types],
-        [stack_endpoints(out.row[t], out.col[t]) for t in edge_types],
-        [out.edge[t] for t in edge_types],
-        _in_order(out.batch, node_types),
-        _in_order(out.num_sampled_nodes, node_types),
-        _in_order(out.num_sampled_edges, edge_types),
-        values_of(out),
-    )
+    col, row = edge_index
+    size = (size[1], size[0])
+    sparse_tensor = torch_geometric.typing.SparseTensor
+    if isinstance(adj_t, sparse_tensor):
+        device = adj_t.device()
+        value = adj_t.storage.value()
+        return sparse_tensor(
+            row=row.to(device),
+            col=col.to(device),
+            value=None if value is None else _select(value, edge),
+            sparse_sizes=size,
+            is_sorted=False,
+            trust_data=True,
+        )
+    is_csr = adj_t.layout == torch.sparse_csr
+    all_values = adj_t.values() if is_csr else adj_t._values()
+    values = _select(all_values, edge)
+    if values is None:
+        values = all_values.new_ones((row.numel(), *all_values.shape[1:]))
+    row, col = row.to(adj_t.device), col.to(adj_t.device)
+    order = torch.argsort(row * max(size[1], 1) + col, stable=True)
+    row, col, values = row[order], col[order], values[order]
+    shape = (*size, *all_values.shape[1:])
+    if is_csr:
+        pointers = row.new_zeros(size[0] + 1)
+        torch.cumsum(torch.bincount(row, minlength=size[0]), 0, out=pointers[1:])
+        return torch.sparse_csr_tensor(pointers, col, values, shape, device=adj_t.device)
+    return torch.sparse_coo_tensor(torch.stack([row, col]), values, shape, device=adj_t.device)
 
 
-def _in_order(by_type: dict[Any, Any] | None, types: list[Any]) -> Any:
-    return None if by_type is None else [by_type.get(t) for t in types]
+def _select(values: Tensor, edge: Tensor | None) -> Tensor | None:
+    return None if edge is None else values[edge.to(values.device)]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from khop.data import Feature, RowStore
 from khop.data.device_feature import DeviceFeature
-from khop.loader.batches.collator import Collator
+from khop.loader.batches.collator import Collator, Owner
 from khop.sampler.pyg.device import (
     DeviceOptions,
     TorchDevice,
@@ -23,13 +23,13 @@ from khop.sampler.pyg.device import (
     wait_and_record_stream,
 )
 from khop.sampler.pyg.output import SampledSubgraph
-from khop.typing import NODE, ArrayLike, EdgeType, NodeType
+from khop.typing import NODE, Array, ArrayLike, NodeType
 
 Hotness = ArrayLike | Mapping[NodeType, ArrayLike]
 
 
 class OnDevice(NamedTuple):
-    """Batch, and the mark after which the device has written it; None if it has."""
+    """Batch, and the mark after which the device has written it. None if it has."""
 
     batch: Any
     written: Any
@@ -44,33 +44,25 @@ class OnDevice(NamedTuple):
 class DeviceJoiner(Collator):
     """Joiner in device memory, on another CUDA stream than the sampler's.
 
-    Args:
-        name: name of the device.
-        options: placement of attributes.
-        hotness: computes the probability that a batch needs each node; called at most once.
+    `hotness` computes the probability that a batch needs each node, at most once.
     """
 
     def __init__(self, name: Any, options: DeviceOptions, hotness: Callable[[], Hotness]) -> None:
         super().__init__(num_threads=1)
         self.device = TorchDevice(name)
         self._options = options
-        self._ask_hotness = hotness
+        self._compute_hotness = hotness
         self._hotness = options.hotness
         self._begun: Any = None  # mark in the user's stream at the start of the epoch
         # A table is copied to the device once, and again if it is replaced or changed in place.
-        self._features: dict[tuple[Any, str], tuple[Any, Any, DeviceFeature]] = {}
+        self._features: dict[tuple[Owner, str], tuple[Any, Any, DeviceFeature]] = {}
 
     def __reduce__(self) -> Any:
         """Raise TypeError: a device cannot be moved to another process."""
         raise TypeError("a loader with a device stays in its process: use worker_type='thread'")
 
     def join(self, join: Callable[[Any], Any], drawn: SampledSubgraph) -> OnDevice:
-        """Make a batch.
-
-        Args:
-            join: makes it from a subgraph, with this joiner.
-            drawn: the sampled subgraph.
-        """
+        """Make a batch by `join`, which makes it from a subgraph with this joiner."""
         with self.device.lock, self.device.scope():
             wait_and_record_stream(tensors_of(drawn), drawn.written)
             try:
@@ -92,37 +84,31 @@ class DeviceJoiner(Collator):
         wait_and_record_stream(tensors_within(value), self._begun)
 
     def feature(
-        self, value: Any, kind: NodeType | EdgeType | None, name: str, of_nodes: bool
+        self, value: RowStore | Tensor | Array, owner: Owner, name: str, of_nodes: bool
     ) -> DeviceFeature:
-        """Return an attribute as a table on the device; arguments as for `Collator`."""
+        """Return an attribute as a table on the device."""
         state = (value.data_ptr(), value._version) if isinstance(value, Tensor) else None
-        known = self._features.pop((kind, name), None)
+        known = self._features.pop((owner, name), None)
         if known is None or state is None or known[0] is not value or known[1] != state:
             del known  # free its device memory before the new table is made
-            known = value, state, self._made(value, kind, of_nodes)
-        self._features[kind, name] = known
+            known = value, state, self._made(value, owner, of_nodes)
+        self._features[owner, name] = known
         return known[2]
 
-    def _made(self, value: Any, kind: Any, of_nodes: bool) -> DeviceFeature:
+    def _made(
+        self, value: RowStore | Tensor | Array, owner: Owner, of_nodes: bool
+    ) -> DeviceFeature:
         options, native = self._options, self.device.native
         rows = value if isinstance(value, RowStore) else Feature(value)
         if not of_nodes or not options.is_split:
             return DeviceFeature(rows, native, options.feature_mode)
-        return DeviceFeature(
-            rows,
-            native,
-            options.feature_mode,
-            options.split_ratio,
-            options.budget,
-            self._hotness_of(kind),
-        )
-
-    def _hotness_of(self, kind: NodeType | None) -> ArrayLike:
         if self._hotness is None:
-            self._hotness = self._ask_hotness()
-        if isinstance(self._hotness, Mapping):
-            return self._hotness[NODE if kind is None else kind]
-        return self._hotness
+            self._hotness = self._compute_hotness()
+        hotness = self._hotness
+        if isinstance(hotness, Mapping):
+            hotness = hotness[NODE if owner is None else str(owner)]
+        split = options.feature_mode, options.split_ratio, options.budget
+        return DeviceFeature(rows, native, *split, hotness)
 
     def gather(self, feature: Any, index: Any) -> Tensor:
         """Return rows of a feature in device memory, unchecked: a sampler has drawn their ids."""
@@ -135,7 +121,7 @@ class DeviceJoiner(Collator):
         """Return ids in the form that `gather` takes."""
         return index
 
-    def place(self, edge_index: Tensor, like: torch.device) -> Tensor:
+    def to_graph_device(self, edge_index: Tensor, like: torch.device) -> Tensor:
         """Return the endpoints where they are, on the device of the batch."""
         return edge_index
 

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import HeteroData
 from torch_geometric.loader.neighbor_sampler import EdgeIndex
 
 
@@ -15,9 +15,9 @@ class ToLayers:
 
     A batch gets `adjs`, a list with an entry for each layer, outermost first, in place of
     `edge_index` and `e_id`: PyG's `EdgeIndex` (edge_index, e_id, size), of sizes (sources,
-    destinations). Destinations are the first of the sources, and those of one layer the
-    sources of the next; those of the last are the seeds. It is the form of PyG's former
-    `NeighborSampler` and of DGL's blocks:
+    destinations). Destinations are the first of the sources, and the destinations of one layer are
+    the sources of the next. The last layer's destinations are the seeds. It is the form of PyG's
+    former `NeighborSampler` and of DGL's blocks:
 
         for conv, (edge_index, _, size) in zip(convs, batch.adjs):
             x = conv((x, x[: size[1]]), edge_index).relu()
@@ -27,13 +27,13 @@ class ToLayers:
     `EdgeIndex`} and {edge type: `slice`}.
 
     If nodes draw their neighbours once (lists, `Labor`), a layer has the edges of all hops up to
-    its own, and the result is exactly the model's on the whole batch. If all nodes draw anew in
-    each hop (`NeighborSampling(..., layer_wise=True)`, `PoissonLadies`, `Ladies`, `FastGcn`), a
-    layer has the edges of its hop alone. Batches say which: the latter have `layer_wise`, True.
+    its own. The result is then exactly the model's on the whole batch. If all nodes draw anew in
+    each hop, a layer has the edges of its hop alone. Batches of such methods have `layer_wise`,
+    True: `NeighborSampling(..., layer_wise=True)`, `PoissonLadies`, `Ladies`, `FastGcn`.
 
     Raises:
-        ValueError: a batch whose hops cannot be told apart ('induced' or 'bidirectional'
-            subgraphs), or in which nodes draw in several hops without `layer_wise`.
+        ValueError: the hops of a batch cannot be separated ('induced' or 'bidirectional'
+            subgraphs), or nodes draw in several hops without `layer_wise`.
 
     Example:
         >>> loader = NeighborLoader(data, [2, 2], batch_size=1, transform=ToLayers())
@@ -77,15 +77,8 @@ def _split(
 ) -> tuple[list[EdgeIndex], list[slice]]:
     """Return the layers of an edge type, and the edges that each has.
 
-    Args:
-        store: the edges.
-        sources: number of seeds of the sources' type, then of nodes that each hop added.
-        destinations: likewise.
-        edges: number of edges of each hop.
-        apart: a layer has the edges of its hop alone.
-
-    Raises:
-        ValueError: nodes draw in several hops, though layers are not apart.
+    `sources` and `destinations` count the seeds of their type, then the nodes that each hop added.
+    If `apart`, a layer has the edges of its hop alone. Then nodes may draw in several hops.
     """
     ends, num_src = [0, *accumulate(edges)], [*accumulate(sources)]
     num_dst = [*accumulate(destinations)]
@@ -99,37 +92,34 @@ def _split(
     ids: Tensor | None = store.get("e_id")
     adjs, ranges = [], []
     for hop in reversed(range(len(edges))):
-        place = slice(ends[hop] if apart else 0, ends[hop + 1])
+        own = slice(ends[hop] if apart else 0, ends[hop + 1])
         size = num_src[hop + 1], num_dst[hop]
-        adjs.append(EdgeIndex(edge_index[:, place], None if ids is None else ids[place], size))
-        ranges.append(place)
+        adjs.append(EdgeIndex(edge_index[:, own], None if ids is None else ids[own], size))
+        ranges.append(own)
     return adjs, ranges
 
 
 def _is_drawn_anew(destinations: Tensor, ends: list[int], num_dst: list[int]) -> bool:
     """Return True if edges of a hop lead to nodes that an earlier hop had drawn for.
 
-    Args:
-        destinations: [num_edges] numbers of the nodes that drew.
-        ends: 0, then the number of edges up to each hop.
-        num_dst: number of seeds, then of nodes up to each hop.
+    `ends` has 0, then the number of edges up to each hop, `num_dst` the number of nodes likewise.
     """
-    # Edges of a hop are in the order of the nodes that drew them: the first tells.
+    # Edges of a hop are in the order of the nodes that drew them: the first edge decides.
     hops = [hop for hop in range(1, len(ends) - 1) if ends[hop + 1] > ends[hop]]
     return any(int(destinations[ends[hop]]) < num_dst[hop - 1] for hop in hops)
 
 
-def _known(store: Any, name: str, what: Any) -> Any:
+def _known(store: Any, name: str, owner: object) -> Any:
     counts = store.get(name)
     if counts is None:
         raise ValueError(
-            f"{what} has no {name}: layers are those of 'directional' subgraphs, whose hops are "
+            f"{owner} has no {name}: layers are those of 'directional' subgraphs, whose hops are "
             "counted"
         )
     return counts
 
 
-def _hops(store: Data | Any, what: Any) -> tuple[list[int], list[int]]:
-    nodes = list(_known(store, "num_sampled_nodes", what))
+def _hops(store: Any, owner: object) -> tuple[list[int], list[int]]:
+    nodes = list(_known(store, "num_sampled_nodes", owner))
     edges = store.get("num_sampled_edges")
     return nodes, [] if edges is None else list(edges)

@@ -7,87 +7,66 @@ that a store can fetch them together. Runs in the trainer and its worker process
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData, TensorAttr
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from khop.loader.batches.collate import (
-    annotate_graph,
-    annotate_types,
-    name_edges,
-    name_nodes,
-    stack_endpoints,
-)
+from khop.loader.batches.collate import stack_endpoints
 from khop.sampler.pyg.source import as_input
 from khop.sampler.pyg.stores import StoreInput, with_index
 from khop.typing import EDGE, NODE, EdgeType, NodeType
 
 
-def is_pair_of_stores(data: Any) -> bool:
-    """Return True if data from `as_input` is a (FeatureStore, GraphStore) pair."""
-    return isinstance(data, tuple)
-
-
 class StoreJoiner:
-    """Joiner for a pair of stores. Stores are called from all threads that make batches.
+    """Joiner for a pair of stores. Stores are called from all threads that make batches."""
 
-    Args:
-        stores: the pair.
-        custom_cls: makes an empty batch. If None, `Data` or `HeteroData`.
-    """
-
-    def __init__(self, stores: Any, custom_cls: Any = None) -> None:
+    def __init__(
+        self,
+        stores: tuple[FeatureStore, GraphStore],
+        custom_cls: Callable[[], Data | HeteroData] | None = None,
+    ) -> None:
         self._input = StoreInput(*as_input(stores))
         self._custom_cls = custom_cls
 
-    def join(self, out: Any, permutation: Any) -> Data | HeteroData:
-        """Make a batch without the attributes about its seeds.
-
-        Args:
-            out: output of a sampler.
-            permutation: the sampler's `edge_permutation`.
-        """
+    def join(self, out: SamplerOutput | HeteroSamplerOutput, permutation: Any) -> Data | HeteroData:
+        """Make a batch without its seeds' attributes. `permutation`: the sampler's, of edges."""
+        batch: Any
         if isinstance(out, SamplerOutput):
-            return self._join_data(out, permutation)
-        if isinstance(out, HeteroSamplerOutput):
-            return self._join_hetero_data(out, permutation or {})
-        raise TypeError(
-            "a sampler must return a SamplerOutput or a HeteroSamplerOutput (got "
-            f"'{type(out).__name__}')"
-        )
-
-    def _join_data(self, out: SamplerOutput, permutation: Tensor | None) -> Data:
-        batch = Data() if self._custom_cls is None else self._custom_cls()
-        edge = _edge_ids(out.edge, permutation)
-        batch.edge_index = stack_endpoints(out.row, out.col)
-        batch.num_nodes = out.node.numel()
-        for _, name, value in self._fetch({NODE: out.node}, {EDGE: edge}):
-            batch[name] = value
-        name_nodes(batch, out.node)
-        name_edges(batch, edge)
-        annotate_graph(batch, out)
-        return batch
-
-    def _join_hetero_data(self, out: HeteroSamplerOutput, permutation: Any) -> HeteroData:
-        batch = HeteroData() if self._custom_cls is None else self._custom_cls()
-        drawn = out.edge or {}
-        edges = {t: _edge_ids(drawn.get(t), permutation.get(t)) for t in out.row}
-        for node_type, node in out.node.items():
-            batch[node_type].num_nodes = node.numel()
-        for edge_type in out.row:
-            ends = stack_endpoints(out.row[edge_type], out.col[edge_type])
-            batch[edge_type].edge_index = ends
-        for group, name, value in self._fetch(out.node, edges):
-            batch[group][name] = value
-        for node_type, node in out.node.items():
-            name_nodes(batch[node_type], node)
+            batch = Data() if self._custom_cls is None else self._custom_cls()
+            stores = {NODE: batch, EDGE: batch}
+            nodes, ends, drawn = {NODE: out.node}, {EDGE: (out.row, out.col)}, {EDGE: out.edge}
+            permutation = {EDGE: permutation}
+        elif isinstance(out, HeteroSamplerOutput):
+            batch = stores = HeteroData() if self._custom_cls is None else self._custom_cls()
+            nodes, drawn, permutation = out.node, out.edge or {}, permutation or {}
+            ends = {t: (row, out.col[t]) for t, row in out.row.items()}
+        else:
+            raise TypeError(
+                "a sampler must return a SamplerOutput or a HeteroSamplerOutput (got "
+                f"'{type(out).__name__}')"
+            )
+        edges = {t: _edge_ids(drawn.get(t), permutation.get(t)) for t in ends}
+        for edge_type, (row, col) in ends.items():
+            stores[edge_type].edge_index = stack_endpoints(row, col)
+        for node_type, node in nodes.items():
+            stores[node_type].num_nodes = node.numel()
+        for owner, name, value in self._fetch(nodes, edges):
+            stores[owner][name] = value
+        for node_type, node in nodes.items():
+            _add_ids(stores[node_type], "n_id", node)
         for edge_type, edge in edges.items():
-            name_edges(batch[edge_type], edge)
-        annotate_types(batch, out)
+            _add_ids(stores[edge_type], "e_id", edge)
+        for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
+            value = getattr(out, name)
+            if isinstance(out, HeteroSamplerOutput):
+                batch.set_value_dict(name, value)
+            else:
+                setattr(batch, name, value)
         return batch
 
     def _fetch(
@@ -111,11 +90,16 @@ class StoreJoiner:
         ]
 
 
+def _add_ids(target: Any, name: str, ids: Tensor | None) -> None:
+    """Add ids, unless the batch has an attribute of this name."""
+    if ids is not None and name not in target:
+        target[name] = ids
+
+
 def _by_edge_id(attr: TensorAttr, edge: Tensor) -> TensorAttr:
-    # An attribute may have its own method to be requested by edge id
-    # (`khop.distributed.stores.dataset_stores`).
-    ask = getattr(attr, "by_edge_id", None)
-    return with_index(attr, edge) if ask is None else ask(edge)
+    # Attributes of `khop.distributed.stores.dataset_stores` have their own method for edge ids.
+    own = getattr(attr, "by_edge_id", None)
+    return with_index(attr, edge) if own is None else own(edge)
 
 
 def _edge_ids(edge: Tensor | None, permutation: Tensor | None) -> Tensor | None:
@@ -127,13 +111,13 @@ def _edge_ids(edge: Tensor | None, permutation: Tensor | None) -> Tensor | None:
 
 def _checked(value: Any, attr: TensorAttr) -> Any:
     """Return a fetched attribute as a tensor. KeyError or ValueError if rows are missing."""
-    what = f"attribute '{attr.attr_name}' of group {attr.group_name!r}"
+    name = f"attribute '{attr.attr_name}' of group {attr.group_name!r}"
     if value is None:
-        raise KeyError(f"the feature store lists {what}, but returns nothing for it")
+        raise KeyError(f"the feature store lists {name}, but returns nothing for it")
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value if value.flags.writeable else value.copy())
     if len(value) != len(attr.index):
         raise ValueError(
-            f"the feature store returned {len(value)} rows of {what} for {len(attr.index)} ids"
+            f"the feature store returned {len(value)} rows of {name} for {len(attr.index)} ids"
         )
     return value

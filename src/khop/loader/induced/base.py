@@ -1,24 +1,27 @@
 """Base of the loaders that choose nodes: a batch has all edges among them. Runs in the trainer.
 
-Such a loader's epoch is a plan over *items*: clusters, nodes, or numbers of steps. `_chosen` says
-which nodes an item's batch has, by its key; the kernels find the edges, as for `SubGraphLoader`
-without hops. Seeds, epochs, threads, resuming and statistics are those of all loaders.
+Such a loader's epoch is a plan over *items*: clusters, nodes, or numbers of steps. `_chosen`
+returns the nodes of a batch, by its items and its key. The kernels find the edges, as for
+`SubGraphLoader` without hops.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from typing import Any
+import abc
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch_geometric.loader
-from torch.utils.data import DataLoader
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
 
 from khop.data.arrays import to_int64
-from khop.loader.arguments import check_hooks, check_loader_options
+from khop.loader.arguments import (
+    TORCH_OPTIONS,
+    TorchOptions,
+    check_hooks,
+    check_loader_options,
+)
 from khop.loader.base import EpochLoader
 from khop.loader.iteration.epochs import KeyedBatch
 from khop.loader.iteration.fingerprint import digest
@@ -26,66 +29,54 @@ from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph, to_pyg
 from khop.sampler.requests import SeedSet
-from khop.typing import Int64Array, WorkerType
+from khop.typing import Int64Array, Transform, WorkerType
 
-_OF_TORCH = inspect.signature(DataLoader.__init__).parameters.keys() - {"self", "dataset"}
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
-class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader):  # type: ignore[misc]
-    """Loader of the subgraphs of chosen nodes.
+class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  # type: ignore[misc]
+    """Loader of the subgraphs of chosen nodes, in an epoch of `num_items` items.
 
-    Args:
-        data: a `Data` or `HeteroData`.
-        num_items: length of an epoch's plan.
-        by_source: sort a batch's edges by their sources and, of `access`, give the destinations as
-            neighbours. If False, by destinations, and the sources.
-        transform, seed, stream, worker_type, **kwargs: as for `khop.loader.NeighborLoader`.
-
-    Raises:
-        TypeError, ValueError: arguments that no such loader has.
+    Edges of a batch are sorted by their destinations. If `by_source`, they are sorted by their
+    sources, and walks follow edges from there.
     """
 
     node_sampler: NeighborSampler
 
-    pyg_loader = torch_geometric.loader.NodeLoader
-    read_by_pyg = ("data", "node_sampler", "input_data", "custom_cls")
-
     def __init__(
         self,
-        data: Any,
+        data: Data | HeteroData,
         num_items: int,
         *,
+        batch_size: int | None,
         by_source: bool = False,
-        transform: Callable[[Any], Any] | None = None,
+        transform: Transform | None = None,
         seed: int | None = None,
         stream: int | None = None,
         worker_type: WorkerType | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TorchOptions],
     ) -> None:
-        unknown = [name for name in kwargs if name not in _OF_TORCH]
-        if unknown:
+        if unknown := [name for name in kwargs if name not in TORCH_OPTIONS]:
             raise TypeError(f"{type(self).__name__} has no arguments {unknown}")
-        check_loader_options(worker_type, kwargs)
+        check_loader_options(worker_type, kwargs, batch_size)
         check_hooks(transform=transform)
-        direction = "backward" if by_source else "forward"
-        sampler = NeighborSampler(data, [], "induced", sample_direction=direction)
+        sampler = NeighborSampler(
+            data, [], "induced", sample_direction="backward" if by_source else "forward"
+        )
         items: Any = torch.arange(num_items)
         if sampler.graph.is_heterogeneous:  # PyG wants a type of them
             items = (sampler.graph.node_types[0], items)
-        super().__init__(data, sampler, items, transform=transform, **kwargs)
+        super().__init__(data, sampler, items, transform=transform, batch_size=batch_size, **kwargs)
         self._set_up(num_items, seed, stream, worker_type, kwargs)
 
-    # Defined by the loaders.
-
+    @abc.abstractmethod
     def _chosen(self, items: Int64Array, key: BatchKey) -> list[SeedSet]:
         """Return the nodes of a batch, of each type once and without repetition. Run in threads."""
-        raise NotImplementedError
 
     def _settings(self) -> list[Any]:
         """Return what decides which nodes are chosen, for fingerprints."""
         return []
-
-    # Shared by all of them.
 
     @property
     def _sampler(self) -> NeighborSampler:
@@ -98,7 +89,7 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader):  # type: ig
 
     def _induced(self, items: Int64Array, key: BatchKey) -> SampledSubgraph:
         """Choose a batch's nodes and find their edges."""
-        return self.node_sampler.draw_sets(self._chosen(items, key), key)
+        return self.node_sampler.draw_nodes(self._chosen(items, key), key)
 
     def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
         return self._induced(*positions), None
@@ -108,11 +99,11 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader):  # type: ig
         drawn = self._induced(to_int64(inputs.node, "items"), sampler._key(key))
         return to_pyg(drawn, sampler.info, (None, None), sampler.output_forms)
 
-    def _annotate(self, batch: Any, metadata: Any) -> None:
+    def _annotate(self, batch: Data | HeteroData, metadata: Any) -> None:
         """Add nothing: no node of a batch is a seed."""
 
 
-def check_homogeneous(data: Any, name: str) -> None:
+def check_homogeneous(data: object, name: str) -> None:
     """Raise TypeError unless `data` is a graph of one node and edge type."""
     if not isinstance(data, Data):
         raise TypeError(

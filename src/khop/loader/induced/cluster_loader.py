@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -17,14 +17,16 @@ from torch_geometric.data import Data
 from torch_geometric.utils import select
 
 from khop.data.arrays import check_range
-from khop.loader.arguments import check_positive
+from khop.loader.arguments import EpochOptions, check_positive
 from khop.loader.induced.base import InducedLoader, check_homogeneous
-from khop.loader.induced.clusters import given_clusters, metis_clusters
-from khop.loader.induced.saved_tensors import load_tensors, save_tensors
-from khop.loader.iteration.fingerprint import digest
+from khop.loader.induced.clusters import checked_clusters, metis_clusters
+from khop.loader.induced.saved_tensors import saved_tensors
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.requests import SeedSet
-from khop.typing import Int64Array, WorkerType
+from khop.typing import Int64Array, Numbers
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class ClusterPartition:
 
     Attributes:
         indptr: [num_nodes + 1] bounds of the edges of each node, clusters' nodes in sequence.
-        index: [num_edges] the other end of each edge, as a place in `node_perm`.
+        index: [num_edges] the other end of each edge, as a position in `node_perm`.
         partptr: [num_parts + 1] bounds of the nodes of each cluster in `node_perm`.
         node_perm: [num_nodes] ids of the nodes, cluster by cluster, ascending in each.
         edge_perm: [num_edges] ids of the edges.
@@ -63,14 +65,14 @@ class ClusterData(torch.utils.data.Dataset[Data]):
             `ClusterData` of the same graph. If None, they are not kept.
         filename: name of the file in it. If None, 'metis.pt'.
         log: write a line to stderr when METIS begins.
-        keep_inter_cluster_edges: `cluster_data[i]` has all edges of its nodes. The other ends are
-            then places in `partition.node_perm`, also those in the cluster. `ClusterLoader` finds
-            the edges between a batch's clusters always.
-        sparse_format: 'csr': edges belong to their sources, and are sorted by these; 'csc': to
-            their destinations.
-        assignment: [num_nodes] integers, the cluster of each node; or the path of a partition
-            folder (`khop.partition`) of the graph, for the clusters that it keeps (`cluster_ids`),
-            else its parts. If None, METIS divides the nodes, by pymetis, pyg-lib or torch-sparse.
+        keep_inter_cluster_edges: `cluster_data[i]` has all edges of its nodes. All other ends are
+            then positions in `partition.node_perm`. `ClusterLoader` always finds the edges between
+            a batch's clusters.
+        sparse_format: 'csr' (edges belong to their sources, and are sorted by these) or 'csc' (to
+            their destinations).
+        assignment: [num_nodes] integers, the cluster of each node, or the path of a partition
+            folder of the graph. If the folder keeps no clusters (`cluster_ids`), its parts count.
+            If None, METIS divides the nodes, by pymetis, pyg-lib or torch-sparse.
 
     Attributes:
         data: the graph, in its own order.
@@ -79,8 +81,8 @@ class ClusterData(torch.utils.data.Dataset[Data]):
 
     Raises:
         ImportError: no METIS can be imported, and there is no `assignment`.
-        IndexError, TypeError, ValueError: arguments that do not fit the graph; a file in `save_dir`
-            of another graph.
+        IndexError, TypeError, ValueError: arguments do not fit the graph, or a file in `save_dir`
+            is of another graph.
 
     Example:
         >>> clusters = ClusterData(data, 3, assignment=torch.tensor([0, 0, 1, 1, 2, 2]))
@@ -99,7 +101,7 @@ class ClusterData(torch.utils.data.Dataset[Data]):
         keep_inter_cluster_edges: bool = False,
         sparse_format: Literal["csr", "csc"] = "csr",
         *,
-        assignment: Any = None,
+        assignment: Numbers | str | os.PathLike[str] | None = None,
     ) -> None:
         check_homogeneous(data, "ClusterData")
         check_positive(num_parts, "num_parts")
@@ -118,33 +120,26 @@ class ClusterData(torch.utils.data.Dataset[Data]):
         ends = data.edge_index.cpu().long()
         check_range(ends.numpy().reshape(-1), num_nodes, "edge_index")
         if assignment is not None:
-            clusters = given_clusters(assignment, num_nodes, num_parts)
+            clusters = checked_clusters(assignment, num_nodes, num_parts)
+        elif num_parts > num_nodes:
+            raise ValueError(f"METIS divides {num_nodes} nodes into at most {num_nodes} clusters")
         else:
+
+            def divide() -> dict[str, Tensor]:
+                if log:
+                    print("Computing METIS partitioning...", file=sys.stderr)
+                divided = metis_clusters(ends, num_nodes, num_parts, recursive)
+                return {"clusters": torch.from_numpy(divided)}
+
             folder = f"part_{num_parts}{'_recursive' if recursive else ''}"
             path = None
             if save_dir is not None:
                 path = Path(save_dir) / folder / (filename or "metis.pt")
-            clusters = self._found_by_metis(ends, num_nodes, path, log)
+            made_from = [ends, num_nodes, num_parts, bool(recursive)]
+            lengths = {"clusters": num_nodes}
+            saved = saved_tensors(path, made_from, lengths, torch.int64, divide)
+            clusters = checked_clusters(saved["clusters"], num_nodes, num_parts)
         self.partition = _sorted_by(clusters, ends, num_parts, sparse_format)
-
-    def _found_by_metis(
-        self, ends: Tensor, num_nodes: int, path: Path | None, log: bool
-    ) -> Int64Array:
-        """Return METIS's clusters, from the file if there is one."""
-        if self.num_parts > num_nodes:
-            raise ValueError(f"METIS divides {num_nodes} nodes into at most {num_nodes} clusters")
-        made_from = ""
-        if path is not None:
-            made_from = digest([ends, num_nodes, self.num_parts, bool(self.recursive)])
-            saved = load_tensors(path, made_from, {"clusters": (num_nodes, torch.int64)})
-            if saved is not None:
-                return given_clusters(saved["clusters"], num_nodes, self.num_parts)
-        if log:
-            print("Computing METIS partitioning...", file=sys.stderr)
-        clusters = metis_clusters(ends, num_nodes, self.num_parts, self.recursive)
-        if path is not None:
-            save_tensors(path, made_from, {"clusters": torch.from_numpy(clusters)})
-        return clusters
 
     def __len__(self) -> int:
         """Return the number of clusters."""
@@ -174,20 +169,18 @@ class ClusterLoader(InducedLoader):
     """PyG's `ClusterLoader`: batches of clusters, with all edges in and between them.
 
     Clusters are in the order drawn, the nodes of each ascending. Edges are sorted by source ('csr')
-    or destination ('csc'), those of a node in the graph's order (PyG's: by the other end). Batches
-    also have `n_id` and `e_id`.
+    or destination ('csc'), and the edges of a node are in the graph's order (PyG's: by the other
+    end). Batches also have `n_id` and `e_id`.
 
     Method: Cluster-GCN (https://arxiv.org/abs/1905.07953).
 
     Args:
         cluster_data: the clusters.
-        transform: applied to each batch, in the process that iterates.
-        seed, stream, worker_type: as for `NeighborLoader`.
-        **kwargs: arguments of `torch.utils.data.DataLoader`: `batch_size` (clusters a batch),
-            `shuffle`, `drop_last`, `num_workers`, ...
+        batch_size: clusters per batch.
+        **kwargs: `EpochOptions`: `transform`, `seed`, `shuffle`, `drop_last`, `num_workers`, ...
 
     Raises:
-        TypeError, ValueError: other arguments.
+        TypeError, ValueError: arguments are invalid.
 
     Example:
         >>> clusters = ClusterData(data, 3, assignment=torch.tensor([0, 0, 1, 1, 2, 2]))
@@ -200,11 +193,8 @@ class ClusterLoader(InducedLoader):
         self,
         cluster_data: ClusterData,
         *,
-        transform: Callable[[Any], Any] | None = None,
-        seed: int | None = None,
-        stream: int | None = None,
-        worker_type: WorkerType | None = None,
-        **kwargs: Any,
+        batch_size: int | None = 1,
+        **kwargs: Unpack[EpochOptions],
     ) -> None:
         if not isinstance(cluster_data, ClusterData):
             raise TypeError(
@@ -216,11 +206,8 @@ class ClusterLoader(InducedLoader):
         super().__init__(
             cluster_data.data,
             len(cluster_data),
+            batch_size=batch_size,
             by_source=cluster_data.sparse_format == "csr",
-            transform=transform,
-            seed=seed,
-            stream=stream,
-            worker_type=worker_type,
             **kwargs,
         )
 
@@ -238,9 +225,9 @@ def _sorted_by(
 ) -> ClusterPartition:
     """Sort nodes by cluster, and edges by the nodes that they belong to."""
     node_perm = np.argsort(clusters, kind="stable")
-    place = np.empty_like(node_perm)
-    place[node_perm] = np.arange(len(node_perm))
-    src, dst = place[ends.numpy()]
+    position = np.empty_like(node_perm)
+    position[node_perm] = np.arange(len(node_perm))
+    src, dst = position[ends.numpy()]
     own, other = (src, dst) if sparse_format == "csr" else (dst, src)
     edge_perm = np.lexsort((other, own))
     wrap = torch.from_numpy

@@ -1,9 +1,8 @@
-"""Clusters of a graph's nodes: METIS's, a user's, or those of a folder. Runs in the trainer."""
+"""Clusters of a graph's nodes, by METIS, a user or a folder. Runs in the trainer."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,27 +11,23 @@ from torch import Tensor
 from khop.data.arrays import check_range, to_int64
 from khop.loader.inputs import as_tensor
 from khop.partition.methods.metis import has_metis, run_metis
-from khop.partition.writing.both_directions import undirected_of_edges
 from khop.partition.writing.cluster_ids import CLUSTER
+from khop.partition.writing.undirected import undirected_of_edges
 from khop.storage.folder import PartitionFolder
-from khop.typing import NODE, Int64Array
+from khop.typing import NODE, Int64Array, Numbers
 
 
-def given_clusters(assignment: Any, num_nodes: int, num_parts: int) -> Int64Array:
-    """Return the cluster of each node, [num_nodes] int64.
-
-    Args:
-        assignment: [num_nodes] integers, or the path of a partition folder of the graph; see
-            `clusters_of_folder`.
-        num_nodes: number of nodes.
-        num_parts: number of clusters.
+def checked_clusters(
+    assignment: Numbers | str | os.PathLike[str], num_nodes: int, num_parts: int
+) -> Int64Array:
+    """Return the cluster of each node, [num_nodes] int64, by integers or by a partition folder.
 
     Raises:
-        FolderError, IndexError, TypeError, ValueError: it does not fit the graph, or names clusters
-            that do not exist.
+        FolderError, IndexError, TypeError, ValueError: `assignment` does not fit the graph, or
+            names clusters that do not exist.
     """
     if isinstance(assignment, (str, os.PathLike)):
-        clusters = clusters_of_folder(assignment)
+        clusters = _clusters_of_folder(assignment)
     else:
         tensor = as_tensor(assignment, "assignment")
         if tensor.dim() != 1:
@@ -46,11 +41,11 @@ def given_clusters(assignment: Any, num_nodes: int, num_parts: int) -> Int64Arra
     return clusters
 
 
-def clusters_of_folder(path: str | os.PathLike[str]) -> Int64Array:
+def _clusters_of_folder(path: str | os.PathLike[str]) -> Int64Array:
     """Return a cluster of each node of a homogeneous partition folder, by original id.
 
-    Clusters are those that the folder keeps (`cluster_ids` of partitioners), all of whose parts
-    must then be on this machine; of other folders the parts.
+    If the folder keeps clusters (`cluster_ids` of partitioners), all its parts must be on this
+    machine. Otherwise its parts are the clusters.
     """
     folder = PartitionFolder(path)
     if [t.name for t in folder.meta.node_types] != [NODE]:
@@ -69,19 +64,10 @@ def clusters_of_folder(path: str | os.PathLike[str]) -> Int64Array:
 def metis_clusters(
     edge_index: Tensor, num_nodes: int, num_parts: int, recursive: bool
 ) -> Int64Array:
-    """Return METIS's cluster of each node, [num_nodes] int64; edges count in both directions.
+    """Return METIS's cluster of each node, [num_nodes] int64. Edges count in both directions.
 
     Method: multilevel k-way partitioning (Karypis and Kumar, SIAM J. Sci. Comput. 20(1), 1998), by
-    pymetis, pyg-lib or torch-sparse, whichever can be imported.
-
-    Args:
-        edge_index: [2, num_edges].
-        num_nodes: number of nodes.
-        num_parts: number of clusters.
-        recursive: bisect recursively.
-
-    Raises:
-        ImportError: none of them can be imported.
+    pymetis, pyg-lib or torch-sparse. ImportError if there is none of them.
     """
     if num_parts == 1:
         return np.zeros(num_nodes, np.int64)
@@ -90,39 +76,24 @@ def metis_clusters(
     if has_metis():
         each = np.ones(num_nodes, np.int64)
         return run_metis(graph, each, num_parts, recursive=recursive).astype(np.int64)
-    for library in (_by_pyg_lib, _by_torch_sparse):
-        clusters = library(graph.indptr, graph.indices.astype(np.int64), num_parts, recursive)
-        if clusters is not None:
-            return clusters
-    raise ModuleNotFoundError(
-        "METIS cannot be imported: 'pip install pymetis', or pass assignment=, the cluster of "
-        "each node, or a folder that khop.partition wrote"
-    )
-
-
-def _by_pyg_lib(
-    indptr: Int64Array, indices: Int64Array, num_parts: int, recursive: bool
-) -> Int64Array | None:
+    rows = torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices.astype(np.int64))
     try:
         from pyg_lib.partition import metis
+
+        return _to_array(metis(*rows, num_parts, recursive=recursive))
     except ImportError:
-        return None
-    rows = torch.from_numpy(indptr), torch.from_numpy(indices)
-    clusters: Int64Array = metis(*rows, num_parts, recursive=recursive).numpy()
-    return clusters
-
-
-def _by_torch_sparse(
-    indptr: Int64Array, indices: Int64Array, num_parts: int, recursive: bool
-) -> Int64Array | None:
+        pass
     try:
         import torch_sparse  # noqa: F401 (registers the operation)
-    except ImportError:
-        return None
-    rows = torch.from_numpy(indptr), torch.from_numpy(indices)
-    try:
-        found = torch.ops.torch_sparse.partition(*rows, None, num_parts, recursive)
-    except (AttributeError, RuntimeError):  # built without METIS
-        return None
-    clusters: Int64Array = found.numpy()
-    return clusters
+
+        return _to_array(torch.ops.torch_sparse.partition(*rows, None, num_parts, recursive))
+    except (ImportError, AttributeError, RuntimeError):  # also if it was built without METIS
+        raise ModuleNotFoundError(
+            "METIS cannot be imported: 'pip install pymetis', or pass assignment=, the cluster of "
+            "each node, or a folder that khop.partition wrote"
+        ) from None
+
+
+def _to_array(clusters: Tensor) -> Int64Array:
+    array: Int64Array = clusters.numpy()
+    return array

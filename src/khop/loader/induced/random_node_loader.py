@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch_geometric.data import Data, HeteroData
 
-from khop.loader.arguments import check_positive
+from khop.loader.arguments import EpochOptions, check_positive
 from khop.loader.induced.base import InducedLoader
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.source import open_input
 from khop.sampler.requests import SeedSet
-from khop.typing import Int64Array, WorkerType
+from khop.typing import Int64Array
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class RandomNodeLoader(InducedLoader):
     """PyG's `RandomNodeLoader`: parts of the nodes, each with all edges among them.
 
-    A batch has ceil(num_nodes / num_parts) nodes; of a heterogeneous graph, over all of its node
-    types together. Parts are consecutive ids; with `shuffle=True` they are random in each epoch.
+    A batch has ceil(num_nodes / num_parts) nodes, in a heterogeneous graph of all its node types
+    together. Parts are consecutive ids. With `shuffle=True` they are random in each epoch.
 
     Args:
         data: a PyG `Data` or `HeteroData`.
         num_parts: number of parts.
-        transform: applied to each batch, in the process that iterates.
-        seed, stream, worker_type: as for `NeighborLoader`.
-        **kwargs: arguments of `torch.utils.data.DataLoader`: `shuffle`, `num_workers`, ...; not
-            `batch_size`.
+        **kwargs: `EpochOptions`: `transform`, `seed`, `shuffle`, `num_workers`, ...
 
     Raises:
-        TypeError, ValueError: `num_parts` is no positive integer; other arguments.
+        TypeError, ValueError: `num_parts` is no positive integer, or other arguments are invalid.
 
     Example:
         >>> loader = RandomNodeLoader(data, num_parts=2, shuffle=True, seed=1)
@@ -44,12 +43,7 @@ class RandomNodeLoader(InducedLoader):
         self,
         data: Data | HeteroData,
         num_parts: int,
-        *,
-        transform: Callable[[Any], Any] | None = None,
-        seed: int | None = None,
-        stream: int | None = None,
-        worker_type: WorkerType | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[EpochOptions],
     ) -> None:
         if not isinstance(data, Data | HeteroData):
             raise TypeError(
@@ -65,16 +59,11 @@ class RandomNodeLoader(InducedLoader):
             data,
             self._bounds[-1],
             batch_size=max(1, -(-self._bounds[-1] // num_parts)),
-            transform=transform,
-            seed=seed,
-            stream=stream,
-            worker_type=worker_type,
             **kwargs,
         )
 
     def _chosen(self, items: Int64Array, key: BatchKey) -> list[SeedSet]:
-        ranges = enumerate(itertools.pairwise(self._bounds))
         return [
             SeedSet(i, np.ascontiguousarray(items[(items >= a) & (items < b)] - a))
-            for i, (a, b) in ranges
+            for i, (a, b) in enumerate(itertools.pairwise(self._bounds))
         ]

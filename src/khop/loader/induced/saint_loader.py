@@ -6,9 +6,8 @@ Runs in the trainer.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,42 +18,43 @@ from tqdm.auto import tqdm
 from khop import _native
 from khop.data.arrays import distinct
 from khop.data.steps import run
-from khop.loader.arguments import check_positive
+from khop.loader.arguments import EpochOptions, check_positive
 from khop.loader.induced.base import InducedLoader, check_homogeneous
-from khop.loader.induced.saved_tensors import load_tensors, save_tensors
+from khop.loader.induced.saved_tensors import saved_tensors
 from khop.loader.iteration.epochs import EpochKeys
-from khop.loader.iteration.fingerprint import digest
 from khop.sampler.methods.saint import SOURCES, SaintWalks, sources, visited
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.requests import SeedSet
-from khop.typing import Int64Array, WorkerType
+from khop.typing import Int64Array
 
-_ROOTS = 17  # purpose of keys; others are in `khop.sampler.methods.{saint,walk}`
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_ROOTS = 17  # purpose of keys. Others are in `khop.sampler.methods.{saint,walk}`
 _NORM_EPOCH = 2**64 - 1
-"""Number of an epoch that no loader reaches: that of the subgraphs that norms are counted in."""
+"""Epoch of the subgraphs in which norms are counted. No loader reaches it."""
 
-# What PyG says of nodes that no subgraph had, and of edges whose nodes none had; and its bound.
+# PyG's count for nodes in no subgraph, its norm for edges without, and its bound of edges' norms.
 _NEVER_SEEN, _MOST = 0.1, 1e4
 
 
-class GraphSAINTSampler(InducedLoader, abc.ABC):
+class GraphSAINTSampler(InducedLoader):
     """Base of GraphSAINT's samplers: an epoch is `num_steps` subgraphs, each drawn by itself.
 
     A batch has the drawn nodes, ascending and without repetition, all edges among them sorted by
-    source, `n_id` and `e_id`. With `sample_coverage` it has `node_norm`, to weigh the loss with
-    (the mean of its sum over a batch tends to 1 as the coverage grows), and `edge_norm`, to
-    multiply messages with.
+    source, `n_id` and `e_id`. With `sample_coverage`, `node_norm` weighs the loss, and `edge_norm`
+    multiplies messages. The mean sum of `node_norm` over a batch tends to 1 as the coverage grows.
 
-    Norms are counted in S subgraphs drawn beforehand, of at least `sample_coverage` times as many
-    nodes as the graph has, in integers: C_v subgraphs have node v, C_e edge e = (u, v). `node_norm`
-    is S / (C_v num_nodes), with 0.1 in place of a C_v of 0; `edge_norm` is C_v / C_e, at most
-    10,000, and 0.1 if both are 0. (PyG takes C_u; the paper's is that of the destination.)
+    Norms are counted in S subgraphs drawn beforehand, with at least `sample_coverage` times as many
+    nodes as the graph, in integers. C_v subgraphs have node v, C_e edge e = (u, v). `node_norm` is
+    S / (C_v num_nodes), with 0.1 in place of a C_v of 0. `edge_norm` is C_v / C_e, at most 10,000,
+    and 0.1 if both are 0. (PyG takes C_u. The paper takes the destination's count, as here.)
 
     Method: GraphSAINT (https://arxiv.org/abs/1907.04931).
 
     Attributes:
-        node_norm: [num_nodes] float32; with `sample_coverage` only.
-        edge_norm: [num_edges] float32; likewise.
+        node_norm: [num_nodes] float32, with `sample_coverage` only.
+        edge_norm: [num_edges] float32, likewise.
     """
 
     node_norm: Tensor
@@ -68,12 +68,7 @@ class GraphSAINTSampler(InducedLoader, abc.ABC):
         sample_coverage: int = 0,
         save_dir: str | None = None,
         log: bool = True,
-        *,
-        transform: Callable[[Any], Any] | None = None,
-        seed: int | None = None,
-        stream: int | None = None,
-        worker_type: WorkerType | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[EpochOptions],
     ) -> None:
         name = type(self).__name__
         check_homogeneous(data, name)
@@ -89,45 +84,28 @@ class GraphSAINTSampler(InducedLoader, abc.ABC):
         self._num_drawn = batch_size
         self.num_steps = num_steps
         self.sample_coverage = sample_coverage
-        super().__init__(
-            data,
-            num_steps,
-            by_source=True,
-            batch_size=1,
-            transform=transform,
-            seed=seed,
-            stream=stream,
-            worker_type=worker_type,
-            **kwargs,
-        )
+        super().__init__(data, num_steps, batch_size=1, by_source=True, **kwargs)
         graph = self.node_sampler.graph
         (self._topology,) = graph.topologies.values()
         (self._num_nodes,) = graph.num_nodes.values()
         self._check_graph()
         if sample_coverage > 0:
-            self._set_norms(seed, save_dir, log)
-
-    # Defined by the samplers.
+            self._set_norms(kwargs.get("seed"), save_dir, log)
 
     @abc.abstractmethod
     def _drawn_nodes(self, key: BatchKey) -> Int64Array:
-        """Draw a batch's nodes, perhaps some of them several times. Run in threads."""
+        """Draw the nodes of a batch, with repetitions. Run in threads."""
 
     def _check_graph(self) -> None:
         """Raise ValueError if nothing can be drawn from the graph."""
         if self._num_nodes == 0:
             raise ValueError(f"{type(self).__name__} draws nodes, but the graph has none")
 
-    # Shared by all of them.
-
-    def _roots(self, key: BatchKey) -> Int64Array:
-        """Draw uniform nodes, with replacement."""
-        at = _native.program_key(*key, _ROOTS, 0, 0)
-        return _native.draw_ids(at, self._num_nodes, self._num_drawn)
-
     def _walked(self, key: BatchKey, length: int) -> Int64Array:
-        """Walk from uniform nodes along the edges."""
-        nodes: Int64Array = run(visited(self.node_sampler.access(key), self._roots(key), length))
+        """Walk from uniform nodes, drawn with replacement, along the edges."""
+        at = _native.program_key(*key, _ROOTS, 0, 0)
+        roots = _native.draw_ids(at, self._num_nodes, self._num_drawn)
+        nodes: Int64Array = run(visited(self.node_sampler.access(key), roots, length))
         return nodes
 
     def _chosen(self, items: Int64Array, key: BatchKey) -> list[SeedSet]:
@@ -136,7 +114,7 @@ class GraphSAINTSampler(InducedLoader, abc.ABC):
     def _settings(self) -> list[Any]:
         return [self._num_drawn]
 
-    def _annotate(self, batch: Any, metadata: Any) -> None:
+    def _annotate(self, batch: Data, metadata: Any) -> None:
         if self.sample_coverage > 0:
             batch.node_norm = self.node_norm[batch.n_id]
             batch.edge_norm = self.edge_norm[batch.e_id]
@@ -147,38 +125,30 @@ class GraphSAINTSampler(InducedLoader, abc.ABC):
 
     def _set_norms(self, seed: int | None, save_dir: str | None, log: bool) -> None:
         """Load the norms, or count them."""
-        path, made_from = None, ""
-        num_edges = self._topology.num_edges
-        if save_dir is not None:
-            path = Path(save_dir) / self._filename
-            ends = [self._topology.indptr, self._topology.indices]
-            made_from = digest([type(self).__name__, *self._settings(), *ends])
-            lengths = {
-                "node_norm": (self._num_nodes, torch.float32),
-                "edge_norm": (num_edges, torch.float32),
-            }
-            if (saved := load_tensors(path, made_from, lengths)) is not None:
-                self.node_norm, self.edge_norm = saved["node_norm"], saved["edge_norm"]
-                return
-        if seed is None:
-            run_key = EpochKeys(None, 0, self.generator).next_run_key()
-        else:
-            run_key = _native.run_key(seed, _NORM_EPOCH, 0)
-        self.node_norm, self.edge_norm = self._norms(*self._counted(run_key, log))
-        if path is not None:
-            save_tensors(
-                path, made_from, {"node_norm": self.node_norm, "edge_norm": self.edge_norm}
-            )
+
+        def count() -> dict[str, Tensor]:
+            if seed is None:
+                run_key = EpochKeys(None, 0, self.generator).next_run_key()
+            else:
+                run_key = _native.run_key(seed, _NORM_EPOCH, 0)
+            return self._norms(*self._counted(run_key, log))
+
+        path = None if save_dir is None else Path(save_dir) / self._filename
+        graph = self._topology
+        lengths = {"node_norm": self._num_nodes, "edge_norm": graph.num_edges}
+        made_from = [type(self).__name__, *self._settings(), graph.indptr, graph.indices]
+        norms = saved_tensors(path, made_from, lengths, torch.float32, count)
+        self.node_norm, self.edge_norm = norms["node_norm"], norms["edge_norm"]
 
     def _counted(self, run_key: int, log: bool) -> tuple[int, Int64Array, Int64Array]:
-        """Draw subgraphs; return their number, and in how many each node and edge was."""
+        """Draw subgraphs. Return their number, and in how many each node and edge was."""
         nodes = np.zeros(self._num_nodes, np.int64)
         edges = np.zeros(self._topology.num_edges, np.int64)
         steps = seen = 0
-        wanted = self._num_nodes * self.sample_coverage
+        least = self._num_nodes * self.sample_coverage
         title = "Compute GraphSAINT normalization"
-        with tqdm(total=wanted, desc=title, unit="node", disable=not log) as bar:
-            while seen < wanted:
+        with tqdm(total=least, desc=title, unit="node", disable=not log) as bar:
+            while seen < least:
                 drawn = self._induced(np.zeros(0, np.int64), BatchKey(run_key, steps))
                 node, edge = drawn.nodes[0].numpy(), drawn.edges[0]
                 assert edge is not None  # the sampler records edges
@@ -188,8 +158,8 @@ class GraphSAINTSampler(InducedLoader, abc.ABC):
                 bar.update(len(node))
         return steps, nodes, edges
 
-    def _norms(self, steps: int, nodes: Int64Array, edges: Int64Array) -> tuple[Tensor, Tensor]:
-        """Return the norms of nodes and edges, given how often each was drawn."""
+    def _norms(self, steps: int, nodes: Int64Array, edges: Int64Array) -> dict[str, Tensor]:
+        """Return the norms of nodes and edges, from the counts of `_counted`."""
         topology = self._topology
         of_target = np.empty_like(edges)
         order = slice(None) if topology.edge_ids is None else topology.edge_ids
@@ -199,14 +169,15 @@ class GraphSAINTSampler(InducedLoader, abc.ABC):
         with np.errstate(divide="ignore"):
             edge_norm[seen] = np.minimum(of_target[seen] / edges[seen], _MOST)
         node_norm = steps / np.where(nodes > 0, nodes, _NEVER_SEEN) / max(self._num_nodes, 1)
-        return torch.from_numpy(node_norm).float(), torch.from_numpy(edge_norm).float()
+        norms = {"node_norm": node_norm, "edge_norm": edge_norm}
+        return {name: torch.from_numpy(norm).float() for name, norm in norms.items()}
 
 
 class GraphSAINTNodeSampler(GraphSAINTSampler):
     """PyG's `GraphSAINTNodeSampler`: nodes drawn in proportion to their number of out-edges.
 
     A batch has the sources of `batch_size` uniform edges, drawn with replacement, and all edges
-    among them; see `GraphSAINTRandomWalkSampler` for norms.
+    among them. `GraphSAINTRandomWalkSampler` describes the norms.
 
     Method: the node sampler of GraphSAINT (https://arxiv.org/abs/1907.04931), with PyG's law.
 
@@ -214,16 +185,15 @@ class GraphSAINTNodeSampler(GraphSAINTSampler):
         data: a PyG `Data`.
         batch_size: edges drawn for a batch.
         num_steps: batches in an epoch.
-        sample_coverage: how often nodes are drawn on average to count norms; 0: no norms.
+        sample_coverage: how often nodes are drawn on average to count norms. At 0, no norms.
         save_dir: folder in which norms are kept, and looked up. If None, they are not kept.
         log: show a progress bar while norms are counted.
-        transform: applied to each batch, in the process that iterates.
-        seed, stream, worker_type: as for `NeighborLoader`. Norms depend on the seed alone.
-        **kwargs: arguments of `torch.utils.data.DataLoader`: `num_workers`, ...
+        **kwargs: `EpochOptions`: `transform`, `seed`, `num_workers`, ... Norms depend on the seed
+            alone.
 
     Raises:
-        TypeError, ValueError: arguments that do not fit; a graph without edges; a file in
-            `save_dir` of another graph or other options.
+        TypeError, ValueError: arguments do not fit, the graph has no edges, or a file in
+            `save_dir` is of another graph or other options.
 
     Example:
         >>> loader = GraphSAINTNodeSampler(data, batch_size=3, num_steps=2, seed=1)
@@ -243,8 +213,8 @@ class GraphSAINTNodeSampler(GraphSAINTSampler):
 class GraphSAINTEdgeSampler(GraphSAINTSampler):
     """PyG's `GraphSAINTEdgeSampler`, with the paper's law: both ends of drawn edges.
 
-    `batch_size` times, a uniform node and then a uniform out-edge of it is drawn. In an undirected
-    graph that is an edge (u, v) with a chance proportional to 1 / d_u + 1 / d_v, as in the paper;
+    `batch_size` times, a uniform node is drawn, and then one of its out-edges. In an undirected
+    graph, the probability of an edge (u, v) is proportional to 1 / d_u + 1 / d_v, as in the paper.
     PyG's is proportional to d_u + d_v. A node without edges is taken alone.
 
     Method: the edge sampler of GraphSAINT (https://arxiv.org/abs/1907.04931).
@@ -252,8 +222,7 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler):
     Args:
         data: a PyG `Data`.
         batch_size: edges drawn for a batch, with replacement.
-        num_steps, sample_coverage, save_dir, log, transform, seed, stream, worker_type, **kwargs:
-            as for `GraphSAINTNodeSampler`.
+        num_steps, sample_coverage, save_dir, log, **kwargs: as for `GraphSAINTNodeSampler`.
 
     Raises:
         TypeError, ValueError: as `GraphSAINTNodeSampler`.
@@ -272,7 +241,7 @@ class GraphSAINTRandomWalkSampler(GraphSAINTSampler):
     """PyG's `GraphSAINTRandomWalkSampler`: the nodes that random walks visit.
 
     `batch_size` walks begin at uniform nodes, drawn with replacement, and go `walk_length` steps
-    along the edges; at a node without out-edges they stay. A batch has all nodes visited and all
+    along the edges. At a node without out-edges they stay. A batch has all visited nodes and all
     edges among them.
 
     With `sample_coverage` batches have `node_norm` [num_nodes], S / (C_v N), to weigh the loss
@@ -285,11 +254,10 @@ class GraphSAINTRandomWalkSampler(GraphSAINTSampler):
         data: a PyG `Data`.
         batch_size: walks of a batch.
         walk_length: steps of a walk, 1 to 1,000.
-        num_steps, sample_coverage, save_dir, log, transform, seed, stream, worker_type, **kwargs:
-            as for `GraphSAINTNodeSampler`.
+        num_steps, sample_coverage, save_dir, log, **kwargs: as for `GraphSAINTNodeSampler`.
 
     Raises:
-        TypeError, ValueError: as `GraphSAINTNodeSampler`; a malformed `walk_length`.
+        TypeError, ValueError: as `GraphSAINTNodeSampler`, or for a malformed `walk_length`.
 
     Example:
         >>> options = {"sample_coverage": 50, "log": False, "seed": 1}
@@ -308,7 +276,7 @@ class GraphSAINTRandomWalkSampler(GraphSAINTSampler):
         sample_coverage: int = 0,
         save_dir: str | None = None,
         log: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[EpochOptions],
     ) -> None:
         self.walk_length = SaintWalks(walk_length).walk_length  # checked
         super().__init__(data, batch_size, num_steps, sample_coverage, save_dir, log, **kwargs)

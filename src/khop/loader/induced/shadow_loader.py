@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from khop.loader.arguments import check_positive
+from khop.loader.arguments import NodeOptions, check_positive, refuse_settled
 from khop.loader.batches.collate import put
 from khop.loader.batches.collator import Collator
 from khop.loader.induced.base import check_homogeneous
 from khop.loader.neighbor_loader import NeighborLoader
 from khop.sampler.pyg.output import SampledSubgraph
+from khop.typing import Numbers
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _SETTLED = ("subgraph_type", "disjoint", "neighbor_sampler", "transform_sampler_output")
 
@@ -21,29 +25,27 @@ _SETTLED = ("subgraph_type", "disjoint", "neighbor_sampler", "transform_sampler_
 class ShaDowKHopSampler(NeighborLoader):
     """PyG's `ShaDowKHopSampler`: a subgraph for each root, of its neighbourhood and all its edges.
 
-    Neighbours are drawn hop by hop for each root by itself; then its subgraph has every edge among
+    Neighbours are drawn hop by hop for each root by itself. Its subgraph then has every edge among
     them. A batch is a PyG `Batch`: subgraphs one after the other, nodes ascending in each, edges by
-    source and destination, `batch`, `ptr`, `root_n_id` (positions of the roots), `y` of the roots
-    alone, and the attributes of all nodes and edges; also `n_id`, `e_id` and `input_id`. Over
+    source and destination. It has `batch`, `ptr`, `root_n_id` (positions of the roots), `y` of the
+    roots alone, the attributes of all nodes and edges, `n_id`, `e_id` and `input_id`. Over
     partitions, `DistSubGraphLoader(dataset, roots, [num_neighbors] * depth, disjoint=True)` draws
-    the same subgraphs, roots first. The row of a node is read once for all subgraphs of a batch
-    where these overlap, so that hubs cost little more than their edges in the batch
-    (benchmarks/README.md).
+    the same subgraphs, roots first. Where subgraphs of a batch overlap, the row of a node is read
+    once. So hubs cost little more than their edges in the batch (benchmarks/README.md).
 
     Method: shaDow-GNN (https://arxiv.org/abs/2012.01380).
 
     Args:
         data: a PyG `Data`, with `edge_index` or `adj_t`.
         depth: number of hops.
-        num_neighbors: fan-out of each hop; -1 takes all neighbours.
+        num_neighbors: fan-out of each hop. -1 takes all neighbours.
         node_idx: roots: int64 ids, a boolean mask, or None for all nodes.
         replace: draw with replacement.
-        **kwargs: as for `NeighborLoader`, torch's among them: `batch_size`, `shuffle`, `seed`,
-            `num_workers`, ...
+        **kwargs: `NodeOptions`: `batch_size`, `shuffle`, `seed`, `num_workers`, ...
 
     Raises:
-        IndexError, TypeError, ValueError: as `NeighborLoader`; a `depth` that is no positive
-            integer; what a subgraph for each root settles, `disjoint` for example.
+        IndexError, TypeError, ValueError: as `NeighborLoader`, `depth` is no positive integer, or
+            an option is one that a subgraph for each root settles, `disjoint` for example.
 
     Example:
         >>> loader = ShaDowKHopSampler(data, 1, 2, torch.tensor([0, 3]), batch_size=2)
@@ -57,15 +59,13 @@ class ShaDowKHopSampler(NeighborLoader):
         data: Data,
         depth: int,
         num_neighbors: int,
-        node_idx: Tensor | None = None,
+        node_idx: Numbers | None = None,
         replace: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[NodeOptions],
     ) -> None:
         check_homogeneous(data, type(self).__name__)
         check_positive(depth, "depth")
-        for name in _SETTLED:
-            if name in kwargs:
-                raise TypeError(f"{type(self).__name__} has no argument {name}: leave it out")
+        refuse_settled(self, _SETTLED, kwargs)
         super().__init__(
             data,
             [num_neighbors] * depth,
@@ -92,24 +92,19 @@ class ShaDowKHopSampler(NeighborLoader):
             batch.y = batch.y[roots]
         return batch
 
-    def _annotate(self, batch: Any, metadata: Any) -> None:
+    def _annotate(self, batch: Batch, metadata: Any) -> None:
         put(batch._store, "input_id", metadata[0])
         put(batch._store, "seed_time", metadata[1])
 
 
 def _by_tree(drawn: SampledSubgraph, num_roots: int) -> tuple[SampledSubgraph, Tensor]:
-    """Sort nodes by tree and id, edges by their ends; return the places of the roots, too.
-
-    Args:
-        drawn: a disjoint subgraph, roots first.
-        num_roots: number of them.
-    """
+    """Sort nodes by tree and id, edges by their ends. Return the positions of the roots, too."""
     assert drawn.trees is not None
     (node,), (tree,), (ends,), (edge,) = drawn.nodes, drawn.trees, drawn.edge_index, drawn.edges
     order = torch.argsort(tree * (node.max() + 1) + node)  # a node is in a tree once
-    place = torch.empty_like(order)
-    place[order] = torch.arange(order.numel(), device=order.device)
-    ends = place[ends]
+    position = torch.empty_like(order)
+    position[order] = torch.arange(order.numel(), device=order.device)
+    ends = position[ends]
     by_ends = torch.argsort(ends[0] * node.numel() + ends[1], stable=True)
     sorted_ = drawn._replace(
         nodes=[node[order]],
@@ -117,4 +112,4 @@ def _by_tree(drawn: SampledSubgraph, num_roots: int) -> tuple[SampledSubgraph, T
         edge_index=[ends[:, by_ends]],
         edges=[None if edge is None else edge[by_ends]],
     )
-    return sorted_, place[:num_roots]
+    return sorted_, position[:num_roots]

@@ -18,7 +18,7 @@ class KeyedBatch(NamedTuple):
     """Batch to be made from a loader's input.
 
     Attributes:
-        positions: [n] int64 positions of its seeds in the input; memory not shared with others.
+        positions: [n] int64 positions of its seeds in the input, in memory of their own.
         key: key of its draws.
     """
 
@@ -26,21 +26,16 @@ class KeyedBatch(NamedTuple):
     key: BatchKey
 
 
-class ListedBatch(NamedTuple):
-    """Batch for a `collate_fn` that is the user's own; fields as of `KeyedBatch`."""
-
-    positions: Int64Array
-    key: BatchKey
+class ListedBatch(KeyedBatch):
+    """Batch for a user's own `collate_fn`, which gets a list of positions."""
 
 
 class EpochKeys:
     """Counter of epochs, and source of their keys.
 
-    Args:
-        seed: seed of all epochs. If None, each epoch draws one from `generator`, so that
-            `torch.manual_seed` decides.
-        stream: separates the random numbers of trainers with the same seed.
-        generator: if None, torch's default generator.
+    Without a seed, each epoch draws one from `generator` (default: torch's), so that
+    `torch.manual_seed` decides. `stream` separates the random numbers of trainers with the same
+    seed.
     """
 
     def __init__(self, seed: int | None, stream: int, generator: torch.Generator | None) -> None:
@@ -60,7 +55,7 @@ class EpochKeys:
         return self.last_run_key()
 
     def last_run_key(self) -> int:
-        """Return the key of the epoch before `epoch` again. Needs a `seed`."""
+        """Return the key of the epoch that began last. Needs a `seed`."""
         assert self.seed is not None and self.epoch > 0
         return _native.run_key(self.seed, self.epoch - 1, self.stream)
 
@@ -98,8 +93,8 @@ class SeedPositions:
     def __getitem__(self, position: int) -> int:
         return position
 
-    def __getitems__(self, positions: KeyedBatch | ListedBatch) -> KeyedBatch | list[int]:
-        if isinstance(positions, KeyedBatch):
+    def __getitems__(self, positions: KeyedBatch) -> KeyedBatch | list[int]:
+        if not isinstance(positions, ListedBatch):
             return positions
         open_scope(positions.key)
         listed: list[int] = positions.positions.tolist()

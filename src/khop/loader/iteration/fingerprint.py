@@ -16,8 +16,8 @@ from khop.sampler.link_spec import LinkSpec
 from khop.sampler.spec import SamplingSpec
 from khop.typing import EdgeType, NodeType
 
-# All other fields of a spec count, those too that nobody has thought of yet: a state that is
-# refused in vain costs less than one of another method that is taken.
+# All other fields of a spec count, future ones, too: a state that is refused in vain costs less
+# than one of another method that is accepted.
 _DECIDE_NO_DRAW = ("with_edge", "keep_edge")
 
 
@@ -32,15 +32,9 @@ def describe_sampling(
 ) -> str:
     """Return a digest of all that determines a batch's draws, except its seeds and keys.
 
-    It is equal for a graph in memory and in any number of partitions.
-
-    Args:
-        sampling: options of sampling.
-        num_nodes: number of nodes of each type.
-        num_edges: number of edges of each type, in the graph's order.
-        link: specification of link batches. If None, batches are of nodes.
-        weights: weights of the ends of negatives.
-        by_time: True if the graph's rows are sorted by time, even if draws do not depend on it.
+    It is equal for a graph in memory and in any number of partitions. With `by_time`, the graph's
+    rows are sorted by time, even if draws do not depend on it. `weights` belong to the ends of
+    negatives.
     """
     drawn = {
         "sampling": {
@@ -50,7 +44,7 @@ def describe_sampling(
         "by_time": by_time,
         "nodes": sorted(num_nodes.items()),
         "edges": list(num_edges.items()),
-        "link": None if link is None else {**link.to_json(), "amount": float(link.amount)},
+        "link": None if link is None else {**codec.to_json(link), "amount": float(link.amount)},
     }
     return digest([json.dumps(drawn, sort_keys=True), *weights])
 
@@ -61,12 +55,12 @@ def digest(parts: Iterable[Any]) -> str:
     Args:
         parts: tensors and arrays (by dtype, shape and content), or values that JSON can hold.
     """
-    found = hashlib.blake2b(digest_size=16)
+    result = hashlib.blake2b(digest_size=16)
     for part in parts:
         if isinstance(part, Tensor | np.ndarray):
             array, dtype = to_array(part.cpu() if isinstance(part, Tensor) else part, "values")
-            found.update(json.dumps([dtype, array.shape]).encode())
-            found.update(np.ascontiguousarray(array).data)
+            result.update(json.dumps([dtype, array.shape]).encode())
+            result.update(np.ascontiguousarray(array).data)
         else:
-            found.update(json.dumps(part).encode())
-    return found.hexdigest()
+            result.update(json.dumps(part).encode())
+    return result.hexdigest()

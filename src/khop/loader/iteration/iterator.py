@@ -5,32 +5,43 @@ epoch come: this thread, threads beside it, torch's worker processes, sampler pr
 servers.
 
 For each call of `next`, the iterator takes one batch from the source, in order, and finishes it. It
-counts exactly one thing: a delivery, a failure, or the end of the epoch. `resume` saves
-this count, so that a loader that is resumed loses no batch and delivers none twice.
+counts exactly one thing: a delivery, a failure, or the end of the epoch. `resume` saves this count,
+so that a resumed loader loses no batch and delivers none twice.
 """
 
 from __future__ import annotations
 
 import abc
+import os
+import threading
 from collections.abc import Iterator, Sized
 from time import monotonic_ns
 from typing import Any
 
 from khop.interrupts import raise_dropped
 from khop.loader.iteration.resume import EpochProgress
-from khop.metrics.loader_stats import StatsAccumulator
-from khop.metrics.watch import Cost, DeliveryWatch
+from khop.metrics.loader_stats import Sizes, StatsAccumulator
+from khop.trace.clock import ROWS, BatchTimings
+from khop.trace.events import Delivery
+from khop.trace.recording import Recording, current
 
 Taken = tuple[int, Any]
-"""Time at which a batch had arrived, in nanoseconds of CLOCK_MONOTONIC; batch for `finish`."""
+"""Time at which a batch had arrived, in nanoseconds of CLOCK_MONOTONIC, and input of `finish`."""
+
+Cost = tuple[int, int, int, Sizes, BatchTimings]
+"""Cost of a batch: the loader's epoch, the batch's index in the epoch, its number of seeds, its
+contents, and its timings on the process that produced it."""
+
+UNKNOWN: Cost = (0, 0, 0, (0, 0, 0, 0, 0), BatchTimings(*[0] * len(BatchTimings._fields)))
+"""Cost of a batch of which nothing is known."""
 
 
 class BatchSource(abc.ABC):
     """Source of the batches of one epoch, in order. It closes itself when it is dropped.
 
     Attributes:
-        can_prefetch: True if the iterator is to take a batch before it is asked for, as soon as
-            `has_arrived` is true of it.
+        can_prefetch: True if the iterator is to take a batch before the user requests it, as soon
+            as `has_arrived` is true of it.
     """
 
     can_prefetch = False
@@ -43,7 +54,7 @@ class BatchSource(abc.ABC):
         next batch or is at its end.
 
         Args:
-            index: index of the batch in the epoch: that of the last call plus 1.
+            index: index of the batch in the epoch: the last call's plus 1.
 
         Raises:
             StopIteration: there are no more batches.
@@ -55,23 +66,23 @@ class BatchSource(abc.ABC):
 
     @abc.abstractmethod
     def finish(self, pending: Any) -> tuple[Any, Cost]:
-        """Finish a batch that `take` returned; return it and what it cost.
+        """Finish a batch that `take` returned, and return the batch with its cost.
 
-        If it raises an exception, the source goes on with the next batch.
+        After an exception, the source goes on with the next batch.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Drop the batches that have not been taken. May be called several times."""
+        """Drop the batches that have not been taken. Further calls do nothing."""
 
 
 class EpochIterator(Iterator[Any]):
-    """Iterator over one epoch of a loader; several of one loader may be used at the same time.
+    """Iterator over one epoch of a loader. Several of one loader may be used at the same time.
 
     Args:
-        loader: the loader; it lives as long as the iterator.
+        loader: the loader, which lives as long as the iterator.
         source: source of the batches.
-        progress: progress of the epoch; updated with each call of `next`.
+        progress: progress of the epoch, updated with each call of `next`.
         tally: counts the loader's batches and times.
 
     Example:
@@ -86,9 +97,10 @@ class EpochIterator(Iterator[Any]):
         self._source: BatchSource | None = source
         self._loader = loader
         self._progress = progress
-        self._watch = DeliveryWatch(tally)
+        self._tally = tally
         self._next = progress.delivered  # index of the next batch to take
         self._prefetched: Taken | Exception | None = None
+        self._delivered_at = 0  # 0 if there is no last batch, or it failed
 
     @property
     def delivered(self) -> int:
@@ -127,12 +139,19 @@ class EpochIterator(Iterator[Any]):
         except BaseException:
             self._fail()
             raise
-        self._watch.deliver(asked, taken, cost)
+        now, made = monotonic_ns(), cost[4]
+        before = self._delivered_at or asked
+        self._delivered_at = now
+        lay_ready = max(taken - made.ready, 0) if made.process else 0
+        times = taken - asked, now - taken, asked - before
+        self._tally.add(times, lay_ready, cost[2], cost[3], made)
+        if (recording := current()) is not None:
+            _record(recording, (before, asked, taken, now), cost)
         self._progress.deliver()
         return batch
 
     def close(self) -> None:
-        """Leave the epoch: there are no more batches. Those that were not delivered stay due."""
+        """Leave the epoch. Batches that were not delivered stay due."""
         source, self._source, self._prefetched = self._source, None, None
         if source is not None:
             source.close()
@@ -160,5 +179,31 @@ class EpochIterator(Iterator[Any]):
             raise
 
     def _fail(self) -> None:
+        """Count a failure. Neither the batch nor the time until the next request is counted."""
         self._progress.fail()
-        self._watch.fail()
+        self._delivered_at = 0
+
+
+def _record(recording: Recording, times: tuple[int, int, int, int], cost: Cost) -> None:
+    """Record the iterating thread's phases of a batch.
+
+    `times`: when the last batch was delivered, and this one requested, taken and delivered.
+    """
+    (before, asked, taken, now), (epoch, index, seeds, sizes, made) = times, cost
+    me = os.getpid(), threading.get_native_id()
+    recording.add(me, "consuming", before, asked, {})
+    if made.process or made is UNKNOWN[-1]:  # else its own phases are recorded
+        recording.add(me, "waiting", asked, taken, {})
+    nodes, edges, *rows = sizes
+    args = {
+        "epoch": epoch,
+        "batch": index,
+        "seeds": seeds,
+        "nodes": nodes,
+        "edges": edges,
+        "rows": dict(zip(ROWS, rows, strict=True)),
+        "bytes": made.nbytes,
+    }
+    recording.add(me, "collating", taken, now, args)
+    if made.process:
+        recording.add_delivery(Delivery((made.process, made.thread), made.ready, me, taken))

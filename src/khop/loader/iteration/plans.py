@@ -1,7 +1,7 @@
-"""Samplers of positions: which seeds an epoch's batches have. Run in the trainer.
+"""Samplers of positions, which choose the seeds of an epoch's batches. Run in the trainer.
 
-They are `sampler`s and `batch_sampler`s of torch, of PyG's loaders and khop's. An epoch is a
-function of seed and number, so a loader that is resumed finds its place in it.
+Loaders of torch, PyG and khop take them as `sampler` or `batch_sampler`. An epoch is a function of
+its seed and index, so that a resumed loader goes on in the middle.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from khop.data.arrays import to_int64
 from khop.loader.arguments import check_positive
 from khop.sampler.arguments import check_key_part
 from khop.sampler.plan import epoch_order
-from khop.typing import Float64Array, Int64Array
+from khop.typing import Float64Array, Int64Array, Numbers, SeedNodes
 
 _CLASSES, _MEMBERS = 20, 21  # purposes of keys
 
 
 class _EpochSampler(torch.utils.data.Sampler[Any]):
-    """Sampler whose epochs are numbered; each `iter()` begins the next.
+    """Sampler whose epochs are numbered. Each `iter()` begins the next.
 
     Args:
         seed: of all epochs. If None, drawn from torch's default generator, once.
@@ -59,20 +59,20 @@ class _EpochSampler(torch.utils.data.Sampler[Any]):
 class ImbalancedSampler(_EpochSampler):
     """Sampler that draws every class as often as any other, with replacement.
 
-    A draw is a uniform class, and then a uniform item of it: so rare classes come more often than
-    they are, and large ones less. PyG's `ImbalancedSampler`, with epochs that depend on a seed.
+    A draw is a uniform class, and then a uniform item of this class. PyG's `ImbalancedSampler`,
+    with epochs that depend on a seed.
 
     Args:
         dataset: a `Data` with labels `y`, a `HeteroData`, a data set of graphs with labels, or
             [n] int64 labels.
-        input_nodes: ids or mask of the loader's seeds; (node type, such) of a `HeteroData`. If
-            None, all nodes.
+        input_nodes: ids or mask of the loader's seeds, with a `HeteroData` (node type, ids or
+            mask). If None, all nodes.
         num_samples: number of draws in an epoch. If None, as many as there are items.
         seed: of all epochs. If None, drawn from torch's default generator, once.
 
     Raises:
-        TypeError: labels that are no int64.
-        ValueError: no items, or labels of another number.
+        TypeError: the labels are not integers.
+        ValueError: there are no items.
 
     Example:
         >>> sampler = ImbalancedSampler(torch.tensor([0, 0, 0, 1]), seed=0)
@@ -83,8 +83,8 @@ class ImbalancedSampler(_EpochSampler):
 
     def __init__(
         self,
-        dataset: Any,
-        input_nodes: Any = None,
+        dataset: Data | HeteroData | Sequence[Data] | Tensor,
+        input_nodes: SeedNodes = None,
         num_samples: int | None = None,
         *,
         seed: int | None = None,
@@ -108,9 +108,9 @@ class ImbalancedSampler(_EpochSampler):
         run_key = self._next_run_key()
         keys = [_native.program_key(run_key, 0, purpose, 0, 0) for purpose in (_CLASSES, _MEMBERS)]
         each = np.full(self.num_samples, len(self._counts), np.int64)
-        kinds = _native.draw_below(keys[0], each)
-        members = _native.draw_below(keys[1], self._counts[kinds])
-        yield from self._order[self._starts[kinds] + members].tolist()
+        classes = _native.draw_below(keys[0], each)
+        members = _native.draw_below(keys[1], self._counts[classes])
+        yield from self._order[self._starts[classes] + members].tolist()
 
 
 class DynamicBatchSampler(_EpochSampler):
@@ -120,7 +120,7 @@ class DynamicBatchSampler(_EpochSampler):
     item comes once, whatever its size. PyG's `DynamicBatchSampler` does not count items that it
     skips, and so gives later ones again.
 
-    For neighbour loaders the size of an item is an estimate, that of `neighborhood_sizes`.
+    For neighbour loaders, `neighborhood_sizes` estimates the size of an item.
 
     Args:
         dataset: a data set of graphs, or [n] sizes of the loader's seeds.
@@ -141,7 +141,7 @@ class DynamicBatchSampler(_EpochSampler):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Sequence[Data] | Numbers,
         max_num: int,
         mode: Literal["node", "edge"] = "node",
         shuffle: bool = False,
@@ -187,7 +187,9 @@ class DynamicBatchSampler(_EpochSampler):
         return order, cuts
 
 
-def neighborhood_sizes(data: Data, num_neighbors: Sequence[int], input_nodes: Any = None) -> Tensor:
+def neighborhood_sizes(
+    data: Data, num_neighbors: Sequence[int], input_nodes: Numbers | None = None
+) -> Tensor:
     """Estimate the size of each seed's sampled neighbourhood, for `DynamicBatchSampler`.
 
     It is the expected number of nodes of the tree that a seed draws: 1, and for each of the
@@ -196,7 +198,7 @@ def neighborhood_sizes(data: Data, num_neighbors: Sequence[int], input_nodes: An
 
     Args:
         data: a `Data` with `edge_index`.
-        num_neighbors: fan-out of each hop; -1 takes all.
+        num_neighbors: fan-out of each hop. -1 takes all.
         input_nodes: ids or mask of the seeds. If None, all nodes.
 
     Returns:
@@ -215,8 +217,8 @@ def neighborhood_sizes(data: Data, num_neighbors: Sequence[int], input_nodes: An
         means = np.bincount(dst, sizes[src], data.num_nodes) / np.maximum(degree, 1)
         taken = degree if fanout < 0 else np.minimum(degree, fanout)
         sizes = 1 + taken * means
-    found = torch.from_numpy(sizes)
-    return found if input_nodes is None else found[input_nodes]
+    all_sizes = torch.from_numpy(sizes)
+    return all_sizes if input_nodes is None else all_sizes[torch.as_tensor(input_nodes)]
 
 
 def _labels(dataset: Any, input_nodes: Any) -> Int64Array:

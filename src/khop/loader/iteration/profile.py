@@ -1,7 +1,7 @@
 """Source of batches of graphs in memory, with their timings. Runs in the trainer.
 
-The thread that makes a batch reads the clock four times; the iterating thread does all the rest. A
-batch of one seed took 75 us on a busy processor without this and 87 us with three readings.
+The thread that makes a batch reads the clock four times, and the iterating thread does the rest. A
+batch of one seed took 75 us on a busy processor without readings and 87 us with three.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
-from khop.loader.iteration.iterator import BatchSource, Taken
-from khop.metrics.watch import Cost
-from khop.sampler.pyg.output import SampledSubgraph
+from khop.loader.iteration.iterator import BatchSource, Cost, Taken
 from khop.trace.clock import BatchTimings, Phase, Segment
-from khop.trace.recording import current
+from khop.trace.recording import Recording, current
 
 
 class DrawnBatch(NamedTuple):
@@ -28,8 +25,7 @@ class DrawnBatch(NamedTuple):
 
     Attributes:
         subgraph: output of the sampler, or what a replaced `collate_fn` returned.
-        metadata: the sampler's metadata of the seeds; None if `subgraph` is in PyG's form.
-        number: index of the batch in the epoch.
+        metadata: the sampler's metadata of the seeds. None if `subgraph` is in PyG's form.
         seeds: number of its seeds.
         size: numbers of its nodes and edges.
         thread: native id of the thread that drew it.
@@ -38,7 +34,7 @@ class DrawnBatch(NamedTuple):
 
     subgraph: Any
     metadata: Any
-    number: int
+    batch_index: int
     seeds: int
     size: tuple[int, int]
     thread: int
@@ -50,10 +46,7 @@ class Timed(NamedTuple):
     """Batch with the times of joining, in nanoseconds of CLOCK_MONOTONIC.
 
     Attributes:
-        batch: the batch.
-        drawn: the subgraph that it was made from.
         thread: native id of the thread that joined it.
-        began, ended: start and end of joining.
         filtered: True if `filter_fn` made the batch: the transform has been applied.
     """
 
@@ -94,13 +87,12 @@ class MadeBatches(BatchSource):
     def take(self, index: int) -> Taken:
         """Make a batch, or wait until it is made.
 
-        After an error of joining in this thread the next batch is made; other errors end the epoch.
+        After an error of joining in this thread the next batch is made. Other errors end the epoch.
         """
         made = next(self._made)
         return monotonic_ns(), made
 
     def finish(self, pending: Timed) -> tuple[Any, Cost]:
-        """Finish a batch."""
         nbytes = _num_bytes(pending.batch)
         batch = self._finish(pending)
         _, drawn, thread, joining, ended, _ = pending
@@ -111,23 +103,20 @@ class MadeBatches(BatchSource):
             idle = drawn.began - self._ended.get(thread, drawn.began)
             self._ended[thread] = ended
         work = drawn.ended - drawn.began, ended - joining, 0, idle, 0
-        if current() is not None:
-            self._record(pending, idle)
+        if (recording := current()) is not None:
+            self._record(recording, pending, idle)
         timings = BatchTimings(process, thread, ended, nbytes, 0, 0, *work)
         sizes = nodes, edges, nodes, 0, 0
-        return batch, (self._epoch, drawn.number, drawn.seeds, sizes, timings)
+        return batch, (self._epoch, drawn.batch_index, drawn.seeds, sizes, timings)
 
     def close(self) -> None:
-        """Make no more batches."""
         self._made = iter(())
         self._close()
 
-    def _record(self, timed: Timed, idle: int) -> None:
+    def _record(self, recording: Recording, timed: Timed, idle: int) -> None:
         """Record the work of the threads that made a batch, and `idle` nanoseconds before it."""
-        recording = current()
-        assert recording is not None
         drawn, pid, me = timed.drawn, os.getpid(), get_native_id()
-        task = self._epoch, drawn.number
+        task = self._epoch, drawn.batch_index
         drawing = (
             Segment(Phase.IDLE, 0, 0, drawn.began - idle, drawn.began),
             Segment(Phase.SAMPLING, *task, drawn.began, drawn.ended),
@@ -140,35 +129,10 @@ class MadeBatches(BatchSource):
 
 
 def _name_of(native_id: int) -> str:
-    """Return the name of a thread in recordings, with its index among those of its epoch."""
+    """Return the name of a thread in recordings, with its index among the epoch's threads."""
     names = [t.name for t in threading.enumerate() if t.native_id == native_id]
-    number = names[0].rpartition("_")[2] if names else ""
-    return f"worker thread {number}" if number.isdecimal() else "worker thread"
-
-
-def size_of_drawn(drawn: SampledSubgraph) -> tuple[int, int]:
-    """Return the numbers of nodes and edges that khop's sampler drew."""
-    if len(drawn.nodes) == len(drawn.edge_index) == 1:
-        return drawn.nodes[0].numel(), drawn.edge_index[0].shape[1]
-    edges = sum(ends.shape[1] for ends in drawn.edge_index)
-    return sum(node.numel() for node in drawn.nodes), edges
-
-
-def size_of_output(out: Any) -> tuple[int, int]:
-    """Return the numbers of nodes and edges of a sampler's output in PyG's form.
-
-    Of a batch, too; of anything else that a replaced `collate_fn` returns they are 0.
-    """
-    if isinstance(out, Data | HeteroData):
-        return out.num_nodes or 0, out.num_edges
-    return _count(getattr(out, "node", None)), _count(getattr(out, "row", None))
-
-
-def _count(ids: Any) -> int:
-    """Count the entries of a tensor, or of one tensor for each type."""
-    if isinstance(ids, Tensor):
-        return ids.numel()
-    return 0 if ids is None else sum(map(_count, ids.values()))
+    index = names[0].rpartition("_")[2] if names else ""
+    return f"worker thread {index}" if index.isdecimal() else "worker thread"
 
 
 def _num_bytes(batch: Any) -> int:

@@ -2,9 +2,8 @@
 
 Such a sampler is read ahead of delivery, and its output may depend on a generator or on its own
 state. `Replay` keeps that state from the start of the epoch, and a digest of the batches delivered
-since. To resume in the middle of an epoch, it restores the state, lets the sampler name the epoch's
-batches from the first, skips those that were delivered, and compares the digest, which must be the
-same.
+since. To resume in the middle of an epoch, it restores the state and reads the epoch's batches from
+the first. The digest of the delivered ones must be the same.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Replay:
         self.generator = generator
         self.state = state
         self.digest = digest
-        self._asked = digest  # digest of the batches read from the sampler
+        self._read = digest  # digest of the batches read from the sampler
         self._ahead: deque[str] = deque()  # digest after each batch not yet delivered
 
     @classmethod
@@ -51,10 +50,10 @@ class Replay:
             return cls(None, copy.deepcopy(owner.state_dict()))
         return cls(pack(_generator(samplers).get_state()), None)
 
-    def ask(self, positions: Int64Array) -> None:
+    def add(self, positions: Int64Array) -> None:
         """Add a batch that was read from the sampler."""
-        self._asked = _next_digest(self._asked, positions)
-        self._ahead.append(self._asked)
+        self._read = _next_digest(self._read, positions)
+        self._ahead.append(self._read)
 
     def deliver(self, count: int) -> None:
         """Count `count` more batches as delivered."""
@@ -65,7 +64,7 @@ class Replay:
         """Restore the state and return the batches that have not been delivered.
 
         Raises:
-            ValueError: the sampler names other batches than those that were delivered.
+            ValueError: the sampler names other batches than the delivered ones.
         """
         samplers = _chain(batches)
         owner = _stateful(samplers)
@@ -76,8 +75,8 @@ class Replay:
                 stack.enter_context(_set_back(_generator(samplers), unpack(self.generator)))
             again = iter(batches)
             seen = ""
-            for given in itertools.islice(again, delivered):
-                seen = _next_digest(seen, positions_of(given))
+            for batch in itertools.islice(again, delivered):
+                seen = _next_digest(seen, positions_of(batch))
             # Many samplers draw when their first batch is read.
             upcoming = list(itertools.islice(again, 1))
         if seen != self.digest:
@@ -87,38 +86,33 @@ class Replay:
                 "back as it was (set_epoch, its seed), give it state_dict() and load_state_dict(), "
                 "or let it draw from a torch.Generator kept as its attribute `generator`"
             )
-        self._asked = self.digest
+        self._read = self.digest
         return itertools.chain(upcoming, again)
 
 
 def _chain(batches: Any) -> list[Any]:
     """Return a batch sampler, the sampler inside it, and so on."""
-    found = [batches]
-    while (inner := getattr(found[-1], "sampler", None)) is not None and len(found) < 8:
-        found.append(inner)
-    return found
+    chain = [batches]
+    while (inner := getattr(chain[-1], "sampler", None)) is not None and len(chain) < 8:
+        chain.append(inner)
+    return chain
 
 
 def _stateful(samplers: list[Any]) -> Any:
     """Return the first sampler that can save its state, or None."""
-    for sampler in samplers:
-        if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
-            return sampler
-    return None
+    methods = "state_dict", "load_state_dict"
+    return next((s for s in samplers if all(hasattr(s, name) for name in methods)), None)
 
 
 def _generator(samplers: list[Any]) -> torch.Generator:
     """Return the generator of the samplers: their own, or torch's default."""
-    for sampler in samplers:
-        generator = getattr(sampler, "generator", None)
-        if isinstance(generator, torch.Generator):
-            return generator
-    return torch.default_generator
+    own = (getattr(sampler, "generator", None) for sampler in samplers)
+    return next((g for g in own if isinstance(g, torch.Generator)), torch.default_generator)
 
 
 @contextlib.contextmanager
 def _set_back(generator: torch.Generator, state: Tensor) -> Iterator[None]:
-    """Set a generator to `state`; torch's default, which others use, only inside the context."""
+    """Set a generator to `state`. Torch's default, which others use, is restored afterwards."""
     before = generator.get_state()
     generator.set_state(state)
     try:
@@ -128,13 +122,13 @@ def _set_back(generator: torch.Generator, state: Tensor) -> Iterator[None]:
             generator.set_state(before)
 
 
-def positions_of(given: Any) -> Int64Array:
+def positions_of(batch: Any) -> Int64Array:
     """Return a sampler's batch as [n] int64 positions in the loader's input.
 
     Raises:
         TypeError: it is not a list of integers.
     """
-    listed = given.tolist() if isinstance(given, Tensor) else given
+    listed = batch.tolist() if isinstance(batch, Tensor) else batch
     try:
         positions = torch.tensor(listed)
     except (TypeError, ValueError, RuntimeError):
@@ -143,16 +137,16 @@ def positions_of(given: Any) -> Int64Array:
     if positions.dim() != 1 or not (is_whole or positions.numel() == 0):
         raise TypeError(
             "a batch_sampler must name a list of positions for each batch, a sampler one position "
-            f"after the other (got {reprlib.repr(given)})"
+            f"after the other (got {reprlib.repr(batch)})"
         )
     named: Int64Array = positions.long().numpy()
     return named
 
 
 def _next_digest(before: str, positions: Int64Array) -> str:
-    found = hashlib.blake2b(before.encode(), digest_size=16)
-    found.update(positions.data)
-    return found.hexdigest()
+    digest = hashlib.blake2b(before.encode(), digest_size=16)
+    digest.update(positions.data)
+    return digest.hexdigest()
 
 
 def pack(state: Tensor) -> str:

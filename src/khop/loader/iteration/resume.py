@@ -34,8 +34,7 @@ class EpochProgress:
         failed: number of failed batches since then. They are due again unless a later batch is
             delivered.
         ended: True after the end of the epoch was reported to the user.
-        replay: saved state of a user's own sampler; None if there is no such sampler, or no batch
-            was read from it.
+        replay: saved state of a user's own sampler. None without one, or before its first batch.
     """
 
     run_key: int
@@ -69,7 +68,7 @@ class LoaderFingerprint:
         sampling: digest of the options of sampling, and of the graph's size. None for a sampler
             that is not khop's.
         batch_size, drop_last, shuffle, seed, stream: the loader's arguments.
-        num_batches: number of batches in an epoch; None if a user's own sampler determines it.
+        num_batches: number of batches in an epoch. None if a user's own sampler determines it.
     """
 
     seeds: str
@@ -91,10 +90,8 @@ _DESCRIBED = {
 class EpochCursor:
     """Position of a loader in its epochs: tracks, saves and restores it.
 
-    Args:
-        keys: makes the keys of epochs.
-        rank: rank of this trainer. One checkpoint may hold the states of all trainers, and has one
-            value per key, so each state has its own key.
+    One checkpoint may hold the states of all trainers, and has one value per key. So each rank's
+    state has its own key.
     """
 
     def __init__(self, keys: EpochKeys, rank: int) -> None:
@@ -112,11 +109,7 @@ class EpochCursor:
         return progress
 
     def state(self, identities: Sequence[LoaderFingerprint]) -> dict[str, Any]:
-        """Return the loader's progress; see `StatefulLoader.state_dict`.
-
-        Args:
-            identities: fingerprint of the loader.
-        """
+        """Return the progress of a loader with this fingerprint, as `StatefulLoader.state_dict`."""
         (identity,) = identities
         progress = self._next or self._last
         if progress is not None and progress.ended:
@@ -125,16 +118,7 @@ class EpochCursor:
         return {key_of(self._rank): entry}
 
     def load(self, state: Mapping[str, Any], identities: Sequence[LoaderFingerprint]) -> None:
-        """Restore the progress of a loader; see `StatefulLoader.load_state_dict`.
-
-        Args:
-            state: result of the method `state`.
-            identities: fingerprint of this loader.
-
-        Raises:
-            TypeError: `state` is not a dictionary.
-            ValueError: the state has another version, or is that of another loader.
-        """
+        """Restore the progress of a loader, as `StatefulLoader.load_state_dict`."""
         (identity,) = identities
         entries = entries_of(state)
         if not entries:
@@ -148,7 +132,12 @@ class EpochCursor:
             self._keys.generator.set_state(unpack(entry["generator"]))
         if entry["run_key"] is not None:
             run_key = entry["run_key"] if is_own else self._keys.last_run_key()
-            self._next = EpochProgress(run_key, entry["delivered"], replay=_replay(entry))
+            replay = None
+            if entry["sampler_digest"] is not None:
+                replay = Replay(
+                    entry["sampler_generator"], entry["sampler_state"], entry["sampler_digest"]
+                )
+            self._next = EpochProgress(run_key, entry["delivered"], replay=replay)
 
     def _entry(
         self, entries: Mapping[str, Mapping[str, Any]], identity: LoaderFingerprint
@@ -167,7 +156,10 @@ class EpochCursor:
             return entry, True
         # Some frameworks save only the first trainer's state. Trainers are in step, and keys of
         # epochs follow from the seed: this is enough for the other trainers.
-        if identity.seed is None or _is_given(entry):
+        has_user_sampler = (
+            entry.get("num_batches") is None or entry.get("sampler_digest") is not None
+        )
+        if identity.seed is None or has_user_sampler:
             raise ValueError(
                 f"the state is that of {next(iter(entries))} alone, but this is trainer "
                 f"{self._rank}: keep the state of every trainer, or make the loaders with seed="
@@ -175,7 +167,7 @@ class EpochCursor:
         return entry, False
 
     def _generator_state(self) -> str | None:
-        """Return the state of `generator` if it makes the keys; users save torch's default one."""
+        """Return the state of `generator` if it makes the keys. Users save torch's default one."""
         generator = self._keys.generator
         if self._keys.seed is not None or generator is None:
             return None
@@ -193,14 +185,7 @@ def make_entry(
     progress: EpochProgress | None,
     generator: str | None = None,
 ) -> dict[str, Any]:
-    """Return the entry of a rank in a state.
-
-    Args:
-        identity: fingerprint of the loader.
-        epochs: number of epochs that have begun.
-        progress: progress of the epoch that began last. If None, it has ended.
-        generator: state of the loader's generator, if it makes the keys.
-    """
+    """Return the entry of a rank in a state. Without `progress`, the last epoch has ended."""
     replay = None if progress is None else progress.replay
     return {
         "version": VERSION,
@@ -216,12 +201,7 @@ def make_entry(
 
 
 def entries_of(state: Any) -> dict[str, Mapping[str, Any]]:
-    """Return the entries of a state, by key; none if it is empty.
-
-    Raises:
-        TypeError: `state` is not a dictionary.
-        ValueError: it is no state of a loader.
-    """
+    """Return the entries of a state, by key. TypeError or ValueError if it is not a loader's."""
     if not isinstance(state, Mapping):
         raise TypeError(
             f"a loader's state is what state_dict() returned (got '{type(state).__name__}')"
@@ -237,18 +217,18 @@ def entries_of(state: Any) -> dict[str, Mapping[str, Any]]:
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the states of the loaders of all trainers of a job, saved one by one, into one state.
 
-    The trainers of a job of the same size can load the result. So can those of a job of any size
-    whose loaders have `num_virtual_ranks`: the number of virtual ranks of the loaders that were
-    saved or, if these had none, the number of their trainers. A file that holds the states of all
-    trainers, as `torch.distributed.checkpoint` writes it, need not be merged.
+    The trainers of a job of the same size can load the result. So can the trainers of any job whose
+    loaders have as many `num_virtual_ranks` as the saved loaders. If the saved loaders had no
+    virtual ranks, their number of trainers counts. A file that holds the states of all trainers, as
+    `torch.distributed.checkpoint` writes it, need not be merged.
 
     Args:
         states: results of `state_dict`, in any order.
 
     Raises:
-        TypeError: one is not a dictionary.
-        ValueError: one is no state of a loader; states of the same rank differ; a rank is missing;
-            states are those of different loaders or epochs.
+        TypeError: a state is not a dictionary.
+        ValueError: a state is not a loader's, states of the same rank differ, a rank is missing, or
+            states are of different loaders or epochs.
 
     Example:
         >>> loaders = [NeighborLoader(data, [2], seed=0), NeighborLoader(data, [2], seed=0)]
@@ -286,13 +266,15 @@ _OF_THE_JOB = ("version", "sampling", "batch_size", "drop_last", "shuffle", "see
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    named = {*one, *other} - {"sampler_state"}  # it may hold tensors; the digest says enough
+    named = {*one, *other} - {"sampler_state"}  # which may hold tensors. The digest is enough
     names = sorted(name for name in named if one.get(name) != other.get(name))
     return ", ".join(f"{name} is {one.get(name)!r} and {other.get(name)!r}" for name in names)
 
 
-def _is_given(entry: Mapping[str, Any]) -> bool:
-    return entry.get("num_batches") is None or entry.get("sampler_digest") is not None
+_POSITION = (
+    *("epochs", "run_key", "delivered", "generator"),
+    *("sampler_digest", "sampler_generator", "sampler_state"),
+)
 
 
 def check_entry(entry: Mapping[str, Any], identity: LoaderFingerprint, is_own: bool = True) -> None:
@@ -302,48 +284,28 @@ def check_entry(entry: Mapping[str, Any], identity: LoaderFingerprint, is_own: b
             f"the state is of version {entry.get('version')}, this khop reads version {VERSION}: "
             "load it with the version of khop that wrote it"
         )
-    wanted = vars(identity)
-    names = [n for n in wanted if is_own or n not in ("seeds", "stream")]
-    missing = [name for name in (*wanted, *_PLACE) if name not in entry]
+    expected = vars(identity)
+    names = [n for n in expected if is_own or n not in ("seeds", "stream")]
+    missing = [name for name in (*expected, *_POSITION) if name not in entry]
     if missing:
         raise ValueError(f"the state is damaged: it has no {missing}")
-    wrong = [name for name in names if entry[name] != wanted[name]]
+    wrong = [name for name in names if entry[name] != expected[name]]
     if wrong:
         raise ValueError(
             "the state is that of another loader, which had "
-            + "; ".join(_DESCRIBED.get(n, f"{n}={entry[n]!r} (here {wanted[n]!r})") for n in wrong)
+            + "; ".join(
+                _DESCRIBED.get(n, f"{n}={entry[n]!r} (here {expected[n]!r})") for n in wrong
+            )
             + ". Make the loader as it was, or begin anew without the state"
         )
-    _check_place(entry, identity)
-
-
-_PLACE = (
-    "epochs",
-    "run_key",
-    "delivered",
-    "generator",
-    "sampler_digest",
-    "sampler_generator",
-    "sampler_state",
-)
-
-
-def _check_place(entry: Mapping[str, Any], identity: LoaderFingerprint) -> None:
-    """Raise ValueError for a position that no loader can have."""
     for name, limit in (("epochs", None), ("run_key", 2**64), ("delivered", None)):
         value = entry[name]
         if value is None and name == "run_key":
             continue
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        if not is_number or value < 0 or (limit is not None and value >= limit):
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        if not is_integer or value < 0 or (limit is not None and value >= limit):
             raise ValueError(f"the state is damaged: {name} is {value!r}")
     if identity.num_batches is not None and entry["delivered"] > identity.num_batches:
         raise ValueError(
             f"the state is damaged: {entry['delivered']} batches of {identity.num_batches}"
         )
-
-
-def _replay(entry: Mapping[str, Any]) -> Replay | None:
-    if entry["sampler_digest"] is None:
-        return None
-    return Replay(entry["sampler_generator"], entry["sampler_state"], entry["sampler_digest"])

@@ -24,21 +24,14 @@ class StatefulLoader:
     batch_size: int | None
     drop_last: bool
     _shuffle: bool
-    _given = False  # True if a user's own sampler names the batches
+    _has_user_sampler = False  # which names the batches
     _tally: StatsAccumulator
     _restarts_before = 0  # `reset_stats`
 
     def _set_up_epochs(
         self, seed: int | None, stream: int | None, generator: torch.Generator | None, rank: int
     ) -> None:
-        """Set up the epochs of a loader; called once.
-
-        Args:
-            seed: see `EpochKeys`.
-            stream: see `EpochKeys`. If None, the rank.
-            generator: see `EpochKeys`.
-            rank: rank of this trainer.
-        """
+        """Set up the epochs, with arguments of `EpochKeys` (default of `stream`: the rank)."""
         self._keys = EpochKeys(seed, rank if stream is None else stream, generator)
         self._cursor = EpochCursor(self._keys, rank)
 
@@ -54,7 +47,7 @@ class StatefulLoader:
 
     @property
     def _digests(self) -> tuple[str, str | None]:
-        """Digests of the seeds and of the options of sampling; None for a user's own sampler."""
+        """Digests of the seeds and of the options of sampling. None for a user's own sampler."""
         raise NotImplementedError
 
     @property
@@ -68,7 +61,7 @@ class StatefulLoader:
     # Shared by all loaders.
 
     def __iter__(self) -> EpochIterator:
-        """Begin an epoch. Several may run at the same time; an epoch may be left early."""
+        """Begin an epoch. Several may run at the same time, and an epoch may be left early."""
         progress = self._cursor.begin()
         return EpochIterator(self, self._open(progress), progress, self._tally)
 
@@ -100,10 +93,10 @@ class StatefulLoader:
 
         It describes the epoch that began last. Batches count when they are delivered, not when they
         are prefetched. Keys are always the same and differ between trainers, so one checkpoint of
-        `torch.distributed.checkpoint` can hold the states of all. Names and meaning are those of
-        torchdata's `StatefulDataLoader`. The call changes nothing.
+        `torch.distributed.checkpoint` can hold the states of all. Torchdata's `StatefulDataLoader`
+        has the same names with the same meaning. The call changes nothing.
 
-        With `num_virtual_ranks`, the state is that of all virtual ranks, and the same on every
+        With `num_virtual_ranks`, the state covers all virtual ranks, and is the same on every
         trainer: all of them save it after equally many batches.
 
         Raises:
@@ -115,14 +108,14 @@ class StatefulLoader:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Make the next epoch continue where an equal loader was stopped.
 
-        The next iterator makes the batches that had not been delivered, bit for bit, for any number
-        and kind of workers and partitions; none if only the end had not been reached. If no epoch
-        was in progress, a new one begins. Later epochs follow: with a `seed`, or a `generator`
-        (whose state is restored), they are those of a run without a stop. If torch's default
-        generator decides, restore its state, too, for the epochs after the next.
+        The next iterator makes the batches that had not been delivered, bit for bit. Workers and
+        partitions may be others than before. If only the end had not been reached, it makes none.
+        If no epoch was in progress, a new one begins. With a `seed`, or a `generator` (whose state
+        is restored), later epochs are the same as without a stop. If torch's default generator
+        decides, restore its state, too, for the epochs after the next.
 
-        If a trainer finds only the state of another one (some frameworks save that of the first
-        trainer only), it uses that state if a `seed` is given: trainers of a job are in step.
+        Some frameworks save the first trainer's state only. With a `seed`, the other trainers use
+        that state, because trainers of a job are in step.
 
         Args:
             state_dict: result of `state_dict` of a loader with the same seeds, options of sampling,
@@ -131,8 +124,8 @@ class StatefulLoader:
 
         Raises:
             TypeError: `state_dict` is not a dictionary.
-            ValueError: the state is that of another loader; the message names the difference. In
-                the next epoch: a user's `sampler` names other seeds than before.
+            ValueError: the state is another loader's, and the message names the difference. In the
+                next epoch: a user's `sampler` names other seeds than before.
         """
         self._check_resumable()
         self._cursor.load(state_dict, self._identities())
@@ -140,7 +133,7 @@ class StatefulLoader:
     def _identities(self) -> list[LoaderFingerprint]:
         """Return the properties that a state's loader must share with this one."""
         seeds, sampling = self._digests
-        num_batches = None if self._given else len(self)
+        num_batches = None if self._has_user_sampler else len(self)
         return [self._identity(seeds, sampling, self._keys.stream, num_batches)]
 
     def _identity(

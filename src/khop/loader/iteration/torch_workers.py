@@ -10,9 +10,8 @@ from typing import Any, Protocol
 import torch
 
 from khop.loader.iteration.epochs import KeyedBatch, ListedBatch
-from khop.loader.iteration.iterator import BatchSource, Taken
+from khop.loader.iteration.iterator import UNKNOWN, BatchSource, Cost, Taken
 from khop.loader.iteration.resume import EpochProgress
-from khop.metrics.watch import UNKNOWN, Cost
 
 
 class EpochLoader(Protocol):
@@ -24,8 +23,7 @@ class EpochLoader(Protocol):
 
     def __len__(self) -> int: ...
 
-    @property
-    def collates_otherwise(self) -> bool: ...
+    def _is_replaced(self, name: str) -> bool: ...
 
     def filter_fn(self, out: Any) -> Any: ...
 
@@ -35,10 +33,7 @@ class EpochLoader(Protocol):
 def torch_iterator(loader: EpochLoader, make: Callable[[], Any], progress: EpochProgress) -> Any:
     """Return torch's iterator over a loader, whose workers end with the loader.
 
-    Args:
-        loader: the loader.
-        make: torch's method that makes the iterator.
-        progress: progress of its first epoch.
+    `make` is torch's method that makes the iterator, `progress` belongs to its first epoch.
     """
     # Workers are seeded by the epoch's key. If torch drew their seed from the generator of epoch
     # keys, epochs would depend on when workers were started.
@@ -60,7 +55,7 @@ def torch_iterator(loader: EpochLoader, make: Callable[[], Any], progress: Epoch
 
 
 class LazyEpoch:
-    """Batches of the epoch that a loader began last, looked up when torch requests the first batch.
+    """Batches of the epoch that a loader began last, looked up with torch's first request.
 
     Torch makes more iterators than it uses, and keeps this object for all epochs of persistent
     workers.
@@ -72,30 +67,26 @@ class LazyEpoch:
     def __len__(self) -> int:
         return len(_alive(self._loader))
 
-    def __iter__(self) -> Iterator[KeyedBatch | ListedBatch]:
+    def __iter__(self) -> Iterator[KeyedBatch]:
         begun = _alive(self._loader)._begun
         assert begun is not None  # making an iterator begins an epoch
         for batch in _alive(self._loader)._batches(begun):
-            yield ListedBatch(*batch) if _alive(self._loader).collates_otherwise else batch
+            yield ListedBatch(*batch) if _alive(self._loader)._is_replaced("collate_fn") else batch
 
 
 class TorchBatches(BatchSource):
-    """Source of batches that torch's worker processes make and finish.
-
-    Args:
-        epoch: torch's iterator.
-    """
+    """Source of batches that torch's worker processes make and finish."""
 
     def __init__(self, epoch: Iterator[Any]) -> None:
         self._epoch = epoch
 
     def take(self, index: int) -> Taken:
-        """Wait for a batch; torch goes on after an error of a worker."""
+        """Wait for a batch. Torch goes on after an error of a worker."""
         batch = next(self._epoch)
         return monotonic_ns(), batch
 
     def finish(self, pending: Any) -> tuple[Any, Cost]:
-        """Return the batch; nothing is known of its cost."""
+        """Return the batch, of whose cost nothing is known."""
         return pending, UNKNOWN
 
     def close(self) -> None:
@@ -111,6 +102,6 @@ class _WorkerSeeds(torch.Generator):
 
 
 def _alive(loader: weakref.ref[EpochLoader]) -> EpochLoader:
-    found = loader()
-    assert found is not None  # the iterating code holds it
-    return found
+    alive = loader()
+    assert alive is not None  # the iterating code holds it
+    return alive

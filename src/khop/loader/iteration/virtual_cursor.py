@@ -30,8 +30,8 @@ from khop.loader.iteration.virtual_ranks import VirtualRanks
 class VirtualProgress(EpochProgress):
     """Progress of an epoch of virtual ranks on one trainer.
 
-    If the epoch was begun by an earlier job, `delivered` begins at `first`, so that it ends at the
-    number of batches that a trainer has in a whole epoch.
+    If an earlier job began the epoch, `delivered` begins at `first`, and so ends at a trainer's
+    number of batches in a whole epoch.
 
     Attributes:
         run_keys: key of the draws of each virtual rank.
@@ -45,13 +45,7 @@ class VirtualProgress(EpochProgress):
 
 
 class VirtualCursor(EpochCursor):
-    """Position of a loader with virtual ranks in its epochs; see `EpochCursor`.
-
-    Args:
-        keys: counts epochs. It has a seed: all trainers must have the same keys.
-        rank: rank of this trainer.
-        ranks: the virtual ranks.
-    """
+    """`EpochCursor` of a loader with virtual ranks, whose keys have a seed."""
 
     def __init__(self, keys: EpochKeys, rank: int, ranks: VirtualRanks) -> None:
         super().__init__(keys, rank)
@@ -77,11 +71,7 @@ class VirtualCursor(EpochCursor):
         return VirtualProgress(run_keys[0], first, run_keys=run_keys, before=before, first=first)
 
     def state(self, identities: Sequence[LoaderFingerprint]) -> dict[str, Any]:
-        """Return the progress of all virtual ranks; see `StatefulLoader.state_dict`.
-
-        Args:
-            identities: fingerprint of the loader for each virtual rank.
-        """
+        """Return the progress of all virtual ranks, with a fingerprint for each."""
         progress = self._next or self._last
         each: list[EpochProgress | None] = [None] * len(identities)
         if progress is not None and not progress.ended:
@@ -94,17 +84,14 @@ class VirtualCursor(EpochCursor):
         }
 
     def load(self, state: Mapping[str, Any], identities: Sequence[LoaderFingerprint]) -> None:
-        """Restore the progress of all virtual ranks; see `StatefulLoader.load_state_dict`.
+        """Restore the progress of all virtual ranks, with a fingerprint for each.
 
-        Args:
-            state: result of the method `state`, for any number of trainers; or the states of as
-                many trainers without virtual ranks (`merge_states`).
-            identities: fingerprint of this loader for each virtual rank.
+        `state` is the state of any number of trainers, or the merged states of as many trainers
+        without virtual ranks (`merge_states`).
 
         Raises:
-            TypeError: `state` is not a dictionary.
-            ValueError: the state has not an entry for each virtual rank, is that of another loader,
-                or its trainers were in different epochs.
+            ValueError: the state lacks an entry of a virtual rank, is another loader's, or its
+                trainers were in different epochs.
         """
         entries = entries_of(state)
         if not entries:
@@ -138,14 +125,14 @@ class VirtualCursor(EpochCursor):
             self._next = self._restored([entries[key] for key in keys])
 
     def _restored(self, entries: Sequence[Mapping[str, Any]]) -> VirtualProgress:
-        """Return the progress of an epoch under way; a rank without a key has ended it."""
+        """Return the progress of an epoch under way. A rank without a key has ended it."""
         delivered = [
             total if entry["run_key"] is None else entry["delivered"]
             for entry, total in zip(entries, self._ranks.num_batches, strict=True)
         ]
         if self._keys.epoch > 0:
             progress = self._progress(delivered)
-            given = [entry["run_key"] for entry in entries]
-            if all(key in (None, own) for key, own in zip(given, progress.run_keys, strict=True)):
+            keys = zip(entries, progress.run_keys, strict=True)
+            if all(entry["run_key"] in (None, own) for entry, own in keys):
                 return progress
         raise ValueError("the state is damaged: its run keys are not those of seed and epoch")

@@ -1,10 +1,10 @@
 """Virtual ranks: division of an epoch's batches among any number of trainers. Runs in them.
 
 An epoch has a number of virtual ranks that does not depend on the number of trainers. Each has its
-share of the seeds, its stream of random numbers and its plan, so that its batches are the same
-whichever trainer makes them. Trainers take batches in rounds: a round is the next batches in the
-order of (index, virtual rank), one for each trainer. So at the end of a round every virtual rank
-has made the first batches of its plan and no others: its progress is one number.
+share of the seeds, its stream of random numbers and its plan. So its batches are the same for any
+trainer that makes them. Trainers take batches in rounds: a round is the next batches in the order
+of (index, virtual rank), one for each trainer. At the end of a round, every virtual rank has made
+the first batches of its plan and no others. So its progress is one number.
 """
 
 from __future__ import annotations
@@ -50,14 +50,7 @@ class VirtualRanks:
     drop_last: bool = False
 
     def rest(self, delivered: Sequence[int]) -> tuple[Int64Array, Int64Array]:
-        """Return the batches that are not delivered, in order: their virtual ranks and indices.
-
-        Args:
-            delivered: number of delivered batches of each virtual rank.
-
-        Returns:
-            Two arrays, [number of batches] int64.
-        """
+        """Return the virtual ranks and indices of the batches that are not delivered, in order."""
         due = [np.arange(n, total) for n, total in zip(delivered, self.num_batches, strict=True)]
         ranks = np.repeat(np.arange(len(due)), [len(indices) for indices in due])
         indices = np.concatenate([np.empty(0, np.int64), *due])
@@ -65,21 +58,21 @@ class VirtualRanks:
         return ranks[order], indices[order]
 
     def share(self, delivered: Sequence[int], trainer: int) -> tuple[Int64Array, Int64Array]:
-        """Return the batches of a trainer, in order; arguments and result as of `rest`."""
+        """Return the batches of a trainer, in order, as `rest` returns all batches."""
         ranks, indices = self.rest(delivered)
         size, count = len(self.trainers), len(ranks)
         num_rounds = -(-count // size) if self.even and not self.drop_last else count // size
         # A batch comes again where the last round is completed.
-        places = np.resize(np.arange(count), num_rounds * size).reshape(num_rounds, size)
+        rounds = np.resize(np.arange(count), num_rounds * size).reshape(num_rounds, size)
         columns: dict[bytes, int] = {}
         own = []
-        for places_of_round in places:
-            of_round = ranks[places_of_round]
+        for batches in rounds:
+            of_round = ranks[batches]
             known = of_round.tobytes()
             if known not in columns:
                 homes = [self.homes[rank] for rank in of_round.tolist()]
                 columns[known] = assign_by_home(homes, self.trainers)[trainer]
-            own.append(int(places_of_round[columns[known]]))
+            own.append(int(batches[columns[known]]))
         if not self.even and trainer < count % size:
             own.append(num_rounds * size + trainer)
         taken = np.array(own, np.int64)
@@ -101,19 +94,15 @@ class VirtualRanks:
 
 
 def assign_by_home(batches: Sequence[int], trainers: Sequence[int]) -> list[int]:
-    """Return the place of each trainer's batch: one of its home partition, as far as there are any.
-
-    Args:
-        batches: home partition of each batch.
-        trainers: home partition of each trainer, as many as batches.
+    """Return the index of each trainer's batch, of its home partition as far as there are any.
 
     Example:
         >>> assign_by_home([0, 1, 0, 1], [0, 0, 1, 2])
         [0, 2, 1, 3]
     """
     by_home: dict[int, deque[int]] = defaultdict(deque)
-    for place, home in enumerate(batches):
-        by_home[home].append(place)
+    for batch, home in enumerate(batches):
+        by_home[home].append(batch)
     taken = [by_home[home].popleft() if by_home[home] else None for home in trainers]
-    others = iter(sorted(place for places in by_home.values() for place in places))
-    return [next(others) if place is None else place for place in taken]
+    others = iter(sorted(batch for rest in by_home.values() for batch in rest))
+    return [next(others) if batch is None else batch for batch in taken]

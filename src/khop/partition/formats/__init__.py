@@ -1,4 +1,1 @@
-"""Folders of other systems, and khop's own folder as input of a partitioner.
-
-Imports no torch.
-"""
+"""Folders of other systems and of khop's earlier versions, converted. Imports no torch."""

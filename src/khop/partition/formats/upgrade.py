@@ -1,7 +1,7 @@
 """Upgrade of a folder to the format version that this khop writes, in place or as a copy.
 
-The arrays stay as they are, bit for bit. What is new is how meta.json describes them, and checksums
-by ranges, for which every file is read once. Imports no torch.
+Arrays stay as they are, bit for bit. New are meta.json, and checksums by ranges, for which every
+file is read once. Imports no torch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from khop.errors import FolderError
 from khop.partition.out_of_core.folder_checksums import FolderChecksums
 from khop.partition.out_of_core.resources import Resources
 from khop.partition.out_of_core.workspace import DiskWorkspace, run_name
+from khop.partition.source import no_progress
 from khop.partition.summary import FolderSummary
 from khop.storage.folder import (
     VERSION_RANGES,
@@ -33,7 +34,7 @@ from khop.typing import Progress
 
 # Bytes copied at a time.
 _CHUNK_BYTES = 16 << 20
-# Most bytes that meta.json and the journal take for a file, beside its path.
+# Most bytes per file in meta.json and the journal, beside its path.
 _ENTRY_BYTES = 512
 
 
@@ -43,17 +44,17 @@ class UpgradePlan:
 
     Attributes:
         folder: the folder that is upgraded.
-        output: the folder that is written; the same if it is upgraded in place.
-        version: its format version.
+        output: the folder that is written, or `folder` for an upgrade in place.
+        version: format version of `folder`.
         read_bytes: bytes that are read.
-        disk_bytes: most bytes of disk that are taken, in the folder that `output` is in.
-        free_bytes: bytes that are free there.
+        disk_bytes: most bytes that are written to the disk of `output`.
+        free_bytes: free bytes of that disk.
 
     Example:
         >>> UpgradePlan(path / "parts", path / "new", 2, 20, 10, 5).check_disk()
         Traceback (most recent call last):
         ...
-        ValueError: no room for ...
+        ValueError: the disk is too full for ...
     """
 
     folder: Path
@@ -72,11 +73,11 @@ class UpgradePlan:
         )
 
     def check_disk(self) -> None:
-        """Raise ValueError if the disk has no room."""
+        """Raise ValueError if the disk has no space."""
         if self.disk_bytes > self.free_bytes:
             raise ValueError(
-                f"no room for {self}: make room, choose another place, or upgrade in place, which "
-                "takes almost none"
+                f"the disk is too full for {self}: make space, choose another folder, or upgrade "
+                "in place, which takes almost none"
             )
 
 
@@ -91,27 +92,27 @@ def upgrade_folder(
 ) -> FolderSummary:
     """Upgrade a folder of format version 1 or 2 to the version that this khop writes.
 
-    All files are read, and checked against their old checksums. The new folder has the same arrays,
-    and the same fingerprint: jobs whose other machines still have the old folder go on. The old
-    folder stays as it is; in place it is the old one until its meta.json is replaced. A run that
-    was ended goes on if it is started again with the same arguments.
+    All files are read, and checked against their old checksums. The new folder has the same arrays
+    and fingerprint, so that jobs work whose other machines still have the old folder. A copy leaves
+    the old folder as it is. In place, the old folder stays valid until its meta.json is replaced. A
+    run that was ended resumes if it is started again with the same arguments.
 
     Args:
-        folder: the folder; all its parts must be on this machine.
-        output_dir: the folder to write, a copy. If None, `folder` is upgraded in place, which takes
+        folder: the folder, with all parts on this machine.
+        output_dir: the folder to write, a copy. If None, `folder` is upgraded in place, which needs
             almost no disk.
         overwrite: replace `output_dir` if it exists.
-        jobs: threads that compute checksums. If None, one for each core, at most 8.
-        progress: called as progress(what, done, total).
+        jobs: threads that compute checksums. If None, one per core, at most 8.
+        progress: called as progress(step, done, total).
         on_plan: called with the `UpgradePlan`, before anything is written.
 
     Returns:
         The summary of the folder.
 
     Raises:
-        FolderError: no folder, a damaged one, or one with parts on other machines.
+        FolderError: the folder is missing or damaged, or parts are on other machines.
         FileExistsError: `output_dir` exists and `overwrite` is False.
-        ValueError: the folder needs no upgrade, or the disk has no room.
+        ValueError: the folder needs no upgrade, or the disk is too full.
         BlockingIOError: another process upgrades the same folder.
 
     Example:
@@ -128,7 +129,10 @@ def upgrade_folder(
     output = opened.root if output_dir is None else Path(output_dir).absolute()
     if output_dir is not None:
         if output.is_relative_to(opened.root) or opened.root.is_relative_to(output):
-            raise ValueError(f"'{output}' and '{opened.root}' lie within each other: {_IN_PLACE}")
+            raise ValueError(
+                f"'{output}' and '{opened.root}' lie within each other: choose another place, or "
+                "leave it out to upgrade in place"
+            )
         check_output(output, overwrite)
         output.parent.mkdir(parents=True, exist_ok=True)
     name = run_name([str(opened.root), opened.fingerprint, str(output)])
@@ -136,7 +140,7 @@ def upgrade_folder(
     plan.check_disk()
     if on_plan is not None:
         on_plan(plan)
-    report = progress or (lambda what, done, total: None)
+    report = progress or no_progress
     with FolderChecksums(opened, jobs, output.parent, report) as checksums:
         files = _checked(opened, checksums)
         if output_dir is None:
@@ -144,9 +148,6 @@ def upgrade_folder(
         else:
             _copy(opened, output, overwrite, name, files, report)
     return FolderSummary.of(PartitionFolder(output))
-
-
-_IN_PLACE = "choose another place, or leave it out to upgrade in place"
 
 
 def _plan(folder: PartitionFolder, output: Path, name: str) -> UpgradePlan:
@@ -161,24 +162,24 @@ def _plan(folder: PartitionFolder, output: Path, name: str) -> UpgradePlan:
 
 
 def _checked(folder: PartitionFolder, checksums: FolderChecksums) -> dict[str, Written]:
-    """Return what is to be known of each file, once it is as the old checksums have it."""
+    """Return length and digests of each file, after a check of its old checksum."""
     files = {}
-    for found in checksums.compute():
-        if found.written is None or found.sha256 != folder.files[found.path].sha256:
-            problem = found.problem or f"{found.path}: its bytes have changed (checksum differs)"
+    for file in checksums.compute():
+        if file.written is None or file.sha256 != folder.files[file.path].sha256:
+            problem = file.problem or f"{file.path}: its bytes have changed (checksum differs)"
             raise FolderError(
                 f"'{folder.root}' cannot be converted: {problem}. All parts must be on this "
                 "machine and sound: khop verify says what else is wrong"
             )
-        files[found.path] = found.written
+        files[file.path] = file.written
     return files
 
 
 def _describe(folder: PartitionFolder, files: dict[str, Written]) -> None:
-    """Replace the description of a folder; meta.json, which makes it the new one, last."""
+    """Replace the description of a folder, with meta.json last, which has the version."""
     described = description_of(folder.meta, files, folder.fingerprint)
     for name, content in described.items():
-        draft = folder.root / draft_of(name)  # the same in each run: none is left by a killed one
+        draft = folder.root / draft_of(name)  # the same name in each run, so that none is left
         draft.unlink(missing_ok=True)
         with draft.open("xb") as opened:
             opened.write(content)
@@ -200,7 +201,7 @@ def _copy(
     files: dict[str, Written],
     progress: Progress,
 ) -> None:
-    """Copy the arrays of a folder into a new one; a run that was ended goes on."""
+    """Copy the arrays of a folder into a new one, or resume a run that was ended."""
     total, done = sum(known.bytes for known in files.values()), 0
     stage = output.parent / f".khop-{output.name}-{name}.stage"
     with (

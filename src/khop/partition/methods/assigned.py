@@ -1,32 +1,31 @@
-"""Partitioning by an assignment that some other tool made."""
+"""Partitioning by an assignment of another tool."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from khop.data.arrays import to_array
-from khop.partition.base import PartitionerBase
+from khop.partition.base import MethodPartitioner
 from khop.typing import NODE, ArrayLike, IntArray, NodeType
 
 
-class AssignedPartitioner(PartitionerBase):
-    """Partitioner that takes the part of each node as it is given.
+class AssignedPartitioner(MethodPartitioner):
+    """Partitioner that takes the part of each node from the user.
 
     Args:
         *args, **kwargs: see `PartitionerBase`, and:
-        owners: [num_nodes] integers, the part of each node; {node type: such} of a heterogeneous
-            graph. Or a folder with a file for each node type, `<type>.npy` or `<type>.txt` (a
-            number a line, as DistDGL's partitioning writes); of a homogeneous graph `node.npy` or
-            `node.txt`.
+        owners: [num_nodes] integers, the part of each node. Of a heterogeneous graph {node type:
+            [num_nodes] integers}. Or a folder with a file for each node type, `<type>.npy` or
+            `<type>.txt` (one integer per line, as DistDGL's partitioning writes). Files of a
+            homogeneous graph are `node.npy` or `node.txt`.
 
     Raises:
-        ValueError: numbers that are no parts, or not one for each node.
-        FileNotFoundError: no file for a node type.
+        ValueError: `owners` holds other integers than parts, or not one per node.
+        FileNotFoundError: a node type has no file.
 
     Example:
         >>> owners = [0, 0, 0, 1, 1, 1]
@@ -49,7 +48,7 @@ class AssignedPartitioner(PartitionerBase):
             owners = {NODE: owners}
         self.owners = {t: self._checked(t, owners) for t in self.source.nodes}
 
-    def _checked(self, node_type: NodeType, owners: Mapping[NodeType, Any]) -> IntArray:
+    def _checked(self, node_type: NodeType, owners: Mapping[NodeType, ArrayLike]) -> IntArray:
         count = self.source.nodes[node_type].count
         if node_type not in owners:
             raise ValueError(f"owners names no parts for node type '{node_type}'")
@@ -67,16 +66,16 @@ class AssignedPartitioner(PartitionerBase):
         return values.astype(np.int32)
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the part of each node of a type, as given."""
+        """Return the user's part of each node."""
         return self.owners[node_type]
 
 
 def _read(folder: Path, node_type: NodeType) -> IntArray:
-    """Return what a folder's file says of a node type."""
+    """Read the parts of a node type's nodes from a file of a folder."""
     array, text = folder / f"{node_type}.npy", folder / f"{node_type}.txt"
     if array.exists():
-        found: IntArray = np.load(array, mmap_mode="r", allow_pickle=False)
-        return found
+        owners: IntArray = np.load(array, mmap_mode="r", allow_pickle=False)
+        return owners
     if not text.exists():
         raise FileNotFoundError(
             f"{folder} has neither '{array.name}' nor '{text.name}', the part of each node of type "

@@ -1,53 +1,51 @@
 """Partitioning by hotness: nodes go where they will be used, and the hottest are copied.
 
-The method is that of GraphLearn-for-PyTorch's FrequencyPartitioner (and Data Tiering, arXiv
-2111.05894, for the hotness). Its input is the probability that each part's batches touch each node.
-It places nodes so that as many rows as possible are local, then copies the hottest of the rest.
+The method is FrequencyPartitioner of GraphLearn-for-PyTorch, and Data Tiering (arXiv 2111.05894)
+for the hotness. Its input is the probability that each part's batches touch each node. It places
+nodes so that as many rows as possible are local, then copies the hottest of the rest.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from khop.data.arrays import checksum, to_array
 from khop.data.hot_rows import parse_bytes
-from khop.partition.base import PartitionerBase
-from khop.partition.methods.balance import Scores, assign_balanced, even_sizes
+from khop.partition.base import MethodPartitioner
 from khop.partition.source import feature_bytes
 from khop.partition.writing.numbering import Numbering
-from khop.typing import NODE, ArrayLike, Int64Array, IntArray, NodeType
+from khop.typing import NODE, ArrayLike, EdgeType, Float64Array, Int64Array, IntArray, NodeType
+
+_Bound = TypeVar("_Bound", int, float)
 
 
-class FrequencyPartitioner(PartitionerBase):
+class FrequencyPartitioner(MethodPartitioner):
     """Partitioner by access probability, with parts of equal size.
 
     Nodes are assigned in the order of the probability that they gain over their second-best part,
-    largest first. Each goes to the part that touches it most and still has room. Part sizes differ
-    by at most one.
+    largest first. Each goes to the part that touches it most and is not full. Part sizes differ by
+    at most one.
 
     Args:
-        output_dir: the partition folder to write.
-        num_parts: number of parts.
-        num_nodes: number of nodes, or {node type: number}.
-        edge_index: [2, num_edges], or {edge type: such an array}.
+        output_dir, num_parts, num_nodes, edge_index: see `PartitionerBase`.
         probs: for each part, the probability of each node being touched by a batch of the part's
             trainers: [num_nodes] each, or {node type: [num_nodes]} each.
             `NeighborSampler.sample_prob` computes them.
-        cache_memory_budget: bytes (or '512MB') of copies a part may keep, of all node types
-            together, which compete by probability a byte; or {node type: bytes}, for each alone.
-            If None, there is no bound.
+        cache_memory_budget: bytes (or '512MB') of copies that a part may keep. All node types share
+            them by probability per byte. Or {node type: bytes}, for each type alone. If None, there
+            is no bound.
         cache_ratio: share of the nodes of each type that a part may keep copies of, or {node type:
-            share}. If None, no copies unless `cache_memory_budget` is given. Nodes that are never
-            touched are not copied, nor are those of a type that such a dictionary lacks.
+            share}, 0 for types that it lacks. Nodes that are never touched are not copied. If None,
+            there are no copies unless `cache_memory_budget` is not None.
         **options: see `PartitionerBase`.
 
     Raises:
-        TypeError, ValueError: probabilities that are negative, not finite, or not one for each part
-            and node; a share outside [0, 1]. See also `PartitionerBase`.
+        TypeError, ValueError: `probs` has negative or infinite values, or not one for each part
+            and node, or a share is outside [0, 1].
 
     Example:
         >>> probs = [[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]]  # of two trainers
@@ -61,7 +59,7 @@ class FrequencyPartitioner(PartitionerBase):
         output_dir: str | os.PathLike[str],
         num_parts: int,
         num_nodes: int | Mapping[NodeType, int],
-        edge_index: Any,
+        edge_index: ArrayLike | Mapping[EdgeType, ArrayLike],
         probs: Sequence[ArrayLike | Mapping[NodeType, ArrayLike]],
         **options: Any,
     ) -> None:
@@ -83,26 +81,30 @@ class FrequencyPartitioner(PartitionerBase):
         self.probs = {t: self._probs_of(t, probs) for t in self.source.nodes}
         self._cached: dict[int, dict[NodeType, Int64Array]] = {}
 
-    def _by_type(self, value: Any, check: Callable[[Any], Any], what: str) -> Any:
+    def _by_type(
+        self, value: object, check: Callable[[Any], _Bound], option: str
+    ) -> _Bound | dict[NodeType, _Bound] | None:
         if not isinstance(value, Mapping):
             return None if value is None else check(value)
         unknown = [t for t in value if t not in self.source.nodes]
         if unknown:
             raise ValueError(
-                f"{what} names node types {unknown}, but there are {list(self.source.nodes)}"
+                f"{option} names node types {unknown}, but there are {list(self.source.nodes)}"
             )
         return {node_type: check(of_type) for node_type, of_type in value.items()}
 
-    def _probs_of(self, node_type: NodeType, probs: Sequence[Any]) -> Scores:
+    def _probs_of(
+        self, node_type: NodeType, probs: Sequence[ArrayLike | Mapping[NodeType, ArrayLike]]
+    ) -> Float64Array:
         count = self.source.nodes[node_type].count
         rows = np.zeros((self.num_parts, count))
         for part, of_part in enumerate(probs):
-            given = of_part.get(node_type) if isinstance(of_part, Mapping) else of_part
-            if given is None:  # never touched
+            of_type = of_part.get(node_type) if isinstance(of_part, Mapping) else of_part
+            if of_type is None:  # never touched
                 continue
             if node_type != NODE and not isinstance(of_part, Mapping):
                 raise TypeError("probs of a heterogeneous graph must be {node type: probabilities}")
-            values, _ = to_array(given, "probs")
+            values, _ = to_array(of_type, "probs")
             if values.shape != (count,):
                 raise ValueError(
                     f"probs of part {part} has shape {values.shape} for {count} nodes of type "
@@ -114,7 +116,7 @@ class FrequencyPartitioner(PartitionerBase):
         return rows
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the part of each node; those that gain most are placed first, ties by id."""
+        """Return the part of each node, placing nodes first that gain most, ties by id."""
         probs = self.probs[node_type]
         return assign_balanced(probs, even_sizes(probs.shape[1], self.num_parts))
 
@@ -138,14 +140,14 @@ class FrequencyPartitioner(PartitionerBase):
         rows = self._within(self.cache_bytes, heat)
         return {node_type: ids[: rows[node_type]] for node_type, ids in chosen.items()}
 
-    def _within(self, budget: int, heat: Mapping[NodeType, Scores]) -> dict[NodeType, int]:
-        """Return how many rows of each type fit a budget, by probability a byte, highest first."""
+    def _within(self, budget: int, heat: Mapping[NodeType, Float64Array]) -> dict[NodeType, int]:
+        """Return how many rows of each type fit a budget, by probability per byte."""
         sizes = np.array([self._row_bytes(node_type) for node_type in heat])
-        kind = np.repeat(np.arange(len(heat)), [len(of_type) for of_type in heat.values()])
-        order = np.argsort(-np.concatenate(list(heat.values())) / sizes[kind], kind="stable")
-        taken = order[np.cumsum(sizes[kind[order]]) <= budget]
-        # Rows of a type are in order of heat, so those taken are its first ones.
-        rows = np.bincount(kind[taken], minlength=len(heat))
+        types = np.repeat(np.arange(len(heat)), [len(of_type) for of_type in heat.values()])
+        order = np.argsort(-np.concatenate(list(heat.values())) / sizes[types], kind="stable")
+        taken = order[np.cumsum(sizes[types[order]]) <= budget]
+        # Rows of a type are in order of heat, so the first ones are taken.
+        rows = np.bincount(types[taken], minlength=len(heat))
         return dict(zip(heat, rows.tolist(), strict=True))
 
     def _most_rows(self, node_type: NodeType) -> int:
@@ -164,16 +166,13 @@ class FrequencyPartitioner(PartitionerBase):
         return feature_bytes(self.source.nodes[node_type].attrs) + 2 * 8  # and the ids
 
     def identity(self) -> dict[str, Any]:
-        """Return all that assignment and copies depend on, beside the graph."""
         return {**super().identity(), "probs": {t: checksum(p) for t, p in self.probs.items()}}
 
     def assignment_bytes(self) -> int:
-        """Return about how much memory the probabilities take, and what sorts by them."""
-        nodes = sum(node.count for node in self.source.nodes.values())
-        return nodes * self.num_parts * 8 * 3
+        """Estimate the memory of the probabilities and of sorting by them."""
+        return self.source.num_nodes * self.num_parts * 8 * 3
 
     def describe(self) -> dict[str, Any]:
-        """Return method and arguments, as recorded in meta.json."""
         return {
             **super().describe(),
             "cache_ratio": self.cache_ratio,
@@ -185,10 +184,12 @@ class FrequencyPartitioner(PartitionerBase):
 
         :meta private:
         """
-        shares = []
-        curve = []
+        shares, curve = [], []
         for part in range(self.num_parts):
-            local, heat = self._heat(part, numbering)
+            here = {t: numbering[t].owners == part for t in self.probs}
+            local = sum(float(probs[part][here[t]].sum()) for t, probs in self.probs.items())
+            away = np.concatenate([probs[part][~here[t]] for t, probs in self.probs.items()])
+            heat = np.sort(away)[::-1]
             total = (local + heat.sum()) or 1.0
             cached = sum(
                 probs[part][self._cached[part][node_type]].sum()
@@ -203,16 +204,11 @@ class FrequencyPartitioner(PartitionerBase):
             )
             missed = np.concatenate([[1.0], 1 - np.cumsum(heat) / (heat.sum() or 1.0)])
             curve.append(missed * (heat.sum() / total))
-        rows = _curve_points(max(map(len, curve)) - 1)
+        # 0 and about forty numbers of rows, evenly spaced on a log scale.
+        steps = np.geomspace(1, max(1, max(map(len, curve)) - 1), 40)
+        rows = [0, *np.unique(steps.astype(np.int64)).tolist()]
         remote = [[max(0.0, float(c[min(n, len(c) - 1)])) for n in rows] for c in curve]
         return {"expected_shares": shares, "cache_curve": {"rows": rows, "remote": remote}}
-
-    def _heat(self, part: int, numbering: Mapping[NodeType, Numbering]) -> tuple[float, Scores]:
-        """Return a part's local probability mass, and the others' probabilities, highest first."""
-        here = {t: numbering[t].owners == part for t in self.probs}
-        local = sum(float(probs[part][here[t]].sum()) for t, probs in self.probs.items())
-        away = np.concatenate([probs[part][~here[t]] for t, probs in self.probs.items()])
-        return local, np.sort(away)[::-1]
 
 
 def _checked_ratio(ratio: float) -> float:
@@ -221,11 +217,67 @@ def _checked_ratio(ratio: float) -> float:
     return ratio
 
 
-def _of_type(bound: Any, node_type: NodeType) -> Any:
+def _of_type(bound: _Bound | Mapping[NodeType, _Bound], node_type: NodeType) -> _Bound | int:
     return bound.get(node_type, 0) if isinstance(bound, Mapping) else bound
 
 
-def _curve_points(limit: int) -> list[int]:
-    """Return 0 and about forty numbers of rows up to `limit`, evenly spaced on a log scale."""
-    steps = np.geomspace(1, max(1, limit), 40)
-    return [0, *np.unique(steps.astype(np.int64)).tolist()]
+def even_sizes(count: int, num_parts: int) -> Int64Array:
+    """Return [num_parts] int64 sizes that differ by at most one and sum up to `count`."""
+    sizes = np.full(num_parts, count // num_parts, np.int64)
+    sizes[: count % num_parts] += 1
+    return sizes
+
+
+def assign_balanced(scores: Float64Array, free: Int64Array) -> IntArray:
+    """Assign items to parts by score, starting with the items that have most to lose.
+
+    Every item prefers the part of the highest score among the parts that are not full. Items are
+    assigned in descending order of the loss that their second-best part would be, until a part is
+    full. Then the others choose again. Ties go in the order of columns, and to the first part.
+
+    Args:
+        scores: [num_parts, num_items] gain of each item in each part.
+        free: [num_parts] most items of each part, together at least `num_items`.
+
+    Returns:
+        [num_items] int32, the part of each item.
+
+    Raises:
+        ValueError: the parts cannot hold all items.
+    """
+    count = scores.shape[1]
+    if int(free.sum()) < count:
+        raise ValueError(f"there is room for {int(free.sum())} of {count} items")
+    owners = np.full(count, -1, np.int32)
+    left = np.arange(count)
+    open_parts = np.flatnonzero(free)
+    while len(left):
+        gains = scores[open_parts][:, left]
+        best = open_parts[np.argmax(gains, axis=0)]
+        order = np.argsort(-_loss_of_second(gains), kind="stable")
+        taken, free = _admit(best[order], free)
+        owners[left[order[:taken]]] = best[order[:taken]]
+        keep = np.sort(order[taken:])
+        indifferent = len(keep) and not np.any(gains[:, keep] != gains[:1, keep])
+        left, open_parts = left[keep], np.flatnonzero(free)
+        if indifferent:  # spares a round for every part that fills up
+            owners[left] = np.repeat(np.arange(len(free)), free)[: len(left)]
+            break
+    return owners
+
+
+def _loss_of_second(gains: Float64Array) -> Float64Array:
+    second = max(0, len(gains) - 2)
+    top = np.partition(gains, second, axis=0)
+    loss: Float64Array = top[-1] - (top[second] if len(gains) > 1 else 0.0)
+    return loss
+
+
+def _admit(wishes: IntArray, free: Int64Array) -> tuple[int, Int64Array]:
+    """Return how many wishes, in order, fit before a part overflows, and what is left free."""
+    first_refused = len(wishes)
+    for part in np.flatnonzero(np.bincount(wishes, minlength=len(free)) > free):
+        positions = np.flatnonzero(wishes == part)
+        first_refused = min(first_refused, int(positions[free[part]]))
+    admitted = np.bincount(wishes[:first_refused], minlength=len(free))
+    return first_refused, free - admitted

@@ -1,8 +1,8 @@
 """METIS, of the graph itself or of its clusters. Needs pymetis (`pip install pymetis`).
 
-METIS runs in a process of its own, so that the memory it takes is given back: some 110 bytes an
-entry of the undirected graph, beside the graph. It knows one constraint: of several it gets the
-hardest, and passes of `StreamPartitioner` then even out the others, of two cuts.
+METIS runs in a process of its own, so that its memory is given back: some 110 bytes per entry of
+the undirected graph, beside the graph. METIS balances one constraint. If there are several, METIS
+gets the hardest. Passes of `StreamPartitioner` then even out the others, in two cuts.
 """
 
 from __future__ import annotations
@@ -18,53 +18,51 @@ from typing import Any
 import numpy as np
 
 from khop.partition.methods.structure import SCORES, StructuralPartitioner
-from khop.partition.writing.cluster_ids import CLUSTER_NODES
+from khop.partition.writing.cluster_ids import CLUSTER_NODES, cluster_nodes
 from khop.partition.writing.undirected import (
-    Numbers,
-    Rows,
+    NodeNumbering,
+    RowBlock,
     Undirected,
-    cluster_nodes,
     split_by_type,
 )
 from khop.tables import human_bytes
 from khop.typing import Int32Array, Int64Array, IntArray, NodeType
 
-# METIS's own default of imbalance, in thousandths; it is kept below the slack that is asked for.
+# METIS's default of imbalance, in thousandths. Imbalance is kept below the user's slack.
 UFACTOR = 30
 _EVEN_OUT = 10
-# Cuts that are evened out, of which the best is taken: it varies by a tenth and more with the seed.
+# Cuts that are evened out, to take the best. With the seed, cuts vary by a tenth and more.
 _CUTS = 2
 _SEED_STEP = 1_000_003
 _METIS_ENTRY_BYTES = 120
-# This process's path, not the working directory, where a file may have the name of a module.
+# Modules are imported from this process's path, not from the working directory.
 _PROGRAM = (
     "import sys; sys.path[:] = {!r}; from khop.partition.methods.metis_process import main; main()"
 )
 _REFINE = 4
-# As many as METIS cuts in some GB.
+# METIS cuts so many in some GB.
 _CLUSTERS = 1_000_000
 
 
 class MetisPartitioner(StructuralPartitioner):
     """Partitioner by METIS's multilevel k-way method: the fewest edges between parts.
 
-    The graph is made undirected; edges that are there several times weigh more. Debian's graph in
-    2, 4 and 8 parts: 0.06, 0.14 and 0.19 of its edges are cut, where `StreamPartitioner` cuts 0.08,
-    0.16 and 0.24. Takes some 110 bytes and 3 us an entry of the undirected graph: for graphs beyond
-    10^8 edges see `ClusterMetisPartitioner`.
+    The graph is made undirected, with weights for parallel edges. Of Debian's graph in 2, 4 and 8
+    parts, 0.06, 0.14 and 0.19 of the edges are cut (`StreamPartitioner`: 0.08, 0.16 and 0.24).
+    METIS takes some 110 bytes and 3 us per entry of the undirected graph. Beyond 10^8 edges see
+    `ClusterMetisPartitioner`.
 
     Method: Karypis and Kumar, SIAM J. Sci. Comput. 20(1), 1998, https://github.com/KarypisLab/METIS,
     through pymetis.
 
     Args:
         *args, **kwargs: see `PartitionerBase`, and:
-        balance: what parts get even shares of; see `StreamPartitioner`. Several constraints are
-            evened out after METIS, which cuts more edges.
-        slack: how much more than the mean of each a part may hold; default: 0.03.
+        balance: constraints, as for `StreamPartitioner`. Several constraints are evened out after
+            METIS, which cuts more edges.
+        slack: how much more than the mean of each constraint a part may hold (default: 0.03).
 
     Raises:
         ImportError: pymetis is not installed.
-        ValueError: see `PartitionerBase`.
 
     Example:
         >>> partitioner = MetisPartitioner.from_data(data, path / "parts", 2)
@@ -81,24 +79,24 @@ class MetisPartitioner(StructuralPartitioner):
             )
 
     def _in_memory(self) -> int:
-        """Return the bytes of the edges in memory; METIS's process included."""
-        return super()._in_memory() + self._edge_count() * 2 * _METIS_ENTRY_BYTES
+        """Return the bytes of the edges in memory, METIS's process included."""
+        return super()._in_memory() + self.source.num_edges * 2 * _METIS_ENTRY_BYTES
 
     def _is_large(self) -> bool:
         return False  # METIS has all edges in memory
 
     def cut(self, graph: Undirected) -> IntArray:
-        """Return the part of each node, by METIS; several constraints are then evened out.
+        """Return the part of each node, by METIS, with several constraints evened out.
 
         :meta private:
         """
         return self._best(graph, self._metis(graph, self.constraints.most_uneven()), 1)
 
     def _best(self, graph: Undirected, cuts: Sequence[Int32Array], refine: int) -> Int32Array:
-        """Improve cuts and return the best, balance first; with several constraints even them out.
+        """Improve cuts, even out several constraints, and return the best cut, balance first.
 
-        Which score disturbs METIS's cut less depends on the graph; and which of its cuts is even in
-        the other constraints, on its seed.
+        It depends on the graph which score disturbs METIS's cut less. It depends on METIS's seed
+        which cut is even in the other constraints. So all are tried.
         """
         plans = [["cut"] * refine]
         if len(self.constraints.names) > 1:
@@ -109,14 +107,14 @@ class MetisPartitioner(StructuralPartitioner):
                 improved = labels.copy()
                 excess = self.stream(graph, improved, scores, 0)
                 tried.append((excess, graph.cut(improved), improved))
-        return min(tried, key=lambda found: found[:2])[2]
+        return min(tried, key=lambda cut: cut[:2])[2]
 
     def _metis(self, graph: Undirected, weights: Int64Array) -> list[Int32Array]:
-        """Return METIS's cut; with several constraints those of a few seeds."""
+        """Return METIS's cut. With several constraints, return the cuts of a few seeds."""
         seeds = [self.seed]
         if len(self.constraints.names) > 1:
             seeds += [self.seed + i * _SEED_STEP for i in range(1, _CUTS)]
-            # METIS takes no weight of 0: 1 is next to nothing only where the mean is large.
+            # METIS rejects 0. Scale to mean 1000, so that 1 is negligible.
             weights = np.maximum((weights * (1000 / weights.mean())).astype(np.int64), 1)
         ufactor = max(1, min(UFACTOR, int(1000 * self.slack) - 1))
         cuts, rows = [], graph.whole()
@@ -128,18 +126,18 @@ class MetisPartitioner(StructuralPartitioner):
 
 
 class ClusterMetisPartitioner(MetisPartitioner):
-    """Partitioner by METIS of clusters: near METIS's cut, of graphs far larger than it takes.
+    """Partitioner by METIS of clusters: near METIS's cut, of graphs far larger than METIS takes.
 
     Passes over the nodes first make clusters of bounded size, by size-constrained label
-    propagation; METIS cuts the graph of clusters; passes over the nodes improve its cut.
+    propagation. METIS cuts the graph of clusters. Passes over the nodes improve its cut.
 
     Method: Meyerhenke, Sanders and Schulz, SEA 2014, for the clusters.
 
     Args:
         *args, **kwargs: see `MetisPartitioner`, and:
-        clusters: about how many clusters METIS gets. If None, 1,000,000; with `cluster_ids=True`
-            one for 64 nodes, if these are fewer. Graphs with fewer nodes than clusters are cut by
-            METIS as they are.
+        clusters: about how many clusters METIS gets. If None, 1,000,000, or with
+            `cluster_ids=True` one per 64 nodes if that is less. METIS cuts graphs with fewer nodes
+            than clusters as they are.
 
     Raises:
         ImportError, ValueError: as `MetisPartitioner`.
@@ -160,7 +158,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
         clusters: int | None = None,
     ) -> None:
         super()._configure(balance, slack)
-        count = sum(node.count for node in self.source.nodes.values())
+        count = self.source.num_nodes
         if clusters is None:
             clusters = _CLUSTERS
             if self.cluster_ids is True:
@@ -176,19 +174,18 @@ class ClusterMetisPartitioner(MetisPartitioner):
                 f"{clusters})"
             )
         self.clusters = clusters
-        self._of_node: Numbers | None = None
+        self._of_node: NodeNumbering | None = None
 
     def _in_memory(self) -> int:
-        """Return the bytes of the edges in memory; METIS gets no more than its clusters."""
-        if self._node_count() <= self.clusters:
+        if self.source.num_nodes <= self.clusters:
             return super()._in_memory()
         return StructuralPartitioner._in_memory(self) * 2
 
     def _is_large(self) -> bool:
-        return self._node_count() > self.clusters and StructuralPartitioner._is_large(self)
+        return self.source.num_nodes > self.clusters and StructuralPartitioner._is_large(self)
 
     def cut(self, graph: Undirected) -> IntArray:
-        """Return the part of each node: METIS of its clusters, and passes that improve it.
+        """Return the part of each node: METIS's cut of clusters, improved by passes.
 
         :meta private:
         """
@@ -196,13 +193,13 @@ class ClusterMetisPartitioner(MetisPartitioner):
             return super().cut(graph)
         of_node, count = self._of_node = self._clusters(graph)
         sizes = np.bincount(of_node, self.constraints.most_uneven(), count).astype(np.int64)
-        with self.undirected(Numbers(of_node, count)) as contracted:
+        with self.undirected(self._of_node) as contracted:
             self._check_memory(contracted)
             cuts = [labels[of_node] for labels in self._metis(contracted, sizes)]
         return self._best(graph, cuts, _REFINE)
 
     def _check_memory(self, contracted: Undirected) -> None:
-        """Refuse a graph of clusters that METIS has no memory for; how large it is shows late."""
+        """Refuse a graph of clusters that exceeds the memory, since its size is known only now."""
         if not self._is_large():
             return
         assert self.effort.memory is not None
@@ -215,7 +212,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
                 "(--memory), or take --method stream"
             )
 
-    def _clusters(self, graph: Undirected) -> Numbers:
+    def _clusters(self, graph: Undirected) -> NodeNumbering:
         weights = self.constraints.most_uneven().astype(np.int32)
         return cluster_nodes(graph, weights, self.clusters, self.seed, self.progress)
 
@@ -229,7 +226,6 @@ class ClusterMetisPartitioner(MetisPartitioner):
         return split_by_type(self.source, self._of_node.of_node)
 
     def describe(self) -> dict[str, Any]:
-        """Return method and arguments, as recorded in meta.json."""
         return {**super().describe(), "clusters": self.clusters}
 
 
@@ -239,7 +235,7 @@ def has_metis() -> bool:
 
 
 def run_metis(
-    graph: Rows,
+    graph: RowBlock,
     weights: Int64Array,
     num_parts: int,
     ufactor: int = UFACTOR,
@@ -252,15 +248,15 @@ def run_metis(
         graph: all rows of the graph.
         weights: [num_nodes] int64 weights of nodes, above 0.
         num_parts: number of parts.
-        ufactor: imbalance that is allowed, in thousandths.
-        seed: of METIS's random choices.
+        ufactor: allowed imbalance, in thousandths.
+        seed: seed of METIS's random choices.
         recursive: bisect recursively.
 
     Returns:
         [num_nodes] int32 part of each node.
 
     Raises:
-        RuntimeError: METIS failed; the message has what it said.
+        RuntimeError: METIS failed. The message has its output.
         ValueError: weights of another length, or not above 0.
     """
     num_nodes = len(graph.indptr) - 1
@@ -273,29 +269,23 @@ def run_metis(
         arrays = {"indptr": graph.indptr, "indices": graph.indices, "edges": graph.weights}
         for name, array in {**arrays, "nodes": weights}.items():
             np.save(Path(folder, f"{name}.npy"), array)
-        numbers = [str(n) for n in (num_parts, ufactor, seed % (2**31 - 1), int(recursive))]
+        program = _PROGRAM.format([p for p in sys.path if Path(p).is_absolute()])
+        options = [str(n) for n in (num_parts, ufactor, seed % (2**31 - 1), int(recursive))]
         done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                _PROGRAM.format([p for p in sys.path if Path(p).is_absolute()]),
-                folder,
-                *numbers,
-            ],
+            [sys.executable, "-c", program, folder, *options],
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode != 0:
-            said = done.stderr.strip()[-2000:] or f"it ended with status {done.returncode}"
+            reason = done.stderr.strip()[-2000:] or f"it ended with status {done.returncode}"
             taken = human_bytes(len(graph.indices) * _METIS_ENTRY_BYTES)
             raise RuntimeError(
                 f"METIS failed on {num_nodes} nodes and {len(graph.indices)} entries, for "
-                f"which it takes some {taken}: {said}"
+                f"which it takes some {taken}: {reason}"
             )
-        labels: Int32Array = np.load(Path(folder, "labels.npy"), allow_pickle=False).astype(
-            np.int32
-        )
+        labels: Int32Array = np.load(Path(folder, "labels.npy"), allow_pickle=False)
+        labels = labels.astype(np.int32)
     if labels.shape != weights.shape or (len(labels) and not 0 <= labels.min() <= labels.max()):
         raise RuntimeError(f"METIS returned labels of shape {labels.shape}")
     return labels

@@ -1,7 +1,7 @@
 """Program that runs METIS on arrays in a folder.
 
-Started by `metis`; arguments: the folder, the number of parts, the imbalance in
-thousandths, a seed, and 1 to bisect recursively.
+Started by `metis`. Its arguments are the folder, the number of parts, the imbalance in thousandths,
+a seed, and 1 to bisect recursively.
 """
 
 from __future__ import annotations

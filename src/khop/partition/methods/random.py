@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from khop import _native
-from khop.partition.base import PartitionerBase
+from khop.partition.base import MethodPartitioner
 from khop.typing import IntArray, NodeType
 
-# Nodes whose part is found at a time: bounds the extra memory.
+# Nodes that are assigned at a time: bounds the extra memory.
 _STEP = 1 << 20
 
 
-class RandomPartitioner(PartitionerBase):
-    """Partitioner that assigns nodes at random; part sizes differ by at most one.
+class RandomPartitioner(MethodPartitioner):
+    """Partitioner that assigns nodes at random, in parts whose sizes differ by at most one.
 
     The cut depends on `seed` and the numbers of nodes alone. Arguments: see `PartitionerBase`.
 
@@ -31,7 +31,6 @@ class RandomPartitioner(PartitionerBase):
         return random_owners(node_type, count, self.num_parts, self.seed)
 
     def identity(self) -> dict[str, Any]:
-        """Return all that the assignment depends on, beside the graph."""
         return self.describe()
 
 

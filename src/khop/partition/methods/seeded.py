@@ -1,60 +1,73 @@
 """Partitioning by the hotness that training will have, computed from the graph alone.
 
-Training seeds are split between the parts (`seeds`). The hotness of nodes for each
-part follows from its seeds (`khop.sampler.drawing.hotness`). `FrequencyPartitioner` does the rest.
-For the split, the nodes of all types count as nodes of one graph; all else is done type by type.
+1. `communities` cuts the graph, all node types together, into clusters of about equal size. The
+   method is restreaming linear deterministic greedy partitioning (Stanton and Kliot 2012, Nishimura
+   and Ugander 2013). A pass is linear in the number of edges.
+2. `split_seeds` divides training seeds between the parts: equal shares, seeds of a cluster
+   together. More rows of a batch are local if the part's seeds lie close together.
+3. The hotness of nodes for each part follows from its seeds (`khop.sampler.drawing.hotness`).
+   `FrequencyPartitioner` places nodes by it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import numpy as np
 
-from khop import codec
+from khop import _native, codec
 from khop.options import Option, resolved, takes_options
-from khop.partition.batches import seeds_of, typed_rows
-from khop.partition.methods.balance import Scores, assign_balanced, even_sizes
-from khop.partition.methods.frequency import FrequencyPartitioner
-from khop.partition.methods.seeds import communities, split_seeds
+from khop.partition.batches import SeedNodes, seeds_of, typed_rows
+from khop.partition.methods.frequency import FrequencyPartitioner, assign_balanced, even_sizes
 from khop.partition.methods.structure import StructuralPartitioner
 from khop.partition.options import PartitionOptions
 from khop.partition.out_of_core.resources import Resources
 from khop.partition.out_of_core.workspace import Workspace
 from khop.partition.source import GraphSource, check_masks
-from khop.partition.writing.both_directions import undirected
 from khop.partition.writing.numbering import Numbering
-from khop.partition.writing.undirected import Undirected, split_by_type
+from khop.partition.writing.undirected import RowBlock, Undirected, split_by_type, undirected
 from khop.sampler.drawing.hotness import Seeds, sample_prob
 from khop.sampler.methods import NEIGHBOR, SamplingMethod, as_method
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta, check_output
-from khop.typing import Int64Array, IntArray, NodeType, NumNeighbors
+from khop.typing import (
+    Float64Array,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    NodeType,
+    NumNeighbors,
+)
 
 if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
     from typing_extensions import Unpack
 
-# Above any probability: a part's own seeds come first.
+# More than any probability: a part's own seeds come first.
 _SEED_BONUS = 2.0
-# Below any difference that matters: nodes that training does not touch go to their cluster.
+# Less than any difference that matters: nodes that training does not touch go to their cluster.
 _CLUSTER_BONUS = 1e-9
-# An edge: both directions, and the rows that batches are drawn from.
+# Memory of an edge: both directions, and the rows that batches are drawn from.
 _EDGE_BYTES = 40
+# Measured on the bundled graph for 2 to 8 parts: strictly even clusters (no slack) cost half of
+# the gain. More than 8 passes change little.
+_PASSES = 8
+_SLACK = 1.05
 
 
-class FrequencyGroup(TypedDict, total=False):
-    """Options of `frequency_partition` alone."""
+class HotnessGroup(TypedDict, total=False):
+    """Options of method 'frequency', but `num_neighbors` and `base`."""
 
     batch_size: Annotated[int, Option(1024, "seeds in a batch of one trainer.")]
     seeds: Annotated[
-        Any,
+        SeedNodes,
         Option(
             None,
-            "[num_seeds] ids of the nodes to train on. If None, those of `train_mask` if the graph "
+            "[num_seeds] ids of the nodes to train on. If None, nodes of `train_mask` if the graph "
             "has it, else all nodes. Of a heterogeneous graph (node type, ids), or (node type, "
-            "None) for that default; may be None if a single node type has a `train_mask`.",
+            "None) for that default. It may be None if a single node type has a `train_mask`.",
         ),
     ]
     cache_ratio: Annotated[
@@ -68,18 +81,9 @@ class FrequencyGroup(TypedDict, total=False):
         int | str | Mapping[NodeType, int | str] | None,
         Option(None, "bytes (or '512MB') of copies a part may keep."),
     ]
-    base: Annotated[
-        type[StructuralPartitioner] | None,
-        Option(
-            None,
-            "a partitioner that places all nodes but seeds that must move to make even shares: "
-            "`MetisPartitioner`, `StreamPartitioner`, `ClusterMetisPartitioner`. Hotness then "
-            "decides on copies alone. If None, hotness places nodes.",
-        ),
-    ]
 
 
-class FrequencyOptions(FrequencyGroup, PartitionOptions, total=False):
+class FrequencyOptions(HotnessGroup, PartitionOptions, total=False):
     """Keyword arguments of `frequency_partition`.
 
     Example:
@@ -88,10 +92,20 @@ class FrequencyOptions(FrequencyGroup, PartitionOptions, total=False):
         2
     """
 
+    base: Annotated[
+        type[StructuralPartitioner] | None,
+        Option(
+            None,
+            "a partitioner that places all nodes, except seeds that must move to make even shares: "
+            "`MetisPartitioner`, `StreamPartitioner`, `ClusterMetisPartitioner`. Hotness then "
+            "decides on copies alone. If None, hotness places nodes.",
+        ),
+    ]
+
 
 @takes_options(FrequencyOptions)
 def frequency_partition(
-    data: Any,
+    data: Data | HeteroData | GraphSource,
     output_dir: str | os.PathLike[str],
     num_parts: int,
     num_neighbors: NumNeighbors | SamplingMethod,
@@ -99,16 +113,16 @@ def frequency_partition(
 ) -> FolderMeta:
     """Partition a graph by hotness, with parts that hold equal shares of the seeds.
 
-    Training seeds are split between the parts by the graph's structure (`methods.seeds`) and
-    stay with their part, so that each trainer's seeds are local. Then `FrequencyPartitioner`
-    places the other nodes by how likely each part's batches touch them.
+    Training seeds are divided between the parts by the graph's structure, and stay with their part,
+    so that each trainer's seeds are local. Then `FrequencyPartitioner` places the other nodes by
+    how likely each part's batches touch them.
 
     Args:
         data: a PyG `Data` or `HeteroData`, or a `GraphSource`.
         output_dir: the partition folder to write.
         num_parts: number of parts.
         num_neighbors: fan-out of each hop in training, or {edge type: fan-outs}. Or the sampling
-            method of training, `khop.sampler.Labor([15, 10])`: its batches are drawn then.
+            method of training, as `khop.sampler.Labor([15, 10])`, by which hotness is computed.
         **options: `FrequencyOptions`.
 
     Returns:
@@ -127,80 +141,66 @@ def frequency_partition(
     check_output(output_dir, chosen["overwrite"])
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
     check_masks(source)
-    return frequency_partitioner(source, output_dir, num_parts, num_neighbors, **chosen).partition()
+    return SeededPartitioner.from_data(
+        source, output_dir, num_parts, num_neighbors=num_neighbors, **chosen
+    ).partition()
 
 
-def frequency_partitioner(
-    data: Any,
-    output_dir: str | os.PathLike[str],
-    num_parts: int,
-    num_neighbors: NumNeighbors | SamplingMethod,
-    *,
-    batch_size: int,
-    seeds: Any = None,
-    **options: Any,
-) -> FrequencyPartitioner:
-    """Return the partitioner that `frequency_partition` runs; takes the same arguments."""
-    source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1 (got {batch_size})")
-    return _SeededPartitioner.from_data(
-        source,
-        output_dir,
-        num_parts,
-        seeds=seeds_of(source, seeds),
-        spec=_checked_spec(num_neighbors, source),
-        batch_size=batch_size,
-        **options,
-    )
-
-
-class _SeededPartitioner(FrequencyPartitioner):
+class SeededPartitioner(FrequencyPartitioner):
     """A `FrequencyPartitioner` that computes its probabilities and keeps seeds with their part."""
 
     def _configure(  # type: ignore[override]
         self,
-        seeds: tuple[NodeType, Int64Array],
-        spec: SamplingSpec,
-        batch_size: int,
-        cache_memory_budget: Any = None,
-        cache_ratio: Any = None,
+        num_neighbors: NumNeighbors | SamplingMethod = (15, 10, 5),
+        batch_size: int = 1024,
+        seeds: SeedNodes = None,
+        cache_ratio: float | Mapping[NodeType, float] | None = None,
+        cache_memory_budget: int | str | Mapping[NodeType, int | str] | None = None,
         base: type[StructuralPartitioner] | None = None,
     ) -> None:
-        self.base = base
-        self.seed_type, self.seeds = seeds
-        self.spec, self.batch_size = spec, batch_size
-        self.fanouts = spec.fanouts[: len(self.source.edges)]
-        self._is_ready = False  # the probabilities follow, once memory and disk have been checked
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1 (got {batch_size})")
+        self.base, self.batch_size = base, batch_size
+        self.seed_type, self.seeds = seeds_of(self.source, seeds)
+        if isinstance(num_neighbors, tuple):
+            num_neighbors = list(num_neighbors)
+        as_method(num_neighbors).check_node_types(list(self.source.nodes))
+        self.spec = SamplingSpec.create(
+            num_neighbors, list(self.source.edges), heterogeneous=self.source.heterogeneous
+        )
+        if self.spec.num_hops == 0:
+            raise ValueError(
+                "num_neighbors must hold a fan-out of -1 or more for each hop (got none)"
+            )
+        self.fanouts = self.spec.fanouts[: len(self.source.edges)]
+        self._is_ready = False  # probabilities follow, once memory and disk have been checked
         super()._configure([{}] * self.num_parts, cache_memory_budget, cache_ratio)
 
     def identity(self) -> dict[str, Any]:
-        """Return all that assignment and copies depend on, beside the graph."""
         self._get_ready()
         return super().identity()
 
-    def number(self, workspace: Workspace | None = None) -> dict[NodeType, Numbering]:
+    def number_nodes(self, workspace: Workspace | None = None) -> dict[NodeType, Numbering]:
         """Split the seeds and compute hotness, then assign all nodes to parts and number them."""
         self._get_ready()
-        return super().number(workspace)
+        return super().number_nodes(workspace)
 
     def _get_ready(self) -> None:
+        """Split the seeds and compute probabilities, once."""
         if self._is_ready:
             return
-        self._split_seeds()
+        graph = undirected(self.source, Resources(None, self.effort.jobs), progress=self.progress)
+        clusters = self._clusters(graph)
+        first = 0
+        for node_type, node in self.source.nodes.items():
+            if node_type == self.seed_type:
+                break
+            first += node.count
+        self.part_of_seed = split_seeds(graph, self.seeds + first, clusters, self.num_parts)
+        self.clusters = split_by_type(self.source, clusters)
         hotness = self._hotness()
         self.probs = {t: self._probs_of(t, hotness) for t in self.source.nodes}
         self._is_ready = True
-
-    def _split_seeds(self) -> None:
-        graph = undirected(self.source, Resources(None, self.effort.jobs), progress=self.progress)
-        ends = np.cumsum([node.count for node in self.source.nodes.values()])
-        first = dict(zip(self.source.nodes, [0, *ends.tolist()], strict=False))
-        clusters = self._clusters(graph)
-        self.part_of_seed = split_seeds(
-            graph, self.seeds + first[self.seed_type], clusters, self.num_parts
-        )
-        self.clusters = split_by_type(self.source, clusters)
 
     def _clusters(self, graph: Undirected) -> IntArray:
         """Return a first part of each node, all types one after the other."""
@@ -223,21 +223,21 @@ class _SeededPartitioner(FrequencyPartitioner):
         )
         return partitioner.cut(graph)
 
-    def _hotness(self) -> list[dict[NodeType, Scores]]:
+    def _hotness(self) -> list[dict[NodeType, Float64Array]]:
         rows = typed_rows(self.source, self.edge_dir)
         node_types = list(self.source.nodes)
 
-        def of_part(part: int) -> dict[NodeType, Scores]:
+        def of_part(part: int) -> dict[NodeType, Float64Array]:
             ids = self.seeds[self.part_of_seed == part]
             seeds = Seeds(node_types.index(self.seed_type), ids, self.batch_size)
             probs = sample_prob(rows, self.fanouts, seeds, method=self.spec.method)
             return dict(zip(node_types, probs, strict=True))
 
-        found = []
+        hotness = []
         for probs in Resources(None, self.effort.jobs).in_order(of_part, range(self.num_parts)):
-            found.append(probs)
-            self.progress("hotness", len(found), self.num_parts)
-        return found
+            hotness.append(probs)
+            self.progress("hotness", len(hotness), self.num_parts)
+        return hotness
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
         """Return the part of each node, as the base class does, but keep seeds with their part."""
@@ -253,26 +253,21 @@ class _SeededPartitioner(FrequencyPartitioner):
         return assign_balanced(scores, even_sizes(scores.shape[1], self.num_parts))
 
     def assignment_bytes(self) -> int:
-        """Return about how much memory it takes to split seeds and to compute hotness."""
-        edges = sum(edge.num_edges for edge in self.source.edges.values())
-        return super().assignment_bytes() + edges * _EDGE_BYTES
+        """Estimate the memory that splitting seeds and computing hotness take."""
+        return super().assignment_bytes() + self.source.num_edges * _EDGE_BYTES
 
     def describe(self) -> dict[str, Any]:
-        """Return method and arguments, as recorded in meta.json."""
         hops = {
             " ".join(edge_type): list(fanouts)
             for edge_type, fanouts in zip(self.source.edges, self.fanouts, strict=True)
         }
         alike = len({tuple(fanouts) for fanouts in self.fanouts}) == 1
+        method = self.spec.method
         return {
             **super().describe(),
             "name": FrequencyPartitioner.__name__,
             "num_neighbors": list(self.fanouts[0]) if alike else hops,
-            **(
-                {}
-                if self.spec.method == NEIGHBOR
-                else {"sampling": codec.to_json(self.spec.method)}
-            ),
+            **({} if method == NEIGHBOR else {"sampling": codec.to_json(method)}),
             "batch_size": self.batch_size,
             "num_seeds": len(self.seeds),
             **({} if self.base is None else {"base": self.base.__name__}),
@@ -280,11 +275,69 @@ class _SeededPartitioner(FrequencyPartitioner):
         }
 
 
-def _checked_spec(num_neighbors: Any, source: GraphSource) -> SamplingSpec:
-    as_method(num_neighbors).check_node_types(list(source.nodes))
-    spec = SamplingSpec.create(
-        num_neighbors, list(source.edges), heterogeneous=source.heterogeneous
+def communities(
+    graph: Undirected,
+    num_parts: int,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Int32Array:
+    """Cut a graph into clusters of about equal size with few edges between them.
+
+    Progress is called as progress(done, total) after each pass.
+
+    Returns:
+        [num_nodes] int32 cluster of each node. None is more than 5 % (and one node) above average.
+    """
+    if num_parts == 1:
+        return np.zeros(graph.num_nodes, np.int32)
+    labels = np.full(graph.num_nodes, num_parts, np.int32)  # num_parts: in no cluster yet
+    capacity = int(np.ceil(_SLACK * graph.num_nodes / num_parts))
+    turn = _native.AssignPass(
+        np.ones((1, graph.num_nodes), np.int32),
+        np.full((1, num_parts), capacity),
+        np.zeros((1, num_parts), np.int64),
+        labels,
+        "ldg",
+        graph.num_edges,
     )
-    if spec.num_hops == 0:
-        raise ValueError("num_neighbors must hold a fan-out of -1 or more for each hop (got none)")
-    return spec
+    for i in range(_PASSES):
+        for rows, order in graph.visits(seed, 0, 0):
+            turn.visit(rows, order)
+        progress(i + 1, _PASSES)
+    return labels
+
+
+def split_seeds(graph: Undirected, seeds: Int64Array, labels: IntArray, num_parts: int) -> IntArray:
+    """Assign seeds to the part of their cluster, except few that move to make even shares.
+
+    Args:
+        graph: the graph.
+        seeds: [num_seeds] distinct node ids.
+        labels: [num_nodes] cluster of each node.
+        num_parts: number of parts.
+
+    Returns:
+        [num_seeds] int32 part of each seed. Shares differ by at most one.
+    """
+    scores = np.empty((num_parts, len(seeds)))
+    order = np.argsort(seeds)
+    ends = np.searchsorted(seeds[order], graph.bounds)
+    for rows, first, last in zip(graph.blocks(), ends[:-1], ends[1:], strict=True):
+        mine = order[first:last]
+        counts = _count(rows, seeds[mine], labels, num_parts)
+        scores[:, mine] = 0.5 * counts / np.maximum(1, counts.sum(axis=0))
+    scores[labels[seeds], np.arange(len(seeds))] += 1
+    return assign_balanced(scores, even_sizes(len(seeds), num_parts))
+
+
+def _count(rows: RowBlock, nodes: Int64Array, labels: IntArray, num_parts: int) -> Float64Array:
+    """Return [num_parts, num_nodes] float64 numbers of each node's edges to each cluster."""
+    index = nodes - rows.first_node
+    begins, sizes = rows.indptr[index], np.diff(rows.indptr)[index]
+    owner = np.repeat(np.arange(len(nodes)), sizes)
+    entries = np.arange(len(owner)) + np.repeat(begins - np.cumsum(sizes) + sizes, sizes)
+    cells = owner * num_parts + labels[rows.indices[entries]]
+    weights = rows.weights[entries].astype(np.float64)
+    counts = np.bincount(cells, weights, len(nodes) * num_parts)
+    table: Float64Array = counts.reshape(len(nodes), num_parts).T.astype(np.float64)
+    return table

@@ -1,6 +1,6 @@
-"""Streaming partitioning: nodes go, one after the other, where most of their neighbours are.
+"""Streaming partitioning: each node in turn goes to the part of most of its neighbours.
 
-Memory beyond the graph is a few bytes a node; the graph may lie in files. The kernel is
+Memory beyond the graph is a few bytes per node. The graph may lie in files. The kernel is
 `kernels/khop/cpu/assign.hpp`.
 """
 
@@ -19,25 +19,25 @@ from khop.typing import Int32Array, IntArray
 class StreamPartitioner(StructuralPartitioner):
     """Partitioner that visits nodes in random order, several times, and moves each where it fits.
 
-    A node goes to the part that has most of its neighbours and room: linear deterministic greedy
-    ('ldg') weighs neighbours by the share of the part that is free, Fennel ('fennel') takes a cost
-    off that grows with what the part holds. Each pass improves the last. Time is linear in edges
-    and passes (Debian's 63,666 nodes and 623,076 entries in 2 to 8 parts: 0.1 s to 1 s).
+    A node goes to the part that is not full and has most of its neighbours. Linear deterministic
+    greedy ('ldg') weighs neighbours by the part's free share. Fennel ('fennel') subtracts a cost
+    that grows with the part's load. Each pass improves the last. Time is linear in edges and passes
+    (Debian's 63,666 nodes and 623,076 entries in 2 to 8 parts: 0.1 s to 1 s).
 
-    Method: Stanton and Kliot, KDD 2012; Tsourakakis et al., WSDM 2014; Nishimura and Ugander, KDD
+    Methods: Stanton and Kliot, KDD 2012. Tsourakakis et al., WSDM 2014. Nishimura and Ugander, KDD
     2013 (restreaming).
 
     Args:
         *args, **kwargs: see `PartitionerBase`, and:
-        balance: what parts get even shares of: 'nodes' (of each type; the default), 'edges',
-            'train', 'bytes', or names of node attributes.
-        slack: how much more than the mean of each a part may hold; default: 0.03.
+        balance: constraints of which parts get even shares: 'nodes' (of each type, the default),
+            'edges', 'train', 'bytes', or names of node attributes.
+        slack: how much more than the mean of each constraint a part may hold (default: 0.03).
         score: 'ldg' or 'fennel'. If None, 'ldg' for one constraint and 'fennel' for several.
-        passes: passes over the nodes; default: 10.
-        starts: orders of nodes that are tried; the best cut is taken; default: 4.
+        passes: passes over the nodes (default: 10).
+        starts: orders of nodes that are tried for the best cut (default: 4).
 
     Raises:
-        ValueError: unknown names, numbers out of range; see also `PartitionerBase`.
+        ValueError: unknown names, or numbers out of range.
 
     Example:
         >>> partitioner = StreamPartitioner.from_data(data, path / "parts", 2, balance=["nodes"])
@@ -72,12 +72,11 @@ class StreamPartitioner(StructuralPartitioner):
         for start in range(self.starts):
             labels = np.full(graph.num_nodes, self.num_parts, np.int32)
             excess = self.stream(graph, labels, [self.score] * self.passes, start)
-            found = excess, graph.cut(labels), labels
-            best = found if best is None or found[:2] < best[:2] else best
+            tried = excess, graph.cut(labels), labels
+            best = tried if best is None or tried[:2] < best[:2] else best
         assert best is not None
         return best[2]
 
     def describe(self) -> dict[str, Any]:
-        """Return method and arguments, as recorded in meta.json."""
         options = {"score": self.score, "passes": self.passes, "starts": self.starts}
         return {**super().describe(), **options}

@@ -1,5 +1,6 @@
 """Base of partitioners that cut few edges: one graph of all types, and passes over its nodes.
 
+`Constraints` are quantities of which parts get equal shares.
 Node types are joined to one graph, in which an edge counts in both directions, whatever its type.
 """
 
@@ -8,32 +9,40 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from khop import _native
 from khop.data.arrays import narrowest_int
-from khop.partition.base import PartitionerBase
-from khop.partition.methods.constraints import Constraints
+from khop.partition.base import MethodPartitioner
 from khop.partition.out_of_core.resources import Resources
-from khop.partition.writing.both_directions import undirected
-from khop.partition.writing.undirected import Numbers, Undirected, split_by_type
-from khop.typing import Int32Array, IntArray, NodeType
+from khop.partition.source import GraphSource, feature_bytes
+from khop.partition.writing.undirected import (
+    NodeNumbering,
+    Undirected,
+    split_by_type,
+    undirected,
+)
+from khop.typing import Array, EdgeDir, Int32Array, Int64Array, IntArray, NodeType
 
 SCORES = ("ldg", "fennel")
 """Scores of a node in a part: linear deterministic greedy, and Fennel."""
 
-# An edge in memory: neighbour and weight in both directions, and pieces while they are split.
+BALANCE = ("nodes", "edges", "train", "bytes")
+"""Names of constraints. Any other name is a node attribute."""
+
+_MOST_WEIGHT = 2**31 - 1
+# Memory of an edge: neighbour and weight in both directions, and pieces while they are split.
 _EDGE_BYTES = 24
 
 
-class StructuralPartitioner(PartitionerBase):
+class StructuralPartitioner(MethodPartitioner):
     """Base of partitioners that assign all nodes at once, by the graph's structure.
 
     Attributes:
-        balance: names of what parts get even shares of.
-        slack: how much more than the mean of each a part may hold.
+        balance: names of the constraints, of which parts get even shares.
+        slack: how much more than the mean of each constraint a part may hold.
 
     Example:
         >>> issubclass(StreamPartitioner, StructuralPartitioner)
@@ -43,18 +52,10 @@ class StructuralPartitioner(PartitionerBase):
     balance: tuple[str, ...]
     slack: float
     node_bytes = 32
-    """Bytes of a node while it is cut: row pointers twice, its number, a weight, labels twice."""
+    """Memory of a node during the cut: two row pointers, its number, a weight, two labels."""
 
     def _configure(self, balance: Sequence[str] = ("nodes",), slack: float = 0.03) -> None:
-        """Take the options that all such partitioners have.
-
-        Args:
-            balance: what parts get even shares of; see `Constraints.of`.
-            slack: how much more than the mean a part may hold, 0 to 1.
-
-        Raises:
-            ValueError: unknown names, or a slack out of range.
-        """
+        """Take the options of all such partitioners, with constraints as in `Constraints.of`."""
         if not 0 <= slack <= 1:
             raise ValueError(f"slack must be between 0 and 1 (got {slack})")
         self.balance, self.slack = tuple(balance), float(slack)
@@ -77,10 +78,10 @@ class StructuralPartitioner(PartitionerBase):
             graph: the joined graph.
             labels: [num_nodes] int32 part of each node, or `num_parts` for none yet.
             scores: for each pass one of `SCORES`, or 'cut': neighbours alone.
-            start: number of the order in which nodes are visited.
+            start: index of the order in which nodes are visited.
 
         Returns:
-            Of the part that is furthest over its share, how much it holds, in shares; 1.0 if none.
+            Load of the most overloaded part over its capacity, at least 1.0.
 
         :meta private:
         """
@@ -90,8 +91,7 @@ class StructuralPartitioner(PartitionerBase):
         for i, score in enumerate(scores):
             turn = _native.AssignPass(weights, capacities, loads, labels, score, num_edges)
             moved = sum(
-                turn.visit(_native.UndirectedRows(*rows), order)
-                for rows, order in graph.visits(self.seed, start, 0)
+                turn.visit(rows, order) for rows, order in graph.visits(self.seed, start, 0)
             )
             self.progress(f"cut, order {start + 1}", i + 1, len(scores))
             if moved == 0 and len(set(scores[i:])) == 1:
@@ -99,7 +99,7 @@ class StructuralPartitioner(PartitionerBase):
         return float(np.maximum(loads / np.maximum(capacities, 1), 1).max())
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the part of each node of a type; the first call cuts the graph."""
+        """Return the part of each node of a type, after the first call has cut the graph."""
         if self._labels is None:
             if self.num_parts == 1:
                 labels: IntArray = np.zeros(self.constraints.weights.shape[1], np.int32)
@@ -110,8 +110,8 @@ class StructuralPartitioner(PartitionerBase):
         return self._labels[node_type]
 
     @contextlib.contextmanager
-    def undirected(self, clusters: Numbers | None = None) -> Iterator[Undirected]:
-        """Make the joined graph, or that of clusters; in files, if memory does not hold it.
+    def undirected(self, clusters: NodeNumbering | None = None) -> Iterator[Undirected]:
+        """Make the joined graph, or the graph of clusters, in files if memory is too small.
 
         :meta private:
         """
@@ -127,19 +127,19 @@ class StructuralPartitioner(PartitionerBase):
             graph.discard()
 
     def identity(self) -> dict[str, Any]:
-        """Return all that the assignment depends on, beside the graph."""
         return self.describe()
 
     def assignment_bytes(self) -> int:
-        """Return about how much memory the cut takes: that of edges, unless they lie in files."""
-        return self._node_count() * self.node_bytes + (0 if self._is_large() else self._in_memory())
+        """Estimate the memory of the cut, with edges unless they are in files."""
+        edges = 0 if self._is_large() else self._in_memory()
+        return self.source.num_nodes * self.node_bytes + edges
 
     def scratch_bytes(self) -> int:
-        """Return the bytes of files that the cut takes: both directions of all edges."""
+        """Return the bytes of files that the cut writes: both directions of all edges."""
         if not self._is_large():
             return 0
-        column = narrowest_int(self._node_count()).itemsize
-        return 2 * self._edge_count() * (column + 4)
+        column = narrowest_int(self.source.num_nodes).itemsize
+        return 2 * self.source.num_edges * (column + 4)
 
     def _is_large(self) -> bool:
         """Return True if the edges take more than half of the memory that may be used."""
@@ -148,14 +148,131 @@ class StructuralPartitioner(PartitionerBase):
 
     def _in_memory(self) -> int:
         """Return the bytes of the edges in memory."""
-        return self._edge_count() * _EDGE_BYTES
-
-    def _node_count(self) -> int:
-        return sum(node.count for node in self.source.nodes.values())
-
-    def _edge_count(self) -> int:
-        return sum(edge.num_edges for edge in self.source.edges.values())
+        return self.source.num_edges * _EDGE_BYTES
 
     def describe(self) -> dict[str, Any]:
-        """Return method and arguments, as recorded in meta.json."""
         return {**super().describe(), "balance": list(self.balance), "slack": self.slack}
+
+
+class Constraints(NamedTuple):
+    """Weights of a graph's nodes, all types one after the other, in each constraint.
+
+    Attributes:
+        names: description of each constraint: 'nodes of type paper'.
+        weights: [num_constraints, num_nodes] int32, none below 0.
+    """
+
+    names: list[str]
+    weights: Int32Array
+
+    @classmethod
+    def of(cls, source: GraphSource, balance: Sequence[str], edge_dir: EdgeDir) -> Constraints:
+        """Return the constraints that a user named in `balance`.
+
+        They are 'nodes' (of each type), 'edges' (in the direction `edge_dir`), 'train' (nodes of
+        `train_mask`), 'bytes' (of attributes), or node attributes of integers or booleans.
+
+        Raises:
+            ValueError: there is no constraint, one occurs twice, an attribute is unknown, or its
+                values are no weights.
+        """
+        if isinstance(balance, str) or not balance or len(set(balance)) < len(list(balance)):
+            raise ValueError(
+                f"balance must list distinct names of {', '.join(BALANCE)} or of node attributes "
+                f"(got {balance!r})"
+            )
+        named = [constraint for name in balance for constraint in _weights(source, name, edge_dir)]
+        used = [(name, weights) for name, weights in named if weights.any()] or _nodes(source)
+        return cls([name for name, _ in used], np.stack([_scaled(weights) for _, weights in used]))
+
+    def capacities(self, num_parts: int, slack: float) -> Int64Array:
+        """Return [num_constraints, num_parts] most load of each part.
+
+        Loads exceed the mean by `slack` at most, but each node fits.
+        """
+        totals = self.weights.sum(axis=1, dtype=np.int64)
+        largest = self.weights.max(axis=1, initial=0)
+        even = np.ceil((1 + slack) * totals / num_parts).astype(np.int64)
+        return np.repeat(np.maximum(even, largest)[:, None], num_parts, axis=1)
+
+    def loads(self, labels: Int32Array, num_parts: int) -> Int64Array:
+        """Return [num_constraints, num_parts] loads of parts. Label `num_parts` is no part."""
+        rows = [np.bincount(labels, of_each, num_parts + 1)[:num_parts] for of_each in self.weights]
+        return np.stack(rows).astype(np.int64)
+
+    def most_uneven(self) -> Int64Array:
+        """Return [num_nodes] weights of the constraint that is hardest to balance, at least 1.
+
+        Tools with a single constraint take it. In the hardest constraint, weights vary most about
+        their mean. Constraints that vary less come out nearly even.
+        """
+        deviations = self.weights.std(axis=1) / np.maximum(self.weights.mean(axis=1), 1e-9)
+        weights: Int64Array = self.weights[int(np.argmax(deviations))].astype(np.int64)
+        return np.maximum(weights, 1)
+
+
+def _weights(source: GraphSource, name: str, edge_dir: EdgeDir) -> list[tuple[str, Int64Array]]:
+    if name == "nodes":
+        return _nodes(source)
+    if name == "edges":
+        return [("edges", _joined(source, _degrees(source, edge_dir)))]
+    if name == "bytes":
+        rows = {t: np.full(n.count, feature_bytes(n.attrs)) for t, n in source.nodes.items()}
+        for t, degrees in _degrees(source, edge_dir, in_bytes=True).items():
+            rows[t] = rows[t] + degrees
+        return [("bytes", _joined(source, rows))]
+    attribute = "train_mask" if name == "train" else name
+    values = {t: n.attrs[attribute] for t, n in source.nodes.items() if attribute in n.attrs}
+    if not values:
+        known = sorted({a for node in source.nodes.values() for a in node.attrs})
+        raise ValueError(
+            f"balance names '{name}', but no node type has an attribute '{attribute}': there are "
+            f"{known}"
+        )
+    for node_type, feature in values.items():
+        if feature.row_shape != () or feature.array.dtype.kind not in "biu":
+            raise ValueError(
+                f"balance names '{name}', but '{attribute}' of node type '{node_type}' is "
+                f"{feature.dtype} of shape {list(feature.array.shape)}: one boolean or integer "
+                "per node can be balanced"
+            )
+        if len(feature.array) and int(feature.array.min()) < 0:
+            raise ValueError(f"balance names '{name}', which holds values below 0")
+    rows = {t: np.asarray(feature.array).astype(np.int64) for t, feature in values.items()}
+    return [(name, _joined(source, rows))]
+
+
+def _nodes(source: GraphSource) -> list[tuple[str, Int64Array]]:
+    named = source.heterogeneous
+    return [
+        (f"nodes of type '{t}'" if named else "nodes", _joined(source, {t: np.ones(n.count, int)}))
+        for t, n in source.nodes.items()
+    ]
+
+
+def _degrees(
+    source: GraphSource, edge_dir: EdgeDir, in_bytes: bool = False
+) -> dict[NodeType, Int64Array]:
+    """Return the edges that a node brings to its part, or their bytes."""
+    degrees = {t: np.zeros(node.count, np.int64) for t, node in source.nodes.items()}
+    for (src, _, dst), edge in source.edges.items():
+        node_type, ends = (dst, edge.dst) if edge_dir == "in" else (src, edge.src)
+        count = np.bincount(ends, minlength=source.nodes[node_type].count)
+        width = 12 + feature_bytes(edge.attrs) if in_bytes else 1
+        degrees[node_type] += count * width
+    return degrees
+
+
+def _joined(source: GraphSource, values: dict[NodeType, Array]) -> Int64Array:
+    """Return values of all nodes, type after type, with 0 for types without."""
+    return np.concatenate(
+        [values.get(t, np.zeros(node.count, np.int64)) for t, node in source.nodes.items()]
+    )
+
+
+def _scaled(weights: Int64Array) -> Int32Array:
+    """Return weights as int32. Large ones are divided, all by the same number, and rounded up."""
+    largest = int(weights.max(initial=0))
+    divisor = -(-largest // _MOST_WEIGHT) if largest > _MOST_WEIGHT else 1
+    scaled: Int32Array = (-(-weights // divisor)).astype(np.int32)
+    return scaled

@@ -1,4 +1,4 @@
-"""Engines that partition on many machines, by name. Imports no torch."""
+"""Engines that partition on several machines, by name. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import sys
 ENGINES = ("ray",)
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 
-# What Ray takes for "look for a cluster here", or "start one".
+# Ray takes these for "look for a cluster here" and "start one".
 _NO_ADDRESSES = ("auto", "local")
 
 
 def check_engine(on: str | None) -> None:
-    """Check an engine, 'ray' or 'ray:ADDRESS'; None is this machine.
+    """Check an engine: 'ray' or 'ray:ADDRESS', or None for this machine.
 
     Raises:
-        ValueError: there is no such engine, or nothing names the cluster.
-        ModuleNotFoundError: it is not installed.
+        ValueError: there is no such engine, or the cluster has no address.
+        ModuleNotFoundError: the engine is not installed.
     """
     if on is None:
         return
-    name = engine_of(str(on))
+    name = str(on).partition(":")[0]
     if name not in ENGINES:
         raise ValueError(f"on must be 'ray', 'ray:ADDRESS', or None for this machine (got {on!r})")
     if importlib.util.find_spec(name) is None:
@@ -34,19 +34,14 @@ def check_engine(on: str | None) -> None:
         cluster_address(on)
 
 
-def engine_of(on: str) -> str:
-    """Return the name of an engine."""
-    return on.partition(":")[0]
-
-
 def cluster_address(on: str) -> str:
-    """Return the address of a cluster: of 'ray:ADDRESS', else of RAY_ADDRESS.
+    """Return the address of a cluster: the one in 'ray:ADDRESS', else RAY_ADDRESS.
 
-    Without one Ray takes what a file in /tmp, or the command line of any process, says: each user
-    of the machine could offer a cluster, and it runs code in who joins it.
+    Without an address, Ray would read one from a file in /tmp or from any process's command line.
+    Each user of the machine could offer a cluster there, and a cluster runs code in its clients.
 
     Raises:
-        ValueError: nothing names it.
+        ValueError: there is no address.
     """
     address = on.partition(":")[2] or os.environ.get(ADDRESS_VARIABLE, "")
     if not address or address in _NO_ADDRESSES:

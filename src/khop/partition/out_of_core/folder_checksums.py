@@ -1,4 +1,4 @@
-"""Checksums of all files of a folder, computed by threads; with a journal a later run goes on.
+"""Checksums of all files of a folder, computed by threads, with a journal for later runs.
 
 `khop verify` compares them with meta.json, `khop convert` writes them. Imports no torch.
 """
@@ -22,6 +22,7 @@ from khop.errors import FolderError
 from khop.partition.out_of_core.journal import read_journal, write_journal
 from khop.partition.out_of_core.stage import ENTRIES
 from khop.partition.out_of_core.workspace import run_name
+from khop.partition.source import no_progress
 from khop.private_folders import PrivateFolder
 from khop.storage.folder import RESUMABLE, VERSION_RANGES, PartitionFolder, Written, lock
 from khop.storage.folder.checksums import (
@@ -33,7 +34,7 @@ from khop.storage.folder.checksums import (
 )
 from khop.typing import Progress
 
-# Bytes read between two entries of the journal: what a kill costs at most.
+# Bytes read between two entries of the journal: most work that a kill undoes.
 _CHECKPOINT_BYTES = 4 << 30
 # Files that are open at a time.
 _MOST_FILES = 64
@@ -45,10 +46,10 @@ class ReadFile:
     """Digests of a file that have been computed.
 
     Attributes:
-        stamp: its size, times of change, device and number: another file, or a changed one, is
-            read anew.
-        ranges: digests of its first ranges.
-        whole: SHA-256 of all its bytes, where versions 1 and 2 have that and it is another.
+        stamp: size, times of change, device and inode. If the stamp differs, the file is read anew.
+        ranges: digests of the first ranges of the file.
+        whole: SHA-256 of all its bytes, for folders of versions 1 and 2 if there are several
+            ranges.
     """
 
     stamp: Annotated[list[Word], ENTRIES]
@@ -68,10 +69,10 @@ class FileChecksums(NamedTuple):
     """Checksums of a file.
 
     Attributes:
-        path: of the file in the folder.
-        problem: why it has none: it is missing, or has another length. If None, it has.
-        written: its length and digests.
-        sha256: its checksum, as the folder's version has it.
+        path: path of the file in the folder.
+        problem: reason if there is no checksum: the file is missing, or has another length.
+        written: length and digests of the file.
+        sha256: checksum of the file, in the folder's version.
     """
 
     path: str
@@ -83,19 +84,19 @@ class FileChecksums(NamedTuple):
 class FolderChecksums:
     """Computation of the checksums of a folder's files. Use as a context manager.
 
-    The journal is kept after an error or an interruption, and removed if all went well.
+    The journal is kept after an error or an interruption, and removed after success.
 
     Args:
         folder: the folder.
-        jobs: threads. If None, one for each core, at most 8.
-        tmp: folder in which the journal's folder is made. If None, nothing is kept.
-        progress: called as progress('checksums', bytes done, bytes in all).
+        jobs: threads. If None, one per core, at most 8.
+        tmp: parent of the journal's folder. If None, there is no journal.
+        progress: called as progress('checksums', bytes done, all bytes).
 
     Raises:
-        BlockingIOError: another process is at work on the same.
+        BlockingIOError: another process uses the same journal.
         NotADirectoryError: `tmp` is no folder.
         SecurityError: another user has made the journal's folder.
-        ValueError: no threads.
+        ValueError: `jobs` is not positive.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class FolderChecksums:
         folder: PartitionFolder,
         jobs: int | None = None,
         tmp: Path | None = None,
-        progress: Progress = lambda what, done, total: None,
+        progress: Progress = no_progress,
     ) -> None:
         if jobs is not None and jobs < 1:
             raise ValueError(f"jobs must be at least 1 (got {jobs})")
@@ -116,27 +117,23 @@ class FolderChecksums:
         if tmp is not None:
             if not tmp.is_dir():
                 raise NotADirectoryError(f"tmp must be a folder that exists (got '{tmp}')")
-            self._work = PrivateFolder.make(tmp / self.name_of(folder))
+            name = run_name([str(folder.root), folder.fingerprint])
+            self._work = PrivateFolder.make(tmp / f".khop-{folder.root.name}-{name}.stage")
             lock(self._work)
             self._journal = read_journal(self._work, ChecksumJournal) or self._journal
-
-    @staticmethod
-    def name_of(folder: PartitionFolder) -> str:
-        """Return the name of the journal's folder."""
-        return f".khop-{folder.root.name}-{run_name([str(folder.root), folder.fingerprint])}.stage"
 
     def __enter__(self) -> FolderChecksums:
         return self
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         if self._work is None:
             return
-        if kind is None or not issubclass(kind, RESUMABLE):
+        if error_type is None or not issubclass(error_type, RESUMABLE):
             shutil.rmtree(self._work.path, ignore_errors=True)
         else:
             write_journal(self._work, self._journal)
@@ -187,12 +184,12 @@ class FolderChecksums:
 
     def _finish(self, reading: _Reading) -> FileChecksums:
         """Wait for the checksums of a file."""
-        path, known = reading.found.path, reading.known
+        path, known = reading.result.path, reading.known
         nbytes = self._folder.files[path].bytes
         begun = self._done
         try:
             if known is None:
-                return reading.found
+                return reading.result
             for future in reading.ranges:
                 known = ReadFile(known.stamp, [*known.ranges, future.result()])
                 self._note(path, known, RANGE_BYTES)
@@ -218,7 +215,7 @@ class FolderChecksums:
 
 
 def _fits(known: ReadFile, nbytes: int) -> bool:
-    """Return True if digests can be those of a file of a size."""
+    """Return True if digests can belong to a file of a size."""
     begun = min(nbytes, RANGE_BYTES * len(known.ranges))
     try:
         Written(begun, known.ranges)
@@ -227,31 +224,30 @@ def _fits(known: ReadFile, nbytes: int) -> bool:
     return known.whole is None or begun == nbytes
 
 
+@dataclass
 class _Reading:
     """File that threads read."""
 
-    def __init__(
-        self, found: FileChecksums, descriptor: int = -1, known: ReadFile | None = None
-    ) -> None:
-        self.found, self.known = found, known
-        self.ranges: list[Future[str]] = []
-        self.whole: Future[tuple[list[str], str]] | None = None
-        self._descriptor = descriptor
+    result: FileChecksums
+    descriptor: int = -1
+    known: ReadFile | None = None
+    ranges: list[Future[str]] = field(default_factory=list)
+    whole: Future[tuple[list[str], str]] | None = None
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 def _hash_both_ways(descriptor: int, nbytes: int) -> tuple[list[str], str]:
     """Return digests of a file's ranges, and the SHA-256 of all its bytes."""
-    ranges, whole, place = RangeHash(), hashlib.sha256(), 0
+    ranges, whole, offset = RangeHash(), hashlib.sha256(), 0
     room = memoryview(bytearray(_PIECE))
-    while place < nbytes and (done := os.preadv(descriptor, [room], place)):
+    while offset < nbytes and (done := os.preadv(descriptor, [room], offset)):
         whole.update(room[:done])
         ranges.update(room[:done])
-        place += done
-    if place < nbytes:
-        raise OSError(errno.EIO, f"a file of {nbytes} bytes ended at {place} while it was read")
+        offset += done
+    if offset < nbytes:
+        raise OSError(errno.EIO, f"a file of {nbytes} bytes ended at {offset} while it was read")
     return ranges.written().ranges, whole.hexdigest()

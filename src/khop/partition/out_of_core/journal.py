@@ -1,6 +1,6 @@
-"""Journals in work folders: how far a run is, so that another one goes on.
+"""Journals in work folders: the state of a run, from which a later run resumes.
 
-They are replaced atomically, and what they say is checked when it is read: names lead out of no
+A journal is replaced atomically. Its content is checked when it is read: names stay within the
 folder, and numbers are in range. Imports no torch.
 """
 
@@ -10,7 +10,7 @@ import json
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from khop.codec import Word, from_json, to_json
 from khop.errors import ProtocolError
@@ -38,7 +38,7 @@ class KeptArray:
 
 @dataclass(frozen=True)
 class FilledStage:
-    """State of the stage of the edge type that is at work."""
+    """State of the stage of the edge type that is being written."""
 
     key: str
     filled: Filled
@@ -49,17 +49,15 @@ class Journal:
     """State of a run.
 
     Attributes:
-        format: version of the journal.
-        number: how often it has been written.
+        writes: how often the journal has been written.
         arrays: arrays that are made once, by name.
         done: edge types that are complete.
-        stage: the edge type at work; None if there is none.
-        complete: path -> what is known of a file of the partition folder that is complete.
-        begun: path -> what is known of one that is not.
+        stage: the edge type that is being written, or None.
+        complete, begun: length and digests of files of the partition folder, by path.
     """
 
-    format: Literal[3] = 3
-    number: Word = 0
+    format: Literal[4] = 4
+    writes: Word = 0
     arrays: Annotated[dict[str, KeptArray], ENTRIES] = field(default_factory=dict)
     done: Annotated[list[str], ENTRIES] = field(default_factory=list)
     stage: FilledStage | None = None
@@ -67,7 +65,7 @@ class Journal:
     begun: Annotated[dict[str, Written], ENTRIES] = field(default_factory=dict)
 
 
-def write_journal(folder: PrivateFolder, journal: Any) -> None:
+def write_journal(folder: PrivateFolder, journal: object) -> None:
     """Replace the journal of a folder, a dataclass, once the new one is on the disk."""
     with folder.create(_NEW) as opened:
         opened.write(json.dumps(to_json(journal)).encode())
@@ -78,14 +76,10 @@ def write_journal(folder: PrivateFolder, journal: Any) -> None:
 
 
 def read_journal(folder: PrivateFolder, cls: type[AnyJournal]) -> AnyJournal | None:
-    """Read the journal of a folder; None if there is none, or none that this khop writes.
-
-    Args:
-        folder: the work folder.
-        cls: the journal's class.
+    """Read the journal of a work folder. Return None if there is none, or none of class `cls`.
 
     Raises:
-        SecurityError: it is a link, or another user's.
+        SecurityError: the journal is a link, or another user's.
     """
     try:
         with folder.read(_NAME) as opened:

@@ -1,15 +1,17 @@
-"""Partitioning on the machines of a Ray cluster: steps of `RowWriter` and `NodeWriter` as tasks.
+"""Partitioning on the machines of a Ray cluster, with the steps of `rows` and `nodes` as tasks.
+
+The steps are::
 
     started process     assigns nodes, numbers them, adds up counts, writes maps and meta.json
     tasks that count    a share of the edges                -> edges of each row
     tasks that split    a piece of the edges                -> its edges of each block, as objects
     tasks that write    a part's blocks, or nodes of a part -> files of the folder
 
-Tasks map the input's files, on storage that the machines share, and write the folder there. What
-they need besides (new ids, row pointers, edges that are in memory) is one object, which each
-machine gets once. Blocks go from task to task through Ray's object stores. A task that ends with
-its machine, or for want of memory, is run again by Ray, and so are those whose objects were lost:
-tasks are functions of their arguments, and files get their names once they are complete.
+Tasks map the input's files, on storage that the machines share, and write the folder there. Their
+other arguments (new ids, row pointers, edges in memory) are one object, which each machine gets
+once. Blocks go from task to task through Ray's object stores. Ray repeats a task if its machine is
+lost, if memory runs out, or if its objects are lost. That is safe: tasks are functions of their
+arguments, and files get their names once they are complete.
 
 Imports Ray when it is used, and no torch.
 """
@@ -22,45 +24,83 @@ import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from khop._version import __version__
 from khop.errors import TaskDiedError
 from khop.partition.out_of_core.engines import check_engine, cluster_address
-from khop.partition.out_of_core.object_stage import ObjectStage
 from khop.partition.out_of_core.resources import Resources
 from khop.partition.out_of_core.stage import SplitPiece, Stage
 from khop.partition.out_of_core.workspace import Columns, Item, Result, Workspace
 from khop.storage.folder import ArrayWriter, AttemptWriter, Written
-from khop.typing import Int64Array
+from khop.typing import Array, Int64Array
 
-# Bytes that a task takes for edges, unless the user says how many.
+# Default of the bytes that a task takes for edges.
 _TASK_MEMORY = 1 << 30
-# Tasks that write wait for blocks and reserve no CPU: where a machine is lost, the tasks that split
-# its blocks again would wait for theirs (seen with Ray 2.60).
+# Tasks that write wait for blocks and reserve no CPU. If a machine is lost, the tasks that split
+# its blocks again would wait for these CPUs (observed with Ray 2.60).
 _WRITING: dict[str, Any] = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
-# How long tasks are waited for that are no longer needed.
+# Longest wait for tasks that have been cancelled.
 _CANCEL_SECONDS = 30
-# Tasks that count return a number for each row.
+# Each task that counts returns an integer per row, so there are few.
 _MOST_COUNTERS = 16
+
+
+class ObjectStage(Stage):
+    """Stage whose blocks are objects in Ray's stores, one for each piece of the edge list.
+
+    `references` has for each block one reference per piece. The object is None if the piece has no
+    edge of the block.
+    """
+
+    def __init__(
+        self, columns: Columns, starts: Int64Array, references: Mapping[int, list[Any]]
+    ) -> None:
+        super().__init__({}, starts)
+        self.num_blocks = len(starts) - 1
+        self._rows, self._references = columns, references
+        self._held: tuple[int, list[Mapping[str, Array]]] = -1, []
+
+    def keep(self, blocks: Sequence[Any]) -> None:
+        """Add the references of a piece: one for each block."""
+        for block, reference in enumerate(blocks):
+            self._references[block].append(reference)
+
+    def of(self, blocks: range) -> ObjectStage:
+        chosen = {block: self._references[block] for block in blocks}
+        return ObjectStage(self._rows, self._starts, chosen)
+
+    def read(self, block: int, name: str) -> Array:
+        """Return a column of a block. Its objects are held until the next block is read."""
+        import ray
+
+        if self._held[0] != block:
+            self._held = -1, []
+            pieces = ray.get(self._references[block])
+            self._held = block, [piece for piece in pieces if piece is not None]
+        dtype, shape = self._rows[name]
+        rows = [piece[name] for piece in self._held[1]]
+        return np.concatenate(rows) if rows else np.empty((0, *shape), dtype)
 
 
 class RayWorkspace(Workspace):
     """Workspace whose steps are tasks of a Ray cluster, which this process joins.
 
     Args:
-        on: 'ray', or 'ray:ADDRESS'; see `khop.partition.out_of_core.engines`.
-        memory: bytes that a task takes for edges. If None, 1 GB.
-        jobs: tasks at a time. If None, one for each CPU of the cluster.
+        on: 'ray' or 'ray:ADDRESS', see `khop.partition.out_of_core.engines`.
+        memory: bytes that a task takes for edges. If None, 1 GiB.
+        jobs: tasks at a time. If None, one per CPU of the cluster.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.
-        ValueError: nothing names the cluster.
-        ConnectionError: there is none at its address.
+        ValueError: the cluster has no address.
+        ConnectionError: there is no cluster at its address.
     """
 
     stages_attrs = True
@@ -73,29 +113,26 @@ class RayWorkspace(Workspace):
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the cluster, unless the user had joined it; tasks under way are ended."""
+        """Leave the cluster, unless the user had joined it. Running tasks are ended."""
         if self._joined:
             self._ray.shutdown()
 
     @property
     def counters(self) -> int:
-        """Number of tasks that count edges."""
         return min(self._jobs, _MOST_COUNTERS)
 
     @contextlib.contextmanager
-    def stage(self, key: str, columns: Columns, places: Int64Array) -> Iterator[Stage]:
-        """Open the stage of an edge type, in Ray's object stores."""
+    def stage(self, key: str, columns: Columns, starts: Int64Array) -> Iterator[Stage]:
         del key
-        yield ObjectStage(columns, places, {block: [] for block in range(len(places) - 1)})
+        yield ObjectStage(columns, starts, {block: [] for block in range(len(starts) - 1)})
 
     def in_order(
         self, function: Callable[[Workspace, Item], Result], items: Sequence[Item]
     ) -> Iterator[Result]:
-        """Yield the results of a function, in the order of items."""
         with self._run(_result, "count", function, items) as running:
             for _, reference in running:
                 yield self._get(reference)
@@ -106,7 +143,7 @@ class RayWorkspace(Workspace):
         split: Callable[[Workspace, Item], SplitPiece],
         items: Sequence[Item],
     ) -> Iterator[int]:
-        """Keep the blocks of a function's results as objects; yield bytes of each result."""
+        """Keep the blocks of a function's results as objects, and yield bytes of each result."""
         assert isinstance(stage, ObjectStage)
         with self._run(_blocks, "split", split, items, 1 + stage.num_blocks) as running:
             for _, (nbytes, *blocks) in running:
@@ -119,7 +156,6 @@ class RayWorkspace(Workspace):
         items: Iterable[Item],
         take: Callable[[Item, Result], None] = lambda item, result: None,
     ) -> Iterator[Item]:
-        """Run a function that writes files of the folder; yield each item once it is written."""
         files = partial(_files, self._writer.shared())
         with self._run(files, "write", function, items, **_WRITING) as running:
             for item, reference in running:
@@ -132,22 +168,22 @@ class RayWorkspace(Workspace):
     @contextlib.contextmanager
     def _run(
         self,
-        body: Callable[..., Any],
+        body: Callable[..., object],
         name: str,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         items: Iterable[Item],
         num_returns: int = 1,
         **options: Any,
     ) -> Iterator[Iterator[tuple[Item, Any]]]:
-        """Iterate over items and references to what their tasks return; end those that are left.
+        """Iterate over items and references to results of their tasks, then cancel the rest.
 
         Args:
             body: calls `function` in a task.
-            name: of the tasks, for Ray's tools.
-            function: goes to the cluster once, for all tasks.
+            name: name of the tasks, for Ray's tools.
+            function: sent to the cluster once, for all tasks.
             items: one for each task.
             num_returns: objects that a task returns.
-            **options: further options of a task of Ray's.
+            **options: further options of Ray's tasks.
         """
         options |= {"num_returns": num_returns, "name": f"khop {name}"}
         task = self._ray.remote(_task).options(**options)
@@ -169,11 +205,11 @@ class RayWorkspace(Workspace):
             left = [one if num_returns == 1 else one[0] for _, one in waiting]
             for reference in left:
                 self._ray.cancel(reference)
-            if left:  # what they write is removed then
+            if left:  # their files are removed meanwhile
                 self._ray.wait(left, num_returns=len(left), timeout=_CANCEL_SECONDS)
 
     def _get(self, reference: Any) -> Any:
-        """Return an object; raise what its task raised."""
+        """Return an object, or raise the error that its task raised."""
         try:
             return self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
@@ -189,34 +225,25 @@ class RayWorkspace(Workspace):
             ) from error
 
 
-class _TaskWorkspace(Workspace):
-    """Workspace of a task: one thread."""
-
-    stages_attrs = True
-    releases_pages = True
-
-
 def _task(
-    version: str,
-    body: Callable[..., Any],
-    function: list[Any],
-    memory: int,
-    item: Any,
+    version: str, body: Callable[..., Any], function: list[Any], memory: int, item: object
 ) -> Any:
-    """Call `body` with a function, which is an object of Ray's; a task, in a process of Ray's."""
+    """Call `body` with a function, which is an object of Ray's, in a process of Ray's."""
     if version != __version__:
         raise RuntimeError(
             f"machine {socket.gethostname()} has khop {__version__}, but partitioning was started "
             f"by {version}: install one version on all machines"
         )
-    return body(_fetched(*function), _TaskWorkspace(Resources(memory, 1)), item)
+    workspace = Workspace(Resources(memory, 1))
+    workspace.stages_attrs = workspace.releases_pages = True
+    return body(_fetched(*function), workspace, item)
 
 
 _latest: tuple[Any, Any] = (None, None)
 
 
 def _fetched(reference: Any) -> Any:
-    """Return an object; it is read once for the tasks that a process runs with it."""
+    """Return an object, which is read once for all tasks that a process runs with it."""
     global _latest  # noqa: PLW0603
     if _latest[0] != reference:
         import ray
@@ -225,34 +252,41 @@ def _fetched(reference: Any) -> Any:
     return _latest[1]
 
 
-def _result(function: Callable[..., Any], workspace: Workspace, item: Any) -> Any:
+def _result(
+    function: Callable[[Workspace, Item], Result], workspace: Workspace, item: Item
+) -> Result:
     return function(workspace, item)
 
 
-def _blocks(split: Callable[..., SplitPiece], workspace: Workspace, item: Any) -> tuple[Any, ...]:
-    """Return bytes and the columns of each block of a piece; None for blocks without edges."""
+def _blocks(
+    split: Callable[[Workspace, Item], SplitPiece], workspace: Workspace, item: Item
+) -> tuple[object, ...]:
+    """Return bytes and the columns of each block of a piece, or None for blocks without edges."""
     piece = split(workspace, item)
     blocks = dict(piece.blocks())
     return piece.nbytes, *(blocks.get(block) for block in range(len(piece.counts)))
 
 
 def _files(
-    folder: Path, function: Callable[..., Iterable[Any]], workspace: Workspace, item: Any
-) -> tuple[list[Any], dict[str, Written]]:
-    """Return the results of a function that writes files, and what is known of these."""
+    folder: Path,
+    function: Callable[[ArrayWriter, Workspace, Item], Iterable[Result]],
+    workspace: Workspace,
+    item: Item,
+) -> tuple[list[Result], dict[str, Written]]:
+    """Return the results of a function that writes files, and digests of these files."""
     with AttemptWriter(folder) as writer:
         return list(function(writer, workspace, item)), writer.written
 
 
 def _join(on: str) -> tuple[Any, bool]:
-    """Return module `ray`, and whether its cluster was joined just now."""
+    """Return module `ray`, and True if its cluster was joined just now."""
     check_engine(on)
     import ray
 
     if ray.is_initialized():
         return ray, False
     address = cluster_address(on)
-    # Ray takes SIGTERM to itself, which `khop partition` cleans up at.
+    # Ray replaces the handler of SIGTERM, by which `khop partition` cleans up.
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if in_main else None
     try:

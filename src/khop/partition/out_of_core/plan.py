@@ -1,33 +1,107 @@
-"""Estimates of what partitioning takes, made before it begins. Imports no torch."""
+"""Limits that a user sets for partitioning, and the estimate of what it takes.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from khop.data import RowStore
 from khop.data.arrays import narrowest_int
+from khop.data.hot_rows import parse_bytes
 from khop.partition.draws import DrawAttrs
+from khop.partition.out_of_core.engines import check_engine
 from khop.partition.out_of_core.resources import Resources
 from khop.partition.source import GraphSource, feature_bytes
 from khop.tables import human_bytes, text_table
 from khop.typing import EdgeDir
 
-# Measured by benchmarks/partitioning.py on one core: an edge read twice, split and sorted; a byte
-# that is read or written.
-_SECONDS_AN_EDGE = 100e-9
-_SECONDS_A_BYTE = 3e-9
-# Fewer bytes for each thread hold no more than a few rows.
+# Measured by benchmarks/partitioning.py on one core: an edge is read twice, split and sorted, a
+# byte is read or written.
+_SECONDS_PER_EDGE = 100e-9
+_SECONDS_PER_BYTE = 3e-9
+# Smaller buffers of a thread hold no more than a few rows.
 _LEAST_BUFFER = 1024
 
 
-class Planned(Protocol):
-    """Partitioner, as far as plans and workspaces know it."""
+class ClusterEffort(NamedTuple):
+    """Share of a cluster that partitioning may take: arguments of the engine's workspace.
+
+    Attributes:
+        on: engine, with the cluster's address if the user named it: 'ray:ADDRESS'.
+        memory: bytes that a task takes for edges. If None, the engine's default.
+        jobs: tasks at a time. If None, one per CPU.
+    """
+
+    on: str
+    memory: int | None
+    jobs: int | None
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Memory, disk and threads that a partitioner may use.
+
+    Attributes:
+        memory: bytes. If None, edges are kept in memory.
+        tmp: folder of stage files. If None, the output's parent.
+        jobs: threads. If None, one per core, at most 8.
+        clean: first remove what ended runs left.
+        on_plan: called with the plan, before anything is written.
+        cluster: machines that cut and write, once nodes are assigned. If None, this machine.
+    """
+
+    memory: int | None = None
+    tmp: Path | None = None
+    jobs: int | None = None
+    clean: bool = False
+    on_plan: Callable[[Plan], None] | None = None
+    cluster: ClusterEffort | None = None
+
+    @classmethod
+    def of(
+        cls,
+        memory: int | str | None,
+        tmp: str | os.PathLike[str] | None,
+        jobs: int | None,
+        clean: bool,
+        on_plan: Callable[[Plan], None] | None = None,
+        on: str | None = None,
+    ) -> Effort:
+        """Check a user's options.
+
+        Raises:
+            ValueError: `memory` or `jobs` is out of range, `tmp` comes without `memory`, or there
+                is no such engine.
+            NotADirectoryError: `tmp` is no folder.
+            ModuleNotFoundError: the engine is not installed.
+        """
+        check_engine(on)
+        if jobs is not None and jobs < 1:
+            raise ValueError(f"jobs must be at least 1 (got {jobs})")
+        if tmp is not None and memory is None:
+            raise ValueError("tmp is where edges go if memory is bounded: give memory, too")
+        if tmp is not None and not Path(tmp).is_dir():
+            raise NotADirectoryError(f"tmp must be a folder that exists (got '{tmp}')")
+        folder = None if tmp is None else Path(tmp).absolute()
+        size = None if memory is None else parse_bytes(memory)
+        if on is not None:
+            return cls(None, folder, None, clean, on_plan, ClusterEffort(on, size, jobs))
+        return cls(size, folder, jobs, clean, on_plan)
+
+    def folder_of(self, output: Path) -> Path:
+        return output.parent if self.tmp is None else self.tmp
+
+
+class PlannablePartitioner(Protocol):
+    """Interface that plans and workspaces need of `PartitionerBase`."""
 
     source: GraphSource
     output_dir: str | os.PathLike[str]
@@ -37,19 +111,12 @@ class Planned(Protocol):
     draws: DrawAttrs
     neighbor_ids: bool
     edge_ids: bool
-    effort: Any
+    effort: Effort
 
-    def identity(self) -> dict[str, Any]:
-        """Return all that the assignment depends on, beside the graph."""
-
-    def assignment_bytes(self) -> int:
-        """Return about how much memory the assignment takes."""
-
-    def scratch_bytes(self) -> int:
-        """Return the bytes of files that the assignment takes."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return the name of its class, and its arguments."""
+    def identity(self) -> dict[str, Any]: ...
+    def assignment_bytes(self) -> int: ...
+    def scratch_bytes(self) -> int: ...
+    def describe(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -57,10 +124,10 @@ class PlannedType:
     """Node or edge type of a plan.
 
     Attributes:
-        name: its name; of an edge type its three names, joined by spaces.
-        count: number of its nodes or edges.
-        attrs: {attribute: its dtype and the shape of a row, as 'float32 [16]'}.
-        num_bytes: bytes of its attributes.
+        name: name of the type. Names of an edge type are joined by spaces.
+        count: number of nodes or edges.
+        attrs: {attribute: dtype and shape of a row, as 'float32 [16]'}.
+        num_bytes: bytes of all attributes.
 
     Example:
         >>> plan = make_partitioner(data, path / "parts", 2).plan()
@@ -86,27 +153,26 @@ class PlannedType:
         return cls(name, count, shown, count * feature_bytes(attrs))
 
     def __str__(self) -> str:
-        attrs = ", ".join(f"{name} {kind}" for name, kind in self.attrs.items())
+        attrs = ", ".join(f"{name} {rows}" for name, rows in self.attrs.items())
         return f"{self.count:,}" + (f"; {attrs}: {human_bytes(self.num_bytes)}" if attrs else "")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Memory, disk and time that a partitioner will take; `PartitionerBase.plan` makes it.
+    """Memory, disk and time that a partitioner will take, estimated by `PartitionerBase.plan`.
 
     Attributes:
-        method: how it is called on the command line.
+        method: name of the method on the command line.
         num_parts: number of parts.
-        node_types, edge_types: what is read.
+        node_types, edge_types: the input.
         memory: bytes that may be used. If None, edges are kept in memory.
         state_bytes: bytes that grow with the number of nodes: parts, new ids, row pointers.
         assignment_bytes: bytes that the method takes to assign nodes.
         buffer_bytes: bytes of the least buffers.
-        edge_bytes: bytes of the edges while they are cut and sorted, in memory or in stage files:
-            of the step that takes most.
+        edge_bytes: bytes of the edges in memory or in stage files, in the step that takes most.
         read_bytes: bytes of the input, edges read twice.
         output_bytes: bytes of the folder.
-        stage_folder, output_folder: where these are written.
+        stage_folder, output_folder: folders of the stage files and of the output.
         jobs: threads.
 
     Example:
@@ -131,7 +197,7 @@ class Plan:
     jobs: int
 
     @classmethod
-    def of(cls, partitioner: Planned) -> Plan:
+    def of(cls, partitioner: PlannablePartitioner) -> Plan:
         """Return the plan of a partitioner.
 
         :meta private:
@@ -148,17 +214,16 @@ class Plan:
         )
         staged, read, rows = [0], written, [_LEAST_BUFFER]
         for edge_type, edge in source.edges.items():
-            number = narrowest_int(edge.num_edges).itemsize
+            edge_id = narrowest_int(edge.num_edges).itemsize
             column = max(ids[edge_type[0]], ids[edge_type[2]])
             attrs = feature_bytes(edge.attrs)
-            extra = 12 if edge_type in draws.weighted else 0
-            extra += 8 if edge_type in draws.timed or draws.node_times else 0
-            extra += column if partitioner.neighbor_ids else 0
             in_stage = attrs if effort.memory is not None else 0
-            staged.append(edge.num_edges * (2 * column + number + in_stage))
-            extra += number if partitioner.edge_ids else 0
-            written += edge.num_edges * (column + attrs + extra)
-            written += 8 * sum(counts[t] for t in edge_type[::2])
+            staged.append(edge.num_edges * (2 * column + edge_id + in_stage))
+            in_folder = column + attrs + (12 if edge_type in draws.weighted else 0)
+            in_folder += 8 if edge_type in draws.timed or draws.node_times else 0
+            in_folder += column if partitioner.neighbor_ids else 0
+            in_folder += edge_id if partitioner.edge_ids else 0
+            written += edge.num_edges * in_folder + 8 * sum(counts[t] for t in edge_type[::2])
             read += edge.num_edges * (2 * 16 + attrs)
             rows.append(8 * attrs)
         rows += [2 * feature_bytes(node.attrs) for node in source.nodes.values()]
@@ -194,14 +259,14 @@ class Plan:
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of stage files; none if memory is not bounded."""
+        """Bytes of stage files, which there are only if memory is bounded."""
         return 0 if self.memory is None else self.edge_bytes
 
     @property
     def seconds(self) -> float:
-        """About how long it takes, without the method's assignment."""
+        """Estimated seconds, without the assignment of nodes."""
         moved = self.read_bytes + 2 * self.stage_bytes + self.output_bytes
-        return self.num_edges * _SECONDS_AN_EDGE + moved * _SECONDS_A_BYTE
+        return self.num_edges * _SECONDS_PER_EDGE + moved * _SECONDS_PER_BYTE
 
     def check_memory(self) -> None:
         """Raise ValueError if the memory that may be used does not suffice."""
@@ -224,21 +289,21 @@ class Plan:
             )
 
     def check_disk(self, begun: Sequence[Path] = ()) -> None:
-        """Raise ValueError if a disk has no room for what is written.
+        """Raise ValueError if a disk has no space for the files.
 
         Args:
-            begun: folders of an earlier run, whose files are taken up.
+            begun: stage folder and unfinished output of an earlier run, whose files are kept.
         """
         stage, output = (_used(path) for path in begun) if begun else (0, 0)
-        wanted: dict[int, tuple[Path, int]] = {}
+        needed: dict[int, tuple[Path, int]] = {}
         for folder, nbytes in (
             (self.stage_folder, self.stage_bytes - stage),
             (self.output_folder, self.output_bytes - output),
         ):
             device = folder.stat().st_dev
-            known = wanted.get(device, (folder, 0))
-            wanted[device] = known[0], known[1] + max(0, nbytes)
-        for folder, nbytes in wanted.values():
+            known = needed.get(device, (folder, 0))
+            needed[device] = known[0], known[1] + max(0, nbytes)
+        for folder, nbytes in needed.values():
             free = shutil.disk_usage(folder).free
             if free < nbytes:
                 raise ValueError(
@@ -249,7 +314,7 @@ class Plan:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON takes it."""
+        """Return the plan as values for JSON."""
         return {
             **asdict(self),
             "stage_bytes": self.stage_bytes,
@@ -259,7 +324,7 @@ class Plan:
         }
 
     def table(self) -> str:
-        """Return all of it as lines of text, as `khop partition --plan` prints it."""
+        """Return the plan as lines of text, as `khop partition --plan` prints it."""
         files = (
             f"{human_bytes(self.output_bytes)} to '{self.output_folder}', {self.num_parts} parts"
         )
@@ -302,13 +367,13 @@ class Plan:
 
 
 def _command_line_name(class_name: str) -> str:
-    """Return what the command line calls a partitioner: 'cluster-metis'."""
+    """Return a partitioner's name on the command line, as 'cluster-metis'."""
     words = re.findall(r"[A-Z][a-z0-9]*|.+", class_name.removesuffix("Partitioner"))
     return "-".join(words).lower()
 
 
 def _existing(folder: Path) -> Path:
-    """Return the nearest folder above, or this one, that exists."""
+    """Return a folder, or its nearest parent that exists."""
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     return folder

@@ -1,40 +1,50 @@
-"""Memory and threads of a partitioner: sizes of the pieces that it works on. Imports no torch."""
+"""Memory and threads of a partitioner, and sizes of the pieces and blocks that fit them.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from khop.cores import available_cores
+from khop.typing import Int64Array, IntArray
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+AnyInt = TypeVar("AnyInt", bound=np.integer[Any])
 
-# Beyond some cores the disk, or the one thread that writes, is what takes time.
+# With more threads, the disk or the one thread that writes is the bottleneck.
 _MOST_JOBS = 8
-# In memory, the edges of a block are sorted within a cache; a larger block costs a miss an edge.
+# In memory, the edges of a block are sorted within a cache: larger blocks cost a miss per edge.
 _CACHED_EDGES = 1 << 19
 _CACHED_BYTES = 64 << 20
 _PIECE_EDGES = 1 << 20
-# On disk, a piece adds to every block: few and large blocks make large writes.
+# On disk, each piece adds to every block: few and large blocks make large writes.
 _STAGED_EDGES = 1 << 22
 _MOST_BLOCKS = 512
-# Of the memory that is left for buffers: allocators and Python need some, too. With 0.75 a run of
-# 24 MB took 24 to more than 28 MB, as freed memory happened to lie.
+# Share of the free memory that buffers take: allocators and Python need the rest. With 0.75, a run
+# limited to 24 MB peaked at 24 to 28 MB (fragmentation).
 _USED = 0.6
+# Most rows of a block per edge: the pointers of empty rows take memory, too.
+_ROWS_PER_EDGE = 4
 
 
 class Resources:
     """Memory and threads that a partitioner may use.
 
     Args:
-        memory: bytes for buffers. If None, edges are kept in memory, all of them.
-        jobs: threads. If None, one for each core, at most 8.
+        memory: bytes for buffers. If None, all edges are kept in memory.
+        jobs: threads. If None, one per core, at most 8.
 
     Raises:
-        ValueError: not a positive number.
+        ValueError: `jobs` is not positive.
     """
 
     def __init__(self, memory: int | None = None, jobs: int | None = None) -> None:
@@ -45,7 +55,7 @@ class Resources:
 
     @property
     def in_flight(self) -> int:
-        """Number of pieces at a time: those that are worked on, and one that is written."""
+        """Pieces in memory at a time: one per thread, and one that is written."""
         return 1 if self.jobs == 1 else self.jobs + 1
 
     @property
@@ -59,20 +69,19 @@ class Resources:
             return _CACHED_BYTES
         return int(_USED * self.memory) // self.in_flight
 
-    def piece_edges(self, bytes_each: int) -> int:
-        """Return how many edges are read and split at a time."""
-        if self.memory is None:
-            return _PIECE_EDGES
-        return max(1, min(_STAGED_EDGES, self.share() // bytes_each))
+    def pieces(self, num_edges: int, edge_bytes: int) -> list[tuple[int, int]]:
+        """Return first edge and length of each piece of an edge list.
 
-    def pieces(self, num_edges: int, bytes_each: int) -> list[tuple[int, int]]:
-        """Return first edge and number of edges of each piece of an edge list."""
-        step = self.piece_edges(bytes_each)
+        An edge takes `edge_bytes` of memory while its piece is worked on.
+        """
+        step = _PIECE_EDGES
+        if self.memory is not None:
+            step = max(1, min(_STAGED_EDGES, self.share() // edge_bytes))
         return [(first, min(step, num_edges - first)) for first in range(0, num_edges, step)]
 
-    def block_edges(self, bytes_each: int, num_edges: int) -> int:
-        """Return how many edges are sorted at a time."""
-        fitting = max(1, self.share() // bytes_each)
+    def block_edges(self, edge_bytes: int, num_edges: int) -> int:
+        """Return how many edges of `edge_bytes` each are sorted at a time."""
+        fitting = max(1, self.share() // edge_bytes)
         if self.memory is None:
             return min(_CACHED_EDGES, fitting)
         return min(max(_STAGED_EDGES, num_edges // _MOST_BLOCKS), fitting)
@@ -80,7 +89,7 @@ class Resources:
     def in_order(
         self, function: Callable[[Item], Result], items: Sequence[Item]
     ) -> Iterator[Result]:
-        """Yield the results of a function, in the order of items; threads work ahead."""
+        """Yield the results of a function in the order of items, while threads work ahead."""
         if self.jobs == 1 or len(items) == 1:
             yield from map(function, items)
             return
@@ -96,3 +105,48 @@ class Resources:
             finally:
                 for future in waiting:
                     future.cancel()
+
+
+def block_bounds(indptr: IntArray, parts: Sequence[int], most_edges: int) -> Int64Array:
+    """Divide rows into blocks of at most `most_edges` edges, each with rows of one part.
+
+    A row with more edges is a block of its own.
+
+    Args:
+        indptr: [num_rows + 1] row pointers.
+        parts: [num_parts + 1] bounds of the parts' rows.
+        most_edges: edges of a block, at least 1.
+
+    Returns:
+        [num_blocks + 1] int64 bounds of the blocks' rows.
+    """
+    bounds, num_edges = [0], int(indptr[-1])
+    for last in parts[1:]:
+        first = bounds[-1]
+        while first < last:
+            # In the pointers' own dtype: otherwise NumPy would convert all of them.
+            limit = indptr.dtype.type(min(num_edges, int(indptr[first]) + most_edges))
+            fitting = int(np.searchsorted(indptr, limit, "right"))
+            first = max(first + 1, min(last, fitting - 1, first + _ROWS_PER_EDGE * most_edges))
+            bounds.append(first)
+    return np.array(bounds if len(bounds) > 1 else [0, 0], np.int64)
+
+
+def row_pointers(
+    counts: Iterable[npt.NDArray[AnyInt]], report: Callable[[int], None]
+) -> npt.NDArray[AnyInt]:
+    """Add up counts of the edges of each row, and return the row pointers.
+
+    Each array has [num_rows + 1] integers: a zero, then edges per row. The first is overwritten.
+    `report` gets the number of arrays that have been added.
+    """
+    indptr: npt.NDArray[AnyInt] | None = None
+    for done, more in enumerate(counts, 1):
+        if indptr is None:
+            indptr = more
+        else:
+            indptr += more
+        report(done)
+    assert indptr is not None
+    np.cumsum(indptr, out=indptr)
+    return indptr

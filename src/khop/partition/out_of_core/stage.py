@@ -1,7 +1,7 @@
 """Edges of one type between two steps: split by blocks of rows, in memory or in files.
 
-A block is a range of rows. Its edges stand one after the other, in the order of the edge list, so
-that sorting one block after the other sorts all edges. Imports no torch.
+A block is a range of rows. Its edges are contiguous, in the order of the edge list, so that sorting
+block after block sorts all edges. Imports no torch.
 """
 
 from __future__ import annotations
@@ -38,19 +38,15 @@ class Column(Protocol):
         """Return the rows from `first` to before `last`."""
 
     def discard(self) -> None:
-        """Give back memory or disk; nothing can be read any more."""
+        """Give back memory or disk. Nothing can be read any more."""
 
 
 class MemoryColumn:
-    """Column in memory.
-
-    Raises:
-        MemoryError: there is not enough.
-    """
+    """Column in memory. Raises MemoryError if there is not enough."""
 
     def __init__(self, dtype: np.dtype[Any], count: int) -> None:
-        # Not by NumPy, which asks for huge pages: where memory is full of files, the system moves
-        # them out of the way for each, which takes longer than all that is written here.
+        # NumPy would ask for huge pages. If memory is full of cached files, the system moves them
+        # away for each, which takes longer than writing the column.
         nbytes = max(1, count * dtype.itemsize)
         try:
             pages = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -62,30 +58,20 @@ class MemoryColumn:
         self._array: Array = np.frombuffer(pages, dtype, count)
 
     def write(self, first: int, rows: Array) -> None:
-        """Write rows from `first` on."""
         self._array[first : first + len(rows)] = rows
 
     def read(self, first: int, last: int) -> Array:
-        """Return the rows from `first` to before `last`."""
         return self._array[first:last]
 
     def discard(self) -> None:
-        """Give back the memory."""
         self._array = self._array[:0].copy()
 
 
 class FileColumn:
-    """Column in a file.
-
-    Args:
-        folder: holds the file.
-        name: of the file; one that is there keeps its content.
-        dtype: of a value.
-        row_shape: of a row.
-        count: number of rows.
+    """Column in a file of a folder. An existing file keeps its content.
 
     Raises:
-        OSError: the disk has no room for it.
+        OSError: the disk has no space for it.
         SecurityError: another user has made the file, or it is a link.
     """
 
@@ -107,52 +93,48 @@ class FileColumn:
             self._opened = folder.update(name, buffering=0)
         self._file = self._opened.fileno()
         with explained(self.path, f"{count * self._width:,} bytes"):
-            # Allocate all of it now: a disk that is full is known before the work is done.
+            # Allocate all of it now: a full disk is an error before the work, not after it.
             if count * self._width > os.fstat(self._file).st_size:
                 os.posix_fallocate(self._file, 0, count * self._width)
 
     def write(self, first: int, rows: Array) -> None:
-        """Write rows from `first` on."""
         if rows.nbytes == 0:
             return
-        place, content = first * self._width, bytes_of(rows)
+        offset, content = first * self._width, bytes_of(rows)
         with explained(self.path, f"{rows.nbytes:,} bytes"):
             while content:
-                done = os.pwrite(self._file, content, place)
-                place, content = place + done, content[done:]
+                done = os.pwrite(self._file, content, offset)
+                offset, content = offset + done, content[done:]
 
     def read(self, first: int, last: int) -> Array:
-        """Return the rows from `first` to before `last`."""
         rows: Array = np.empty((last - first, *self._row_shape), self._dtype)
         if rows.nbytes == 0:
             return rows
-        place, room = first * self._width, bytes_of(rows)
+        offset, room = first * self._width, bytes_of(rows)
         while room:
-            done = os.preadv(self._file, [room], place)
+            done = os.preadv(self._file, [room], offset)
             if done == 0:
                 raise ValueError(f"stage file '{self.path}' is too short: {ANEW}")
-            place, room = place + done, room[done:]
+            offset, room = offset + done, room[done:]
         return rows
 
     def sync(self) -> None:
-        """Wait until the disk has all that was written."""
+        """Wait until everything written is on the disk."""
         with explained(self.path, "all"):
             os.fsync(self._file)
 
     def close(self) -> None:
-        """Close the file."""
         self._opened.close()
 
     def discard(self) -> None:
-        """Close the file and remove it."""
         self.close()
         self._folder.unlink(self._name)
 
 
-def explained(path: Path, what: str) -> AbstractContextManager[None]:
-    """Add file name, free space and advice to the error of a failed write."""
+def explained(path: Path, content: str) -> AbstractContextManager[None]:
+    """Add file name, free space and advice to the error of a failed write of `content`."""
     return explained_write(
-        f"write {what} of stage file '{path}'",
+        f"write {content} of stage file '{path}'",
         path if path.is_dir() else path.parent,
         "What is done is kept: make room, and run the same again to go on",
     )
@@ -171,11 +153,10 @@ class SplitPiece(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all columns."""
         return sum(column.nbytes for column in self.columns.values())
 
     def blocks(self) -> Iterator[tuple[int, dict[str, Array]]]:
-        """Yield number and columns of each block that has edges."""
+        """Yield index and columns of each block that has edges."""
         ends = np.cumsum(self.counts)
         for block in np.flatnonzero(self.counts).tolist():
             last = int(ends[block])
@@ -184,26 +165,26 @@ class SplitPiece(NamedTuple):
 
 
 ENTRIES = AtMost(1 << 40)
-"""Bound of lists in journals: memory bounds them."""
+"""Bound of lists in journals, which only memory limits."""
 
 
 @dataclass
 class Filled:
-    """State of a stage: pieces that it has, and a checksum of each block of each column."""
+    """State of a stage: number of pieces, end of each block, checksums of each column's blocks."""
 
     pieces: Id
     cursors: Annotated[list[Id], ENTRIES]
     checksums: dict[str, Annotated[list[Word], ENTRIES]]
 
-    def check(self, columns: Iterable[str], places: Int64Array) -> None:
+    def check(self, columns: Iterable[str], starts: Int64Array) -> None:
         """Raise ValueError unless this is the state of a stage of these columns and blocks."""
-        blocks = len(places) - 1
+        blocks = len(starts) - 1
         lengths = {name: len(sums) for name, sums in self.checksums.items()}
         cursors = np.array(self.cursors, np.int64)
         if (
             lengths != dict.fromkeys(columns, blocks)
             or len(cursors) != blocks
-            or np.any((cursors < places[:-1]) | (cursors > places[1:]))
+            or np.any((cursors < starts[:-1]) | (cursors > starts[1:]))
         ):
             raise ValueError(f"the journal does not fit the stage that it speaks of: {ANEW}")
 
@@ -212,37 +193,36 @@ class Stage:
     """Edges of one type, split by blocks of rows.
 
     Args:
-        columns: where each column is kept; `ROW`, `COLUMN`, `EDGE_ID` and, if attributes are
-            staged, those.
-        places: [num_blocks + 1] int64, the first edge of each block.
-        filled: how far an earlier run came. If None, it is empty.
+        columns: columns by name: `ROW`, `COLUMN`, `EDGE_ID`, and attributes if they are staged.
+        starts: [num_blocks + 1] int64, the first edge of each block.
+        filled: state that an earlier run left. If None, the stage is empty.
 
     Raises:
-        ValueError: `filled` is not of these columns and blocks.
+        ValueError: `filled` is the state of other columns or blocks.
     """
 
     def __init__(
-        self, columns: Mapping[str, Column], places: Int64Array, filled: Filled | None = None
+        self, columns: Mapping[str, Column], starts: Int64Array, filled: Filled | None = None
     ) -> None:
         self.columns = columns
-        self._places = places
-        blocks = len(places) - 1
+        self._starts = starts
+        blocks = len(starts) - 1
         if filled is not None:
-            filled.check(columns, places)
-        self.filled = filled or Filled(0, places[:-1].tolist(), {n: [0] * blocks for n in columns})
+            filled.check(columns, starts)
+        self.filled = filled or Filled(0, starts[:-1].tolist(), {n: [0] * blocks for n in columns})
 
     def append(self, piece: SplitPiece) -> None:
         """Add a piece to its blocks.
 
         Raises:
-            OSError: the disk has no room for it.
+            OSError: the disk has no space for it.
             ValueError: a block gets more edges than were counted.
         """
         cursors = self.filled.cursors
         for block, columns in piece.blocks():
             cursor = cursors[block]
             end = cursor + int(piece.counts[block])
-            if end > self._places[block + 1]:
+            if end > self._starts[block + 1]:
                 raise ValueError("the edges are not those that were counted: they have changed")
             for name, column in self.columns.items():
                 rows = columns[name]
@@ -254,19 +234,14 @@ class Stage:
         self.filled.pieces += 1
 
     def of(self, blocks: range) -> Stage:
-        """Return a stage that holds these blocks, under their numbers; others perhaps, too."""
+        """Return a stage with the same block indices that holds at least these blocks."""
         del blocks
         return self
 
-    def read(self, block: int, name: str) -> Any:
-        """Return a column of a block.
-
-        Raises:
-            ValueError: a stage file is not as it was written.
-        """
-        first, last = int(self._places[block]), int(self._places[block + 1])
+    def read(self, block: int, name: str) -> Array:
+        """Return a column of a block. Raise ValueError if a stage file has changed."""
         column = self.columns[name]
-        rows = column.read(first, last)
+        rows = column.read(int(self._starts[block]), int(self._starts[block + 1]))
         if isinstance(column, FileColumn) and (
             zlib.crc32(bytes_of(rows)) != self.filled.checksums[name][block]
         ):
@@ -276,6 +251,5 @@ class Stage:
         return rows
 
     def ends(self, block: int) -> tuple[IntArray, IntArray, IntArray]:
-        """Return rows within the block, new ids of neighbours, and numbers of its edges."""
-        rows, columns, ids = (self.read(block, name) for name in (ROW, COLUMN, EDGE_ID))
-        return rows, columns, ids
+        """Return rows within a block, new ids of neighbours, and positions in the edge list."""
+        return self.read(block, ROW), self.read(block, COLUMN), self.read(block, EDGE_ID)

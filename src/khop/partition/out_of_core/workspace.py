@@ -1,8 +1,8 @@
-"""Workspace of a partitioner: what it keeps between its steps, in memory or in files.
+"""Workspace of a partitioner: data between its steps, in memory or in files, and who runs them.
 
-`DiskWorkspace` bounds memory and survives a kill. Its folder holds stage files, arrays and a
-journal that says how far the work is; the journal is replaced atomically, after all that it speaks
-of has reached the disk. Imports no torch.
+`DiskWorkspace` bounds memory and survives a kill. Its folder holds stage files, arrays, and a
+journal of the work that is done. The journal is replaced atomically, after all that it names has
+reached the disk. Imports no torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -52,30 +52,28 @@ from khop.storage.folder import (
 from khop.typing import Array, EdgeType, Int64Array, IntArray
 
 Columns = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+"""Dtype and shape of a row of each column of a stage."""
 AnyArray = TypeVar("AnyArray", bound=Array)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Bytes written between two entries of the journal: what a kill costs at most.
+# Bytes written between two entries of the journal: most work that a kill undoes.
 _CHECKPOINT_BYTES = 512 << 20
-# Rows whose lengths are looked at at a time.
+# Rows whose lengths are compared at a time.
 _STEP = 1 << 20
 
 
 class Workspace:
-    """Workspace in memory: nothing is kept, and nothing can be gone on with.
+    """Workspace in memory, where an interrupted run starts over.
 
-    Also who does the work: `in_order`, `fill` and `write` run functions on items, here in threads.
-    The functions get a workspace, of the machine that they run on, and all that they need.
-
-    Args:
-        resources: memory and threads.
+    `in_order`, `fill` and `write` run functions on items, here in threads. A function gets the
+    workspace of the machine that it runs on, and all else that it needs as arguments.
 
     Attributes:
-        stages_attrs: attributes of edges are split with the edges, so that files are read from
-            their begin to their end. If False, they are gathered block by block.
-        releases_pages: mapped pages do not stay in memory once they are read.
-        unfinished: how far the folder has been written; None if that is not kept.
+        stages_attrs: attributes of edges are split with the edges, so that their files are read
+            sequentially. If False, attributes are gathered block by block.
+        releases_pages: mapped pages are released once they are read.
+        unfinished: files of the folder that an earlier run wrote. None in memory.
     """
 
     stages_attrs = False
@@ -90,14 +88,13 @@ class Workspace:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Remove what is kept, unless the work can go on."""
+        """Remove everything, unless a later run can resume from it."""
 
     def attach(self, writer: FolderWriter) -> None:
-        """Take the writer of the folder."""
         self._writer = writer
 
     @property
@@ -117,7 +114,7 @@ class Workspace:
         split: Callable[[Workspace, Item], SplitPiece],
         items: Sequence[Item],
     ) -> Iterator[int]:
-        """Add the results of a function to a stage, in the order of items; yield bytes of each."""
+        """Add the results of a function to a stage, in the order of items. Yield their bytes."""
         for piece in self.in_order(split, items):
             stage.append(piece)
             yield piece.nbytes
@@ -128,12 +125,10 @@ class Workspace:
         items: Iterable[Item],
         take: Callable[[Item, Result], None] = lambda item, result: None,
     ) -> Iterator[Item]:
-        """Run a function that writes files of the folder; yield each item once it is written.
+        """Run a function that writes files of the folder. Yield each item once it is written.
 
-        Args:
-            function: returns results of (writer, workspace, item).
-            items: what it is called with, one after the other.
-            take: called with item and result, as soon as there is one.
+        `take` gets an item and each result of function(writer, workspace, item), as soon as it is
+        there.
         """
         for item in items:
             for result in function(self._writer, self, item):
@@ -141,27 +136,21 @@ class Workspace:
             yield item
 
     def array(self, name: str, make: Callable[[], AnyArray], changes: bool = False) -> AnyArray:
-        """Return an array that is made once; if it `changes`, later contents are kept, too."""
+        """Return an array that is made once. If it `changes`, later contents are kept, too."""
         return make()
 
     def column(self, name: str, dtype: np.dtype[Any], count: int) -> Column:
-        """Return a column of `count` rows, which no later run takes up; `discard` gives it back."""
+        """Return a column of `count` rows for this run alone, until it is discarded."""
         del name
         return MemoryColumn(dtype, count)
 
     @contextlib.contextmanager
-    def stage(self, key: str, columns: Columns, places: Int64Array) -> Iterator[Stage]:
-        """Open the stage of an edge type.
-
-        Args:
-            key: names the edge type.
-            columns: dtype and shape of a row of each column.
-            places: [num_blocks + 1] first edge of each block.
-        """
+    def stage(self, key: str, columns: Columns, starts: Int64Array) -> Iterator[Stage]:
+        """Open the stage of an edge type, from the [num_blocks + 1] first edges of blocks."""
         del key
-        count = int(places[-1])
+        count = int(starts[-1])
         yield Stage(
-            {name: MemoryColumn(dtype, count) for name, (dtype, _) in columns.items()}, places
+            {name: MemoryColumn(dtype, count) for name, (dtype, _) in columns.items()}, starts
         )
 
     def is_done(self, key: str) -> bool:
@@ -173,7 +162,7 @@ class Workspace:
         """Note that an edge type is complete."""
 
     def release(self, read: EdgeSource | RowStore) -> None:
-        """Let go of mapped pages that have been read, if `releases_pages`."""
+        """Release mapped pages that have been read, if `releases_pages`."""
         if not self.releases_pages:
             return
         read.release()
@@ -182,76 +171,69 @@ class Workspace:
                 feature.release()
 
     def checkpoint(self, nbytes: int) -> None:
-        """Note how far the work is, if enough bytes have been written since the last time."""
+        """Note that bytes have been written. Keep the state of the run every 512 MiB."""
 
     def check_rows(self, edge_type: EdgeType, indptr: IntArray, most: int, width: int) -> None:
-        """Raise ValueError if a row is too long to be sorted in the memory that there is."""
+        """Raise ValueError if a row has more than `most` edges, so that memory cannot sort it."""
 
 
 class DiskWorkspace(Workspace):
-    """Workspace in a folder, that one process uses at a time.
+    """Workspace in a folder, which one process uses at a time.
 
     Args:
         resources: memory and threads.
-        folder: of stage files; made if need be.
-        name: of the run: short for all that the result depends on.
+        folder: folder of stage files, which is made if it does not exist.
+        name: name of the run, a digest of everything that its result depends on.
         output: path of the partition folder.
 
     Raises:
-        BlockingIOError: another process is at work in it.
-        OSError: it cannot be written.
+        BlockingIOError: another process uses the folder.
+        OSError: the folder cannot be written.
         SecurityError: another user has made the folder, or may write to it.
     """
 
     stages_attrs = True
     releases_pages = True
+    unfinished: Unfinished
 
     def __init__(self, resources: Resources, folder: Path, name: str, output: Path) -> None:
         super().__init__(resources)
         self.folder = PrivateFolder.make(folder)
         lock(self.folder)
-        self._name = name
         self._arrays: dict[str, Array] = {}
         self._stage: tuple[str, Stage] | None = None
         self._unsaved = 0
         try:
-            self._journal = self._read(output)
+            journal = read_journal(self.folder, Journal)
+            if journal is None or not _is_there(temporary_of(output, name), journal):
+                for left in self.folder.names():
+                    self.folder.remove(left)
+                journal = Journal()
         except BaseException:
             self.folder.close()
             raise
-        self.unfinished = Unfinished(
-            self._name, dict(self._journal.complete), dict(self._journal.begun)
-        )
-
-    def _read(self, output: Path) -> Journal:
-        journal = read_journal(self.folder, Journal)
-        if journal is not None and _is_there(temporary_of(output, self._name), journal):
-            return journal
-        for left in self.folder.names():
-            self.folder.remove(left)
-        return Journal()
+        self._journal = journal
+        self.unfinished = Unfinished(name, dict(journal.complete), dict(journal.begun))
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Remove the folder, unless the work can go on."""
-        if kind is None or not issubclass(kind, RESUMABLE):
+        if error_type is None or not issubclass(error_type, RESUMABLE):
             shutil.rmtree(self.folder.path, ignore_errors=True)
         self.folder.close()
 
     def array(self, name: str, make: Callable[[], AnyArray], changes: bool = False) -> AnyArray:
-        """Return an array that is made once; if it `changes`, later contents are kept, too."""
         known = self._journal.arrays.get(name)
-        array = make() if known is None else self._load(known)
+        array = make() if known is None else cast("AnyArray", self._load(known))
         self._arrays[name] = array
         if known is None:
             self._save()
         if not changes:
             del self._arrays[name]
-        return array  # type: ignore[return-value]
+        return array
 
     def _load(self, known: KeptArray) -> Array:
         with self.folder.read(known.file) as opened:
@@ -261,20 +243,19 @@ class DiskWorkspace(Workspace):
         return array
 
     def column(self, name: str, dtype: np.dtype[Any], count: int) -> Column:
-        """Return a column of `count` rows in a file, which no later run takes up."""
         return FileColumn(self.folder, f"{name}.stage", dtype, (), count)
 
     @contextlib.contextmanager
-    def stage(self, key: str, columns: Columns, places: Int64Array) -> Iterator[Stage]:
-        """Open the stage of an edge type; its files are removed when it is complete."""
+    def stage(self, key: str, columns: Columns, starts: Int64Array) -> Iterator[Stage]:
+        """Open the stage of an edge type, whose files are removed when it is complete."""
         known = self._journal.stage
         filled = None if known is None or known.key != key else known.filled
         opened = {
-            name: FileColumn(self.folder, f"{i}.stage", dtype, shape, int(places[-1]))
+            name: FileColumn(self.folder, f"{i}.stage", dtype, shape, int(starts[-1]))
             for i, (name, (dtype, shape)) in enumerate(columns.items())
         }
         try:
-            stage = Stage(opened, places, filled)
+            stage = Stage(opened, starts, filled)
             self._stage = key, stage
             yield stage
         finally:
@@ -286,27 +267,23 @@ class DiskWorkspace(Workspace):
             self.folder.unlink(column.path.name)
 
     def is_done(self, key: str) -> bool:
-        """Return True if an edge type is complete."""
         return key in self._journal.done
 
     def done(self, key: str) -> None:
-        """Note that an edge type is complete."""
         self._journal.done.append(key)
         self._save()
 
     def checkpoint(self, nbytes: int) -> None:
-        """Note how far the work is, if enough bytes have been written since the last time."""
         self._unsaved += nbytes
         if self._unsaved >= _CHECKPOINT_BYTES:
             self._save()
 
     def _save(self) -> None:
-        """Bring all that is written to the disk, then replace the journal."""
-        assert self.unfinished is not None
+        """Bring everything written to the disk, then replace the journal."""
         self._unsaved = 0
         self._writer.sync()
         journal = self._journal
-        journal.number += 1
+        journal.writes += 1
         journal.complete, journal.begun = self.unfinished.complete, self.unfinished.begun
         journal.stage = None
         if self._stage is not None:
@@ -322,7 +299,7 @@ class DiskWorkspace(Workspace):
             self.folder.unlink(old, missing_ok=True)
 
     def _save_arrays(self) -> list[str]:
-        """Write arrays that have changed to new files; return the old ones."""
+        """Write arrays that have changed to new files, and return the old files."""
         replaced = []
         for i, (name, array) in enumerate(self._arrays.items()):
             known = self._journal.arrays.get(name)
@@ -331,7 +308,7 @@ class DiskWorkspace(Workspace):
                 continue
             if known is not None:
                 replaced.append(known.file)
-            file = f"{self._journal.number}-{i}.npy"
+            file = f"{self._journal.writes}-{i}.npy"
             with self.folder.create(file) as opened:
                 np.save(opened, array)
                 opened.flush()
@@ -340,7 +317,6 @@ class DiskWorkspace(Workspace):
         return replaced
 
     def check_rows(self, edge_type: EdgeType, indptr: IntArray, most: int, width: int) -> None:
-        """Raise ValueError if a row is too long to be sorted in the memory that there is."""
         rows = range(0, len(indptr) - 1, _STEP)
         degrees = (np.diff(indptr[first : first + _STEP + 1]) for first in rows)
         longest = max((int(of_rows.max()) for of_rows in degrees), default=0)
@@ -352,13 +328,13 @@ class DiskWorkspace(Workspace):
             )
 
 
-def run_name(run: Any) -> str:
-    """Return a short name of what a result depends on."""
+def run_name(run: object) -> str:
+    """Return a short name, a digest of everything that a result depends on (JSON)."""
     return hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _is_there(temporary: Path, journal: Journal) -> bool:
-    """Return True if all files that a journal speaks of are as long as it says, or longer."""
+    """Return True if all files that a journal names exist, at least as long as it records."""
     files = {**journal.complete, **journal.begun}
     if not files:
         return True

@@ -2,168 +2,169 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from khop import _native
 from khop.data.arrays import check_pointers, check_range, narrowest_int
 from khop.partition.base import PartitionerBase
+from khop.partition.source import feature_bytes
 from khop.sampler.drawing.hotness import TypedRows
-from khop.storage.folder import AttrMeta, PartitionFolder, attr_metas, edge_array
+from khop.storage.folder import AttrMeta, PartitionFolder, edge_array
 from khop.storage.part import Part
-from khop.typing import EdgeType, Int64Array, IntArray, NodeType
+from khop.typing import EdgeType, Int64Array, IntArray
 
-Rows = tuple[IntArray, IntArray]
-"""indptr [num_rows + 1] and indices [num_edges]."""
+
+class CutNodes(NamedTuple):
+    """Nodes of a type.
+
+    Attributes:
+        bounds: [num_parts + 1] bounds of the parts' ranges of new ids.
+        originals: [num_nodes] original id of each new id.
+        copies: for each part, new ids of the rows that it keeps copies of.
+        row_bytes: bytes of a node's attributes.
+    """
+
+    bounds: list[int]
+    originals: IntArray
+    copies: list[Int64Array]
+    row_bytes: int
+
+
+class CutEdges(NamedTuple):
+    """Edges of a type, as rows of all parts in new ids.
+
+    Attributes:
+        edge_type: the edge type.
+        neighbors, rows: indices of the node types of neighbours and of rows.
+        indptr: [num_rows + 1] row pointers.
+        indices: [num_edges] new ids of neighbours.
+        row_bytes: bytes of an edge's attributes.
+    """
+
+    edge_type: EdgeType
+    neighbors: int
+    rows: int
+    indptr: IntArray
+    indices: IntArray
+    row_bytes: int
 
 
 class CutGraph(NamedTuple):
-    """A graph in the numbering of its parts; node types are named by their index.
+    """A graph in new ids."""
 
-    Attributes:
-        bounds: {node type: [num_parts + 1] bounds of the parts' ranges of new ids}.
-        relations: (node type of neighbours, node type of rows) of each edge type.
-        edges: {edge type: rows of all parts, in new ids}.
-        originals: for each node type [num_nodes] original id of each new id.
-        copies: for each part and node type, new ids of the rows that the part keeps copies of.
-        node_bytes: bytes of a node's attributes, for each node type.
-        edge_bytes: bytes of an edge's attributes, for each edge type.
-    """
+    num_parts: int
+    nodes: list[CutNodes]
+    edges: list[CutEdges]
 
-    bounds: dict[NodeType, Sequence[int]]
-    relations: list[tuple[int, int]]
-    edges: dict[EdgeType, Rows]
-    originals: list[IntArray]
-    copies: list[list[Int64Array]]
-    node_bytes: list[int]
-    edge_bytes: list[int]
-
-    @property
-    def num_parts(self) -> int:
-        """Number of parts."""
-        return len(self.copies)
-
-    def rows(self) -> TypedRows:
-        """Return the rows as samplers draw from them: by original ids, whatever the parts."""
+    def typed_rows(self) -> TypedRows:
+        """Return the rows with original ids, by which draws are keyed."""
         csrs = [
-            _native.Csr(*of_type, np.ascontiguousarray(self.originals[rows]))
-            for (_, rows), of_type in zip(self.relations, self.edges.values(), strict=True)
+            _native.Csr(e.indptr, e.indices, np.ascontiguousarray(self.nodes[e.rows].originals))
+            for e in self.edges
         ]
-        return TypedRows([b[-1] for b in self.bounds.values()], self.relations, csrs)
+        relations = [(edges.neighbors, edges.rows) for edges in self.edges]
+        return TypedRows([nodes.bounds[-1] for nodes in self.nodes], relations, csrs)
+
+    def neighbors(self, edges: CutEdges, part: int) -> IntArray:
+        """Return new ids of neighbours over a part's edges of a type."""
+        low, high = edges.indptr[self.nodes[edges.rows].bounds[part : part + 2]]
+        return edges.indices[int(low) : int(high)]
 
     def bytes_of(self, part: int) -> int:
         """Return the bytes of a part's rows, edges and copies, ids included."""
         total = 0
-        for i, bounds in enumerate(self.bounds.values()):
-            width = narrowest_int(bounds[-1]).itemsize
-            total += (bounds[part + 1] - bounds[part]) * (self.node_bytes[i] + width)
-            total += len(self.copies[part][i]) * (self.node_bytes[i] + 2 * width)
-        for i, of_type in enumerate(self.edges.values()):
-            count = len(of_type[1])
-            width = narrowest_int(count).itemsize + of_type[1].itemsize
-            low, high = self.edge_range(i, part)
-            total += (high - low) * (self.edge_bytes[i] + width)
-        return int(total)
-
-    def edge_range(self, index: int, part: int) -> tuple[int, int]:
-        """Return the range of a part's edges of a type, by index."""
-        bounds = list(self.bounds.values())[self.relations[index][1]]
-        indptr, _ = list(self.edges.values())[index]
-        return int(indptr[bounds[part]]), int(indptr[bounds[part + 1]])
+        for nodes in self.nodes:
+            width = narrowest_int(nodes.bounds[-1]).itemsize
+            total += (nodes.bounds[part + 1] - nodes.bounds[part]) * (nodes.row_bytes + width)
+            total += len(nodes.copies[part]) * (nodes.row_bytes + 2 * width)
+        for edges in self.edges:
+            width = narrowest_int(len(edges.indices)).itemsize + edges.indices.itemsize
+            total += len(self.neighbors(edges, part)) * (edges.row_bytes + width)
+        return total
 
     @classmethod
     def of_folder(cls, folder: PartitionFolder) -> CutGraph:
-        """Read a folder, all of whose parts are on this machine; 4 bytes an edge, or 8.
+        """Read a folder, all of whose parts are on this machine: 4 or 8 bytes per edge.
 
         Raises:
             FolderError, IndexError, ValueError: a part is missing or damaged.
         """
         meta = folder.meta
         parts = [Part(folder, p) for p in range(folder.num_parts)]
-        edges = {}
-        for edge_type in meta.edge_types:
-            pieces = [_checked_rows(part, edge_type.name) for part in parts]
-            edges[edge_type.name] = pieces[0] if len(pieces) == 1 else _joined(pieces)
-        return cls(
-            {t.name: t.bounds for t in meta.node_types},
-            parts[0].relations,
-            edges,
-            [folder.original_ids(t.name) for t in meta.node_types],
-            [[_copies_of(part, i) for i in range(len(meta.node_types))] for part in parts],
-            [_row_bytes(t.attrs) for t in meta.node_types],
-            [_row_bytes(t.attrs) for t in meta.edge_types],
-        )
+        nodes = [
+            CutNodes(
+                t.bounds,
+                folder.original_ids(t.name),
+                [_copies_of(part, i) for part in parts],
+                _row_bytes(t.attrs),
+            )
+            for i, t in enumerate(meta.node_types)
+        ]
+        edges = []
+        for edge_type, relation in zip(meta.edge_types, parts[0].relations, strict=True):
+            names = ("indptr", "indices")
+            pieces = [
+                [edge_array(folder, p, edge_type.name, n) for n in names] for p in range(len(parts))
+            ]
+            for part, (indptr, indices) in enumerate(pieces):
+                where = f"part-{part} of '{folder.root}', edge type {edge_type.name}"
+                check_pointers(indptr, len(indices), where)
+                check_range(indices, meta.neighbor_type(edge_type).count, where)
+            indptr, indices = pieces[0]
+            if len(pieces) > 1:
+                indices = np.concatenate([piece[1] for piece in pieces])
+                counts = np.concatenate([np.diff(piece[0]) for piece in pieces])
+                indptr = np.zeros(len(counts) + 1, np.int64)
+                np.cumsum(counts, out=indptr[1:])
+            attrs = _row_bytes(edge_type.attrs)
+            edges.append(CutEdges(edge_type.name, *relation, indptr, indices, attrs))
+        return cls(len(parts), nodes, edges)
 
     @classmethod
     def of_partitioner(cls, partitioner: PartitionerBase) -> CutGraph:
-        """Assign a partitioner's nodes and cut its graph in memory; nothing is written.
+        """Assign a partitioner's nodes and cut its graph in memory. Nothing is written.
 
         Raises:
             IndexError: an edge names a node that does not exist.
         """
-        numbering, source = partitioner.numbering or partitioner.number(), partitioner.source
-        place = {node_type: i for i, node_type in enumerate(numbering)}
-        relations, edges = [], {}
+        numbering, source = partitioner.numbering or partitioner.number_nodes(), partitioner.source
+        nodes = []
+        for node_type, known in numbering.items():
+            cached = [
+                partitioner.cached_nodes(node_type, part, known.owners)
+                for part in range(partitioner.num_parts)
+            ]
+            copies = [known.new_of_old[ids].astype(np.int64, copy=False) for ids in cached]
+            row_bytes = feature_bytes(source.nodes[node_type].attrs)
+            nodes.append(CutNodes(known.book.bounds, known.old_of_new, copies, row_bytes))
+        edges, node_types = [], list(numbering)
         for edge_type, edge in source.edges.items():
-            ends = (edge_type[0], edge_type[2]), edge.endpoints()
+            types, ends = (edge_type[0], edge_type[2]), edge.endpoints()
             if partitioner.edge_dir == "out":
-                ends = ends[0][::-1], ends[1][::-1]
-            (neighbors, rows), (others, keys) = (numbering[t] for t in ends[0]), ends[1]
-            counts = rows.book.num_ids, neighbors.book.num_ids
+                types, ends = types[::-1], ends[::-1]
+            (neighbors, rows), (others, keys) = (numbering[t] for t in types), ends
             key_map, neighbor_map = (
                 known.new_of_old.astype(np.int64, copy=False) for known in (rows, neighbors)
             )
-            edges[edge_type] = _native.coo_to_csr(
+            counts = rows.book.num_ids, neighbors.book.num_ids
+            indptr, indices, _ = _native.coo_to_csr(
                 keys, others, *counts, key_map, neighbor_map, with_edge_ids=False
-            )[:2]
-            relations.append((place[ends[0][0]], place[ends[0][1]]))
-        return cls(
-            {t: known.book.bounds for t, known in numbering.items()},
-            relations,
-            edges,
-            [known.old_of_new for known in numbering.values()],
-            [
-                [
-                    known.new_of_old[partitioner.cached_nodes(t, part, known.owners)].astype(
-                        np.int64, copy=False
-                    )
-                    for t, known in numbering.items()
-                ]
-                for part in range(partitioner.num_parts)
-            ],
-            [_row_bytes(attr_metas(node.attrs)) for node in source.nodes.values()],
-            [_row_bytes(attr_metas(edge.attrs)) for edge in source.edges.values()],
-        )
+            )
+            neighbor_index, row_index = (node_types.index(node_type) for node_type in types)
+            attrs = feature_bytes(edge.attrs)
+            edges.append(CutEdges(edge_type, neighbor_index, row_index, indptr, indices, attrs))
+        return cls(partitioner.num_parts, nodes, edges)
 
 
 def _row_bytes(attrs: Mapping[str, AttrMeta]) -> int:
     return sum(attr.row_bytes for attr in attrs.values())
 
 
-def _checked_rows(part: Part, edge_type: EdgeType) -> Rows:
-    folder = part.folder
-    indptr, indices = (
-        edge_array(folder, part.part, edge_type, name) for name in ("indptr", "indices")
-    )
-    meta = next(t for t in folder.meta.edge_types if t.name == edge_type)
-    where = f"part-{part.part} of '{folder.root}', edge type {edge_type}"
-    check_pointers(indptr, len(indices), where)
-    check_range(indices, folder.meta.neighbor_type(meta).count, where)
-    return indptr, indices
-
-
-def _joined(pieces: Sequence[Rows]) -> Rows:
-    """Return the rows of all parts, one after the other."""
-    counts = np.concatenate([np.diff(indptr) for indptr, _ in pieces])
-    indptr = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=indptr[1:])
-    return indptr, np.concatenate([indices for _, indices in pieces])
-
-
 def _copies_of(part: Part, index: int) -> Int64Array:
-    cached: Any = part.cached(index)
+    cached = part.cached(index)
     if cached is None:
         return np.empty(0, np.int64)
     ids = np.asarray(cached.features["id"].array)

@@ -1,25 +1,28 @@
 """Report of a cut: edges and nodes between parts, balances, and rows of batches by location.
 
-Everything is counted but the rows of batches, which are sampled: batches are drawn from the seeds
-of each part, and their rows are local, copied, or remote.
+All figures are counted, except rows of batches. Batches are drawn from the seeds of each part, and
+their rows are local, copied, or remote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from khop.partition.batches import TRAIN_MASK
 from khop.partition.report.cut_graph import CutGraph
-from khop.partition.summary import balance
+from khop.partition.summary import TRAIN_MASK, balance
+from khop.partition.writing.row_sort import neighbors_by_part
 from khop.sampler.drawing.hotness import Seeds, random_batches
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import PartitionFolder
 from khop.tables import grid, human_bytes
 from khop.typing import Int64Array, NodeType, NumNeighbors
+
+if TYPE_CHECKING:
+    from khop.sampler.methods import SamplingMethod
 
 FANOUTS = (15, 10, 5)
 _MATRIX_PARTS = 16  # a larger matrix is not printed
@@ -30,9 +33,9 @@ class BatchRows:
     """Mean rows of a part's batches, by location.
 
     Attributes:
-        batches: number of batches drawn; 0 if the part has no seeds.
+        batches: number of batches that were drawn, 0 if the part has no seeds.
         local: rows of the part itself.
-        cached: rows that it keeps copies of.
+        cached: rows that the part keeps copies of.
         remote: rows that come from other parts.
 
     Example:
@@ -59,14 +62,14 @@ class CutReport:
     Attributes:
         nodes: nodes of each part, all types together.
         edges: edges of each part.
-        seeds: seeds of each part, or None if it is not known what is trained on.
+        seeds: seeds of each part, or None if it is not known which nodes are trained on.
         bytes: bytes of each part's rows, edges and copies.
         halo: nodes of other parts that are neighbours of each part's nodes.
         cut: {edge type, joined by spaces: share of its edges between parts}.
-        edge_cut: the same of all edges.
+        edge_cut: share of all edges between parts.
         edges_between_parts: [part][part of the neighbour] number of edges.
         batch_size: seeds in a batch that was drawn.
-        rows: rows of the batches of each part; None if `seeds` is.
+        rows: rows of the batches of each part, or None if `seeds` is.
 
     Example:
         >>> report = CutReport.of(PartitionFolder(folder), [2], batch_size=2)
@@ -103,11 +106,12 @@ class CutReport:
                 and weights play no role.
             batch_size: seeds in a batch.
             seed_type: node type that is trained on: its nodes of `train_mask`, or all. If None,
-                the one that has such a mask, or the only one.
+                the type that has such a mask, or the only type.
             batches: batches to draw of each part.
 
         Raises:
-            FolderError, IndexError, ValueError: a part is missing or damaged; other arguments.
+            FolderError, IndexError: a part is missing or damaged.
+            ValueError: an argument is out of range.
         """
         trained = _seeds_of_folder(folder, seed_type)
         return cls.of_cut(CutGraph.of_folder(folder), trained, num_neighbors, batch_size, batches)
@@ -117,36 +121,35 @@ class CutReport:
         cls,
         graph: CutGraph,
         seeds: tuple[int, Int64Array] | None,
-        num_neighbors: Any = FANOUTS,
+        num_neighbors: NumNeighbors | SamplingMethod = FANOUTS,
         batch_size: int = 1024,
         batches: int = 8,
     ) -> CutReport:
         """Report on a cut graph.
 
-        Args:
-            graph: the graph.
-            seeds: index of their node type, and their new ids. If None, no batches are drawn.
-            num_neighbors: as for `of`.
-            batch_size: seeds in a batch.
-            batches: batches to draw of each part.
+        Seeds are the index of their type, and new ids. If None, no batches are drawn.
 
         :meta private:
         """
         for name, value in (("batch_size", batch_size), ("batches", batches)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1 (got {value})")
-        edge_types = list(graph.edges)
-        given = list(num_neighbors) if isinstance(num_neighbors, tuple) else num_neighbors
-        fanouts = SamplingSpec.create(given, edge_types).fanouts[: len(edge_types)]
+        edge_types = [edges.edge_type for edges in graph.edges]
+        if isinstance(num_neighbors, tuple):
+            num_neighbors = list(num_neighbors)
+        fanouts = SamplingSpec.create(num_neighbors, edge_types).fanouts[: len(edge_types)]
         parts = range(graph.num_parts)
-        between = np.array([_edges_between(graph, i) for i in range(len(edge_types))])
-        between = between.reshape(-1, len(parts), len(parts))
-        of_part = None if seeds is None else _by_part(graph, seeds)
+        between = np.zeros((len(edge_types), len(parts), len(parts)), np.int64)
+        for i, edges in enumerate(graph.edges):
+            for part in parts:
+                bounds = graph.nodes[edges.neighbors].bounds
+                between[i, part] = neighbors_by_part(graph.neighbors(edges, part), bounds)
+        of_part = None if seeds is None else _by_part(graph, *seeds)
         rows = None
         if seeds is not None and of_part is not None:
             rows = _batch_rows(graph, seeds[0], of_part, fanouts, batch_size, batches)
         return cls(
-            nodes=[sum(b[p + 1] - b[p] for b in graph.bounds.values()) for p in parts],
+            nodes=[sum(n.bounds[p + 1] - n.bounds[p] for n in graph.nodes) for p in parts],
             edges=between.sum(axis=(0, 2)).tolist(),
             seeds=None if of_part is None else [len(ids) for ids in of_part],
             bytes=[graph.bytes_of(p) for p in parts],
@@ -167,22 +170,22 @@ class CutReport:
 
     @property
     def remote_without_copies(self) -> float | None:
-        """The same, if no part kept copies."""
+        """Share of a batch's rows that would come from other parts without copies."""
         return self._share(lambda rows: rows.remote + rows.cached)
 
-    def _share(self, count: Any) -> float | None:
+    def _share(self, count: Callable[[BatchRows], float]) -> float | None:
         drawn = [rows for rows in self.rows or () if rows.batches]
         return float(np.mean([count(rows) / rows.total for rows in drawn])) if drawn else None
 
     @property
     def balances(self) -> dict[str, float]:
         """The largest part over the mean: of nodes, edges, seeds and bytes."""
-        found = {"nodes": self.nodes, "edges": self.edges, "seeds": self.seeds, "bytes": self.bytes}
-        return {name: balance(counts) for name, counts in found.items() if counts is not None}
+        parts = {"nodes": self.nodes, "edges": self.edges, "seeds": self.seeds, "bytes": self.bytes}
+        return {name: balance(counts) for name, counts in parts.items() if counts is not None}
 
     @property
     def replication(self) -> float:
-        """Nodes of all parts with those of their halos of one hop, over the number of nodes."""
+        """Nodes of all parts and of their one-hop halos, over the number of nodes."""
         total = sum(self.nodes)
         return (total + sum(self.halo)) / total if total else 1.0
 
@@ -214,7 +217,7 @@ class CutReport:
     def _part_rows(self) -> list[list[str]]:
         """Return the table of parts, its head first."""
         head = ["part", "nodes", "edges", "seeds", "bytes", "halo"]
-        head += ["rows a batch", "local", "copied", "remote", "without copies"]
+        head += ["rows per batch", "local", "copied", "remote", "without copies"]
         table = [head]
         for part, count in enumerate(self.nodes):
             rows = None if self.rows is None else self.rows[part]
@@ -242,43 +245,29 @@ def _pct(share: float) -> str:
     return f"{share:.1%}"
 
 
-def _cut(between: Any) -> float:
+def _cut(between: Int64Array) -> float:
     total = int(between.sum())
     return float(1 - np.trace(between) / total) if total else 0.0
-
-
-def _edges_between(graph: CutGraph, index: int) -> list[list[int]]:
-    """Return [part][part of the neighbour] number of edges of a type."""
-    neighbors = list(graph.bounds.values())[graph.relations[index][0]]
-    _, indices = list(graph.edges.values())[index]
-    found = []
-    for part in range(graph.num_parts):
-        low, high = graph.edge_range(index, part)
-        below = [int(np.count_nonzero(indices[low:high] < bound)) for bound in neighbors]
-        found.append(np.diff(below).tolist())
-    return found
 
 
 def _halo(graph: CutGraph, part: int) -> int:
     """Return how many nodes of other parts are neighbours of a part's nodes."""
     total = 0
-    for node_type, bounds in enumerate(graph.bounds.values()):
-        touched = np.zeros(bounds[-1], bool)
-        for i, (neighbors, _) in enumerate(graph.relations):
-            if neighbors == node_type:
-                low, high = graph.edge_range(i, part)
-                touched[list(graph.edges.values())[i][1][low:high]] = True
-        touched[bounds[part] : bounds[part + 1]] = False
+    for i, nodes in enumerate(graph.nodes):
+        touched = np.zeros(nodes.bounds[-1], bool)
+        for edges in graph.edges:
+            if edges.neighbors == i:
+                touched[graph.neighbors(edges, part)] = True
+        touched[nodes.bounds[part] : nodes.bounds[part + 1]] = False
         total += int(np.count_nonzero(touched))
     return total
 
 
-def _by_part(graph: CutGraph, seeds: tuple[int, Int64Array]) -> list[Int64Array]:
+def _by_part(graph: CutGraph, seed_type: int, ids: Int64Array) -> list[Int64Array]:
     """Return the new ids of each part's seeds, in the order of their original ids."""
-    node_type, ids = seeds
-    ids = ids[np.argsort(graph.originals[node_type][ids], kind="stable")]
-    bounds = list(graph.bounds.values())[node_type]
-    owners = np.searchsorted(bounds, ids, side="right") - 1
+    nodes = graph.nodes[seed_type]
+    ids = ids[np.argsort(nodes.originals[ids], kind="stable")]
+    owners = np.searchsorted(nodes.bounds, ids, side="right") - 1
     return [ids[owners == part] for part in range(graph.num_parts)]
 
 
@@ -291,27 +280,26 @@ def _batch_rows(
     batches: int,
 ) -> list[BatchRows]:
     """Draw batches of each part's seeds, and count their rows by location."""
-    rows, found = graph.rows(), []
+    rows, of_parts = graph.typed_rows(), []
     for part, ids in enumerate(seeds):
-        held = [np.zeros(bounds[-1], bool) for bounds in graph.bounds.values()]
-        for mask, copies in zip(held, graph.copies[part], strict=True):
-            mask[copies] = True
+        held = [np.zeros(nodes.bounds[-1], bool) for nodes in graph.nodes]
+        for mask, nodes in zip(held, graph.nodes, strict=True):
+            mask[nodes.copies[part]] = True
         counts, drawn = np.zeros(3), 0
-        drawer = Seeds(seed_type, ids, batch_size)
-        for nodes in random_batches(rows, fanouts, drawer, batches):
-            for touched, mask, bounds in zip(nodes, held, graph.bounds.values(), strict=True):
-                own = (touched >= bounds[part]) & (touched < bounds[part + 1])
+        for batch in random_batches(rows, fanouts, Seeds(seed_type, ids, batch_size), batches):
+            for touched, mask, nodes in zip(batch, held, graph.nodes, strict=True):
+                own = (touched >= nodes.bounds[part]) & (touched < nodes.bounds[part + 1])
                 local, cached = np.count_nonzero(own), np.count_nonzero(mask[touched])
                 counts += local, cached, len(touched) - local - cached
             drawn += 1
-        found.append(BatchRows(drawn, *(counts / max(1, drawn)).tolist()))
-    return found
+        of_parts.append(BatchRows(drawn, *(counts / max(1, drawn)).tolist()))
+    return of_parts
 
 
 def _seeds_of_folder(
     folder: PartitionFolder, seed_type: NodeType | None
 ) -> tuple[int, Int64Array] | None:
-    """Return the node type and new ids of the seeds; None if it is not known which are trained."""
+    """Return the node type and new ids of the seeds, or None if the trained type is not known."""
     types = folder.meta.node_types
     trained = [t for t in types if TRAIN_MASK in t.splits and len(folder.split(t.name, TRAIN_MASK))]
     chosen = trained if len(trained) == 1 else list(types) if len(types) == 1 else []
@@ -319,6 +307,6 @@ def _seeds_of_folder(
         chosen = [folder.meta.node_type(seed_type)]
     if not chosen:
         return None
-    (kind,) = chosen
-    ids = folder.split(kind.name, TRAIN_MASK) if kind in trained else np.arange(kind.count)
-    return types.index(kind), ids.astype(np.int64)
+    (only,) = chosen
+    ids = folder.split(only.name, TRAIN_MASK) if only in trained else np.arange(only.count)
+    return types.index(only), ids.astype(np.int64)

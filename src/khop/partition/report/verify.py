@@ -8,10 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
+from khop import _native
+from khop.data import Feature
 from khop.data.arrays import storage_dtype
+from khop.data.times import time_keys
+from khop.data.weights import weight_values
 from khop.errors import FolderError
 from khop.partition.out_of_core.folder_checksums import FileChecksums, FolderChecksums
-from khop.partition.report.verify_draws import check_edge_draws, check_node_times
+from khop.partition.source import no_progress
+from khop.partition.writing.row_sort import neighbors_by_part
 from khop.storage.folder import (
     META_FILE,
     ORDERS,
@@ -30,11 +35,12 @@ from khop.storage.folder import (
     map_path,
     node_attr_path,
     node_path,
+    time_path,
 )
 from khop.storage.folder.checksums import RANGE_BYTES
-from khop.typing import Array, IntArray, Progress
+from khop.typing import Array, Int64Array, IntArray, Progress
 
-# Damaged ranges of a file that are named.
+# Most damaged ranges of a file that a problem names.
 _MOST_SPANS = 3
 
 
@@ -47,18 +53,17 @@ def verify_folder(
 ) -> list[str]:
     """Check every checksum, count and range, and that the parts together are the graph.
 
-    Parts that are not on this machine cannot be checked; their files count as missing.
+    Parts that are not on this machine cannot be checked: their files count as missing.
 
     Args:
         root: a partition folder.
-        progress: called as progress(what, done, total). If None, progress is not reported.
-        jobs: threads that compute checksums. If None, one for each core, at most 8.
-        tmp: folder in which progress is kept: if the check is ended, the next one with the same
-            `tmp` goes on. If None, it begins anew. Files that have changed since then are read
-            again.
+        progress: called as progress(step, done, total). If None, progress is not reported.
+        jobs: threads that compute checksums. If None, one per core, at most 8.
+        tmp: folder in which progress is kept. If a check is ended, the next one with the same `tmp`
+            resumes it, and reads files again that have changed. If None, each check begins anew.
 
     Returns:
-        The problems, a sentence each; empty if there are none.
+        The problems, one sentence each.
 
     Raises:
         NotADirectoryError: `tmp` is no folder.
@@ -72,10 +77,10 @@ def verify_folder(
         folder = PartitionFolder(root)
     except FolderError as error:
         return [str(error)]
-    progress = progress or (lambda what, done, total: None)
+    progress = progress or no_progress
     with FolderChecksums(folder, jobs, None if tmp is None else Path(tmp), progress) as checksums:
         problems = [*_check_files(folder, checksums), *_check_listing(folder)]
-    if problems:  # then the content of the files means nothing
+    if problems:  # the content of damaged files is not checked
         return problems
     try:
         for done, node_type in enumerate(folder.meta.node_types):
@@ -98,24 +103,23 @@ def _check_files(folder: PartitionFolder, checksums: FolderChecksums) -> Iterato
             described = folder.written()
         except FolderError as error:
             yield str(error)
-    for found in checksums.compute():
-        if found.problem is not None:
-            yield found.problem
-        elif found.sha256 != folder.files[found.path].sha256:
-            where = _where(found, described)
-            yield f"{found.path}: its bytes have changed (checksum differs{where})"
+    for file in checksums.compute():
+        if file.problem is not None:
+            yield file.problem
+        elif file.sha256 != folder.files[file.path].sha256:
+            where = _changed_bytes(file, described.get(file.path))
+            yield f"{file.path}: its bytes have changed (checksum differs{where})"
     here = {str(file.relative_to(folder.root)) for file in folder.root.rglob("*") if file.is_file()}
-    about = {META_FILE, RANGES_FILE}  # and what an upgrade that was ended will write anew
+    about = {META_FILE, RANGES_FILE}  # and drafts of these, which an ended upgrade leaves
     for path in sorted(here - set(folder.files) - about - {draft_of(name) for name in about}):
         yield f"{path}: not part of the folder"
 
 
-def _where(found: FileChecksums, described: Mapping[str, Written]) -> str:
+def _changed_bytes(file: FileChecksums, known: Written | None) -> str:
     """Return which bytes of a file have changed, if it has several ranges."""
-    known = described.get(found.path)
-    if found.written is None or known is None or len(known.ranges) < 2:
+    if file.written is None or known is None or len(known.ranges) < 2:
         return ""
-    pairs = enumerate(zip(found.written.ranges, known.ranges, strict=True))
+    pairs = enumerate(zip(file.written.ranges, known.ranges, strict=True))
     changed = [i for i, (digest, expected) in pairs if digest != expected]
     spans = [
         f"{i * RANGE_BYTES:,} to {min((i + 1) * RANGE_BYTES, known.bytes) - 1:,}" for i in changed
@@ -139,8 +143,7 @@ def _edges_between_parts(folder: PartitionFolder) -> list[list[int]]:
         book = folder.meta.neighbor_type(edge_type).book
         for part in range(folder.num_parts):
             indices = folder.open(edge_path(part, edge_type.name, "indices"))
-            below = [int(np.count_nonzero(indices < bound)) for bound in book.bounds]
-            counts[part] += np.diff(below)
+            counts[part] += neighbors_by_part(indices, book.bounds)
     return counts.tolist()
 
 
@@ -172,28 +175,29 @@ def _check_nodes(folder: PartitionFolder, node_type: NodeTypeMeta) -> Iterator[s
         yield f"map of '{name}': not a permutation of 0 .. {node_type.count - 1}"
         return
     for part in range(folder.num_parts):
-        ids = folder.open(node_path(part, name, "id"))
+        path = node_path(part, name, "id")
+        ids = folder.open(path)
         if len(ids) != book.size(part) or not _in_range(ids, 0, node_type.count):
-            yield f"{node_path(part, name, 'id')}: wrong number of ids, or ids out of range"
+            yield f"{path}: wrong number of ids, or ids out of range"
         elif not np.array_equal(
             id_map[ids], np.arange(book.bounds[part], book.bounds[part + 1], dtype=id_map.dtype)
         ):
-            yield f"{node_path(part, name, 'id')}: does not agree with the map"
+            yield f"{path}: does not agree with the map"
         elif folder.meta.order == ORDERS[0] and np.any(ids[1:] <= ids[:-1]):
-            yield f"{node_path(part, name, 'id')}: is not in the order of original ids"
+            yield f"{path}: is not in the order of original ids"
         for attr_name, attr in node_type.attrs.items():
             path = node_attr_path(part, name, attr_name)
             yield from _check_attr(folder, path, attr, book.size(part))
         if node_type.cached and node_type.cached[part]:
             yield from _check_cache(folder, node_type, part)
     for mask in node_type.splits:
-        wanted = [
+        held = [
             np.flatnonzero(folder.node_feature(part, name, mask).array) + book.bounds[part]
             for part in range(folder.num_parts)
         ]
-        if not np.array_equal(folder.split(name, mask), np.concatenate(wanted)):
+        if not np.array_equal(folder.split(name, mask), np.concatenate(held)):
             yield f"split '{mask}' of '{name}': does not agree with the attribute"
-    yield from check_node_times(folder, node_type)
+    yield from _check_node_times(folder, node_type)
 
 
 def _check_cache(folder: PartitionFolder, node_type: NodeTypeMeta, part: int) -> Iterator[str]:
@@ -244,6 +248,99 @@ def _check_edges(folder: PartitionFolder, edge_type: EdgeTypeMeta) -> Iterator[s
             all_ids.append(edge_ids)
         for name, attr in edge_type.attrs.items():
             yield from _check_attr(folder, edge_attr_path(part, edge_type.name, name), attr, count)
-        yield from check_edge_draws(folder, edge_type, part)
+        yield from _check_edge_draws(folder, edge_type, part)
     if edge_type.edge_ids and not _is_permutation(np.concatenate(all_ids), edge_type.count):
         yield f"edge type {edge_type.name}: the parts' edge ids are not 0 .. {edge_type.count - 1}"
+
+
+def _check_node_times(folder: PartitionFolder, node_type: NodeTypeMeta) -> Iterator[str]:
+    """Compare the keys of a node type's times with the attribute, part by part."""
+    time = folder.meta.time_attr
+    if not node_type.timed or time is None:
+        return
+    path = time_path(node_type.name)
+    keys = folder.open(path)
+    if keys.dtype != np.int64 or keys.shape != (node_type.count,):
+        yield f"{path}: holds {keys.dtype} {keys.shape} instead of int64 ({node_type.count},)"
+        return
+    for part in range(folder.num_parts):
+        feature = folder.node_feature(part, node_type.name, time.name)
+        here = keys[node_type.bounds[part] : node_type.bounds[part + 1]]
+        if not np.array_equal(here, time_keys(feature.numbers(), time.name, time.floating)):
+            yield f"{path}: does not agree with attribute '{time.name}' of part-{part}"
+
+
+def _check_edge_draws(folder: PartitionFolder, edge_type: EdgeTypeMeta, part: int) -> Iterator[str]:
+    """Compare the order of rows with meta.json, and times and weights with attributes."""
+    indptr, indices = (
+        folder.open(edge_path(part, edge_type.name, name)) for name in ("indptr", "indices")
+    )
+    times = None
+    if edge_type.timed:
+        path = edge_path(part, edge_type.name, "time")
+        times = folder.open(path)
+        if times.dtype != np.int64 or times.shape != (len(indices),):
+            yield f"{path}: holds {times.dtype} {times.shape} instead of int64 ({len(indices)},)"
+            return
+        if not np.array_equal(times, _expected_times(folder, edge_type, part, indices)):
+            yield f"{path}: does not agree with the attribute of times"
+        if _native.first_row_out_of_order(indptr, times) >= 0:
+            yield f"{path}: the times of a row are not in ascending order"
+    if edge_type.edge_ids:
+        edge_ids = folder.open(edge_path(part, edge_type.name, "edge_id"))
+        if not _keeps_order(indptr, edge_ids, times):
+            where = f"part-{part}, edge type {edge_type.name}"
+            yield f"{where}: edges of a row are not in the order of their ids"
+    if edge_type.neighbor_ids:
+        path = edge_path(part, edge_type.name, "neighbor_id")
+        neighbors = folder.meta.neighbor_type(edge_type)
+        ids = folder.open(path)
+        if ids.shape != indices.shape or ids.dtype.kind != "i":
+            yield f"{path}: holds {ids.dtype} {ids.shape} instead of an id for each edge"
+        elif not _in_range(ids, 0, neighbors.count):
+            yield f"{path}: an id is out of range"
+        elif not np.array_equal(folder.id_map(neighbors.name)[ids], indices):
+            yield f"{path}: does not agree with indices and the map"
+    if edge_type.weighted:
+        yield from _check_weights(folder, edge_type, part, indptr)
+
+
+def _check_weights(
+    folder: PartitionFolder, edge_type: EdgeTypeMeta, part: int, indptr: IntArray
+) -> Iterator[str]:
+    name = folder.meta.weight_attr
+    assert name is not None  # meta.json has been checked
+    weights = weight_values(_attribute(folder, edge_type, part, name).numbers(), name)
+    tables: tuple[Array, Array] = _native.weight_table(indptr, weights)
+    for array, expected in zip(("weight_sum", "weight_guide"), tables, strict=True):
+        path = edge_path(part, edge_type.name, array)
+        stored = folder.open(path)
+        if stored.dtype != expected.dtype or not np.array_equal(stored, expected):
+            yield f"{path}: is not the table of attribute '{name}'"
+
+
+def _expected_times(
+    folder: PartitionFolder, edge_type: EdgeTypeMeta, part: int, indices: IntArray
+) -> Int64Array:
+    time = folder.meta.time_attr
+    assert time is not None  # meta.json has been checked
+    if time.level == "node":
+        keys: Int64Array = folder.open(time_path(folder.meta.neighbor_type(edge_type).name))
+        return keys[indices]
+    feature = _attribute(folder, edge_type, part, time.name)
+    return time_keys(feature.numbers(), time.name, time.floating)
+
+
+def _keeps_order(indptr: IntArray, edge_ids: IntArray, times: Int64Array | None) -> bool:
+    """Return whether edge ids ascend within each row, or each run of equal times of a row."""
+    ascends = edge_ids[1:] > edge_ids[:-1]
+    if times is not None:
+        ascends |= times[1:] != times[:-1]
+    begins = indptr[1:-1]  # there is no order between rows
+    ascends[begins[(begins > 0) & (begins < len(edge_ids))] - 1] = True
+    return bool(ascends.all())
+
+
+def _attribute(folder: PartitionFolder, edge_type: EdgeTypeMeta, part: int, name: str) -> Feature:
+    path = edge_attr_path(part, edge_type.name, name)
+    return Feature(folder.open(path), edge_type.attrs[name].stored.dtype)

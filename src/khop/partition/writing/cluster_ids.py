@@ -1,24 +1,32 @@
-"""Clusters of all nodes, and their numbers as a node attribute, for training by clusters."""
+"""Clusters of nodes by label propagation, and their ids as a node attribute."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from khop import _native
 from khop.data import Feature
+from khop.data.arrays import narrowest_int
 from khop.partition.source import GraphSource
-from khop.partition.writing.both_directions import undirected
-from khop.partition.writing.undirected import cluster_nodes, split_by_type
-from khop.typing import IntArray, NodeType
+from khop.partition.writing.undirected import (
+    NodeNumbering,
+    Undirected,
+    split_by_type,
+    undirected,
+)
+from khop.typing import Int32Array, IntArray, NodeType, Progress
 
 CLUSTER = "cluster"
 """Name of the node attribute that holds clusters."""
 
 CLUSTER_NODES = 64
-"""Nodes of a cluster in the mean, if its users name no number: their rows fill some pages."""
+"""Mean nodes of a cluster, unless users name a number of clusters: their rows fill some pages."""
+
+_PASSES = 4
 
 
 def check_cluster_ids(
@@ -26,15 +34,9 @@ def check_cluster_ids(
 ) -> None:
     """Check a partitioner's option `cluster_ids`.
 
-    Args:
-        cluster_ids: the number of clusters, 0 for none, True for the partitioner's own.
-        source: the graph, whose nodes would have them as an attribute.
-        partitioner: the partitioner's name.
-        makes_clusters: it makes clusters of its own.
-
     Raises:
-        ValueError: no such number, True for a partitioner without clusters, or a node type that
-            has an attribute of that name.
+        ValueError: `cluster_ids` is out of range, or True for a partitioner without clusters. Or a
+            node type has an attribute of that name.
     """
     if not (cluster_ids is True or 0 <= operator.index(cluster_ids) < 2**31):
         raise ValueError(
@@ -53,10 +55,35 @@ def check_cluster_ids(
             )
 
 
+def cluster_nodes(
+    graph: Undirected, weights: Int32Array, clusters: int, seed: int, progress: Progress
+) -> NodeNumbering:
+    """Divide nodes into about `clusters` clusters by label propagation.
+
+    Method: Meyerhenke, Sanders and Schulz, SEA 2014. `weights` [num_nodes] int32 are sizes of
+        nodes. No
+    cluster is larger than twice the mean.
+    """
+    dtype = narrowest_int(graph.num_nodes)
+    of_node: IntArray = np.arange(graph.num_nodes, dtype=dtype)
+    loads = weights.astype(np.int64)
+    limit = max(1, int(2 * loads.sum() // clusters))
+    turn = _native.ClusterPass(weights, limit, of_node, loads)
+    for i in range(_PASSES):
+        for rows, order in graph.visits(seed, i, 1):
+            turn.visit(rows, order)
+        progress("clusters", i + 1, _PASSES)
+    del turn, loads
+    is_used = np.zeros(graph.num_nodes, bool)
+    is_used[of_node] = True
+    consecutive = np.cumsum(is_used, dtype=dtype) - 1
+    return NodeNumbering(consecutive[of_node], int(np.count_nonzero(is_used)))
+
+
 def clusters_by_type(
-    source: GraphSource, clusters: int, seed: int, progress: Callable[[str, int, int], None]
+    source: GraphSource, clusters: int, seed: int, progress: Progress
 ) -> dict[NodeType, IntArray]:
-    """Return {node type: [num_nodes] cluster of each node}, clusters of equal numbers of nodes."""
+    """Return {node type: [num_nodes] cluster of each node}, about `clusters` of similar size."""
     graph = undirected(source, progress=progress)
     sizes = np.ones(graph.num_nodes, np.int32)
     return split_by_type(source, cluster_nodes(graph, sizes, clusters, seed, progress).of_node)
@@ -64,8 +91,8 @@ def clusters_by_type(
 
 def with_clusters(source: GraphSource, clusters: Mapping[NodeType, IntArray]) -> GraphSource:
     """Return a copy of a graph whose nodes have clusters as an attribute."""
-    nodes = {}
-    for node_type, node in source.nodes.items():
-        attrs = {**node.attrs, CLUSTER: Feature(clusters[node_type])}
-        nodes[node_type] = replace(node, attrs=attrs)
+    nodes = {
+        node_type: replace(node, attrs={**node.attrs, CLUSTER: Feature(clusters[node_type])})
+        for node_type, node in source.nodes.items()
+    }
     return replace(source, nodes=nodes)

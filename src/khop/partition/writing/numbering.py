@@ -1,27 +1,27 @@
-"""New node ids, contiguous by part."""
+"""New node ids, contiguous by part, and the folder that is written in them."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from khop import _native
+from khop.partition.draws import DrawAttrs
+from khop.partition.out_of_core.workspace import Workspace
 from khop.storage.book import RangeBook
-from khop.typing import Array, IntArray
+from khop.storage.folder import FolderWriter
+from khop.typing import Array, EdgeDir, IntArray, NodeType, Progress
 
 
 class Numbering:
-    """New ids of a node type: by part, and within a part by `keys` and original ids.
-
-    Args:
-        owners: [num_nodes] part of each node.
-        num_parts: number of parts.
-        keys: [num_nodes] numbers; the nodes of a part are ascending in them, and those with equal
-            ones in their original ids. If None, in their original ids alone.
+    """New ids of a node type: by part, and within a part by `keys` [num_nodes] and original ids.
 
     Attributes:
-        owners: [num_nodes] part of each node.
+        owners: [num_nodes] int32 part of each node.
         book: the part of each range of new ids.
-        old_of_new, new_of_old: [num_nodes] ids, of the narrowest of int32 and int64 that fits.
+        old_of_new, new_of_old: [num_nodes] ids, int32 if that fits, else int64.
     """
 
     def __init__(self, owners: IntArray, num_parts: int, keys: Array | None = None) -> None:
@@ -33,3 +33,18 @@ class Numbering:
             _, order, _ = _native.number_by_owner(self.owners[by_key], num_parts)
             self.old_of_new = by_key[order].astype(self.old_of_new.dtype)
             self.new_of_old[self.old_of_new] = np.arange(len(owners))
+
+
+@dataclass(frozen=True)
+class FolderJob:
+    """Folder that is being written, with everything that the writers of nodes and rows share."""
+
+    writer: FolderWriter
+    workspace: Workspace
+    numbering: Mapping[NodeType, Numbering]
+    num_parts: int
+    edge_dir: EdgeDir
+    draws: DrawAttrs
+    neighbor_ids: bool
+    edge_ids: bool
+    progress: Progress

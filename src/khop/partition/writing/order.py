@@ -1,12 +1,10 @@
 """Orders of the rows within a part: which rows lie together in the files.
 
-Batches do not depend on it: draws are keyed by original ids, and rows keep the order of their
-edges. What changes is how many pages and cache lines the rows of a batch touch.
+Batches do not depend on the order: draws are keyed by original ids, and the edges of a row keep
+theirs. The order decides how many pages and cache lines the rows of a batch touch.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 
@@ -15,10 +13,10 @@ from khop.partition.source import GraphSource
 from khop.partition.writing.cluster_ids import CLUSTER_NODES, clusters_by_type
 from khop.sampler.drawing.hotness import Seeds, independent_prob
 from khop.storage.folder import ORDERS
-from khop.typing import Array, EdgeDir, NodeType
+from khop.typing import Array, EdgeDir, NodeType, Progress
 
 FANOUTS = (15, 10, 5)
-"""Fan-outs of the batches that order 'hotness' has in mind."""
+"""Fan-outs of the batches that order 'hotness' assumes."""
 
 
 def check_order(order: str) -> None:
@@ -28,52 +26,42 @@ def check_order(order: str) -> None:
 
 
 def row_keys(
-    source: GraphSource,
-    edge_dir: EdgeDir,
-    order: str,
-    seed: int,
-    progress: Callable[[str, int, int], None],
+    source: GraphSource, edge_dir: EdgeDir, order: str, seed: int, progress: Progress
 ) -> dict[NodeType, Array]:
-    """Return numbers by which the rows of a part are sorted, ascending.
+    """Return {node type: [num_nodes] keys} by which rows of a part are sorted, ascending.
 
-    Args:
-        source: the graph.
-        edge_dir: neighbours are drawn against the edges ('in') or along them ('out').
-        order: 'hotness': what batches touch most likely comes first; 'degree': nodes that are
-            neighbours of most rows; 'cluster': nodes of a cluster together; 'original'.
-        seed: of the clusters.
-        progress: called as progress(what, done, total).
-
-    Returns:
-        {node type: [num_nodes] keys}; empty for 'original'.
+    - 'hotness': nodes that batches touch most likely come first.
+    - 'degree': neighbours of most rows come first.
+    - 'cluster': nodes of a cluster lie together.
+    - 'original': there are no keys.
     """
     if order == "cluster":
-        count = sum(node.count for node in source.nodes.values())
-        return {**clusters_by_type(source, max(1, count // CLUSTER_NODES), seed, progress)}
+        clusters = max(1, source.num_nodes // CLUSTER_NODES)
+        return {**clusters_by_type(source, clusters, seed, progress)}
     if order == "degree":
         return _degrees(source, edge_dir)
     return _hotness(source, edge_dir) if order == "hotness" else {}
 
 
 def _degrees(source: GraphSource, edge_dir: EdgeDir) -> dict[NodeType, Array]:
-    found = {t: np.zeros(node.count, np.int64) for t, node in source.nodes.items()}
+    keys = {t: np.zeros(node.count, np.int64) for t, node in source.nodes.items()}
     for (src, _, dst), edge in source.edges.items():
         drawn, ends = (src, edge.src) if edge_dir == "in" else (dst, edge.dst)
-        found[drawn] -= np.bincount(ends, minlength=len(found[drawn]))
-    return {**found}
+        keys[drawn] -= np.bincount(ends, minlength=len(keys[drawn]))
+    return {**keys}
 
 
 def _hotness(source: GraphSource, edge_dir: EdgeDir) -> dict[NodeType, Array]:
-    """Return the negative probabilities of being touched; see `khop.sampler.drawing.hotness`."""
+    """Return the negative probabilities of being touched, by `khop.sampler.drawing.hotness`."""
     rows = typed_rows(source, edge_dir)
     fanouts = [FANOUTS] * len(rows.csrs)
     masks = [train_mask(node) for node in source.nodes.values()]
-    found = [np.zeros(node.count) for node in source.nodes.values()]
+    keys = [np.zeros(node.count) for node in source.nodes.values()]
     for i, (node, mask) in enumerate(zip(source.nodes.values(), masks, strict=True)):
         if mask is None and any(of_type is not None for of_type in masks):
             continue  # other types are trained on
         ids = np.arange(node.count) if mask is None else np.flatnonzero(mask)
-        # Batches of one seed: of larger ones much is touched for sure, and all of that is alike.
+        # Batch size 1: in larger batches many nodes have probability 1 and cannot be ranked.
         touched = independent_prob(rows, fanouts, Seeds(i, ids, 1))
-        found = [np.minimum(known, -new) for known, new in zip(found, touched, strict=True)]
-    return dict(zip(source.nodes, found, strict=True))
+        keys = [np.minimum(known, -new) for known, new in zip(keys, touched, strict=True)]
+    return dict(zip(source.nodes, keys, strict=True))

@@ -1,15 +1,13 @@
-"""Sorter of the edges of a block: they become rows of a part. Used by `RowWriter`.
-
-Imports no torch.
-"""
+"""Sorter of a block's edges into rows of a part, for `rows`. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from khop import _native
 from khop.data.arrays import narrowest_int, storage_dtype
@@ -20,10 +18,12 @@ from khop.partition.writing.numbering import Numbering
 from khop.storage.folder import edge_attr_path, edge_path
 from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
 
-# Up to so many parts their neighbours are counted by as many comparisons.
+# Neighbours of at most so many parts are counted by one comparison per part.
 _FEW_PARTS = 16
 
 ArrayShape = tuple[str, np.dtype[Any], tuple[int, ...]]
+"""Path, dtype and shape of an array of the folder."""
+AnyArray = TypeVar("AnyArray", bound=Array)
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,10 @@ class RowTable:
     """An edge type that becomes rows.
 
     Attributes:
-        edge_type, edge: its name and its edges.
-        neighbor_type: node type of neighbours.
         rows, neighbors: new ids on either side.
         indptr: [num_rows + 1] pointers of all rows.
-        draws: times, by which rows are sorted, and weights.
-        neighbor_ids: original ids of neighbours are wanted, too.
-        edge_ids: original ids of edges are wanted.
-        stages_attrs: attributes are in the stage; if False, in the source alone.
+        neighbor_ids, edge_ids: True if original ids are written.
+        stages_attrs: attributes are in the stage, too. If False, in the source alone.
     """
 
     edge_type: EdgeType
@@ -59,17 +55,15 @@ class RowTable:
 
     @property
     def id_dtype(self) -> np.dtype[Any]:
-        """Dtype of edge ids."""
         return narrowest_int(self.edge.num_edges)
 
     @property
     def is_timed(self) -> bool:
-        """True if edges, or neighbours, have times."""
+        """True if edges or neighbours have times."""
         return self.edge_type in self.draws.timed or self.neighbor_type in self.draws.node_times
 
     @property
     def is_weighted(self) -> bool:
-        """True if edges have weights."""
         return self.edge_type in self.draws.weighted
 
     def columns(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
@@ -102,7 +96,7 @@ class RowTable:
         return width + sum(attrs) + max(attrs, default=0)
 
     def blocks_of(self, part: int, blocks: Int64Array) -> range:
-        """Return which blocks are a part's; `blocks` are the [num_blocks + 1] bounds of all."""
+        """Return the range of a part's blocks, from the [num_blocks + 1] bounds of all blocks."""
         first, last = self.rows.book.bounds[part : part + 2]
         if first == last:
             return range(0)
@@ -112,7 +106,7 @@ class RowTable:
         """Return path, dtype and shape of each array of a part."""
         first, last = self.rows.book.bounds[part : part + 2]
         count = int(self.indptr[last]) - int(self.indptr[first])
-        arrays: dict[str, tuple[Any, int]] = {
+        arrays: dict[str, tuple[npt.DTypeLike, int]] = {
             **({"time": (np.int64, count)} if self.is_timed else {}),
             "indptr": (narrowest_int(count), last - first + 1),
             "indices": (self.column_dtype, count),
@@ -121,42 +115,31 @@ class RowTable:
         }
         if self.is_weighted:
             arrays |= {"weight_sum": (np.uint64, count), "weight_guide": (np.uint32, count)}
-        files = {
+        files: dict[str, ArrayShape] = {
             name: (edge_path(part, self.edge_type, name), np.dtype(dtype), (length,))
             for name, (dtype, length) in arrays.items()
         }
-        attrs = {
-            attr_column(name): (
-                edge_attr_path(part, self.edge_type, name),
-                storage_dtype(feature.dtype),
-                (count, *feature.row_shape),
-            )
-            for name, feature in self.edge.attrs.items()
-        }
-        return {**files, **attrs}
+        for name, feature in self.edge.attrs.items():
+            path, dtype = edge_attr_path(part, self.edge_type, name), storage_dtype(feature.dtype)
+            files[attr_column(name)] = path, dtype, (count, *feature.row_shape)
+        return files
 
 
 class SortedBlock(NamedTuple):
-    """Rows of a part: name of each array -> what is appended; [num_parts] parts of neighbours."""
+    """Rows of a part: rows to append to each array, and [num_parts] neighbours by part."""
 
     arrays: dict[str, Array]
     neighbors_by_part: Int64Array
 
 
 class RowSorter:
-    """Sorter of blocks: by row, by time if there are times, else in the order of the list.
-
-    Args:
-        table: the edge type.
-        blocks: [num_blocks + 1] bounds of the blocks' rows.
-        stage: holds the blocks' edges.
-    """
+    """Sorter of blocks: by row, then by time if there are times, else in the order of the list."""
 
     def __init__(self, table: RowTable, blocks: Int64Array, stage: Stage) -> None:
         self._table, self._blocks, self._stage = table, blocks, stage
 
     def sort(self, part: int, block: int) -> SortedBlock:
-        """Return the rows of a block, which lies in a part.
+        """Return the rows of a block of a part.
 
         Raises:
             ValueError: the edges have changed, or the weights of a row add up to infinity.
@@ -164,65 +147,64 @@ class RowSorter:
         table = self._table
         first, last = int(self._blocks[block]), int(self._blocks[block + 1])
         rows, columns, ids = self._stage.ends(block)
-        own, columns, places = _native.coo_to_csr(
+        indptr, columns, order = _native.coo_to_csr(
             rows, columns, last - first, len(table.neighbors.owners)
         )
-        if not np.array_equal(own, table.indptr[first : last + 1] - table.indptr[first]):
+        if not np.array_equal(indptr, table.indptr[first : last + 1] - table.indptr[first]):
             raise ValueError("the edges are not those that were counted: they have changed")
-        ids = taken(ids, places)
-        times = self._times(block, columns, ids, places)
+        ids = taken(ids, order)
+        times = self._times(block, columns, ids, order)
         if times is not None:
-            order = _native.sort_rows_by_time(own, times)
-            if order is not None:
-                columns, ids, times, places = (
-                    taken(array, order) for array in (columns, ids, times, places)
-                )
+            by_time = _native.sort_rows_by_time(indptr, times)
+            if by_time is not None:
+                columns, ids, order = (taken(array, by_time) for array in (columns, ids, order))
+                times = taken(times, by_time)
         base, end = (int(table.indptr[b]) for b in table.rows.book.bounds[part : part + 2])
         pointers = table.indptr[first + 1 : last + 1] - table.indptr.dtype.type(base)
-        found: dict[str, Array] = {
+        arrays: dict[str, Array] = {
             **({} if times is None else {"time": times}),
             "indptr": pointers.astype(narrowest_int(end - base)),
             "indices": columns,
             **({"edge_id": ids} if table.edge_ids else {}),
         }
         if table.neighbor_ids:
-            found["neighbor_id"] = taken(table.neighbors.old_of_new, columns)
+            arrays["neighbor_id"] = taken(table.neighbors.old_of_new, columns)
         for name in table.edge.attrs:
-            found[attr_column(name)] = self._attr(block, name, ids, places)
+            arrays[attr_column(name)] = self._attr(block, name, ids, order)
         if table.is_weighted:
-            found |= self._weights(part, own, found)
-        return SortedBlock(found, _by_part(columns, table.neighbors.book.bounds))
+            arrays |= self._weights(part, indptr, arrays)
+        return SortedBlock(arrays, neighbors_by_part(columns, table.neighbors.book.bounds))
 
-    def _attr(self, block: int, name: str, ids: IntArray, places: IntArray) -> Array:
+    def _attr(self, block: int, name: str, ids: IntArray, order: IntArray) -> Array:
         """Return an attribute of a block's edges, in their order."""
         if self._table.stages_attrs:
-            rows: Array = taken(self._stage.read(block, attr_column(name)), places)
-            return rows
+            return taken(self._stage.read(block, attr_column(name)), order)
         return self._table.edge.attrs[name].gather(ids)
 
     def _times(
-        self, block: int, columns: IntArray, ids: IntArray, places: IntArray
+        self, block: int, columns: IntArray, ids: IntArray, order: IntArray
     ) -> Int64Array | None:
         table = self._table
         if table.edge_type in table.draws.timed:
             assert table.draws.time is not None
             name = table.draws.time.name
-            rows = self._attr(block, name, ids, places)
+            rows = self._attr(block, name, ids, order)
             return table.draws.edge_times(table.edge_type, rows, table.edge.attrs[name].dtype)
         if table.neighbor_type in table.draws.node_times:
             originals = taken(table.neighbors.old_of_new, columns)
-            times: Int64Array = taken(table.draws.node_times[table.neighbor_type], originals)
-            return times
+            return taken(table.draws.node_times[table.neighbor_type], originals)
         return None
 
-    def _weights(self, part: int, own: IntArray, found: Mapping[str, Array]) -> dict[str, Array]:
+    def _weights(
+        self, part: int, indptr: IntArray, arrays: Mapping[str, Array]
+    ) -> dict[str, Array]:
         table, name = self._table, self._table.draws.weight_attr
         assert name is not None
         weights = table.draws.weights(
-            table.edge_type, found[attr_column(name)], table.edge.attrs[name].dtype
+            table.edge_type, arrays[attr_column(name)], table.edge.attrs[name].dtype
         )
         try:
-            sums, guide = _native.weight_table(own, weights)
+            sums, guide = _native.weight_table(indptr, weights)
         except ValueError as error:
             raise ValueError(
                 f"weights of edge type {table.edge_type}, part {part}: {error}"
@@ -235,18 +217,18 @@ def attr_column(name: str) -> str:
     return f"attr-{name}"
 
 
-def taken(rows: Any, places: IntArray) -> Any:
-    """Return rows at places; other threads go on meanwhile."""
-    out = np.empty((len(places), *rows.shape[1:]), rows.dtype)
-    _native.gather(rows, places, out, None, 1)
-    return out
+def taken(rows: AnyArray, positions: IntArray) -> AnyArray:
+    """Return rows at positions, as `rows[positions]`, but without Python's lock."""
+    out = np.empty((len(positions), *rows.shape[1:]), rows.dtype)
+    _native.gather(rows, positions, out, None, 1)
+    return out  # type: ignore[return-value]
 
 
 def _row_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
 
 
-def _by_part(columns: IntArray, bounds: list[int]) -> Int64Array:
+def neighbors_by_part(columns: IntArray, bounds: list[int]) -> Int64Array:
     """Return [num_parts] how many neighbours each part owns."""
     if len(bounds) <= _FEW_PARTS + 1:
         below = [0, *(int(np.count_nonzero(columns < b)) for b in bounds[1:-1]), len(columns)]

@@ -1,182 +1,169 @@
 """Writer of the parts' edges: edge lists, in memory or not, become compressed rows.
 
-Three steps, of which the first two read the edge list piece by piece: edges of each row are
-counted; edges are split by blocks of rows (`row_split`) and kept in a stage
-(`khop.partition.out_of_core.stage`); each block is sorted (`row_sort`) and appended to its part's
-files. Blocks are small enough for a cache, or for the memory that may be used: the result does not
-depend on them. Who does the steps, threads or tasks on other machines, is the workspace's affair:
-they get all that they need as arguments. Imports no torch.
+There are three steps. The first two read the edge list piece by piece:
+
+1. Edges of each row are counted.
+2. Edges are split by blocks of rows and kept in a stage (`khop.partition.out_of_core.stage`).
+3. Each block is sorted (`row_sort`) and appended to the files of its part.
+
+A block fits a cache, or the memory that may be used. The result does not depend on blocks. The
+workspace runs the steps, in threads or as tasks on other machines: functions get all that they need
+as arguments. Imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
 
-from khop.partition.draws import DrawAttrs
-from khop.partition.out_of_core.blocks import block_bounds
-from khop.partition.out_of_core.stage import Stage
+from khop import _native
+from khop.data.arrays import narrowest_int
+from khop.partition.out_of_core.resources import block_bounds, row_pointers
+from khop.partition.out_of_core.stage import COLUMN, EDGE_ID, ROW, SplitPiece, Stage
 from khop.partition.out_of_core.workspace import Workspace
 from khop.partition.source import EdgeSource, bad_edge
-from khop.partition.writing.numbering import Numbering
-from khop.partition.writing.row_sort import RowSorter, RowTable
-from khop.partition.writing.row_split import RowSplitter
-from khop.storage.folder import ArrayWriter, EdgeTypeMeta, FolderWriter, attr_metas
-from khop.typing import EdgeDir, EdgeType, Int64Array, IntArray, NodeType
+from khop.partition.writing.numbering import FolderJob, Numbering
+from khop.partition.writing.row_sort import RowSorter, RowTable, attr_column
+from khop.storage.folder import ArrayWriter, EdgeTypeMeta, attr_metas
+from khop.typing import Array, EdgeDir, EdgeType, Int64Array, IntArray
+
+Piece = tuple[int, int]
+"""First edge and number of edges."""
 
 
-class RowWriter:
-    """Writer of the edges of each part, compressed by row, and of all arrays in their order.
+def write_edge_type(
+    job: FolderJob, edge_type: EdgeType, edge: EdgeSource, edges_between_parts: Int64Array
+) -> EdgeTypeMeta:
+    """Write the edges of a type, in all parts, with all arrays in the order of rows.
 
-    Args:
-        writer: writes the folder.
-        numbering: new ids of each node type.
-        edge_dir: rows are destinations ('in') or sources ('out').
-        num_parts: number of parts.
-        draws: times, by which rows are sorted, and weights.
-        neighbor_ids: write original ids of neighbours, too.
-        edge_ids: write original ids of edges.
-        workspace: keeps what is between the steps.
-        progress: called as progress(what, done, total).
+    The edges are added to the counts [num_parts, num_parts] by part and part of the neighbour.
 
-    Attributes:
-        edges_between_parts: [num_parts, num_parts] number of edges by part and part of the
-            neighbour, of all edge types written so far.
+    Raises:
+        IndexError: an edge names a node that does not exist.
+        ValueError: the weights of a row add up to infinity.
     """
+    workspace, resources = job.workspace, job.workspace.resources
+    row_type, neighbor_type = edge_type[2], edge_type[0]
+    if job.edge_dir == "out":
+        row_type, neighbor_type = neighbor_type, row_type
+    rows, neighbors = job.numbering[row_type], job.numbering[neighbor_type]
+    splitter = RowSplitter(edge, job.edge_dir, rows, neighbors)
+    key = " ".join(map(repr, edge_type))
+    indptr = workspace.array(f"rows of {key}", lambda: _count(job, edge_type, splitter))
+    table = RowTable(
+        edge_type,
+        edge,
+        neighbor_type,
+        rows,
+        neighbors,
+        indptr,
+        job.draws,
+        job.neighbor_ids,
+        job.edge_ids,
+        workspace.stages_attrs,
+    )
+    if workspace.is_done(key):
+        for part in range(job.num_parts):
+            for path, _, _ in table.files(part).values():
+                job.writer.has(path)  # which takes the file up
+    else:
+        width = table.sorting_bytes()
+        most = resources.block_edges(width, edge.num_edges)
+        workspace.check_rows(edge_type, indptr, most, width)
+        blocks = block_bounds(indptr, rows.book.bounds, most)
+        pieces = resources.pieces(edge.num_edges, table.splitting_bytes())
+        split = partial(splitter.split, table, blocks)
+        write = partial(write_part, table, blocks)
+
+        def take(item: tuple[int, Stage], neighbors_by_part: Int64Array) -> None:
+            edges_between_parts[item[0]] += neighbors_by_part
+
+        with workspace.stage(key, table.columns(), indptr[blocks].astype(np.int64)) as stage:
+            done = stage.filled.pieces
+            for i, nbytes in enumerate(workspace.fill(stage, split, pieces[done:]), done + 1):
+                workspace.checkpoint(nbytes)
+                job.progress(f"splitting edges of type {edge_type}", i, len(pieces))
+            parts = [(p, stage.of(table.blocks_of(p, blocks))) for p in range(job.num_parts)]
+            for part, _ in workspace.write(write, parts, take):
+                job.progress(f"edges of type {edge_type}", part + 1, job.num_parts)
+        workspace.done(key)
+    return EdgeTypeMeta(
+        edge_type,
+        [int(indptr[b]) for b in rows.book.bounds],
+        "time" if table.is_timed else "edge_id",
+        attr_metas(edge.attrs),
+        table.is_weighted,
+        job.neighbor_ids,
+        job.edge_ids,
+    )
+
+
+def _count(job: FolderJob, edge_type: EdgeType, splitter: RowSplitter) -> IntArray:
+    """Return the row pointers."""
+    workspace, counters = job.workspace, job.workspace.counters
+    pieces = workspace.resources.pieces(splitter.edge.num_edges, 16)
+    shares = [pieces[i::counters] for i in range(counters)]
+
+    def report(done: int) -> None:
+        job.progress(f"counting edges of type {edge_type}", done, counters)
+
+    try:
+        # Arrays in Ray's object store are read-only.
+        counts = (np.require(c, None, "W") for c in workspace.in_order(splitter.count, shares))
+        return row_pointers(counts, report)
+    except IndexError as error:
+        raise bad_edge(edge_type, error) from None
+
+
+class RowSplitter:
+    """Splitter of the edges of a type, of which tasks on other machines get a pickle."""
 
     def __init__(
-        self,
-        writer: FolderWriter,
-        numbering: Mapping[NodeType, Numbering],
-        edge_dir: EdgeDir,
-        num_parts: int,
-        draws: DrawAttrs,
-        neighbor_ids: bool,
-        edge_ids: bool,
-        workspace: Workspace,
-        progress: Callable[[str, int, int], None],
+        self, edge: EdgeSource, edge_dir: EdgeDir, rows: Numbering, neighbors: Numbering
     ) -> None:
-        self._writer = writer
-        self._numbering = numbering
-        self._edge_dir = edge_dir
-        self._num_parts = num_parts
-        self._draws = draws
-        self._neighbor_ids = neighbor_ids
-        self._edge_ids = edge_ids
-        self._workspace = workspace
-        self._resources = workspace.resources
-        self._progress = progress
-        self.edges_between_parts = workspace.array(
-            "cut", lambda: np.zeros((num_parts, num_parts), np.int64), changes=True
-        )
+        self._arguments = edge, edge_dir, rows, neighbors
+        self.edge, self._num_rows = edge, len(rows.owners)
+        self._rows_first = edge_dir == "out"
+        # The constructor checks the maps, once for all pieces.
+        self._split = _native.RowSplit(rows.new_of_old, neighbors.new_of_old, self._num_rows)
 
-    def write(self, edge_type: EdgeType, edge: EdgeSource) -> EdgeTypeMeta:
-        """Write an edge type.
+    def __reduce__(self) -> tuple[Callable[..., RowSplitter], tuple[object, ...]]:
+        return RowSplitter, self._arguments
+
+    def count(self, workspace: Workspace, pieces: Sequence[Piece]) -> IntArray:
+        """Return [num_rows + 1]: a zero, then the edges per row of some pieces.
 
         Raises:
             IndexError: an edge names a node that does not exist.
-            ValueError: the weights of a row add up to infinity.
         """
-        row_type, neighbor_type = edge_type[2], edge_type[0]
-        if self._edge_dir == "out":
-            row_type, neighbor_type = neighbor_type, row_type
-        rows, neighbors = self._numbering[row_type], self._numbering[neighbor_type]
-        splitter = RowSplitter(edge, self._edge_dir, rows, neighbors)
-        key = " ".join(map(repr, edge_type))
-        indptr = self._workspace.array(
-            f"rows of {key}", lambda: self._count(edge_type, edge, splitter)
-        )
-        table = RowTable(
-            edge_type,
-            edge,
-            neighbor_type,
-            rows,
-            neighbors,
-            indptr,
-            self._draws,
-            self._neighbor_ids,
-            self._edge_ids,
-            self._workspace.stages_attrs,
-        )
-        if self._workspace.is_done(key):
-            self._note_parts(table)
-        else:
-            blocks = self._blocks(table)
-            places = indptr[blocks].astype(np.int64)
-            with self._workspace.stage(key, table.columns(), places) as stage:
-                self._fill(table, splitter, blocks, stage)
-                self._write_parts(table, blocks, stage)
-            self._workspace.done(key)
-        return EdgeTypeMeta(
-            edge_type,
-            [int(indptr[b]) for b in rows.book.bounds],
-            "time" if table.is_timed else "edge_id",
-            attr_metas(edge.attrs),
-            table.is_weighted,
-            self._neighbor_ids,
-            self._edge_ids,
-        )
+        counts: IntArray = np.zeros(self._num_rows + 1, narrowest_int(self.edge.num_edges))
+        for piece in pieces:
+            self._split.count(*self._ends(piece), piece[0], counts[1:])
+            workspace.release(self.edge)
+        return counts
 
-    # The first step: edges of each row.
+    def split(
+        self, table: RowTable, blocks: Int64Array, workspace: Workspace, piece: Piece
+    ) -> SplitPiece:
+        """Order a piece of the edge list by block, from the [num_blocks + 1] bounds of blocks."""
+        first, count = piece
+        rows, neighbors = np.empty(count, table.column_dtype), np.empty(count, table.column_dtype)
+        ids: IntArray = np.empty(count, table.id_dtype)
+        counts = self._split.split(*self._ends(piece), first, blocks, rows, neighbors, ids)
+        columns: dict[str, Array] = {ROW: rows, COLUMN: neighbors, EDGE_ID: ids}
+        if table.stages_attrs:
+            for name, feature in self.edge.attrs.items():
+                columns[attr_column(name)] = feature.gather(ids)
+        workspace.release(self.edge)
+        return SplitPiece(counts, columns)
 
-    def _count(self, edge_type: EdgeType, edge: EdgeSource, splitter: RowSplitter) -> IntArray:
-        """Return the row pointers."""
-        pieces = self._resources.pieces(edge.num_edges, 16)
-        # Each thread that counts has counters of its own.
-        groups = self._workspace.counters
-        mine = [pieces[i::groups] for i in range(groups)]
-        indptr: IntArray | None = None
-        try:
-            for i, counts in enumerate(self._workspace.in_order(splitter.count, mine)):
-                if indptr is None:
-                    indptr = np.require(counts, None, "W")
-                else:
-                    indptr += counts
-                self._progress(f"counting edges of type {edge_type}", i + 1, groups)
-        except IndexError as error:
-            raise bad_edge(edge_type, error) from None
-        assert indptr is not None
-        np.cumsum(indptr, out=indptr)
-        return indptr
-
-    # The second step: edges of each block.
-
-    def _blocks(self, table: RowTable) -> Int64Array:
-        width = table.sorting_bytes()
-        most = self._resources.block_edges(width, table.edge.num_edges)
-        self._workspace.check_rows(table.edge_type, table.indptr, most, width)
-        return block_bounds(table.indptr, table.rows.book.bounds, most)
-
-    def _fill(
-        self, table: RowTable, splitter: RowSplitter, blocks: Int64Array, stage: Stage
-    ) -> None:
-        pieces = self._resources.pieces(table.edge.num_edges, table.splitting_bytes())
-        done = stage.filled.pieces
-        split = partial(splitter.split, table, blocks)
-        for i, nbytes in enumerate(self._workspace.fill(stage, split, pieces[done:]), done + 1):
-            self._workspace.checkpoint(nbytes)
-            self._progress(f"splitting edges of type {table.edge_type}", i, len(pieces))
-
-    # The third step: rows of each part.
-
-    def _write_parts(self, table: RowTable, blocks: Int64Array, stage: Stage) -> None:
-        parts = [(p, stage.of(table.blocks_of(p, blocks))) for p in range(self._num_parts)]
-
-        def take(item: tuple[int, Stage], neighbors_by_part: Int64Array) -> None:
-            self.edges_between_parts[item[0]] += neighbors_by_part
-
-        write = partial(write_part, table, blocks)
-        for part, _ in self._workspace.write(write, parts, take):
-            self._progress(f"edges of type {table.edge_type}", part + 1, self._num_parts)
-
-    def _note_parts(self, table: RowTable) -> None:
-        """Take up the files of an edge type that is complete."""
-        for part in range(self._num_parts):
-            for path, _, _ in table.files(part).values():
-                self._writer.has(path)
+    def _ends(self, piece: Piece) -> tuple[IntArray, IntArray]:
+        """Return rows and neighbours of a piece, by original ids."""
+        src, dst = self.edge.piece(*piece)
+        return (src, dst) if self._rows_first else (dst, src)
 
 
 def write_part(
@@ -192,17 +179,17 @@ def write_part(
         table: the edge type.
         blocks: [num_blocks + 1] bounds of the blocks' rows.
         writer: writes the files.
-        workspace: its threads sort; it is told of each block.
+        workspace: its threads sort. It makes a checkpoint after each block.
         item: the part, and a stage that holds its blocks.
 
     Yields:
-        [num_parts] parts of the neighbours of each block, before the workspace is told.
+        [num_parts] number of a block's neighbours by part, before the checkpoint.
     """
     part, stage = item
     paths = table.files(part)
-    # All are asked, even if the first is missing: what is complete is noted.
-    known = [writer.has(path) for path, _, _ in paths.values()]
-    if all(known):
+    # `has` is called for every file, even if the first is missing: it takes up complete ones.
+    complete = [writer.has(path) for path, _, _ in paths.values()]
+    if all(complete):
         return
     sort = partial(RowSorter(table, blocks, stage).sort, part)
     with ExitStack() as stack:

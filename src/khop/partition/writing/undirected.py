@@ -1,37 +1,44 @@
-"""The undirected graph of all node types together, block by block, and clusters of its nodes.
+"""Undirected graph of all node types together, in blocks of rows, in memory or in files.
 
-`both_directions` makes it, in memory or in files. Kernels visit its nodes in passes:
-the rows of a block are at hand while its nodes are visited, so that a graph that lies in files is
-read once a pass, from block to block. The order of visits, and so the result, is the same wherever
-it lies.
+`undirected` makes the graph as `rows` makes a folder: entries of each row are counted, pieces of
+the edge list are split by blocks, and blocks are sorted. A sorted block replaces its edges in the
+same columns, since it has no more entries. Kernels visit the nodes block by block, so that a graph
+in files is read once per pass. Blocks and the order of visits, and so results, do not depend on
+where the graph lies.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from khop import _native
 from khop.data.arrays import narrowest_int
-from khop.partition.out_of_core.resources import Resources
-from khop.partition.out_of_core.stage import Column
-from khop.partition.source import GraphSource
-from khop.typing import Int32Array, Int64Array, IntArray, NodeType
+from khop.partition.out_of_core.resources import Resources, block_bounds, row_pointers
+from khop.partition.out_of_core.stage import COLUMN, ROW, Column, SplitPiece, Stage
+from khop.partition.out_of_core.workspace import Workspace
+from khop.partition.source import EdgeSource, GraphSource, bad_edge, no_progress
+from khop.typing import EdgeType, Int32Array, Int64Array, IntArray, NodeType, Progress
 
-_PASSES = 4
+# Entries of a block, the same for all graphs, so that nodes are always visited in the same order.
+_BLOCK_ENTRIES = 1 << 21
+# Memory of an edge while its piece is split, and of an entry while its block is sorted.
+_SPLITTING_BYTES = 96
+_SORTING_BYTES = 48
 
 
-class Rows(NamedTuple):
-    """Rows of an undirected graph.
+class RowBlock(NamedTuple):
+    """Consecutive rows of an undirected graph.
 
     Attributes:
         first_node: the node of the first row.
         indptr: [num_rows + 1] int64, from 0 on.
         indices: [num_entries] int32 or int64, ascending in each row, without the node itself.
-        weights: [num_entries] int32, how many edges join the two.
+        weights: [num_entries] int32, how many edges join the two nodes.
     """
 
     first_node: int
@@ -40,12 +47,12 @@ class Rows(NamedTuple):
     weights: Int32Array
 
 
-class Numbers(NamedTuple):
-    """Numbers that nodes get: of clusters, or their own in a graph of all types.
+class NodeNumbering(NamedTuple):
+    """Numbers of nodes in an undirected graph: their own, or the clusters that they belong to.
 
     Attributes:
         of_node: [num_nodes] int32 or int64, all types one after the other.
-        size: how many there are.
+        size: how many different numbers there are.
     """
 
     of_node: IntArray
@@ -58,79 +65,62 @@ class Undirected:
     Args:
         indptr: [num_nodes + 1] int64.
         bounds: [num_blocks + 1] int64, the first node of each block.
-        places: [num_blocks] int64, where the entries of each block begin.
-        indices, weights: entries, as in `Rows`; wherever they are kept.
-        resources: threads that read blocks before they are used.
-
-    Attributes:
-        indptr, bounds: as given.
+        starts: [num_blocks] int64, the position of each block's first entry in the columns.
+        indices, weights: columns of entries, as in `RowBlock`.
+        resources: threads that read blocks ahead.
     """
 
     def __init__(
         self,
         indptr: Int64Array,
         bounds: Int64Array,
-        places: Int64Array,
+        starts: Int64Array,
         indices: Column,
         weights: Column,
         resources: Resources,
     ) -> None:
         self.indptr, self.bounds = indptr, bounds
-        self._places, self._indices, self._weights = places, indices, weights
+        self.num_nodes, self.num_blocks = len(indptr) - 1, len(bounds) - 1
+        self._starts, self._indices, self._weights = starts, indices, weights
         self._resources = resources
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes."""
-        return len(self.indptr) - 1
-
-    @property
-    def num_blocks(self) -> int:
-        """Number of blocks."""
-        return len(self.bounds) - 1
 
     @property
     def num_entries(self) -> int:
         """Number of entries of all rows: two for each pair of nodes that edges join."""
         return int(self.indptr[-1])
 
-    def block(self, number: int) -> Rows:
+    def block(self, index: int) -> RowBlock:
         """Return the rows of a block."""
-        first, last = (int(node) for node in self.bounds[number : number + 2])
+        first, last = (int(node) for node in self.bounds[index : index + 2])
         indptr = self.indptr[first : last + 1] - self.indptr[first]
-        begin = int(self._places[number])
-        end = begin + int(indptr[-1])
-        return Rows(first, indptr, self._indices.read(begin, end), self._weights.read(begin, end))
+        start = int(self._starts[index])
+        span = start, start + int(indptr[-1])
+        return RowBlock(first, indptr, self._indices.read(*span), self._weights.read(*span))
 
-    def blocks(self, order: Sequence[int] | None = None) -> Iterator[Rows]:
-        """Yield the rows of blocks; of all, if no order is given. Threads read ahead."""
-        numbers = range(self.num_blocks) if order is None else order
-        return self._resources.in_order(self.block, numbers)
+    def blocks(self, order: Sequence[int] | None = None) -> Iterator[RowBlock]:
+        """Yield blocks in an order, or all in their own order if None. Threads read ahead."""
+        indices = range(self.num_blocks) if order is None else order
+        return self._resources.in_order(self.block, indices)
 
-    def whole(self) -> Rows:
+    def whole(self) -> RowBlock:
         """Return all rows, in memory."""
-        blocks = [self.block(number) for number in range(self.num_blocks)]
-        indices, weights = (
-            np.concatenate([getattr(rows, name) for rows in blocks])
-            for name in ("indices", "weights")
-        )
-        return Rows(0, self.indptr, indices, weights)
+        blocks = [self.block(index) for index in range(self.num_blocks)]
+        indices = np.concatenate([rows.indices for rows in blocks])
+        return RowBlock(0, self.indptr, indices, np.concatenate([r.weights for r in blocks]))
 
-    def visits(self, seed: int, turn: int, kind: int) -> Iterator[tuple[Rows, Int64Array]]:
-        """Yield rows and the order in which their nodes are visited; each node is in one of them.
+    def visits(
+        self, seed: int, turn: int, purpose: int
+    ) -> Iterator[tuple[_native.UndirectedRows, Int64Array]]:
+        """Yield blocks in random order, each with a random order of its nodes.
 
-        Blocks come in random order, and the nodes of each.
-
-        Args:
-            seed: of the order.
-            turn: number of the order.
-            kind: 0 or 1, for what: orders differ.
+        Orders depend on a seed, the pass (`turn`) and its purpose, 0 or 1.
         """
-        number = self.num_blocks
-        order = _native.permutation(number, _native.run_key(seed, turn, kind + 2 * number))
+        count = self.num_blocks
+        order = _native.permutation(count, _native.run_key(seed, turn, purpose + 2 * count))
         for i, rows in zip(order.tolist(), self.blocks(order.tolist()), strict=True):
-            key = _native.run_key(seed, turn, kind + 2 * i)
-            yield rows, _native.permutation(len(rows.indptr) - 1, key) + rows.first_node
+            key = _native.run_key(seed, turn, purpose + 2 * i)
+            nodes = _native.permutation(len(rows.indptr) - 1, key) + rows.first_node
+            yield _native.UndirectedRows(*rows), nodes
 
     @functools.cached_property
     def num_edges(self) -> int:
@@ -138,13 +128,13 @@ class Undirected:
         return sum(int(rows.weights.sum(dtype=np.int64)) for rows in self.blocks()) // 2
 
     def cut(self, labels: IntArray) -> int:
-        """Return the number of edges between parts."""
-        found = 0
+        """Return the number of edges whose ends have different labels."""
+        between = 0
         for rows in self.blocks():
             own = labels[rows.first_node : rows.first_node + len(rows.indptr) - 1]
             away = np.repeat(own, np.diff(rows.indptr)) != labels[rows.indices]
-            found += int(rows.weights[away].sum(dtype=np.int64))
-        return found // 2
+            between += int(rows.weights[away].sum(dtype=np.int64))
+        return between // 2
 
     def discard(self) -> None:
         """Give back memory or disk."""
@@ -152,44 +142,166 @@ class Undirected:
         self._weights.discard()
 
 
-def cluster_nodes(
-    graph: Undirected,
-    weights: Int32Array,
-    clusters: int,
-    seed: int,
-    progress: Callable[[str, int, int], None],
-) -> Numbers:
-    """Divide nodes into clusters of bounded size, by label propagation.
-
-    Method: Meyerhenke, Sanders and Schulz, SEA 2014.
+def undirected(
+    source: GraphSource,
+    resources: Resources | None = None,
+    workspace: Workspace | None = None,
+    clusters: NodeNumbering | None = None,
+    progress: Progress = no_progress,
+) -> Undirected:
+    """Join the types of a graph, and make it undirected.
 
     Args:
-        graph: the graph.
-        weights: [num_nodes] int32 sizes of nodes.
-        clusters: about how many clusters; none is larger than twice the mean of so many.
-        seed: of the order in which nodes are visited.
-        progress: called as progress(what, done, total).
+        source: the graph.
+        resources: memory for buffers, and threads. If None, memory is not bounded.
+        workspace: keeps the entries. If None, they are in memory.
+        clusters: the cluster of each node, for the graph of clusters. If None, nodes are numbered
+            type after type.
+        progress: called as progress(step, done, total).
 
-    Returns:
-        The cluster of each node, from 0 on, and how many there are.
+    Raises:
+        IndexError: an edge names a node that does not exist.
+        ValueError: a row is too long for the memory.
     """
-    dtype = narrowest_int(graph.num_nodes)
-    of_node: IntArray = np.arange(graph.num_nodes, dtype=dtype)
-    loads = weights.astype(np.int64)
-    limit = max(1, int(2 * loads.sum() // clusters))
-    turn = _native.ClusterPass(weights, limit, of_node, loads)
-    for i in range(_PASSES):
-        for rows, order in graph.visits(seed, i, 1):
-            turn.visit(_native.UndirectedRows(*rows), order)
-        progress("clusters", i + 1, _PASSES)
-    del turn, loads
-    is_used = np.zeros(graph.num_nodes, bool)
-    is_used[of_node] = True
-    numbers = np.cumsum(is_used, dtype=dtype) - 1
-    return Numbers(numbers[of_node], int(np.count_nonzero(is_used)))
+    resources = resources or Resources()
+    total = source.num_nodes
+    numbering = clusters or NodeNumbering(np.arange(total, dtype=narrowest_int(total)), total)
+    of_type = split_by_type(source, numbering.of_node)
+    edges = [
+        _Edges(edge_type, edge, of_type[edge_type[0]], of_type[edge_type[2]], numbering.size)
+        for edge_type, edge in source.edges.items()
+    ]
+    name = "nodes" if clusters is None else "clusters"
+    return _Builder(
+        edges, numbering, name, resources, workspace or Workspace(resources), progress
+    ).build()
+
+
+def undirected_of_edges(src: IntArray, dst: IntArray, count: int) -> Undirected:
+    """Make an undirected graph of an edge list over `count` nodes, in memory."""
+    return undirected(GraphSource.from_arrays(count, [src, dst]))
 
 
 def split_by_type(source: GraphSource, values: IntArray) -> dict[NodeType, IntArray]:
     """Split values of all nodes, type after type, by node type."""
     ends = np.cumsum([node.count for node in source.nodes.values()])[:-1]
     return dict(zip(source.nodes, np.split(values, ends), strict=True))
+
+
+class _Edges:
+    """Edges of a type, in both directions."""
+
+    def __init__(
+        self, edge_type: EdgeType, edge: EdgeSource, src: IntArray, dst: IntArray, num_rows: int
+    ) -> None:
+        self.edge_type, self.edge, self._dtype = edge_type, edge, src.dtype
+        self._along = _native.RowSplit(src, dst, num_rows)
+        self._against = _native.RowSplit(dst, src, num_rows)
+
+    def count(self, first: int, count: int, counts: IntArray) -> None:
+        """Add the entries of each row of a piece to `counts`."""
+        src, dst = self.edge.piece(first, count)
+        try:
+            self._along.count(src, dst, first, counts)
+            self._against.count(dst, src, first, counts)
+        except IndexError as error:
+            raise bad_edge(self.edge_type, error) from None
+
+    def split(self, bounds: Int64Array, first: int, count: int) -> list[SplitPiece]:
+        """Order a piece by block, once in each direction."""
+        src, dst = self.edge.piece(first, count)
+        ids = np.empty(count, np.int64)
+        pieces = []
+        for split, keys, neighbors in ((self._along, src, dst), (self._against, dst, src)):
+            rows, columns = np.empty(count, self._dtype), np.empty(count, self._dtype)
+            counts = split.split(keys, neighbors, first, bounds, rows, columns, ids)
+            rows = rows.astype(np.int32, copy=False)
+            pieces.append(SplitPiece(counts, {ROW: rows, COLUMN: columns}))
+        return pieces
+
+
+class _Builder(NamedTuple):
+    """Steps that make an undirected graph."""
+
+    edges: list[_Edges]
+    numbering: NodeNumbering
+    name: str
+    resources: Resources
+    workspace: Workspace
+    progress: Progress
+
+    def build(self) -> Undirected:
+        """Return the graph."""
+        pieces = [
+            (edges, *piece)
+            for edges in self.edges
+            for piece in self.resources.pieces(edges.edge.num_edges, _SPLITTING_BYTES)
+        ]
+        indptr = self._count(pieces)
+        bounds = block_bounds(indptr, [0, self.numbering.size], _BLOCK_ENTRIES)
+        starts = indptr[bounds]
+        self._check_memory(int(np.diff(starts).max(initial=0)))
+        dtypes = {ROW: np.dtype(np.int32), COLUMN: self.numbering.of_node.dtype}
+        columns = {
+            name: self.workspace.column(f"{entries} of {self.name}", dtypes[name], int(starts[-1]))
+            for name, entries in ((ROW, "rows"), (COLUMN, "neighbors"))
+        }
+        stage = Stage(columns, starts)
+        splits = self.resources.in_order(lambda piece: piece[0].split(bounds, *piece[1:]), pieces)
+        for i, ((edges, _, _), split) in enumerate(zip(pieces, splits, strict=True)):
+            for direction in split:
+                stage.append(direction)
+            self.workspace.release(edges.edge)
+            self.progress(f"undirected {self.name}: splitting", i + 1, len(pieces))
+        self._sort(stage, bounds, indptr)
+        self.progress(f"undirected {self.name}: sorting", 1, 1)
+        return Undirected(
+            indptr, bounds, starts[:-1], columns[COLUMN], columns[ROW], self.resources
+        )
+
+    def _count(self, pieces: list[tuple[_Edges, int, int]]) -> Int64Array:
+        """Return the row pointers of both directions, with loops and parallel edges."""
+        counters = self.resources.counters
+
+        def count(share: list[tuple[_Edges, int, int]]) -> Int64Array:
+            counts = np.zeros(self.numbering.size + 1, np.int64)
+            for edges, first, size in share:
+                edges.count(first, size, counts[1:])
+                self.workspace.release(edges.edge)
+            return counts
+
+        def report(done: int) -> None:
+            self.progress(f"undirected {self.name}: counting", done, counters)
+
+        shares = [pieces[i::counters] for i in range(counters)]
+        return row_pointers(self.resources.in_order(count, shares), report)
+
+    def _check_memory(self, longest: int) -> None:
+        share = self.resources.share()
+        if self.resources.memory is not None and longest * _SORTING_BYTES > share:
+            raise ValueError(
+                f"the neighbours of a node, or of {_BLOCK_ENTRIES:,} entries, are sorted at once: "
+                f"{longest:,} take {longest * _SORTING_BYTES:,} bytes, but {share:,} are left for "
+                "each thread: raise the memory (--memory), or lower the number of threads (--jobs)"
+            )
+
+    def _sort(self, stage: Stage, bounds: Int64Array, indptr: Int64Array) -> None:
+        """Sort each block in its columns, and let `indptr` point to the entries that are left."""
+        starts, sort = indptr[bounds], partial(self._sorted, stage, bounds)
+        blocks = range(len(bounds) - 1)
+        for rows, start in zip(self.resources.in_order(sort, blocks), starts, strict=False):
+            stage.columns[COLUMN].write(int(start), rows.indices)
+            stage.columns[ROW].write(int(start), rows.weights)
+            last = rows.first_node + len(rows.indptr) - 1
+            indptr[rows.first_node + 1 : last + 1] = np.diff(rows.indptr)
+        indptr[0] = 0
+        np.cumsum(indptr, out=indptr)
+
+    def _sorted(self, stage: Stage, bounds: Int64Array, block: int) -> RowBlock:
+        first, last = (int(node) for node in bounds[block : block + 2])
+        rows, columns = stage.read(block, ROW), stage.read(block, COLUMN)
+        rows = rows.astype(columns.dtype, copy=False)
+        indptr, indices, _ = _native.coo_to_csr(
+            rows, columns, last - first, self.numbering.size, with_edge_ids=False
+        )
+        return RowBlock(first, *_native.undirected(indptr, indices, first))

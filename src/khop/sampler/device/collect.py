@@ -2,15 +2,15 @@
 
 `DeviceCollector` is for batches that the device drew, of a part that is the whole graph.
 `StagedCollector` is for batches that the CPU drew from several parts. It locates and requests rows
-as `Collector` does, but cannot write them as that does: the device gathers the local part's rows,
-and the host cannot write to single positions in the device's memory. So rows are staged there one
-group after the other, and one more gather puts them in order.
+as `Collector` does. But the device gathers the local part's rows, and the host cannot write to
+single positions in the device's memory. So rows are staged there one group after the other, and
+one more gather puts them in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,60 +19,53 @@ from khop.channel.device_arena import DeviceArray, Scratch
 from khop.channel.layout import Record
 from khop.data.device_feature import DeviceFeature
 from khop.data.tickets import Ticket
+from khop.sampler.methods.access import Waiting
 from khop.sampler.requests import RemoteParts
 from khop.sampler.rows.collect import Allocate, Collector, CollectSpec
-from khop.sampler.rows.row_fetcher import LocalRows, PartRows, RowFetch
+from khop.sampler.rows.row_fetcher import PartRows, RowFetch
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array, IntArray
 
 
 class EdgeNames:
-    """User's ids of a graph's edges, for `DeviceSubgraph.write`.
+    """Device table from edge positions to original edge ids, for `DeviceSubgraph.write`.
 
     Args:
         device: the device that writes.
-        names: {index of an edge type: ids of all its edges}; for other types, edges' positions are
-            their ids.
+        names: {index of an edge type: ids of all its edges}. Edges of other types have their
+            positions as ids.
         num_relations: number of edge types.
-        mode: memory that holds the ids: 'CUDA' (the device's) or 'ZERO_COPY' (the host's, read in
-            place).
+        mode: memory of the ids: 'CUDA' (the device's) or 'ZERO_COPY' (the host's, read in place).
 
     Attributes:
         entries: as `DeviceSubgraph.write` takes them.
     """
 
     def __init__(
-        self,
-        device: _native.Device,
-        names: Mapping[int, IntArray],
-        num_relations: int,
-        mode: str,
+        self, device: _native.Device, names: Mapping[int, IntArray], num_relations: int, mode: str
     ) -> None:
-        self._memory = {i: _on_device(device, array, mode) for i, array in names.items()}
+        self._memory = []  # kept as long as the entries
         self.entries = [(0, 8, 0)] * num_relations
-        for i, array in names.items():
-            self.entries[i] = (self._memory[i].address, array.itemsize, len(array))
-
-
-def _on_device(device: _native.Device, array: IntArray, mode: str) -> _native.DeviceMemory:
-    array = np.ascontiguousarray(array)
-    if mode == "ZERO_COPY":
-        return _native.DeviceMemory.mapped(device, array)
-    memory = _native.DeviceMemory.allocate(device, array.nbytes)
-    memory.upload(0, array)
-    device.synchronize()
-    return memory
+        for i, ids in names.items():
+            array = np.ascontiguousarray(ids)
+            if mode == "ZERO_COPY":
+                memory = _native.DeviceMemory.mapped(device, array)
+            else:
+                memory = _native.DeviceMemory.allocate(device, array.nbytes)
+                memory.upload(0, array)
+                device.synchronize()
+            self._memory.append(memory)
+            self.entries[i] = (memory.address, array.itemsize, len(array))
 
 
 class DeviceCollector(Collector):
     """Writer of the arrays of batches that a device drew, in its memory.
 
-    Writes what a `Collector` of the same part writes, bit for bit. The part must be the only one:
-    nothing is renumbered then, and all rows are local.
+    Writes the same bits as a `Collector` of the same part. The part must be the only one, where
+    nothing is renumbered and all rows are local.
 
     Args:
-        part: the part.
-        spec: the attributes.
+        part, spec: as of `Collector`.
         device: the device that drew the batches and gathers.
         graph_mode: memory of edge ids: 'CUDA' or 'ZERO_COPY'.
         feature_mode: memory of attributes: 'CUDA', 'ZERO_COPY' or 'CPU'.
@@ -89,7 +82,7 @@ class DeviceCollector(Collector):
         super().__init__(part, spec, None)
         self._device = device
         self._positions = Scratch(device)
-        edges = [table for table in self._tables if table.kind == "edge"]
+        edges = [table for table in self._tables if table.unit == "edge"]
         edge_ids = {
             t.type_index: part.edge_feature(t.type_index, "edge_id").array
             for t in edges
@@ -106,23 +99,16 @@ class DeviceCollector(Collector):
         allocate: Allocate,
         batch: int,
         extras: Mapping[str, Array] | None = None,
-    ) -> Generator[list[Ticket], None, Record]:
-        """Write a batch of a `DeviceSubgraph`; never waits for another partition.
+    ) -> Waiting[Record]:
+        """As `Collector.collect`, of a `DeviceSubgraph`, to `DeviceArray`s of `allocate`.
 
-        Args:
-            subgraph: as the device's engine returned it.
-            allocate: called once with the batch's layout and sizes; returns `DeviceArray`s to fill.
-            batch: index of the batch.
-            extras: further arrays of the batch, as of `Collector.collect`.
-
-        Returns:
-            The batch; the device is still writing it.
+        The device is still writing when this returns.
         """
         yield from ()
         extras = extras or {}
         record = self._record(subgraph, extras)
         arrays: Mapping[str, Any] = allocate(record)
-        nodes = [table.type_index for table in self._tables if table.kind == "node"]
+        nodes = [table.type_index for table in self._tables if table.unit == "node"]
         local = sum(subgraph.num_nodes(i) for i in nodes)
         self._count(record, subgraph, batch, (local, 0, 0))
         for name, values in extras.items():
@@ -130,14 +116,14 @@ class DeviceCollector(Collector):
         rows = self._write_ids(subgraph, arrays)
         for table, names, features in zip(self._tables, self._names, self._features, strict=True):
             for name, feature in zip(names[1:], features, strict=True):
-                wanted = rows[table.kind, table.type_index]
-                feature.gather(wanted, arrays[name], wait=False)  # they exist
+                # All of these rows exist.
+                feature.gather(rows[table.unit, table.type_index], arrays[name], wait=False)
         return record
 
     def _write_ids(
         self, subgraph: Any, arrays: Mapping[str, DeviceArray]
     ) -> dict[tuple[str, int], DeviceArray]:
-        """Write the batch's ids and ends; return the positions of each table's attributes."""
+        """Write the batch's ids and ends, and return the rows of each table's attributes."""
         num_nodes, num_edges, _, _ = subgraph.sizes()
         types, relations = range(len(num_nodes)), range(len(num_edges))
 
@@ -164,36 +150,21 @@ class DeviceCollector(Collector):
         return rows
 
 
-class _Group(NamedTuple):
-    """Rows of a table of one origin: the local part, a copy of others' rows, or a reply.
+_Group: TypeAlias = tuple[Int64Array, "Int64Array | None", Callable[[int], Array]]
+"""Rows of a table with one origin: the local part, copies of others' rows, or a reply.
 
-    Attributes:
-        places: their positions in the batch.
-        own: their positions in the local part. If None, they are read on the host.
-        rows: the rows at hand, or the rows of each attribute in the reply.
-    """
-
-    places: Int64Array
-    own: Int64Array | None
-    rows: LocalRows | list[Array]
-
-    def read(self, index: int) -> Array:
-        """Return rows of an attribute, gathered on the host."""
-        if not isinstance(self.rows, LocalRows):
-            return self.rows[index]
-        table = self.rows.tables[index]
-        return self.rows.rows if table is None else table.gather(self.rows.rows)
+A group has positions in the batch, rows of the local part (None for other origins), and a function.
+The function returns the rows of an attribute, by its index, gathered on the host.
+"""
 
 
 class StagedCollector(Collector):
     """Writer of the arrays of batches of several parts, in the memory of a device.
 
-    Writes what a `Collector` of the same part writes, bit for bit.
+    Writes the same bits as a `Collector` of the same part.
 
     Args:
-        part: the local part.
-        spec: the attributes.
-        remote: the other partitions.
+        part, spec, remote: as of `Collector`.
         device: the device that gathers local rows.
         feature_mode: memory of attributes: 'CUDA', 'ZERO_COPY' or 'CPU'.
     """
@@ -217,8 +188,8 @@ class StagedCollector(Collector):
         allocate: Allocate,
         batch: int,
         extras: Mapping[str, Array] | None = None,
-    ) -> Generator[list[Ticket], None, Record]:
-        """Write a batch, as `Collector.collect`; `allocate` returns `DeviceArray`s.
+    ) -> Waiting[Record]:
+        """As `Collector.collect`, to `DeviceArray`s of `allocate`.
 
         Waits for all replies before it writes anything: batches in flight share memory on the
         device.
@@ -254,13 +225,13 @@ class StagedCollector(Collector):
         count = len(fetch.ids)
         order = np.empty(count, np.int64)  # where each row is staged
         begins, end = [], 0
-        for places, _, _ in groups:
+        for positions, _, _ in groups:
             begins.append(end)
-            end += len(places)
-            order[places] = np.arange(end - len(places), end)
+            end += len(positions)
+            order[positions] = np.arange(end - len(positions), end)
         ids = np.empty(count, np.int64)
-        for group in groups:
-            ids[group.places] = group.read(0)
+        for positions, _, read in groups:
+            ids[positions] = read(0)
         outs[0].upload(ids)
         if count == 0 or len(outs) == 1:
             return
@@ -268,10 +239,9 @@ class StagedCollector(Collector):
         for index, (out, feature) in enumerate(zip(outs[1:], features, strict=True), 1):
             width = out.nbytes // count
             staged = self._staged.take(out.nbytes)
-            for group, begin in zip(groups, begins, strict=True):
-                own = group.own
+            for (_, own, read), begin in zip(groups, begins, strict=True):
                 if own is None:
-                    staged.upload(begin * width, np.ascontiguousarray(group.read(index)))
+                    staged.upload(begin * width, np.ascontiguousarray(read(index)))
                 else:
                     into = DeviceArray(staged, begin * width, (len(own), *out.shape[1:]), out.dtype)
                     feature.gather(self._uploaded(self._own, own), into, wait=False)
@@ -285,14 +255,15 @@ class StagedCollector(Collector):
 
 
 def _groups_of(fetch: RowFetch) -> list[_Group]:
-    """Return rows of a table by origin; all replies have come."""
-    groups = []
+    """Return rows of a table by origin, once all replies have come."""
+    groups: list[_Group] = []
     for local in fetch.local:
-        assert local.places is not None  # there are several parts
-        groups.append(_Group(local.places, None if local.are_copies else local.rows, local))
+        assert local.positions is not None  # there are several parts
+        own = None if local.are_copies else local.rows
+        groups.append((local.positions, own, local.gather))
     for request in fetch.remote:
-        assert request.places is not None
-        groups.append(_Group(request.places, None, request.result()))
+        assert request.positions is not None
+        groups.append((request.positions, None, request.result().__getitem__))
     return groups
 
 
@@ -302,7 +273,7 @@ def _features_on(
     """Return each table's attributes in a part, without ids, for a device to gather."""
     return [
         [
-            DeviceFeature(part.feature(table.kind, table.type_index, name), device, mode)
+            DeviceFeature(part.feature(table.unit, table.type_index, name), device, mode)
             for name in [*table.attributes][1:]
         ]
         for table in tables

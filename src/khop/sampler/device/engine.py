@@ -5,18 +5,17 @@ Trainers and sampler processes draw with it. Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from khop import _native
 from khop.sampler.drawing.engine import Engine
 from khop.sampler.drawing.view import GraphView
-from khop.sampler.requests import Exclusion, SeedSet
 from khop.sampler.spec import SamplingSpec
 
 
 class DeviceEngine(Engine):
     """Engine whose batches a device draws.
+
+    `sample_local` returns a `DeviceSubgraph` that the device is still drawing. The device's lock
+    must be held until the subgraph has been written.
 
     Args:
         view: a whole graph.
@@ -49,30 +48,9 @@ class DeviceEngine(Engine):
             )
         super().__init__(view, spec)
         self._device = device
-        self._graphs = graphs
-        self._cuda_graph = cuda_graph
+        self._graphs, self._flag = graphs, cuda_graph
 
-    def sample_local(
-        self,
-        seeds: Sequence[SeedSet],
-        run_key: int,
-        batch: int,
-        exclude: Sequence[Exclusion] = (),
-    ) -> Any:
-        """Draw a batch; return a `DeviceSubgraph` that the device is still drawing.
-
-        The device's lock must be held until it has been written.
-        """
-        spec = self.spec
-        subgraph: Any = self._begin(seeds, exclude)
-        subgraph.sample(self._graphs, self.hops, run_key, batch, self._cuda_graph)
-        if spec.subgraph_type == "bidirectional":
-            subgraph.add_reverses(spec.reversals, spec.keep_edge)
-        elif spec.subgraph_type == "induced":
-            subgraph.induce(self._graphs)
-        return subgraph
-
-    def _new_subgraph(self) -> Any:
+    def _new_subgraph(self) -> _native.DeviceSubgraph:
         view, spec = self.view, self.spec
         return _native.DeviceSubgraph(
             self._device, view.num_nodes, view.relations, spec.with_edge, spec.disjoint
@@ -80,7 +58,7 @@ class DeviceEngine(Engine):
 
 
 def graphs_on(device: _native.Device, view: GraphView, mode: str) -> list[_native.DeviceGraph]:
-    """Put a whole graph on a device and wait for it; return it for each edge type.
+    """Put a whole graph on a device, wait for it, and return the rows of each edge type.
 
     Args:
         device: the device.

@@ -1,22 +1,21 @@
-"""One batch of a program: what a sampling method in Python asks of the graph. Imports no torch.
+"""One batch of a program: the requests of a sampling method in Python. Imports no torch.
 
 Trainers and sampler processes run it, by `Engine.sample`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from khop import _native
-from khop.data.tickets import Ticket
 from khop.sampler.drawing.graph_rows import GraphRows, in_order
-from khop.sampler.methods.access import Rows
+from khop.sampler.methods.access import Rows, Waiting
 from khop.sampler.replies import check_weights
 from khop.sampler.requests import Exclusion, HopRequest, RowSet, SeedSet
 from khop.sampler.rows.row_fetcher import PartRows, write_rows
-from khop.typing import Array, BoolArray, Float64Array, Int32Array, Int64Array, UInt64Array
+from khop.typing import Array, Float64Array, Int32Array, Int64Array, UInt64Array
 
 
 class BatchDraw:
@@ -27,11 +26,11 @@ class BatchDraw:
         subgraph: the batch, begun, with exclusions but without seeds.
         seeds: the seeds.
         exclude: edges that must not be in the batch.
-        place: (key of the epoch, index of the batch).
+        batch_key: (key of the epoch, index of the batch).
         with_edge: the batch records edges.
-        fanouts: of each hop, an edge type each.
+        fanouts: for each edge type, the fan-out of each hop.
         weighted: for each edge type, whether it is drawn by weight. If empty, none is.
-        num_threads: threads that kernels may use.
+        num_threads: threads that kernels can use.
     """
 
     def __init__(
@@ -40,37 +39,36 @@ class BatchDraw:
         subgraph: _native.Subgraph,
         seeds: Sequence[SeedSet],
         exclude: Sequence[Exclusion],
-        place: tuple[int, int],
+        batch_key: tuple[int, int],
         with_edge: bool,
         fanouts: Sequence[Sequence[int]] = (),
         weighted: Sequence[bool] = (),
         num_threads: int = 1,
     ) -> None:
+        view = rows.view
         self._rows = rows
         self._exclude = exclude
-        self.place, self.batch = place, place[1]
+        self.batch_key, self.batch = batch_key, batch_key[1]
         self._with_edge = with_edge
         self._weighted = weighted
         self.fanouts = fanouts
         self.subgraph = subgraph
         self.seeds = seeds
-        self.num_nodes = rows.view.num_nodes
-        self.node_types = rows.view.node_types
-        self.relations = rows.view.relations
+        self.num_nodes, self.node_types = view.num_nodes, view.node_types
+        self.relations = view.relations
         self.values: dict[str, Array] = {}
-        is_whole = rows.view.is_whole and not exclude
-        self.whole_rows: Sequence[_native.Csr] | None = rows.view.csrs if is_whole else None
+        is_whole = view.is_whole and not exclude
+        self.whole_rows: Sequence[_native.Csr] | None = view.csrs if is_whole else None
         self.num_threads = num_threads
+        self.degrees, self.degree_sums = rows.degrees, rows.degree_sums
+        self.has_edges, self.column_sums = rows.has_edges, rows.column_sums
+        self.engine_ids = view.own_ids
 
     def key(self, purpose: int, step: int = 0, index: int = 0, batch: int | None = None) -> int:
-        """See `GraphAccess`."""
         batch = self.batch if batch is None else batch
-        return _native.program_key(self.place[0], batch, purpose, step, index)
+        return _native.program_key(self.batch_key[0], batch, purpose, step, index)
 
-    def words(
-        self, key: int, node_type: int, ids: Int64Array
-    ) -> Generator[list[Ticket], None, UInt64Array]:
-        """See `GraphAccess`."""
+    def words(self, key: int, node_type: int, ids: Int64Array) -> Waiting[UInt64Array]:
         original = yield from self.original_ids(node_type, ids)
         return _native.draw_words(key, original)
 
@@ -85,34 +83,17 @@ class BatchDraw:
         trees: Int32Array | None = None,
         times: Int64Array | None = None,
         with_edge: bool = True,
-    ) -> Generator[list[Ticket], None, Rows]:
-        """See `GraphAccess`."""
+    ) -> Waiting[Rows]:
         rows = RowSet.around((ids, trees, times), relation, self._exclude)
         request = HopRequest(fanout, replace, with_edge, key)
         replies = yield from self._rows.draw(relation, rows, request)
-        counts, found, edges = in_order(replies)
-        return counts, found.astype(np.int64, copy=False), edges
+        counts, neighbors, edges = in_order(replies)
+        return counts, neighbors.astype(np.int64, copy=False), edges
 
-    def degrees(self, relation: int, ids: Int64Array) -> Generator[list[Ticket], None, Int64Array]:
-        """See `GraphAccess`."""
-        return self._rows.degrees(relation, ids)
-
-    def degree_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
-        """See `GraphAccess`."""
-        return self._rows.degree_sums(relation)
-
-    def has_edges(
-        self, relation: int, rows: Int64Array, neighbors: Int64Array
-    ) -> Generator[list[Ticket], None, BoolArray]:
-        """See `GraphAccess`."""
-        return self._rows.has_edges(relation, rows, neighbors)
-
-    def weights(
-        self, relation: int, edges: Int64Array
-    ) -> Generator[list[Ticket], None, Float64Array | None]:
-        """See `GraphAccess`."""
+    def weights(self, relation: int, edges: Int64Array | None) -> Waiting[Float64Array | None]:
         if relation >= len(self._weighted) or not self._weighted[relation]:
             return None
+        assert edges is not None  # weights are of edges that were asked for
         view = self._rows.view
         if view.storage is None:
             return view.topologies[relation].weights_of(edges)
@@ -123,14 +104,7 @@ class BatchDraw:
         yield from write_rows([(rows.fetch(edges), stored)])
         return check_weights(fetched, rows.attributes[name].dtype)
 
-    def column_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
-        """See `GraphAccess`."""
-        return self._rows.column_sums(relation)
-
-    def original_ids(
-        self, node_type: int, ids: Int64Array
-    ) -> Generator[list[Ticket], None, Int64Array]:
-        """See `GraphAccess`."""
+    def original_ids(self, node_type: int, ids: Int64Array) -> Waiting[Int64Array]:
         part = self._rows.view.storage
         if part is None or not part.meta.renumbered:
             return ids
@@ -139,12 +113,7 @@ class BatchDraw:
         yield from write_rows([(fetch, [original])])
         return original
 
-    def engine_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
-        """See `GraphAccess`."""
-        return self._rows.view.own_ids(node_type, original_ids)
-
     def add_hop(self, relation: int, rows: Rows) -> None:
-        """See `GraphAccess`."""
         counts, neighbors, edges = rows
         owners = np.zeros(len(counts), np.int32)
         reply = counts, neighbors, edges if self._with_edge else None

@@ -1,14 +1,14 @@
 """The sampling engine: one for graphs in memory, mapped partitions and remote rows.
 
-`Engine.sample` is a generator. It yields the requests to other partitions that it has to wait for
-and is resumed when they are answered, so that one process keeps several batches in flight. If all
-rows are local it never yields. The draws depend on the key of the run, the index of the batch and
-the graph alone. Trainers and sampler processes use it. Imports no torch.
+`Engine.sample` is a generator. It yields the requests to other partitions that it waits for, and is
+resumed when they are answered. So one process keeps several batches in flight. If all rows are
+local, it never yields. The draws depend on the key of the run, the index of the batch and the graph
+alone. Trainers and sampler processes use it. Imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,15 +16,14 @@ import numpy as np
 
 from khop import _native
 from khop.data.steps import run
-from khop.data.tickets import Ticket
 from khop.sampler.drawing.batch_draw import BatchDraw
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.methods import ProgramMethod
-from khop.sampler.methods.access import together
+from khop.sampler.methods.access import Waiting, together
 from khop.sampler.requests import Exclusion, RemoteParts, RowSet, SeedSet
 from khop.sampler.spec import SamplingSpec
-from khop.typing import BoolArray, Int64Array
+from khop.typing import Array
 
 
 class Engine:
@@ -33,7 +32,7 @@ class Engine:
     Args:
         view: the graph.
         spec: how neighbours are drawn.
-        remote: the other partitions; required unless all rows are local.
+        remote: the other partitions. Required unless all rows are local.
     """
 
     def __init__(
@@ -43,54 +42,49 @@ class Engine:
         self.spec = spec
         self.rows = GraphRows(view, remote)
         self._program: ProgramMethod | None = spec.method.program
-        self._idle: list[_native.Subgraph] = []
+        self._idle: list[Any] = []
         self._is_whole = view.is_whole
-        # An edge type each, then a hop each; without keys, which batches have.
+        # Rows that kernels read whole, and the last argument of `sample`. A device has others.
+        self._graphs: Any = view.csrs
+        self._flag = spec.method.layer_wise
+        # By edge type, then by hop, without keys, which batches have.
         self._requests = [spec.hop_requests(relation) for relation in range(len(spec.fanouts))]
         self.hops = [[request.options() for request in hops] for hops in self._requests]
 
-    def release(self, subgraph: _native.Subgraph) -> None:
+    def release(self, subgraph: _native.Subgraph | _native.DeviceSubgraph) -> None:
         """Take a subgraph's buffers back, to be reused."""
         self._idle.append(subgraph)
 
     def sample_local(
-        self,
-        seeds: Sequence[SeedSet],
-        run_key: int,
-        batch: int,
-        exclude: Sequence[Exclusion] = (),
+        self, seeds: Sequence[SeedSet], run_key: int, batch: int, exclude: Sequence[Exclusion] = ()
     ) -> _native.Subgraph:
-        """Draw a batch as `sample`, of a graph whose rows are all local."""
+        """As `sample`, in a graph whose rows are all local."""
         if self._program is not None:
             drawn: _native.Subgraph = run(self.sample(seeds, run_key, batch, exclude))
             return drawn
-        view, spec = self.view, self.spec
+        spec = self.spec
         subgraph = self._begin(seeds, exclude)
-        subgraph.sample(view.csrs, self.hops, run_key, batch, spec.method.layer_wise)
+        subgraph.sample(self._graphs, self.hops, run_key, batch, self._flag)
         if spec.subgraph_type == "bidirectional":
             subgraph.add_reverses(spec.reversals, spec.keep_edge)
         elif spec.subgraph_type == "induced":
-            subgraph.induce(view.csrs)
+            subgraph.induce(self._graphs)
         return subgraph
 
     def sample(
-        self,
-        seeds: Sequence[SeedSet],
-        run_key: int,
-        batch: int,
-        exclude: Sequence[Exclusion] = (),
-    ) -> Generator[list[Ticket], None, _native.Subgraph]:
-        """Draw a batch.
+        self, seeds: Sequence[SeedSet], run_key: int, batch: int, exclude: Sequence[Exclusion] = ()
+    ) -> Waiting[_native.Subgraph]:
+        """Draw one batch.
 
         Args:
-            seeds: the seeds; in a disjoint batch each is the root of a separate tree, and trees are
+            seeds: the seeds. In a disjoint batch each is the root of a separate tree, and trees are
                 numbered over all sets.
             run_key: key of the epoch, from `_native.run_key`.
             batch: index of the batch in its epoch.
-            exclude: edges that must not be in it.
+            exclude: edges that must not be in the batch.
 
         Returns:
-            The subgraph; give it back with `release`.
+            The subgraph, to be given back with `release`.
 
         Raises:
             IndexError: a seed does not exist.
@@ -98,16 +92,9 @@ class Engine:
         view, spec = self.view, self.spec
         if self._program is not None:
             subgraph = self._begin((), exclude)
-            place = run_key, batch
+            key, with_edge = (run_key, batch), spec.with_edge
             drawn = BatchDraw(
-                self.rows,
-                subgraph,
-                seeds,
-                exclude,
-                place,
-                spec.with_edge,
-                spec.fanouts,
-                spec.weighted,
+                self.rows, subgraph, seeds, exclude, key, with_edge, spec.fanouts, spec.weighted
             )
             yield from self._program.draw(drawn)
             _check_values(self._program, subgraph, drawn.values, view)
@@ -129,15 +116,13 @@ class Engine:
         yield from self._complete(subgraph, exclude)
         return subgraph
 
-    def _complete(
-        self, subgraph: _native.Subgraph, exclude: Sequence[Exclusion]
-    ) -> Generator[list[Ticket], None, None]:
-        """Add the edges that the type of subgraph asks for beside those drawn."""
+    def _complete(self, subgraph: _native.Subgraph, exclude: Sequence[Exclusion]) -> Waiting[None]:
+        """Add the edges that the type of subgraph has beside the drawn edges."""
         spec = self.spec
         if spec.subgraph_type == "bidirectional":
             subgraph.add_reverses(spec.reversals, spec.keep_edge)
         elif spec.subgraph_type == "induced" and self._is_whole:
-            subgraph.induce(self.view.csrs)
+            subgraph.induce(self._graphs)
         elif spec.subgraph_type == "induced":
             yield from together(
                 self._induce_over_parts(subgraph, relation, exclude)
@@ -146,7 +131,7 @@ class Engine:
 
     def _begin(self, seeds: Sequence[SeedSet], exclude: Sequence[Exclusion]) -> _native.Subgraph:
         try:  # two threads may see the same idle one
-            subgraph = self._idle.pop()
+            subgraph: _native.Subgraph = self._idle.pop()
         except IndexError:
             subgraph = self._new_subgraph()
         subgraph.begin()
@@ -156,7 +141,7 @@ class Engine:
             subgraph.exclude(relation, rows, neighbors)
         return subgraph
 
-    def _new_subgraph(self) -> _native.Subgraph:
+    def _new_subgraph(self) -> Any:
         view, spec = self.view, self.spec
         subgraph = _native.Subgraph(view.num_nodes, view.relations, spec.with_edge, spec.disjoint)
         subgraph.values = {}
@@ -164,45 +149,39 @@ class Engine:
 
     def _induce_over_parts(
         self, subgraph: _native.Subgraph, relation: int, exclude: Sequence[Exclusion]
-    ) -> Generator[list[Ticket], None, None]:
+    ) -> Waiting[None]:
         source, destination = self.view.relations[relation]
         rows = RowSet.around(subgraph.members(destination), relation, exclude)
         keys, with_edge = subgraph.keys(source), self.spec.with_edge
         owners, replies = yield from self.rows.induce(relation, rows, keys, with_edge)
         subgraph.merge_induced(relation, owners, replies)
 
-    def has_edges(
-        self, relation: int, rows: Int64Array, neighbors: Int64Array
-    ) -> Generator[list[Ticket], None, BoolArray]:
-        """Check which edges exist in the whole graph; see `GraphRows.has_edges`."""
-        return self.rows.has_edges(relation, rows, neighbors)
-
 
 def _check_values(
-    program: ProgramMethod, subgraph: _native.Subgraph, values: Mapping[str, Any], view: GraphView
+    program: ProgramMethod, subgraph: _native.Subgraph, values: Mapping[str, Array], view: GraphView
 ) -> None:
-    """Raise ValueError unless values are what the program's class names, one for each node or edge.
+    """Raise ValueError unless all values of the program's class are there, per node or edge.
 
-    Batches in memory and over partitions have what is named, so that nothing is lost in either.
+    Batches over partitions have the values that the class names. Others would be lost there.
     """
     if not values and not program.value_names("n") and not program.value_names("e"):
         return
     counts = {f"n{i}": subgraph.num_nodes(i) for i in range(len(view.num_nodes))}
     counts |= {f"e{i}": subgraph.num_edges(i) for i in range(len(view.relations))}
     lengths = {
-        f"{kind}.{name}": count
-        for kind, count in counts.items()
-        for name in program.value_names(kind[0])
+        f"{prefix}.{name}": count
+        for prefix, count in counts.items()
+        for name in program.value_names(prefix[0])
     }
-    what = type(program).__name__
+    method = type(program).__name__
     if set(values) != set(lengths):
         raise ValueError(
-            f"{what} delivers {sorted(values)}, but by its node_values and edge_values these are "
+            f"{method} delivers {sorted(values)}, but by its node_values and edge_values these are "
             f"{sorted(lengths)}: name what `draw` puts into `graph.values`, of each type"
         )
     for name, array in values.items():
         if array.dtype != np.float32 or array.shape != (lengths[name],):
             raise ValueError(
-                f"{what} must deliver '{name}' as float32 of shape {(lengths[name],)} "
+                f"{method} must deliver '{name}' as float32 of shape {(lengths[name],)} "
                 f"(got {array.dtype.name} of shape {array.shape})"
             )

@@ -1,4 +1,4 @@
-"""Rows of a graph, whole or a part of it: asked of their owners, drawn here where they are here.
+"""Rows of a graph, whole or a part of it: drawn here where they are local, else by their owners.
 
 All methods are generators: they yield the requests that they wait for. Trainers and sampler
 processes use them, by `khop.sampler.drawing.engine`. Imports no torch.
@@ -7,20 +7,24 @@ processes use them, by `khop.sampler.drawing.engine`. Imports no torch.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from khop import _native
 from khop.data.tickets import Ticket
 from khop.sampler.drawing.view import GraphView
+from khop.sampler.methods.access import Waiting
+from khop.sampler.methods.entries import ranges
 from khop.sampler.replies import check_degrees, check_drawn, check_found
 from khop.sampler.requests import Drawn, HopRequest, RemoteParts, RowSet
 from khop.typing import Array, BoolArray, Int32Array, Int64Array
 
-Replies = tuple[Int32Array, list[Drawn]]
+_Values = TypeVar("_Values", bound=Array)
+
+Replies: TypeAlias = tuple[Int32Array, list[Drawn]]
 """The owner of each row, and each owner's answer for its rows."""
 
 _ROWS_AT_ONCE, _ENTRIES_AT_ONCE = 1 << 16, 1 << 20  # of sums over all rows
@@ -32,7 +36,7 @@ class GraphRows:
 
     Args:
         view: the graph.
-        remote: the other partitions; required unless all rows are local.
+        remote: the other partitions. Required unless all rows are local.
 
     Raises:
         ValueError: a part without access to the others.
@@ -53,8 +57,8 @@ class GraphRows:
         rows: RowSet,
         request: HopRequest,
         options: _native.HopOptions | None = None,
-    ) -> Generator[list[Ticket], None, Replies]:
-        """Draw neighbours of rows over an edge type; `options` are the request's, if known."""
+    ) -> Waiting[Replies]:
+        """Draw neighbours of rows over an edge type. `options` are the request's, if known."""
         view, remote = self.view, self.remote
         return self._ask(
             relation,
@@ -68,8 +72,8 @@ class GraphRows:
 
     def induce(
         self, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
-    ) -> Generator[list[Ticket], None, Replies]:
-        """Find the neighbours of rows that are in a batch, given by the keys of its nodes."""
+    ) -> Waiting[Replies]:
+        """Find the neighbours of rows that are in a batch, by the keys of its nodes."""
         view, remote, csr = self.view, self.remote, self.view.csrs[relation]
         num_nodes = view.num_nodes[view.relations[relation][0]]
         return self._ask(
@@ -91,16 +95,23 @@ class GraphRows:
         with_edge: bool,
         nothing: bool,
         below: int,
-    ) -> Generator[list[Ticket], None, Replies]:
-        """Split rows among their owners; return the owner of each and each owner's answer.
+    ) -> Waiting[Replies]:
+        """Split rows among their owners, and return the owner of each and each owner's answer.
 
-        Neighbours in the answers of other partitions must be below `below`.
+        Args:
+            relation: index of the edge type.
+            rows: the rows.
+            at_home: draws from rows of the local part.
+            elsewhere: requests (part, edge type, rows). If None, all rows are local.
+            with_edge: answers have edges.
+            nothing: all answers are empty.
+            below: bound of neighbours in the answers of other partitions.
         """
         view = self.view
         bounds = view.bounds[view.relations[relation][1]]
-        owners, _, places, offsets = _native.split_by_owner(rows.ids, bounds)
+        owners, _, positions, offsets = _native.split_by_owner(rows.ids, bounds)
         shares = {
-            part: rows.share(places[a:b], bounds[part], bounds[part + 1])
+            part: rows.share(positions[a:b], bounds[part], bounds[part + 1])
             for part, (a, b) in enumerate(itertools.pairwise(offsets))
             if a < b
         }
@@ -122,55 +133,52 @@ class GraphRows:
         for part in range(len(offsets) - 1):
             if part not in replies:
                 num_rows = len(shares[part].ids) if part in shares else 0
-                replies[part] = _empty_reply(num_rows, with_edge)
+                no_edges = np.empty(0, np.int64) if with_edge else None
+                replies[part] = np.zeros(num_rows, np.int32), np.empty(0, np.int32), no_edges
         return owners, [replies[part] for part in range(len(offsets) - 1)]
 
     def has_edges(
-        self, relation: int, rows: Int64Array, neighbors: Int64Array
-    ) -> Generator[list[Ticket], None, BoolArray]:
+        self, relation: int, ids: Int64Array, neighbors: Int64Array
+    ) -> Waiting[BoolArray]:
         """Check which edges exist.
 
         Args:
             relation: index of the edge type.
-            rows: [n] int64, nodes whose neighbours are drawn.
+            ids: [n] int64, nodes whose neighbours are drawn.
             neighbors: [n] int64.
 
         Returns:
             [n] bool.
         """
         csr = self.view.csrs[relation]
-        found: BoolArray = yield from self._each(
+        return self._each(
             relation,
-            rows,
-            np.bool_,
-            lambda where: _native.has_edges(csr, rows[where], neighbors[where]),
-            lambda part, where: _known(self.remote).has_edges(
-                part, relation, rows[where], neighbors[where]
-            ),
+            ids,
+            np.empty(len(ids), np.bool_),
+            lambda at: _native.has_edges(csr, ids[at], neighbors[at]),
+            lambda remote, part, at: remote.has_edges(part, relation, ids[at], neighbors[at]),
             check_found,
         )
-        return found
 
-    def degrees(self, relation: int, rows: Int64Array) -> Generator[list[Ticket], None, Int64Array]:
+    def degrees(self, relation: int, ids: Int64Array) -> Waiting[Int64Array]:
         """Return the number of neighbours of each node, [n] int64."""
         bounds = self.view.edge_bounds[relation]
-        degrees: Int64Array = yield from self._each(
+        return self._each(
             relation,
-            rows,
-            np.int64,
-            lambda where: _native.degrees(self.view.csrs[relation], rows[where]),
-            lambda part, where: _known(self.remote).degrees(part, relation, rows[where]),
+            ids,
+            np.empty(len(ids), np.int64),
+            lambda at: _native.degrees(self.view.csrs[relation], ids[at]),
+            lambda remote, part, at: remote.degrees(part, relation, ids[at]),
             lambda arrays, part, count: check_degrees(
                 arrays, part, count, bounds[part + 1] - bounds[part]
             ),
         )
-        return degrees
 
-    def column_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
-        """Return running sums of the squared norms of columns; see `GraphAccess`.
+    def column_sums(self, relation: int) -> Waiting[Int64Array]:
+        """Return running sums of the squared norms of columns. See `GraphAccess`.
 
-        All rows are read once, in pieces; batches of a process share the sums, and those that come
-        while they are computed wait for them.
+        All rows are read once, in pieces. Batches of a process share the sums. A batch that needs
+        them while another computes them waits.
         """
         while relation not in self._columns:
             if relation in self._columns_under_way:
@@ -184,9 +192,9 @@ class GraphRows:
                     del self._columns_under_way[relation]
         return self._columns[relation]
 
-    def _add_up_columns(self, relation: int) -> Generator[list[Ticket], None, None]:
+    def _add_up_columns(self, relation: int) -> Waiting[None]:
         source, destination = self.view.relations[relation]
-        # Scaled so that no sum leaves 63 bits; an edge of a row of any length counts.
+        # Scaled so that no sum leaves 63 bits. An edge of a row of any length counts.
         scale = 1 << min(40, 62 - self.view.edge_bounds[relation][-1].bit_length())
         masses = np.zeros(self.view.num_nodes[source], np.int64)
         whole = HopRequest(-1, False, False, 0)
@@ -205,8 +213,8 @@ class GraphRows:
         own = self.view.own_ids(source, np.arange(len(masses), dtype=np.int64))
         self._columns[relation] = np.cumsum(masses[own])
 
-    def degree_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
-        """Return running sums of all nodes' degrees, by original id; see `GraphAccess`."""
+    def degree_sums(self, relation: int) -> Waiting[Int64Array]:
+        """Return running sums of all nodes' degrees, by original id. See `GraphAccess`."""
         if relation not in self._degree_sums:
             node_type = self.view.relations[relation][1]
             count = self.view.num_nodes[node_type]
@@ -222,57 +230,55 @@ class GraphRows:
     def _each(
         self,
         relation: int,
-        rows: Int64Array,
-        dtype: Any,
+        ids: Int64Array,
+        values: _Values,
         at_home: Callable[[Int64Array], Array],
-        elsewhere: Callable[[int, Int64Array], Ticket],
+        elsewhere: Callable[[RemoteParts, int, Int64Array], Ticket],
         check: Callable[[list[Array], int, int], Array],
-    ) -> Generator[list[Ticket], None, Array]:
-        """Ask owners for one value of each row; functions take the rows' places."""
+    ) -> Waiting[_Values]:
+        """Ask owners for one value per node, and return all values.
+
+        Args:
+            relation: index of the edge type.
+            ids: [n] nodes whose neighbours are drawn.
+            values: [n] array to fill.
+            at_home: returns the values at positions, of local nodes.
+            elsewhere: requests the values at positions, of nodes of a part.
+            check: checks (reply, part, number of values).
+        """
         view = self.view
         bounds = view.bounds[view.relations[relation][1]]
-        _, _, places, offsets = _native.split_by_owner(rows, bounds)
-        values = np.empty(len(rows), dtype)
+        _, _, positions, offsets = _native.split_by_owner(ids, bounds)
         pending: list[tuple[int, Int64Array, Ticket]] = []
         for part, (a, b) in enumerate(itertools.pairwise(offsets)):
             if a < b and part != view.part:
-                pending.append((part, places[a:b], elsewhere(part, places[a:b])))
-        own = places[offsets[view.part] : offsets[view.part + 1]]
+                assert self.remote is not None  # checked when the rows were made
+                pending.append((part, positions[a:b], elsewhere(self.remote, part, positions[a:b])))
+        own = positions[offsets[view.part] : offsets[view.part + 1]]
         if len(own):
             values[own] = at_home(own)
         if pending:
             yield [ticket for _, _, ticket in pending]
-        for part, where, ticket in pending:
-            values[where] = check(ticket.result(), part, len(where))
+        for part, at, ticket in pending:
+            values[at] = check(ticket.result(), part, len(at))
         return values
 
 
 def in_order(replies: Replies) -> Drawn:
     """Return the answers of all owners as one, row by row."""
     owners, answers = replies
-    given = [answer for answer in answers if len(answer[0])]
-    if len(given) <= 1:
-        return given[0] if given else answers[0]
+    with_rows = [answer for answer in answers if len(answer[0])]
+    if len(with_rows) <= 1:
+        return with_rows[0] if with_rows else answers[0]
     order = np.argsort(owners, kind="stable")  # rows, owner by owner, as the answers have them
     grouped = np.concatenate([counts for counts, _, _ in answers])
     counts = np.empty_like(grouped)
     counts[order] = grouped
     begins = np.empty(len(grouped), np.int64)  # of each row's neighbours in the answers
     begins[order] = np.cumsum(grouped, dtype=np.int64) - grouped
-    ends = np.cumsum(counts, dtype=np.int64)
-    places = np.arange(int(ends[-1])) + np.repeat(begins - (ends - counts), counts)
-    neighbors = np.concatenate([found for _, found, _ in answers])[places]
+    entries = ranges(begins, counts)
+    neighbors = np.concatenate([ids for _, ids, _ in answers])[entries]
     if any(edges is None for _, _, edges in answers):
         return counts, neighbors, None
-    edges = np.concatenate([edges for _, _, edges in answers if edges is not None])[places]
+    edges = np.concatenate([edges for _, _, edges in answers if edges is not None])[entries]
     return counts, neighbors, edges
-
-
-def _known(remote: RemoteParts | None) -> RemoteParts:
-    assert remote is not None  # checked by `GraphRows`
-    return remote
-
-
-def _empty_reply(num_rows: int, with_edge: bool) -> Drawn:
-    edges = np.empty(0, np.int64) if with_edge else None
-    return np.zeros(num_rows, np.int32), np.empty(0, np.int32), edges

@@ -2,18 +2,17 @@
 
 Two estimates are combined. A formula (`independent_prob`) follows the probabilities hop by hop as
 if all draws were independent. It is exact on trees and where all neighbours are taken, and covers
-nodes of any rarity, but is far too high in dense clusters, where one seed reaches a node along many
-paths. So batches are drawn, as in the pre-sampling of GNNLab (Yang et al., EuroSys 2022), and the
+nodes of any rarity. But it is far too high in dense clusters, where one seed reaches a node along
+many paths. So batches are drawn, as in the pre-sampling of GNNLab (Yang et al., EuroSys 2022). The
 formula serves as their prior, with the weight of a few batches. On Debian's package graph (fan-outs
-[10, 10], batches of 256) the correlation with the true frequencies is 0.977 for the formula and
-0.996 for 512 batches with it as prior.
+[10, 10], batches of 256) the formula's correlation with the true frequencies is 0.977. With 512
+batches it is 0.996.
 
-Batches are drawn by the sampling method that is asked about. The formula holds for uniform draws,
-and as a bound for LABOR, each row of which draws as they do while rows agree; for programs, whose
-chances it does not know, batches alone count, and a node that none of them touches has hotness 0.
+Batches are drawn by the loader's sampling method. The formula holds for uniform draws, and as a
+bound for LABOR, whose rows draw uniformly, each by itself. It does not know the chances of
+programs. For these, batches alone count, and a node that none of them touches has hotness 0.
 
-Graphs may have several node and edge types; types are given by index, as in the kernels. Times and
-weights play no role.
+Types of nodes and edges are indices, as in the kernels. Times and weights play no role.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from khop.sampler.spec import SamplingSpec
 from khop.typing import Float64Array, Int64Array, NodeType
 
 _NUM_BATCHES = 512
-# Nodes and edges to draw at most, some seconds of work; large graphs get fewer batches.
+# Most nodes and edges to draw: some seconds of work. Large graphs get fewer batches.
 _MAX_DRAWN = 1 << 28
 _MAX_DRAWN_BY_PROGRAM = 1 << 26
 _PRIOR_BATCHES = 16
@@ -68,7 +67,7 @@ class Seeds(NamedTuple):
 
     Attributes:
         node_type: index of their node type.
-        ids: [num_seeds] ids; a node may occur more than once.
+        ids: [num_seeds] ids. A node can occur more than once.
         batch_size: seeds in a batch, drawn at random. If None, all of them.
 
     Example:
@@ -95,7 +94,7 @@ def sample_prob(
         fanouts: for each edge type, the fan-out of each hop.
         seeds: the seeds that batches are drawn from.
         replace: draw neighbours with replacement.
-        method: sampling method; see `khop.sampler.methods`.
+        method: sampling method. See `khop.sampler.methods`.
 
     Returns:
         For each node type [num_nodes] float64, the same for the same arguments.
@@ -113,35 +112,22 @@ def sample_prob(
     is_number = isinstance(batch_size, int | np.integer)
     if batch_size is not None and not (is_number and batch_size >= 1):
         raise ValueError(f"batch_size must be at least 1, and whole (got {batch_size!r})")
-    if method.program is not None:
-        touched, batches = _touched(rows, fanouts, seeds, replace, method)
-        return [seen / max(1, batches) for seen in touched]
-    prior = independent_prob(rows, fanouts, seeds, replace)
-    is_certain = batch_size is None or batch_size >= len(ids)
-    if is_certain and all(fanout <= 0 for hops in fanouts for fanout in hops):
-        return prior
-    touched, batches = _touched(rows, fanouts, seeds, replace, method)
-    return [
-        (seen + _PRIOR_BATCHES * expected) / (batches + _PRIOR_BATCHES)
-        for seen, expected in zip(touched, prior, strict=True)
-    ]
-
-
-def _touched(
-    rows: TypedRows,
-    fanouts: Sequence[Sequence[int]],
-    seeds: Seeds,
-    replace: bool,
-    method: MethodSpec,
-) -> tuple[list[Float64Array], int]:
-    """Draw batches; return how many of them touch each node, and how many there are."""
+    prior, prior_batches = [np.zeros(count) for count in rows.num_nodes], 0
+    if method.program is None:
+        prior, prior_batches = independent_prob(rows, fanouts, seeds, replace), _PRIOR_BATCHES
+        is_certain = batch_size is None or batch_size >= len(ids)
+        if is_certain and all(fanout <= 0 for hops in fanouts for fanout in hops):
+            return prior
     touched = [np.zeros(count) for count in rows.num_nodes]
     batches = 0
     for of_batch in random_batches(rows, fanouts, seeds, _NUM_BATCHES, replace, method):
         for counts, nodes in zip(touched, of_batch, strict=True):
             counts[nodes] += 1  # once, where seeds repeat
         batches += 1
-    return touched, batches
+    return [
+        (counts + prior_batches * expected) / max(1, batches + prior_batches)
+        for counts, expected in zip(touched, prior, strict=True)
+    ]
 
 
 def random_batches(
@@ -152,21 +138,16 @@ def random_batches(
     replace: bool = False,
     method: MethodSpec = NEIGHBOR,
 ) -> Iterator[list[Int64Array]]:
-    """Draw full batches, the same ones for the same arguments.
+    """Draw `count` full batches, the same for the same arguments, which are as of `sample_prob`.
 
-    Args:
-        rows: the graph.
-        fanouts: for each edge type, the fan-out of each hop.
-        seeds: the seeds that batches are drawn from.
-        count: batches to draw; fewer, if they are large: not much more than 2^28 nodes and edges,
-            2^26 by a program.
-        replace: draw neighbours with replacement.
-        method: sampling method; see `khop.sampler.methods`.
+    Large batches are fewer: not much more than 2^28 nodes and edges are drawn, 2^26 by a program.
 
     Yields:
         For each node type the [n] int64 nodes of a batch.
     """
-    engine = Engine(_view_of(rows), _spec_of(fanouts, replace, method))
+    view = GraphView.whole(rows.num_nodes, rows.relations, rows.csrs, rows.node_types)
+    hops = tuple(map(tuple, fanouts))
+    engine = Engine(view, SamplingSpec(hops, replace, with_edge=False, method=method))
     most = _MAX_DRAWN if method.program is None else _MAX_DRAWN_BY_PROGRAM
     size = max(1, min(seeds.batch_size or len(seeds.ids), len(seeds.ids)))
     drawn = 0
@@ -183,32 +164,14 @@ def random_batches(
         yield nodes
 
 
-def _view_of(rows: TypedRows) -> GraphView:
-    return GraphView(
-        list(rows.num_nodes),
-        list(rows.relations),
-        list(rows.csrs),
-        [[0, count] for count in rows.num_nodes],
-        [[0, csr.num_edges] for csr in rows.csrs],
-        0,
-        node_types=rows.node_types,
-    )
-
-
-def _spec_of(fanouts: Sequence[Sequence[int]], replace: bool, method: MethodSpec) -> SamplingSpec:
-    """Return how batches are drawn, as far as it decides on their nodes."""
-    hops = tuple(tuple(of_type) for of_type in fanouts)
-    return SamplingSpec(hops, replace, with_edge=False, method=method)
-
-
 def independent_prob(
     rows: TypedRows, fanouts: Sequence[Sequence[int]], seeds: Seeds, replace: bool = False
 ) -> list[Float64Array]:
     """Compute the probability that a batch touches each node, if all draws were independent.
 
-    Hop by hop and over each edge type, a node v that joined the subgraph with probability f(v)
-    draws each of its neighbours with probability f(v) min(1, k / degree(v)). Linear in the number
-    of edges a hop.
+    Let f(v) be the probability that a node v joined in the last hop. Then v draws each of its
+    neighbours with probability f(v) min(1, k / degree(v)), over each edge type. A hop takes time
+    linear in the number of edges.
 
     Takes the arguments of `sample_prob` and returns [num_nodes] float64 for each node type.
     """
@@ -221,7 +184,7 @@ def independent_prob(
             _native.accumulate_hotness(
                 csr, frontier[drawing], hops[hop], replace, log_missed[neighbors]
             )
-        # log_missed is 0 for nodes that are never drawn and -inf for those that always are.
+        # log_missed is 0 for nodes that are never drawn, and -inf for nodes that always are.
         frontier = [
             (1 - known) * -np.expm1(logs) for known, logs in zip(touched, log_missed, strict=True)
         ]
@@ -239,7 +202,7 @@ def _seed_prob(seeds: Seeds, num_nodes: int) -> Float64Array:
 
 
 def _seed_batches(seeds: Int64Array, size: int) -> Iterator[tuple[int, int, Int64Array]]:
-    """Yield full batches of epoch after epoch: key of the epoch, number in it, seeds."""
+    """Yield full batches, epoch by epoch: key of the epoch, index in it, seeds."""
     plan = EpochPlan(len(seeds), size, drop_last=True)
     for epoch in range(_NUM_BATCHES if plan.num_batches else 0):
         run_key = _native.run_key(_SEED, epoch, 0)

@@ -1,35 +1,41 @@
 """Sampling of link batches: from links to seeds, and to the positions of their ends in a batch.
 
-A batch of links is sampled in four steps, all but the third here or in `negative`:
+A batch of links is sampled in four steps, the third by the engine, the others here and in
+`negative`:
 
-1. negatives are drawn, if any are asked for;
-2. the ends of all links become seeds, laid out as in PyG: without repetition and ascending by id,
-   or, in a disjoint batch, a separate tree for each end;
-3. the engine draws their neighbourhoods, on request without the links themselves;
-4. index arrays hold the positions of the ends in the batch.
+1. Negatives are drawn, if the loader has any.
+2. The ends of all links become seeds, laid out as in PyG: without repetition and ascending by id,
+   or, in a disjoint batch, a separate tree for each end.
+3. The engine draws their neighbourhoods, on request without the links themselves.
+4. Index arrays hold the positions of the ends in the batch.
 
-Links name nodes by their original ids, which decide the order of seeds. The engine may use other
-ids (a partition's): a mapping given by the caller translates. Imports no torch and needs no graph
-in memory.
+Links name nodes by their original ids, which decide the order of seeds. A function of the caller
+converts them to the engine's ids, which a partition assigns anew. Imports no torch and needs no
+graph in memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
 from khop import _native
 from khop.data.arrays import distinct
-from khop.data.tickets import Ticket
 from khop.sampler.drawing.engine import Engine
 from khop.sampler.drawing.negative import NegativeSampler
 from khop.sampler.link_spec import LinkSpec
+from khop.sampler.methods.access import Waiting
 from khop.sampler.requests import Exclusion, SeedSet
 from khop.typing import BoolArray, Int64Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_Trees = TypeVar("_Trees", "Int64Array", "Tensor")
 
 ToEngine: TypeAlias = Callable[[int, Int64Array], Int64Array]
 """Function from the index of a node type and original ids to the engine's ids."""
@@ -58,11 +64,11 @@ class LinkSeeds:
     """The seeds of a batch, and the positions of its links' ends among the nodes of their types.
 
     Attributes:
-        sets: seeds, sampled in this order, by original ids; tree i of a disjoint batch is that of
+        sets: seeds, sampled in this order, by original ids. Tree i of a disjoint batch begins at
             seed i.
-        index: without or with binary negatives `edge_label_index` [2, num_links + num_negatives];
-            with triplets `src_index` [num_links], `dst_pos_index` [num_links] and `dst_neg_index`
-            [num_links] or [num_links, amount]; all int64.
+        index: int64 arrays. Without negatives or with binary ones `edge_label_index` [2, num_links
+            + num_negatives]. With triplets `src_index` [num_links], `dst_pos_index` [num_links] and
+            `dst_neg_index` [num_links] or [num_links, amount].
         num_links: number of links.
         num_negatives: number of negatives.
     """
@@ -73,7 +79,7 @@ class LinkSeeds:
     num_negatives: int = 0
 
 
-def link_of_tree(trees: Any, num_links: int) -> Any:
+def link_of_tree(trees: _Trees, num_links: int) -> _Trees:
     """Return the link that each tree of a disjoint batch counts for, as PyG numbers `batch`.
 
     With a fractional amount of binary negatives, destinations count for other links than sources,
@@ -83,7 +89,7 @@ def link_of_tree(trees: Any, num_links: int) -> Any:
 
 
 def negative_sources(spec: LinkSpec, links: Links) -> Int64Array | None:
-    """Return the source that each negative belongs to, or None if negatives are pairs."""
+    """Return the source of each negative, or None if negatives are pairs."""
     if spec.mode != "triplet":
         return None
     amount = int(spec.amount)
@@ -110,28 +116,28 @@ def lay_out(
         ValueError: links with times in batches that are not disjoint.
     """
     if links.time is not None and not spec.disjoint:
-        raise ValueError("links with times need disjoint sampling: each sees a time of its own")
+        raise ValueError("links with times need disjoint sampling: each has a time of its own")
     src, dst = links.src, links.dst
     if negatives is not None:
         dst = np.concatenate([dst, negatives[1]])
         if spec.mode == "binary":
             src = np.concatenate([src, negatives[0]])
     if spec.disjoint:
-        sets, src_places, dst_places = _trees(spec, links, src, dst)
+        sets, src_at, dst_at = _trees(spec, links, src, dst)
     else:
-        sets, src_places, dst_places = _distinct(spec, src, dst)
+        sets, src_at, dst_at = _distinct(spec, src, dst)
     count = len(links)
     if spec.mode == "triplet":
-        rest = dst_places[count:]
+        rest = dst_at[count:]
         amount = int(spec.amount)
         shaped = rest.reshape(amount, count).T if spec.disjoint else rest.reshape(count, amount)
         index = {
-            "src_index": src_places,
-            "dst_pos_index": dst_places[:count],
+            "src_index": src_at,
+            "dst_pos_index": dst_at[:count],
             "dst_neg_index": np.ascontiguousarray(shaped[:, 0] if amount == 1 else shaped),
         }
     else:
-        index = {"edge_label_index": np.concatenate([src_places, dst_places]).reshape(2, -1)}
+        index = {"edge_label_index": np.concatenate([src_at, dst_at]).reshape(2, -1)}
     return LinkSeeds(sets, index, count, spec.num_negatives(count))
 
 
@@ -143,31 +149,27 @@ def _trees(
     if links.time is not None:
         dst_time = repeated(links.time, spec)
         src_time = dst_time if spec.mode == "binary" else links.time
-    src_places, dst_places = np.arange(len(src)), np.arange(len(dst))
+    src_at, dst_at = np.arange(len(src)), np.arange(len(dst))
     if spec.src_type != spec.dst_type:
         sets = [SeedSet(spec.src_type, src, src_time), SeedSet(spec.dst_type, dst, dst_time)]
-        return sets, src_places, dst_places
+        return sets, src_at, dst_at
     time = None
     if src_time is not None and dst_time is not None:
         time = np.concatenate([src_time, dst_time])
     sets = [SeedSet(spec.src_type, np.concatenate([src, dst]), time)]
-    return sets, src_places, dst_places + len(src)
+    return sets, src_at, dst_at + len(src)
 
 
 def _distinct(
     spec: LinkSpec, src: Int64Array, dst: Int64Array
 ) -> tuple[list[SeedSet], Int64Array, Int64Array]:
-    """Make each distinct node a seed, ascending by id."""
+    """Make seeds of the distinct nodes, ascending by id."""
     if spec.src_type != spec.dst_type:
-        src_ids, src_places = _numbered(src)
-        dst_ids, dst_places = _numbered(dst)
-        return (
-            [SeedSet(spec.src_type, src_ids), SeedSet(spec.dst_type, dst_ids)],
-            src_places,
-            dst_places,
-        )
-    ids, places = _numbered(np.concatenate([src, dst]))
-    return [SeedSet(spec.src_type, ids)], places[: len(src)], places[len(src) :]
+        src_ids, src_at = _numbered(src)
+        dst_ids, dst_at = _numbered(dst)
+        return ([SeedSet(spec.src_type, src_ids), SeedSet(spec.dst_type, dst_ids)], src_at, dst_at)
+    ids, at = _numbered(np.concatenate([src, dst]))
+    return [SeedSet(spec.src_type, ids)], at[: len(src)], at[len(src) :]
 
 
 def _numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -184,7 +186,7 @@ class LinkSampler:
 
     Args:
         spec: properties of the batches.
-        negatives: draws negatives; required if the spec asks for some.
+        negatives: draws negatives. Required for a spec with negatives.
         to_engine: maps original ids to the engine's. If None, they are the same.
     """
 
@@ -202,8 +204,8 @@ class LinkSampler:
 
     def sample(
         self, engine: Engine, links: Links, run_key: int, batch: int
-    ) -> Generator[list[Ticket], None, tuple[_native.Subgraph, LinkSeeds]]:
-        """Draw a batch; yield the tickets that it waits for.
+    ) -> Waiting[tuple[_native.Subgraph, LinkSeeds]]:
+        """Draw one batch.
 
         Args:
             engine: draws the neighbourhoods, and checks which edges exist.
@@ -221,41 +223,36 @@ class LinkSampler:
         negatives = yield from self._draw_negatives(engine, links, run_key, batch)
         seeds = lay_out(self.spec, links, negatives)
         sets = [SeedSet(t, self._to_engine(t, ids), times) for t, ids, times in seeds.sets]
-        exclude = self._exclusions(links)
+        exclude = [
+            Exclusion(relation, *self._rows_and_neighbors(links.src, links.dst, turned))
+            for relation, turned in self.spec.excluded
+        ]
         subgraph = yield from engine.sample(sets, run_key, batch, exclude)
         return subgraph, seeds
 
     def _draw_negatives(
         self, engine: Engine, links: Links, run_key: int, batch: int
-    ) -> Generator[list[Ticket], None, tuple[Int64Array, Int64Array] | None]:
+    ) -> Waiting[tuple[Int64Array, Int64Array] | None]:
         spec = self.spec
         if self._negatives is None or spec.mode is None:
             return None
         time = None if links.time is None else repeated(links.time, spec)[len(links) :]
-        drawn = yield from self._negatives.sample(
-            spec.num_negatives(len(links)),
-            negative_sources(spec, links),
-            time,
-            run_key,
-            batch,
-            (lambda src, dst: self._are_edges(engine, src, dst)) if spec.strict else None,
-        )
-        return drawn
 
-    def _are_edges(
-        self, engine: Engine, src: Int64Array, dst: Int64Array
-    ) -> Generator[list[Ticket], None, BoolArray]:
-        assert self.spec.relation is not None
-        found = yield from engine.has_edges(
-            self.spec.relation, *self._rows_and_neighbors(src, dst, turned=False)
-        )
-        return found
+        def are_edges(src: Int64Array, dst: Int64Array) -> Waiting[BoolArray]:
+            assert spec.relation is not None
+            ends = self._rows_and_neighbors(src, dst, turned=False)
+            return engine.rows.has_edges(spec.relation, *ends)
 
-    def _exclusions(self, links: Links) -> list[Exclusion]:
-        return [
-            Exclusion(relation, *self._rows_and_neighbors(links.src, links.dst, turned))
-            for relation, turned in self.spec.excluded
-        ]
+        return (
+            yield from self._negatives.sample(
+                spec.num_negatives(len(links)),
+                negative_sources(spec, links),
+                time,
+                run_key,
+                batch,
+                are_edges if spec.strict else None,
+            )
+        )
 
     def _rows_and_neighbors(
         self, src: Int64Array, dst: Int64Array, turned: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from khop.storage.part import Part
 from khop.typing import Int64Array, NodeType
 
 
+@dataclass(eq=False)
 class GraphView:
     """A graph for the engine: local rows, and the owners of the others.
 
@@ -28,27 +30,15 @@ class GraphView:
         node_types: names of the node types.
     """
 
-    def __init__(
-        self,
-        num_nodes: list[int],
-        relations: list[tuple[int, int]],
-        csrs: list[_native.Csr],
-        bounds: list[list[int]],
-        edge_bounds: list[list[int]],
-        part: int,
-        storage: Part | None = None,
-        topologies: Sequence[Topology] = (),
-        node_types: Sequence[NodeType] = (),
-    ) -> None:
-        self.num_nodes = num_nodes
-        self.relations = relations
-        self.csrs = csrs
-        self.bounds = bounds
-        self.edge_bounds = edge_bounds
-        self.part = part
-        self.storage = storage
-        self.topologies = topologies
-        self.node_types = node_types
+    num_nodes: list[int]
+    relations: list[tuple[int, int]]
+    csrs: list[_native.Csr]
+    bounds: list[list[int]]
+    edge_bounds: list[list[int]]
+    part: int
+    storage: Part | None = None
+    topologies: Sequence[Topology] = ()
+    node_types: Sequence[NodeType] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -56,29 +46,47 @@ class GraphView:
         return all(len(bounds) == 2 for bounds in self.bounds)
 
     def own_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
-        """Return the ids that the view gives nodes, given their original ids."""
+        """Return the view's ids of nodes, by their original ids."""
         if self.storage is None:
             return original_ids
         id_map = self.storage.folder.id_map(self.node_types[node_type])
         return np.ascontiguousarray(id_map[original_ids], np.int64)
 
     @classmethod
+    def whole(
+        cls,
+        num_nodes: Sequence[int],
+        relations: Sequence[tuple[int, int]],
+        csrs: Sequence[_native.Csr],
+        node_types: Sequence[NodeType],
+        topologies: Sequence[Topology] = (),
+    ) -> GraphView:
+        """Return the view of a graph whose rows are all local."""
+        return cls(
+            list(num_nodes),
+            list(relations),
+            list(csrs),
+            [[0, count] for count in num_nodes],
+            [[0, csr.num_edges] for csr in csrs],
+            0,
+            topologies=topologies,
+            node_types=node_types,
+        )
+
+    @classmethod
     def of_graph(cls, graph: Graph) -> GraphView:
         """Return the view of a graph in memory."""
-        place = {t: i for i, t in enumerate(graph.node_types)}
-        counts = list(graph.num_nodes.values())
-        return cls(
-            counts,
+        index = {t: i for i, t in enumerate(graph.node_types)}
+        topologies = list(graph.topologies.values())
+        return cls.whole(
+            list(graph.num_nodes.values()),
             [
-                (place[graph.neighbor_type(t)], place[graph.frontier_type(t)])
+                (index[graph.neighbor_type(t)], index[graph.frontier_type(t)])
                 for t in graph.edge_types
             ],
-            [topology.csr() for topology in graph.topologies.values()],
-            [[0, count] for count in counts],
-            [[0, topology.num_edges] for topology in graph.topologies.values()],
-            0,
-            topologies=list(graph.topologies.values()),
-            node_types=graph.node_types,
+            [topology.csr() for topology in topologies],
+            graph.node_types,
+            topologies,
         )
 
     @classmethod

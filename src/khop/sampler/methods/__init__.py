@@ -1,19 +1,13 @@
-"""Sampling methods: what a loader takes where it takes `num_neighbors`. A method is a module here.
+"""Sampling methods, which loaders take as `num_neighbors`. A method is a module here.
 
-`base` has the registry, a method's description as it travels, and the two kinds of methods: those
-that the kernels draw hop by hop, and programs, which ask the graph themselves (`access`). `step` is
-the simplest way to a program, for users; `modules` takes users' classes to other processes.
-Imports no torch.
+`base` has the registry, the specification that travels, and the two forms of methods: the kernels
+draw some hop by hop, and programs ask the graph themselves (`access`, with arithmetic in
+`entries`). `step` is the simplest way to a program, for users. `modules` makes users' classes known
+to other processes. Imports no torch.
 """
 
 from khop.sampler.methods.access import GraphAccess
-from khop.sampler.methods.base import (
-    METHODS,
-    MethodSpec,
-    ProgramMethod,
-    SamplingMethod,
-    register,
-)
+from khop.sampler.methods.base import METHODS, MethodSpec, ProgramMethod, SamplingMethod, register
 from khop.sampler.methods.fastgcn import FastGcn
 from khop.sampler.methods.hgt import Hgt
 from khop.sampler.methods.labor import Labor

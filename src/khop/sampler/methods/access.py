@@ -1,53 +1,57 @@
-"""The graph as programs see it while they draw a batch. Imports no torch."""
+"""The graph as programs see it while they draw batches. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias, TypeVar
 
 from khop import _native
-from khop.typing import Array, Int32Array, Int64Array
+from khop.data.tickets import Ticket
+from khop.typing import Array, BoolArray, Float64Array, Int32Array, Int64Array, UInt64Array
 
-Rows = tuple[Int32Array, Int64Array, "Int64Array | None"]
+_T = TypeVar("_T")
+
+Rows: TypeAlias = tuple[Int32Array, Int64Array, "Int64Array | None"]
 """Counts per row, neighbours row by row, and their edges if they were asked for."""
 
-Waiting = Generator[list[Any], None, Any]
-"""A generator that yields what it waits for; to be run with `yield from`."""
+Waiting: TypeAlias = Generator[list[Ticket], None, _T]
+"""Generator that yields the tickets that it waits for, and returns a value: `yield from` it."""
 
 
-def together(steps: Iterable[Waiting]) -> Waiting:
+def together(steps: Iterable[Waiting[_T]]) -> Waiting[list[_T]]:
     """Run generators side by side, so that their requests are in flight at the same time.
 
     Args:
-        steps: generators that wait, and do not wait for one another.
+        steps: generators that do not wait for one another.
 
     Returns:
-        What each of them returns, in their order.
+        The value of each generator, in their order.
     """
     running = dict(enumerate(steps))
-    results: list[Any] = [None] * len(running)
+    results: dict[int, _T] = {}
+    count = len(running)
     while running:
-        waiting: list[Any] = []
-        for place, step in list(running.items()):
+        waiting: list[Ticket] = []
+        for index, step in list(running.items()):
             try:
                 waiting += next(step)
             except StopIteration as stop:
-                results[place] = stop.value
-                del running[place]
+                results[index] = stop.value
+                del running[index]
         if waiting:
             yield waiting
-    return results
+    return [results[index] for index in range(count)]
 
 
 class GraphAccess(Protocol):
     """The graph, whole or a part of it, and the batch that is being drawn.
 
-    Nodes are named by the engine's ids. Draws must not depend on these: a folder renumbers nodes.
-    `words` and `neighbors` draw by original ids.
+    Nodes have the engine's ids, which a partition folder assigns anew. So draws must not depend on
+    these ids: `words` and `neighbors` draw by original ids.
 
     Attributes:
         batch: index of the batch in its epoch.
-        fanouts: fan-out of each hop, for each edge type, as `num_neighbors` gives them.
+        fanouts: for each edge type, the fan-out of each hop, as `num_neighbors` has them.
         seeds: (index of the node type, [n] int64 ids, [n] int64 times or None) of the batch.
         num_nodes: number of nodes of each node type.
         node_types: names of the node types.
@@ -56,15 +60,15 @@ class GraphAccess(Protocol):
         subgraph: the batch: nodes and edges are added here.
         values: arrays of the batch beside its nodes and edges, by name: 'e0.edge_norm' is
             [num_edges] of edge type 0, 'n0.node_norm' [num_nodes] of node type 0.
-        place: (key of the epoch, index of the batch), of which `key` makes keys.
+        batch_key: (key of the epoch, index of the batch), of which `key` makes keys.
         whole_rows: the rows of each edge type, for kernels that read them without waiting. None if
             some are elsewhere, or edges are excluded.
-        num_threads: threads that such kernels may use.
+        num_threads: threads that such kernels can use.
 
     Example:
         >>> def neighbors_of_neighbors(graph: GraphAccess, ids):  # for `ProgramMethod.draw`
-        ...     _, found, _ = yield from graph.neighbors(0, ids)
-        ...     return (yield from graph.neighbors(0, found))
+        ...     _, first, _ = yield from graph.neighbors(0, ids)
+        ...     return (yield from graph.neighbors(0, first))
     """
 
     batch: int
@@ -74,26 +78,26 @@ class GraphAccess(Protocol):
     relations: list[tuple[int, int]]
     subgraph: _native.Subgraph
     values: dict[str, Array]
-    place: tuple[int, int]
+    batch_key: tuple[int, int]
     whole_rows: Sequence[_native.Csr] | None
     num_threads: int
 
     @property
     def seeds(self) -> Sequence[tuple[int, Int64Array, Int64Array | None]]:
-        """See above."""
+        """Seeds of the batch. See above."""
 
     def key(self, purpose: int, step: int = 0, index: int = 0, batch: int | None = None) -> int:
         """Return a key of random numbers of a batch, a different one for each three numbers.
 
         Args:
-            purpose: below 2^32; what the numbers are for.
-            step: below 2^32; hop, step or round.
-            index: below 2^32; edge or node type.
-            batch: index of the batch. If None, this one; others share their numbers with it.
+            purpose: use of the random numbers, below 2^32.
+            step: hop, step or round, below 2^32.
+            index: edge type or node type, below 2^32.
+            batch: index of a batch, whose random numbers this one shares. If None, its own.
         """
 
-    def words(self, key: int, node_type: int, ids: Int64Array) -> Waiting:
-        """Draw a random word for each of some nodes, by their original ids.
+    def words(self, key: int, node_type: int, ids: Int64Array) -> Waiting[UInt64Array]:
+        """Draw a random word for each node, by its original id.
 
         Args:
             key: from `key`.
@@ -115,60 +119,68 @@ class GraphAccess(Protocol):
         trees: Int32Array | None = None,
         times: Int64Array | None = None,
         with_edge: bool = True,
-    ) -> Waiting:
+    ) -> Waiting[Rows]:
         """Draw neighbours of nodes, or take all.
 
         Args:
             relation: index of the edge type.
             ids: [n] int64, nodes of the type whose neighbours are drawn.
-            fanout: how many for each; -1 takes all.
-            key: from `key`; of the draws.
+            fanout: neighbours per node. -1 takes all.
+            key: key of the draws, from `key`.
             replace: draw with replacement.
-            trees: [n] int32, numbers that tell draws from the same node apart.
-            times: [n] int64; only neighbours that exist at a row's time are drawn.
+            trees: [n] int32, numbers that distinguish draws from the same node.
+            times: [n] int64. Only neighbours that exist at a row's time are drawn.
             with_edge: return edges, too.
 
         Returns:
-            `Rows`: in the order of `ids`; excluded edges are not among them.
+            `Rows` in the order of `ids`, without excluded edges.
         """
 
-    def degrees(self, relation: int, ids: Int64Array) -> Waiting:
+    def degrees(self, relation: int, ids: Int64Array) -> Waiting[Int64Array]:
         """Return the number of neighbours of nodes over an edge type, [n] int64."""
 
-    def degree_sums(self, relation: int) -> Waiting:
+    def degree_sums(self, relation: int) -> Waiting[Int64Array]:
         """Return the running sums of all nodes' degrees over an edge type, by original id.
 
-        [num_nodes] int64, of the node type whose neighbours are drawn. They are asked for once, and
-        kept by the process.
+        [num_nodes] int64, of the node type whose neighbours are drawn. The process asks for degrees
+        once and keeps the sums.
         """
 
-    def has_edges(self, relation: int, rows: Int64Array, neighbors: Int64Array) -> Waiting:
+    def has_edges(
+        self, relation: int, ids: Int64Array, neighbors: Int64Array
+    ) -> Waiting[BoolArray]:
         """Return which pairs of nodes are joined, [n] bool."""
 
-    def weights(self, relation: int, edges: Int64Array) -> Waiting:
+    def weights(self, relation: int, edges: Int64Array | None) -> Waiting[Float64Array | None]:
         """Return weights of edges, [n] float64, finite and not negative, as the user gave them.
 
-        None, if the batch's edges of this type are not drawn by weight.
+        None if the batch's edges of this type are not drawn by weight.
 
         Args:
             relation: index of the edge type.
             edges: [n] int64, as `neighbors` returns them.
         """
 
-    def column_sums(self, relation: int) -> Waiting:
+    def column_sums(self, relation: int) -> Waiting[Int64Array]:
         """Return running sums of the squared norms of columns, [num_nodes] int64, by original id.
 
-        Columns are those of the adjacency matrix of an edge type over the whole graph, each of
-        whose rows is divided by its number of entries: a neighbour's squared norm is the sum of
-        1 / degree^2 over its edges, here an integer, scaled. Parallel edges count each. The first
-        batch of a process reads all rows for it.
+        The matrix is the adjacency matrix of an edge type over the whole graph, with each row
+        divided by its number of entries. So a neighbour's squared norm is the sum of 1 / degree^2
+        over its edges, here a scaled integer. Each parallel edge counts. The first batch of a
+        process reads all rows.
         """
 
-    def original_ids(self, node_type: int, ids: Int64Array) -> Waiting:
+    def original_ids(self, node_type: int, ids: Int64Array) -> Waiting[Int64Array]:
         """Return the original ids of nodes, [n] int64."""
 
     def engine_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
-        """Return the engine's ids of nodes, given their original ids."""
+        """Return the engine's ids of nodes, by their original ids."""
 
     def add_hop(self, relation: int, rows: Rows) -> None:
         """Add neighbours of all nodes of the frontier, in its order, over one edge type."""
+
+
+def add_all_seeds(graph: GraphAccess) -> None:
+    """Add the seeds of all node types to the batch."""
+    for node_type, ids, times in graph.seeds:
+        graph.subgraph.add_seeds(node_type, ids, times)

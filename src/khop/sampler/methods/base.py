@@ -1,21 +1,23 @@
 """The registry of sampling methods, and their base classes. Imports no torch.
 
 Methods that the kernels draw are a class here and a value of `HopMethod` in the kernels
-(`khop/core/hop_options.hpp`), known by one name on both sides. A *program* draws a batch with
+(`khop/core/hop_options.hpp`), known by one name on both sides. A *program* draws batches with
 requests of its own (`ProgramMethod`). What engines and servers need of either is its `MethodSpec`,
 which is part of `SamplingSpec` and of every request for neighbours, and so of fingerprints.
 """
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeVar
+from enum import Enum
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from khop import codec
-from khop.codec import Name
-from khop.sampler.methods.access import GraphAccess
+from khop.codec import Between, Name
+from khop.sampler.methods.access import GraphAccess, Waiting
 
 METHODS: dict[str, type[SamplingMethod]] = {}
 """All methods, by name."""
@@ -28,10 +30,10 @@ class MethodSpec:
     """A method's name and options, as they travel.
 
     Attributes:
-        name: of a registered method.
-        layer_dependency: of LABOR: all hops share the numbers that decide.
-        program: of a program: the method itself. In JSON: its fields.
-        layer_wise: all nodes draw in each hop, not only those that the last one added. Batches
+        name: name of a registered method.
+        layer_dependency: for LABOR: all hops share their random numbers.
+        program: the method itself, if it is a program. In JSON: its fields.
+        layer_wise: all nodes draw in each hop, not only the nodes that the last hop added. Batches
             of such methods have `layer_wise`, True.
 
     Example:
@@ -52,25 +54,25 @@ class MethodSpec:
                 "is there once its module is imported; graph servers import what they are started "
                 "with: khop serve --methods my_package.methods"
             )
-        kind = METHODS[self.name]
-        if issubclass(kind, ProgramMethod) and not isinstance(self.program, kind):
-            program = codec.from_json(kind, self.program, f"method '{self.name}'")
+        method = METHODS[self.name]
+        if issubclass(method, ProgramMethod) and not isinstance(self.program, method):
+            program = codec.from_json(method, self.program, f"method '{self.name}'")
             object.__setattr__(self, "program", program)
-        elif self.program is not None and not issubclass(kind, ProgramMethod):
+        elif self.program is not None and not issubclass(method, ProgramMethod):
             raise ValueError(f"the method '{self.name}' is no program, and has no options of one")
 
     def value_names(self, prefix: str) -> tuple[str, ...]:
-        """Return the names of what batches have beside nodes ('n') and edges ('e'), float32."""
-        return () if self.program is None else self.program.value_names(prefix)
+        """Return the names of a batch's float32 values of nodes ('n') or edges ('e')."""
+        return () if self.program is None else tuple(self.program.value_names(prefix))
 
     @property
-    def marks(self) -> dict[str, Any]:
+    def marks(self) -> dict[str, bool]:
         """Values of the batch as a whole, the same for all batches, by name."""
         return {"layer_wise": True} if self.layer_wise else {}
 
     @property
     def delivered(self) -> list[str]:
-        """Names of all that batches have of the method beside nodes and edges."""
+        """Names of all values that batches have beside nodes and edges."""
         return [*self.value_names("n"), *self.value_names("e"), *self.marks]
 
     @property
@@ -80,8 +82,7 @@ class MethodSpec:
 
     def kernel_options(self) -> dict[str, Any]:
         """Keyword arguments of `_native.HopOptions`."""
-        own = {field.name for field in fields(self)} - {"name", "program", "layer_wise"}
-        return {"method": self.name, **{name: getattr(self, name) for name in own}}
+        return {"method": self.name, "layer_dependency": self.layer_dependency}
 
 
 class SamplingMethod(ABC):
@@ -90,9 +91,9 @@ class SamplingMethod(ABC):
     Attributes:
         name: the method's name, in specs and kernels.
         needs_neighbor_ids: whether draws are keyed by neighbours' original ids.
-        subgraph_type: the only `subgraph_type` that the method makes; None: all of them.
+        subgraph_type: the only `subgraph_type` that the method makes. If None, all of them.
         draws_edges: whether a batch's edges are the graph's, which have ids and attributes.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all neighbours.
 
     Example:
         >>> method = METHODS["labor"]([15, 10])
@@ -111,19 +112,18 @@ class SamplingMethod(ABC):
         """Return what engines and servers need of the method."""
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
-        """Return whether to draw with replacement, and by which weights.
-
-        Args:
-            replace: what the loader was asked for.
-            weight_attr: likewise.
+        """Return the loader's `replace` and `weight_attr` settled with the method.
 
         Raises:
-            ValueError: the loader's option and the method's differ, or the method knows no such.
+            ValueError: an option of the loader differs from the method's, or the method lacks it.
         """
         return replace, weight_attr
 
-    def settle_subgraph_type(self, subgraph_type: Any) -> Any:
-        """Return the type of subgraphs to make, given what the loader was asked for.
+    def settle_subgraph_type(self, subgraph_type: str | Enum) -> str | Enum:
+        """Return the type of subgraphs to make.
+
+        Args:
+            subgraph_type: the loader's option, a text or PyG's `SubgraphType`.
 
         Raises:
             ValueError: the method makes others.
@@ -149,18 +149,18 @@ class SamplingMethod(ABC):
 
 
 class ProgramMethod(SamplingMethod):
-    """Base of methods that draw a batch with requests of their own.
+    """Base of methods that draw batches with requests of their own.
 
     A program is a frozen dataclass whose annotations `khop.codec` can check: it travels to samplers
     and graph servers as it is. `draw` runs there, over whatever part of the graph they have. It
-    must be a function of the batch's key, of original ids and of the graph alone; see
-    `docs/extending/methods.md`. `StepMethod` is simpler, and does for most methods.
+    must be a function of the batch's key, of original ids and of the graph alone. See
+    `docs/extending/methods.md`. `StepMethod` is simpler and suits most methods.
 
     Attributes:
         edge_values: names of the [num_edges] float32 arrays that batches have for each edge type.
         node_values: likewise of nodes.
-        layer_wise: True, of a class or a field, if all nodes draw in each hop, not only those that
-            the last one added; by default they do not. Batches then have `layer_wise`, by which
+        layer_wise: True, of a class or a field, if all nodes draw in each hop, not only the nodes
+            that the last hop added. Default: False. Batches then have `layer_wise`, by which
             `khop.loader.ToLayers` splits them.
 
     Example:
@@ -168,40 +168,42 @@ class ProgramMethod(SamplingMethod):
         ...     num_neighbors, subgraph_type = [], "induced"
         ...     def draw(self, graph):
         ...         graph.subgraph.add_seeds(0, graph.seeds[0][1])
-        ...         yield from ()  # nothing is asked of other partitions
+        ...         yield from ()  # no request to other partitions
     """
 
     edge_values: ClassVar[tuple[str, ...]] = ()
     node_values: ClassVar[tuple[str, ...]] = ()
+    _is_homogeneous: ClassVar[bool] = False  # draws from graphs of one node and edge type alone
 
     def value_names(self, prefix: str) -> tuple[str, ...]:
         """Return the names of a batch's values, of edges ('e') or of nodes ('n')."""
         return self.edge_values if prefix == "e" else self.node_values
 
     @abstractmethod
-    def draw(self, graph: GraphAccess) -> Generator[list[Any], None, None]:
-        """Draw a batch: add its nodes and edges to `graph.subgraph`; yield what it waits for."""
+    def draw(self, graph: GraphAccess) -> Waiting[None]:
+        """Draw one batch: add nodes and edges to `graph.subgraph`, and yield tickets to wait
+        for.
+        """
 
     def spec(self) -> MethodSpec:
         """See `SamplingMethod`.
 
         Raises:
             TypeError: the class is not registered, or a field cannot travel.
-            ProtocolError: a field is not what its annotation says.
+            ProtocolError: a field does not match its annotation.
         """
-        kind = type(self)
-        if METHODS.get(getattr(self, "name", "")) is not kind:
+        method = type(self)
+        if METHODS.get(getattr(self, "name", "")) is not method:
             raise TypeError(
-                f"{kind.__name__} is not registered: decorate the class with "
+                f"{method.__name__} is not registered: decorate the class with "
                 "@khop.sampler.register, above @dataclass(frozen=True)"
             )
-        codec.from_json(kind, codec.to_json(self), f"fields of {kind.__name__}")
+        codec.from_json(method, codec.to_json(self), f"fields of {method.__name__}")
         return MethodSpec(
             self.name, program=self, layer_wise=bool(getattr(self, "layer_wise", False))
         )
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
-        """See `SamplingMethod`."""
         for option, value in (("replace", replace), ("weight_attr", weight_attr)):
             if value:
                 raise ValueError(
@@ -209,8 +211,8 @@ class ProgramMethod(SamplingMethod):
                 )
         return False, None
 
-    def settle_subgraph_type(self, subgraph_type: Any) -> Any:
-        """See `SamplingMethod`; values of edges belong to those that the program adds."""
+    def settle_subgraph_type(self, subgraph_type: str | Enum) -> str | Enum:
+        """See `SamplingMethod`. Values of edges need 'directional' subgraphs."""
         settled = super().settle_subgraph_type(subgraph_type)
         if self.edge_values and getattr(settled, "value", settled) != "directional":
             raise ValueError(
@@ -220,15 +222,19 @@ class ProgramMethod(SamplingMethod):
         return settled
 
     def check_form(self, heterogeneous: bool, disjoint: bool) -> None:
-        """See `SamplingMethod`; overridden by programs that make disjoint batches."""
+        """See `SamplingMethod`. Overridden by programs that make disjoint batches."""
+        if heterogeneous and self._is_homogeneous:
+            raise ValueError(
+                f"{type(self).__name__} draws from graphs of one node and edge type: this one is "
+                "heterogeneous"
+            )
         if disjoint:
             raise ValueError(
                 f"{type(self).__name__} makes no disjoint batches, and so knows no times: leave "
-                "disjoint=True and time_attr out"
+                "disjoint and time_attr out"
             )
 
     def check_strategy(self, temporal_strategy: str) -> None:
-        """See `SamplingMethod`."""
         if temporal_strategy != "uniform":
             raise ValueError(
                 f"{type(self).__name__} has no temporal_strategy (got {temporal_strategy!r}): "
@@ -236,21 +242,54 @@ class ProgramMethod(SamplingMethod):
             )
 
 
-def register(method: _M) -> _M:
-    """Add a class of methods to the registry; a decorator.
+def check_numbers(program: ProgramMethod) -> None:
+    """Raise ValueError unless numbers are within the bounds that their annotations give."""
+    for name, number_type, bounds in _bounded_fields(type(program)):
+        value = getattr(program, name)
+        types = int if number_type is int else (int, float)
+        is_number = isinstance(value, types) and not isinstance(value, bool)
+        if not is_number or not bounds.low <= value <= bounds.high:
+            unit = "an integer" if number_type is int else "a number"
+            raise ValueError(
+                f"{name} must be {unit} from {bounds.low:,} to {bounds.high:,} (got {value!r})"
+            )
 
-    A class that has no `name` of its own gets that of its module and itself. Specs and states of
-    loaders have the name and the fields.
+
+@functools.cache
+def _bounded_fields(method: type[ProgramMethod]) -> list[tuple[str, type, Between]]:
+    """Return name, type and bounds of the fields `Annotated[int or float, Between(...)]`."""
+    hints = get_type_hints(method, include_extras=True)
+    bounded = []
+    for name in (field.name for field in fields(method)):  # type: ignore[arg-type]
+        if get_origin(hints[name]) is Annotated and get_args(hints[name])[0] in (int, float):
+            bounded.append((name, *get_args(hints[name])))
+    return bounded
+
+
+def counts_within(values: object, most_entries: int, low: int, high: int) -> list[int] | None:
+    """Return a list of 1 to `most_entries` integers from `low` to `high`. None if it is none."""
+    if not isinstance(values, (list, tuple)) or not 1 <= len(values) <= most_entries:
+        return None
+    is_valid = all(type(value) is int and low <= value <= high for value in values)
+    return list(values) if is_valid else None
+
+
+def register(method: _M) -> _M:
+    """Add a class of methods to the registry. A decorator.
+
+    A class without a `name` gets the name of its module and class. Specs and states of loaders have
+    the name and the fields.
 
     Args:
-        method: the class; a program is a frozen dataclass.
+        method: the class. A program is a frozen dataclass.
 
     Returns:
         The class.
 
     Raises:
         TypeError: a program that is no frozen dataclass.
-        ValueError: another class has this name. One that is defined again takes its place.
+        ValueError: another class has this name. A class that is defined again replaces its former
+            self.
 
     Example:
         >>> class Fewest(khop.sampler.SaintWalks):

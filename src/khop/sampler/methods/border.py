@@ -1,4 +1,4 @@
-"""Nodes around a batch that grows: what `Hgt` and `RippleWalk` share. Imports no torch."""
+"""Nodes around a batch that grows, which `Hgt` and `RippleWalk` share. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from khop.typing import Array, Int64Array
 
 
 class Border:
-    """The nodes of one type in a batch, and those joined to it that are not in it.
+    """The nodes of one type in a batch, and the nodes joined to it that are not in it.
 
     Args:
         graph: the graph.
         node_type: index of the nodes' type.
-        seeds: [n] int64, the first nodes; they may repeat.
+        seeds: [n] int64, the first nodes. They can repeat.
 
     Attributes:
         members: [n] int64, nodes of the batch, in the order in which they joined.
-        joined: [m] int64, those of them whose neighbours have not been seen, each once.
+        joined: [m] int64, members whose neighbours have not been seen, each once.
         ids: [k] int64, nodes of the border, ascending.
         original: [k] int64, their original ids.
-        budgets: [k] int64, sums of what `extend` was given for each.
+        budgets: [k] int64, sums of the amounts that `extend` added.
     """
 
     def __init__(self, graph: GraphAccess, node_type: int, seeds: Int64Array) -> None:
@@ -32,39 +32,39 @@ class Border:
         self.joined = distinct(seeds)
         self.ids, self.original, self.budgets = (np.empty(0, np.int64) for _ in range(3))
 
-    def extend(self, neighbors: Int64Array, amounts: Int64Array) -> Waiting:
-        """Add amounts to the budgets of nodes; members have none.
+    def extend(self, neighbors: Int64Array, amounts: Int64Array) -> Waiting[None]:
+        """Add amounts to the budgets of nodes that are no members.
 
         Args:
-            neighbors: [n] int64; they may repeat.
+            neighbors: [n] int64. They can repeat.
             amounts: [n] int64.
         """
-        found, place = np.unique(neighbors, return_inverse=True)
-        sums = np.zeros(len(found), np.int64)
-        np.add.at(sums, place, amounts)
-        outside = ~np.isin(found, self.members)
-        found, sums = found[outside], sums[outside]
-        new = np.setdiff1d(found, self.ids, assume_unique=True)
+        nodes, inverse = np.unique(neighbors, return_inverse=True)
+        sums = np.zeros(len(nodes), np.int64)
+        np.add.at(sums, inverse, amounts)
+        outside = ~np.isin(nodes, self.members)
+        nodes, sums = nodes[outside], sums[outside]
+        new = np.setdiff1d(nodes, self.ids, assume_unique=True)
         if len(new):
             original = yield from self._graph.original_ids(self._node_type, new)
             at = np.searchsorted(self.ids, new)
             self.ids = np.insert(self.ids, at, new)
             self.original = np.insert(self.original, at, original)
             self.budgets = np.insert(self.budgets, at, 0)
-        self.budgets[np.searchsorted(self.ids, found)] += sums
+        self.budgets[np.searchsorted(self.ids, nodes)] += sums
 
     def take(self, ranks: Array, count: int) -> None:
-        """Move the nodes of least rank into the batch, in this order; of equals the smaller id.
+        """Move the nodes of least rank into the batch, in this order. Equal ranks go by id.
 
         Args:
-            ranks: [k], of the nodes of the border.
-            count: how many; all, if there are no more.
+            ranks: [k] rank of each node of the border.
+            count: most nodes that move.
         """
-        places = np.arange(len(self.ids))
-        if 0 < count < len(places):
-            places = np.flatnonzero(ranks <= np.partition(ranks, count - 1)[count - 1])
-        places = places[np.lexsort((self.original[places], ranks[places]))][:count]
-        self.join(self.ids[places])
+        least = np.arange(len(self.ids))
+        if 0 < count < len(least):
+            least = np.flatnonzero(ranks <= np.partition(ranks, count - 1)[count - 1])
+        least = least[np.lexsort((self.original[least], ranks[least]))][:count]
+        self.join(self.ids[least])
 
     def join(self, nodes: Int64Array) -> None:
         """Make nodes members that are none."""

@@ -7,12 +7,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from khop import _native
 from khop.sampler.methods.access import GraphAccess, Rows, Waiting
 from khop.sampler.methods.base import register
-from khop.sampler.methods.ladies import LayerMethod, NodesPerLayer
-from khop.sampler.methods.walk import below
-from khop.typing import Int64Array
+from khop.sampler.methods.ladies import LayerMethod, NodesPerLayer, draw_in_proportion
+from khop.typing import Float64Array, Int64Array
 
 _DRAWS = 4  # purpose of keys
 
@@ -20,23 +18,23 @@ _DRAWS = 4  # purpose of keys
 @register
 @dataclass(frozen=True)
 class FastGcn(LayerMethod):
-    """Layers of nodes that are drawn from the whole graph, whatever the rows, with replacement.
+    """Layers of nodes that are drawn from the whole graph, for any rows, with replacement.
 
-    A node u is drawn in proportion to q_u, the squared norm of its column of the adjacency matrix,
-    each of whose rows is divided by the row's degree: the sum of 1 / degree^2 over all nodes that u
-    is a neighbour of. The batch gets all edges from nodes drawn to the layer's rows, which are all
-    nodes so far. Layers are independent of each other and of the rows, so many nodes that are drawn
-    are nobody's neighbours, and are not in the batch: it needs more draws than `PoissonLadies` for
-    the same variance. Parallel edges count each. Homogeneous graphs without times; whole rows are
-    read, and in the first batch of a process the whole graph, in pieces, for q.
+    A node u is drawn in proportion to q_u, the sum of 1 / degree^2 over all nodes that u is a
+    neighbour of. This is the squared norm of u's column in the adjacency matrix, with each row
+    divided by its degree. The batch gets all edges from drawn nodes to the layer's rows, which are
+    all nodes so far. Layers are independent of each other and of the rows. So many drawn nodes are
+    neighbours of no row and not in the batch: it needs more draws than `PoissonLadies` for the same
+    variance. Each parallel edge counts. Homogeneous graphs without times. Whole rows are read. In
+    the first batch of a process the whole graph is read, in pieces, for q.
 
     Method: FastGCN (https://arxiv.org/abs/1801.10247).
 
     Args:
-        nodes_per_layer: number of draws of each layer; nodes drawn twice are there once.
-        edge_norm: for sums 'ht': `edge_norm` is m / (t q), of a node drawn m times in t draws, and
-            sums weighted by it are those of whole neighbourhoods, without bias. For means 'hajek',
-            the default: as of `PoissonLadies`.
+        nodes_per_layer: number of draws of each layer. A node that is drawn twice is there once.
+        edge_norm: 'ht' for sums: `edge_norm` is m / (t q) of a node drawn m times in t draws. Sums
+            weighted by it estimate sums over whole neighbourhoods without bias. 'hajek' (default)
+            for means, as of `PoissonLadies`.
 
     Raises:
         ValueError: options out of range. When the loader is made: a heterogeneous graph, or a
@@ -57,18 +55,14 @@ class FastGcn(LayerMethod):
 
     def weights(
         self, graph: GraphAccess, layer: int, count: int, ids: Int64Array, rows: Rows
-    ) -> Waiting:
-        """See `LayerMethod`."""
+    ) -> Waiting[Float64Array]:
         neighbors = rows[1]
         sums = yield from graph.column_sums(0)
         if not len(neighbors):
             return np.empty(0)
-        words = _native.draw_words(graph.key(_DRAWS, layer), np.arange(count))
-        draws = below(words, np.full(count, sums[-1])).astype(np.int64)
-        drawn, times = np.unique(np.searchsorted(sums, draws, side="right"), return_counts=True)
-        mass = sums[drawn] - np.where(drawn > 0, sums[drawn - 1], 0)
+        drawn, weight = draw_in_proportion(sums, graph.key(_DRAWS, layer), count)
         nodes = graph.engine_ids(0, drawn)
         order = np.argsort(nodes)
-        nodes, weight = nodes[order], (times * (sums[-1] / count) / mass)[order]
-        place = np.minimum(np.searchsorted(nodes, neighbors), len(nodes) - 1)
-        return np.where(nodes[place] == neighbors, weight[place], 0.0)
+        nodes, weight = nodes[order], weight[order]
+        at = np.minimum(np.searchsorted(nodes, neighbors), len(nodes) - 1)
+        return np.where(nodes[at] == neighbors, weight[at], 0.0)

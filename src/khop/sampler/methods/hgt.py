@@ -1,11 +1,11 @@
-"""`Hgt`: as many nodes of each type in every iteration, by their links to the batch.
+"""`Hgt`: as many nodes of each type in every iteration, by their edges to the batch.
 
 Imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from khop import _native
 from khop.sampler.methods.access import GraphAccess, Waiting, together
-from khop.sampler.methods.base import ProgramMethod, register
+from khop.sampler.methods.base import ProgramMethod, counts_within, register
 from khop.sampler.methods.border import Border
 from khop.sampler.methods.normal import log_of
 from khop.typing import Float64Array, Int64Array, UInt64Array
@@ -25,24 +25,24 @@ _MOST_ITERATIONS, _MOST_NODES, _MOST_TYPES = 64, 1 << 24, 4096
 @register
 @dataclass(frozen=True)
 class Hgt(ProgramMethod):
-    """As many nodes of each type in every iteration, those that are joined to the batch most.
+    """As many nodes of each type in every iteration, with preference for those joined to the batch.
 
     A node outside the batch has a budget: each node of the batch gives every neighbour, of each
     edge type, 1 / (number of its neighbours of this edge type). In every iteration, `num_samples`
-    nodes of each type that have a budget are drawn without replacement, with chances proportional
-    to its square, by the budgets from before the iteration; if there are no more, all. A batch has
-    the seeds, then the nodes of each type in the order in which they were drawn, and all edges
-    among them. Rows of drawn nodes are read whole, those of hubs too. Types that no edge leads to
-    stay empty. Without times, in one subgraph of all seeds; in a graph of one type the nodes are
-    all alike.
+    nodes of each type are drawn without replacement, or all with a budget, if there are no more.
+    Chances are proportional to the square of the budget before the iteration.
+    A batch has the seeds, then the nodes of each type in the order in which they were drawn, and
+    all edges among them. Rows of drawn nodes are read whole, also rows of hubs. Types that no edge
+    leads to stay empty. Without times, in one subgraph of all seeds. A graph of one type has nodes
+    of one type.
 
     Method: HGSampling (https://arxiv.org/abs/2003.01332), in PyG's form: types of an iteration do
     not depend on one another. Budgets are sums of integers, and draws are exponential races keyed
     by original ids, so that batches do not depend on partitions.
 
     Args:
-        num_samples: nodes of each type in every iteration; or {node type: such a list}, of all node
-            types and of equal lengths. 0 draws none.
+        num_samples: nodes of each type in every iteration, or {node type: such a list} of all node
+            types, with lists of equal lengths. 0 draws none.
 
     Raises:
         ValueError: malformed numbers. When the loader is made: a node type that is missing or does
@@ -61,7 +61,6 @@ class Hgt(ProgramMethod):
     num_samples: Any
 
     def __post_init__(self) -> None:
-        """Checks options."""
         samples = self.num_samples
         if isinstance(samples, Mapping):
             if not samples or len(samples) > _MOST_TYPES:
@@ -83,12 +82,11 @@ class Hgt(ProgramMethod):
 
     @property
     def num_neighbors(self) -> list[int]:
-        """All neighbours of a node may be drawn."""
+        """All neighbours of a node, in each iteration."""
         samples = self.num_samples
         return [-1] * len(next(iter(samples.values())) if isinstance(samples, dict) else samples)
 
     def check_node_types(self, node_types: Sequence[str]) -> None:
-        """See `SamplingMethod`."""
         if not isinstance(self.num_samples, dict):
             return
         unknown = [name for name in self.num_samples if name not in node_types]
@@ -99,8 +97,7 @@ class Hgt(ProgramMethod):
                 f"{unknown}, which do not exist, and lacks {missing}: 0s draw none"
             )
 
-    def draw(self, graph: GraphAccess) -> Generator[list[Any], None, None]:
-        """See `ProgramMethod`."""
+    def draw(self, graph: GraphAccess) -> Waiting[None]:
         borders = []
         for node_type in range(len(graph.num_nodes)):
             seeds = [ids for seed_type, ids, _ in graph.seeds if seed_type == node_type]
@@ -110,23 +107,17 @@ class Hgt(ProgramMethod):
             yield from _give_budgets(graph, borders)
             for node_type, border in enumerate(borders):
                 words = _native.draw_words(graph.key(_RACES, iteration, node_type), border.original)
-                count = self._count(graph.node_types[node_type], iteration)
-                border.take(_race(words, border.budgets), count)
+                samples = self.num_samples
+                if isinstance(samples, dict):  # servers meet types that the loader did not check
+                    samples = samples.get(graph.node_types[node_type])
+                border.take(_race(words, border.budgets), samples[iteration] if samples else 0)
         for node_type, border in enumerate(borders):
             if len(border.members):
                 graph.subgraph.add_seeds(node_type, border.members)
 
-    def _count(self, node_type: str, iteration: int) -> int:
-        """Return how many nodes of a type an iteration draws."""
-        samples = self.num_samples
-        if isinstance(samples, dict):  # servers meet types that the loader did not check
-            samples = samples.get(node_type, [0] * (iteration + 1))
-        count: int = samples[iteration]
-        return count
 
-
-def _give_budgets(graph: GraphAccess, borders: list[Border]) -> Waiting:
-    """Add what nodes give that joined the batch since the last time."""
+def _give_budgets(graph: GraphAccess, borders: list[Border]) -> Waiting[None]:
+    """Add the amounts that nodes give which joined the batch since the last iteration."""
     # A node gives `scale` for each edge type, so that no budget leaves 63 bits.
     givers = sum(graph.num_nodes) * max(len(graph.relations), 1)
     scale = 1 << min(40, 62 - givers.bit_length())
@@ -135,38 +126,36 @@ def _give_budgets(graph: GraphAccess, borders: list[Border]) -> Waiting:
         graph.neighbors(relation, borders[graph.relations[relation][1]].joined, with_edge=False)
         for relation in giving
     )
-    given = [(np.empty(0, np.int64), np.empty(0, np.int64)) for _ in borders]
-    for relation, (counts, neighbors, _) in zip(giving, rows, strict=True):
+    none = np.empty(0, np.int64)
+    neighbors, amounts = [[none] for _ in borders], [[none] for _ in borders]
+    for relation, (counts, ids, _) in zip(giving, rows, strict=True):
         source, degrees = graph.relations[relation][0], counts.astype(np.int64)
-        shares = np.repeat(np.maximum(scale // np.maximum(degrees, 1), 1), degrees)
-        known, amounts = given[source]
-        given[source] = np.concatenate([known, neighbors]), np.concatenate([amounts, shares])
+        neighbors[source].append(ids)
+        amounts[source].append(np.repeat(np.maximum(scale // np.maximum(degrees, 1), 1), degrees))
     for border in borders:
-        border.joined = np.empty(0, np.int64)
-    yield from together(border.extend(*each) for border, each in zip(borders, given, strict=True))
+        border.joined = none
+    yield from together(
+        border.extend(np.concatenate(ids), np.concatenate(shares))
+        for border, ids, shares in zip(borders, neighbors, amounts, strict=True)
+    )
 
 
 def _race(words: UInt64Array, budgets: Int64Array) -> Float64Array:
     """Return exponential variates of rates proportional to the squares of budgets, [n] float64.
 
-    The first of them are a draw without replacement, with chances proportional to the rates.
+    The smallest variates are a draw without replacement, with chances proportional to the rates.
     """
     uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52  # exact, below 1
     weights = budgets.astype(np.float64)
-    times: Float64Array = -log_of(uniform) / (weights * weights)
-    return times
+    return -log_of(uniform) / (weights * weights)
 
 
-def _counts(values: Any) -> list[int]:
-    """Return the numbers of iterations, checked."""
-    is_list = isinstance(values, (list, tuple)) and 1 <= len(values) <= _MOST_ITERATIONS
-    if not is_list or not all(_is_count(value) for value in values):
+def _counts(values: object) -> list[int]:
+    """Return the nodes of each iteration, checked."""
+    counts = counts_within(values, _MOST_ITERATIONS, 0, _MOST_NODES)
+    if counts is None:
         raise ValueError(
             f"num_samples must hold 1 to {_MOST_ITERATIONS} integers from 0 to {_MOST_NODES:,}, or "
             f"such a list for each node type (got {values!r})"
         )
-    return list(values)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_NODES
+    return counts

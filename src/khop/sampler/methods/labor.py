@@ -1,13 +1,46 @@
-"""`Labor`: neighbours that rows of a hop agree on. Imports no torch."""
+"""`Labor`: neighbours that rows of a hop agree on, and its program. Imports no torch.
+
+The kernels draw LABOR-0. `LaborImportance` is the program for all else: importance sampling,
+Poisson draws, replacement. In a hop, all rows of the frontier whose neighbours are of one node type
+are one problem (`labor_draws`). Owners send the rows whole, and the asker computes which neighbours
+they take. So sums are added in the batch's order, the same over any number of partitions.
+"""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from enum import Enum
+from typing import Annotated, ClassVar
 
-from khop.sampler.methods.base import MethodSpec, SamplingMethod, register
-from khop.sampler.methods.labor_importance import MAX_ITERATIONS, LaborImportance
-from khop.typing import EdgeNorm
+import numpy as np
+
+from khop import _native
+from khop.codec import Between
+from khop.sampler.methods.access import GraphAccess, Rows, Waiting, add_all_seeds
+from khop.sampler.methods.base import MethodSpec, ProgramMethod, SamplingMethod, register
+from khop.sampler.methods.entries import kept, scaled_to_counts
+from khop.sampler.methods.labor_draws import (
+    Layer,
+    Picks,
+    UniformNumbers,
+    take_once,
+    take_poisson,
+    take_repeatedly,
+)
+from khop.sampler.methods.normal import cos_of_turns, normal_cdf, normal_variates
+from khop.typing import (
+    EdgeNorm,
+    Float64Array,
+    Int32Array,
+    Int64Array,
+    NumNeighbors,
+    UInt64Array,
+)
+
+VARIATES = 1
+"""Purpose of the random words. With replacement, a node's i-th word has VARIATES + 256 i."""
+
+_MAX_ITERATIONS = 100
 
 
 @register
@@ -17,20 +50,20 @@ class Labor(SamplingMethod):
 
     Each neighbour t has one uniform number r_t in a hop, and a row takes the k neighbours of
     smallest r_t (by weight: r_t / w_t), or all if it has no more than k. Each row by itself draws
-    exactly min(k, degree) neighbours, every k-subset as likely as any other; rows that share
+    exactly min(k, degree) neighbours, every k-subset as likely as any other. Rows that share
     neighbours tend to take the same ones. Partitions need the neighbours' original ids: partition
     with `neighbor_ids=True` (`khop partition --neighbor-ids`).
 
     Cost: whole rows are read, where a list's sampling reads k entries of each. Seeds with 40
-    neighbours take up to twice as long to draw, and hubs with thousands twenty times (13 ms a batch
-    against less than 1 ms); fewer nodes save time in gathering, copying and the model.
+    neighbours take up to twice as long to draw. Hubs with thousands take twenty times as long (13
+    ms per batch, not 1 ms). Fewer nodes save time in gathering, copying and the model.
     `docs/benchmarks.md` has measurements.
 
-    Importance sampling (LABOR-i) gives each neighbour a mass pi_t besides, which is larger the more
-    rows it serves, so that batches have fewer nodes still. This and the options after it are drawn
-    by a program, in NumPy: rows travel whole to whoever asks for them, with weights in requests of
-    their own, and no neighbours' ids are needed; devices do not run it. So are draws with
-    replacement.
+    Importance sampling (LABOR-i) gives each neighbour a mass pi_t besides. The mass is larger the
+    more rows the neighbour serves, so that batches have fewer nodes still. A program in NumPy draws
+    with `importance` and the options after it, and with replacement. Rows then travel whole to
+    the process that draws, with weights in requests of their own. Neighbours' ids are not needed,
+    and devices do not run it.
 
     In disjoint batches each seed's subgraph has numbers of its own. With times, neighbours that a
     seed must not see are left out first, and the others race. All edge types whose neighbours are
@@ -40,32 +73,33 @@ class Labor(SamplingMethod):
     dependent batches are as in GraphBolt's `LayerNeighborSampler`.
 
     Args:
-        num_neighbors: fan-out k of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
-        importance: iterations that compute the masses pi_t: 0, all are 1 (LABOR-0); i, LABOR-i; -1,
-            until fewer than 1 in 10,000 expected nodes are saved (LABOR-*). At most 100.
+        num_neighbors: fan-out k of each hop, or {edge type: fan-outs}. -1 takes all neighbours.
+        importance: iterations that compute the masses pi_t, at most 100. With 0 all masses are 1
+            (LABOR-0), with i it is LABOR-i. -1 iterates until fewer than 1 in 10,000 expected nodes
+            are saved (LABOR-*).
         layer_dependency: use the same numbers in all hops, so that hops, too, tend to take the same
-            nodes; False: each hop has numbers of its own, and hops are independent.
-        replace: draw with replacement: each neighbour has k numbers, and a row takes the k smallest
-            of all its neighbours', so that it has exactly k edges, some of them twice. A fan-out
-            of -1 takes each once. Without importance sampling and in sequential draws alone; the
+            nodes. If False, each hop has numbers of its own, and hops are independent.
+        replace: draw with replacement. Each neighbour has k numbers, and a row takes the k smallest
+            numbers of all its neighbours: exactly k edges, some of them twice. A fan-out of -1
+            takes each edge once. Without importance sampling and in sequential draws alone. The
             loader's own `replace` stays False.
-        weight_attr: edge attribute A to draw by; edges of weight 0 are never drawn, and do not
-            count for a row's degree. As the loader's own `weight_attr`. Importance sampling begins
-            with pi = A, and needs one iteration more for it; c_s gives a row's weighted sum the
-            variance of uniform draws' (degree^2 / k - degree^2 / degree + sum A^2, with A scaled to
-            the mean 1). Poisson draws without importance sampling take t if r_t < k A / sum A.
+        weight_attr: edge attribute A to draw by, as the loader's own `weight_attr`. Edges of weight
+            0 are never drawn, and do not count for a row's degree. Importance sampling begins with
+            pi = A, and needs one iteration more for it. With A scaled to the mean 1, c_s gives a
+            row's weighted sum the variance of uniform draws: degree^2 / k - degree^2 / degree + sum
+            A^2. Poisson draws without importance sampling take t if r_t < k A / sum A.
         sequential: take the min(k, degree) neighbours of smallest r_t / pi_t. False: Poisson
-            sampling, the paper's: all with r_t < c_s pi_t, where c_s gives a row's mean the
-            variance of k uniform draws. Their number varies; its mean is min(k, degree) without
+            sampling, as in the paper: take all with r_t < c_s pi_t, where c_s gives a row's mean
+            the variance of k uniform draws. Their number varies. Its mean is min(k, degree) without
             importance sampling, and more with it.
-        edge_norm: weights of edges, `batch.edge_norm`, [num_edges] float32. 'ht' (Horvitz and
-            Thompson): A / chance, with A = 1 unless draws are by weight, so that a row's weighted
-            sum is that over all its neighbours, without bias if hops are independent. 'hajek':
-            these, scaled so that they add up to the number of edges of the row: for means. If None,
-            none.
-        batch_dependency: K: numbers change slowly, over K batches, so that successive batches share
-            nodes, and caches of attributes are hit more often. Each batch by itself is drawn as
-            with K = 1. 0: the numbers of an epoch never change.
+        edge_norm: weights of edges, `batch.edge_norm`, [num_edges] float32. With 'ht' (Horvitz and
+            Thompson) an edge weighs A / chance, where A = 1 unless draws are by weight. A row's
+            weighted sum then estimates the sum over all its neighbours. The estimate has no bias if
+            hops are independent. With 'hajek', for means, these weights are scaled to add up to the
+            number of edges of the row. If None, there are no weights.
+        batch_dependency: batches K over which numbers change slowly, so that successive batches
+            share nodes, and caches of attributes are hit more often. Each batch by itself is drawn
+            as with K = 1. With 0 the numbers of an epoch never change.
         layer_wise: all nodes of a batch draw in each hop, as with this option of
             `NeighborSampling`: the paper's batches. Not on devices.
 
@@ -83,7 +117,7 @@ class Labor(SamplingMethod):
     name: ClassVar[str] = "labor"
     needs_neighbor_ids: ClassVar[bool] = True
 
-    num_neighbors: Any
+    num_neighbors: NumNeighbors
     _: KW_ONLY
     importance: int = 0
     layer_dependency: bool = True
@@ -95,9 +129,8 @@ class Labor(SamplingMethod):
     layer_wise: bool = False
 
     def __post_init__(self) -> None:
-        """Checks options."""
         for option, low, high, meaning in (
-            ("importance", -1, MAX_ITERATIONS, "iterations, or -1 for as many as it takes"),
+            ("importance", -1, _MAX_ITERATIONS, "iterations, or -1 for as many as it takes"),
             ("batch_dependency", 0, 2**31, "batches, or 0 for the same numbers in all"),
         ):
             value = getattr(self, option)
@@ -119,7 +152,6 @@ class Labor(SamplingMethod):
             )
 
     def spec(self) -> MethodSpec:
-        """See `SamplingMethod`."""
         program = LaborImportance(
             self.importance,
             bool(self.layer_dependency),
@@ -135,7 +167,6 @@ class Labor(SamplingMethod):
         return MethodSpec(program.name, program=program, layer_wise=anew)
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
-        """See `SamplingMethod`."""
         if replace and not self.replace:
             raise ValueError(
                 "replace=True is the loader's, and Labor draws without replacement: pass "
@@ -149,8 +180,8 @@ class Labor(SamplingMethod):
         # Rows travel whole: replacement is the program's, and no option of a hop.
         return False, weight_attr if self.weight_attr is None else self.weight_attr
 
-    def settle_subgraph_type(self, subgraph_type: Any) -> Any:
-        """See `SamplingMethod`; weights belong to the edges that were drawn."""
+    def settle_subgraph_type(self, subgraph_type: str | Enum) -> str | Enum:
+        """See `SamplingMethod`. Weights belong to the edges that were drawn."""
         asked = getattr(subgraph_type, "value", subgraph_type)
         if self.edge_norm is not None and asked != "directional":
             raise ValueError(
@@ -160,9 +191,156 @@ class Labor(SamplingMethod):
         return super().settle_subgraph_type(subgraph_type)
 
     def check_strategy(self, temporal_strategy: str) -> None:
-        """See `SamplingMethod`."""
         if temporal_strategy == "last":
             raise ValueError(
                 "Labor draws at random among the neighbours that a seed may see: with "
                 "temporal_strategy='last', which takes the latest, pass a list"
             )
+
+
+@register
+@dataclass(frozen=True)
+class LaborImportance(ProgramMethod):
+    """LABOR with all options. `khop.sampler.Labor` documents and makes it."""
+
+    name: ClassVar[str] = "labor-importance"
+
+    importance: Annotated[int, Between(-1, _MAX_ITERATIONS)] = 0
+    layer_dependency: bool = True
+    sequential: bool = True
+    edge_norm: EdgeNorm | None = None
+    batch_dependency: Annotated[int, Between(0, 2**31)] = 1
+    replace: bool = False
+    layer_wise: bool = False
+
+    def value_names(self, prefix: str) -> tuple[str, ...]:
+        return ("edge_norm",) if prefix == "e" and self.edge_norm is not None else ()
+
+    def draw(self, graph: GraphAccess) -> Waiting[None]:
+        add_all_seeds(graph)
+        norms: list[list[Float64Array]] = [[] for _ in graph.relations]
+        for hop in range(len(graph.fanouts[0]) if graph.fanouts else 0):
+            rows: list[_TypedRows] = []
+            for relation in range(len(graph.relations)):
+                rows.append((yield from _whole_rows(graph, relation, graph.fanouts[relation][hop])))
+            for source in range(len(graph.num_nodes)):
+                asked = [r for r, ends in enumerate(graph.relations) if ends[0] == source]
+                yield from self._pick(graph, hop, source, [rows[r] for r in asked])
+            for relation, of_relation in enumerate(rows):
+                graph.add_hop(relation, of_relation.rows)
+                norms[relation].append(of_relation.norm)
+            graph.subgraph.end_hop(self.layer_wise)
+        for name in self.value_names("e"):
+            for r, of_hops in enumerate(norms):
+                graph.values[f"e{r}.{name}"] = np.concatenate([*of_hops, []]).astype(np.float32)
+
+    def _pick(
+        self, graph: GraphAccess, hop: int, source: int, typed: list[_TypedRows]
+    ) -> Waiting[None]:
+        """Leave the edges that rows take, of all edge types with the same type of neighbours."""
+        weights: list[Float64Array] | None = None
+        if any(t.weights is not None for t in typed):
+            weights = [np.ones(len(t.rows[1])) if t.weights is None else t.weights for t in typed]
+        # Trees of a disjoint batch have nodes of their own.
+        count = max(graph.num_nodes[source], 1)
+        layer = Layer.of([t.keyed(count) for t in typed], [t.fanout for t in typed], weights)
+        ids = layer.nodes if all(t.trees is None for t in typed) else layer.nodes % count
+        trees = (layer.nodes // count).astype(np.int32)
+        original = yield from graph.original_ids(source, ids)
+
+        def numbers(index: int) -> Float64Array:
+            return self._numbers(graph, hop, source, original, trees, index)
+
+        picks, norm = self._take(layer, numbers)
+        bounds = np.cumsum([0, *(len(t.rows[1]) for t in typed)])
+        cuts = np.searchsorted(picks.edges, bounds)
+        for i, of_type in enumerate(typed):
+            of_type.rows = kept(of_type.rows, picks.edges[cuts[i] : cuts[i + 1]] - bounds[i])
+            of_type.norm = norm[cuts[i] : cuts[i + 1]]
+
+    def _numbers(
+        self,
+        graph: GraphAccess,
+        hop: int,
+        node_type: int,
+        original: Int64Array,
+        trees: Int32Array,
+        index: int,
+    ) -> Float64Array:
+        """Draw a number within [0, 1] for each node."""
+        step = 0 if self.layer_dependency else hop
+
+        def words(batch: int) -> UInt64Array:
+            key = graph.key(VARIATES + (index << 8), step, node_type, batch)
+            return _native.draw_words(key, original, trees)
+
+        if self.batch_dependency < 2:
+            upper: UInt64Array = words(graph.batch if self.batch_dependency else 0) >> np.uint64(11)
+            return upper.astype(np.float64) * 2.0**-53
+        first, passed = divmod(graph.batch, self.batch_dependency)
+        turns = np.array([0.0, 1.0]) - passed / self.batch_dependency
+        near, far = cos_of_turns(np.abs(turns) * 0.25)  # cos and sin of passed / K * pi / 2
+        z = near * normal_variates(words(first)) + far * normal_variates(words(first + 1))
+        return normal_cdf(z)
+
+    def _take(self, layer: Layer, numbers: UniformNumbers) -> tuple[Picks, Float64Array]:
+        """Return the edges that are taken, and their weights if these are asked for."""
+        picks = self._picks(layer, numbers)
+        if picks.chances is None:
+            return picks, np.empty(0)
+        norm = 1.0 / picks.chances
+        row = layer.row[picks.edges]
+        if self.replace:  # the mean over the draws
+            norm = norm / np.where(layer.asked < 0, 1, layer.asked)[row]
+        if self.edge_norm == "ht":
+            return picks, norm if layer.weight is None else layer.weight[picks.edges] * norm
+        if layer.share is not None:
+            norm = layer.share[picks.edges] * norm
+        return picks, scaled_to_counts(norm, row)
+
+    def _picks(self, layer: Layer, numbers: UniformNumbers) -> Picks:
+        weigh = self.edge_norm is not None
+        if self.replace:
+            return take_repeatedly(layer, numbers, weigh)
+        masses = layer.masses(self.importance)
+        if self.sequential:
+            return take_once(layer, numbers, masses, weigh)
+        by_weight = layer.share is not None and self.importance == 0
+        return take_poisson(layer, numbers, layer.chances(None if by_weight else masses), weigh)
+
+
+@dataclass
+class _TypedRows:
+    """Neighbours of the frontier over an edge type: all of them, and in the end those taken.
+
+    Attributes:
+        rows: the neighbours.
+        weights: [n] float64 weights of all edges. None if not drawn by weight.
+        trees: [num_rows] int32 trees of rows. None if the batch is not disjoint.
+        fanout: neighbours that a row takes.
+        norm: [n] float64 weights of the edges that are taken. Empty if not asked for.
+    """
+
+    rows: Rows
+    weights: Float64Array | None
+    trees: Int32Array | None
+    fanout: int
+    norm: Float64Array
+
+    def keyed(self, count: int) -> Rows:
+        """Return the rows with neighbours numbered by tree and id."""
+        counts, neighbors, edges = self.rows
+        if self.trees is None:
+            return self.rows
+        return counts, np.repeat(self.trees.astype(np.int64) * count, counts) + neighbors, edges
+
+
+def _whole_rows(graph: GraphAccess, relation: int, fanout: int) -> Waiting[_TypedRows]:
+    """Ask for all neighbours of the frontier that can be drawn, with their weights."""
+    ids, trees, times = graph.subgraph.frontier(graph.relations[relation][1])
+    rows = yield from graph.neighbors(relation, ids, -1 if fanout else 0, trees=trees, times=times)
+    weights = yield from graph.weights(relation, rows[2])
+    if weights is not None:
+        rows = kept(rows, np.flatnonzero(weights > 0))
+        weights = weights[weights > 0]
+    return _TypedRows(rows, weights, trees, fanout, np.empty(0))

@@ -1,8 +1,7 @@
-"""Modules of users' methods: other processes know a class once they import the module of it.
+"""Modules of users' methods: other processes know a class once they import its module.
 
-A trainer sends its own processes the name of the module. Graph servers import what they were
-started with, and nothing that a client names: not even what is installed beside them. Imports no
-torch.
+A trainer sends its own processes the name of the module. Graph servers import the modules that they
+were started with, and none that a client names, even if it is installed. Imports no torch.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from khop.sampler.methods.base import METHODS, MethodSpec, SamplingMethod
 PACKAGES: Registry[type[SamplingMethod]] = Registry(
     "khop.methods", {}, subclass_of(SamplingMethod), "package of methods"
 )
-"""Packages of sampling methods that are installed; servers are started with their names."""
+"""Packages of sampling methods that are installed. Servers are started with their names."""
 
 
 def modules_named(names: Sequence[str]) -> list[str]:
-    """Return the modules that the names of a server's methods stand for; imports nothing.
+    """Return the modules of a server's methods by name, without importing them.
 
     Args:
-        names: names that installed packages give to their methods (group `khop.methods`), or
-            modules, as whoever starts the server gave them.
+        names: modules, or names that installed packages register for their methods (group
+            `khop.methods`).
 
     Raises:
         PluginError: several packages have a name.
@@ -34,41 +33,36 @@ def modules_named(names: Sequence[str]) -> list[str]:
 
 
 def modules_of(spec: MethodSpec) -> list[str]:
-    """Return the modules that another process has to import to know a method; khop's own: none.
+    """Return the modules that another process must import for a method. None for khop's own.
 
     Raises:
         ValueError: the class is defined in the script that runs, in a notebook or in a function,
             where no other process finds it.
     """
-    kind = METHODS[spec.name]
-    module = kind.__module__
+    method = METHODS[spec.name]
+    module = method.__module__
     if module.startswith("khop."):
         return []
     is_script = module in ("__main__", "__mp_main__")
-    if is_script or _attribute(module, kind.__qualname__) is not kind:
+    defined: object = sys.modules.get(module)
+    for name in method.__qualname__.split("."):
+        defined = getattr(defined, name, None)
+    if is_script or defined is not method:
         where = "the script or notebook that runs" if is_script else f"no module: '{module}'"
         raise ValueError(
-            f"the class {kind.__qualname__} is defined in {where}, where sampler processes cannot "
-            "import it: put it into a module, at the top level of a .py file, and import it from "
-            "there"
+            f"the class {method.__qualname__} is defined in {where}, where sampler processes "
+            "cannot import it: put it into a module, at the top level of a .py file, and import it "
+            "from there"
         )
     return [module]
-
-
-def _attribute(module: str, path: str) -> type[SamplingMethod] | None:
-    """Return what is at a path of names in a module; None if nothing is."""
-    found = sys.modules.get(module)
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    return found  # type: ignore[return-value]
 
 
 def import_methods(modules: Sequence[str]) -> None:
     """Import modules, so that the methods that they register are known here.
 
     Raises:
-        ValueError: a name that is not one of a module, or a module without methods.
-        ImportError: a module, or what it imports, is not found.
+        ValueError: a text that is no name of a module, or a module without methods.
+        ImportError: a module, or one of its imports, is not found.
     """
     for module in modules:
         if not all(part.isidentifier() for part in module.split(".")):

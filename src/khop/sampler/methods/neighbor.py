@@ -1,28 +1,29 @@
-"""`NeighborSampling`: GraphSAGE's method, which a list of fan-outs stands for. Imports no torch."""
+"""`NeighborSampling`: GraphSAGE's method, in place of a list of fan-outs. Imports no torch."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from khop.sampler.methods.base import MethodSpec, SamplingMethod, register
+from khop.typing import NumNeighbors
 
 
 @register
 @dataclass(frozen=True)
 class NeighborSampling(SamplingMethod):
-    """Neighbours drawn for each row by itself, uniformly or by weight; what a list stands for.
+    """Neighbours drawn for each row by itself, uniformly or by weight: the method of a list.
 
-    A node draws its neighbours once, and a batch's layers share them; with `layer_wise` all nodes
-    draw anew in every hop, as in GraphSAGE's pseudocode and in DGL's blocks. Such a batch is
-    larger, and its layers are to be told apart: `khop.loader.ToLayers`.
+    A node draws its neighbours once, and a batch's layers share them. With `layer_wise` all nodes
+    draw anew in every hop, as in GraphSAGE's pseudocode and in DGL's blocks. Layer-wise batches are
+    larger, and `khop.loader.ToLayers` separates their layers.
 
     Method: GraphSAGE (https://arxiv.org/abs/1706.02216).
 
     Args:
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
-        layer_wise: all nodes of a batch draw in each hop, not only those that the last one added;
-            default: False. Not on devices.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all neighbours.
+        layer_wise: all nodes of a batch draw in each hop, not only the nodes that the last hop
+            added. Default: False. Not on devices.
 
     Example:
         >>> loader = NeighborLoader(data, NeighborSampling([2, 2]), batch_size=6)
@@ -32,21 +33,20 @@ class NeighborSampling(SamplingMethod):
 
     name: ClassVar[str] = "neighbor"
 
-    num_neighbors: Any
+    num_neighbors: NumNeighbors
     _: KW_ONLY
     layer_wise: bool = False
 
     def spec(self) -> MethodSpec:
-        """See `SamplingMethod`."""
         return MethodSpec(self.name, layer_wise=bool(self.layer_wise))
 
 
 NEIGHBOR = MethodSpec()
-"""That of `NeighborSampling`."""
+"""Specification of `NeighborSampling`."""
 
 
-def as_method(num_neighbors: Any) -> SamplingMethod:
-    """Return the method that a loader's `num_neighbors` is: itself, or neighbour sampling."""
+def as_method(num_neighbors: NumNeighbors | SamplingMethod) -> SamplingMethod:
+    """Return a loader's `num_neighbors` as a method: fan-outs are `NeighborSampling`."""
     if isinstance(num_neighbors, SamplingMethod):
         return num_neighbors
     if isinstance(num_neighbors, type) and issubclass(num_neighbors, SamplingMethod):

@@ -1,9 +1,9 @@
 """Normal variates and their distribution function, the same on all machines. Imports no torch.
 
-Logarithms, exponentials and cosines of C's and NumPy's libraries differ in their last digits. These
-are series of additions, products, divisions and square roots, each of which NumPy rounds by itself,
-as IEEE 754 says, in one order. Their absolute errors are below 1e-14. Sampler processes and
-trainers draw with them (`khop.sampler.methods.labor_importance`).
+Logarithms, exponentials and cosines of C's and NumPy's libraries differ in their last digits. The
+functions here are series of additions, products, divisions and square roots. NumPy rounds each of
+these by IEEE 754, in one order. Absolute errors are below 1e-14. Sampler processes and
+trainers draw with them (`labor`, `labor_draws` and `hgt` of `khop.sampler.methods`).
 """
 
 from __future__ import annotations

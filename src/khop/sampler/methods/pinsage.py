@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from khop.codec import Between
-from khop.sampler.methods.access import GraphAccess
+from khop.sampler.methods.access import GraphAccess, Waiting, add_all_seeds
 from khop.sampler.methods.base import register
 from khop.sampler.methods.ranked import RankedNeighbors, add_highest, weights_of
 from khop.sampler.methods.walk import ONE, WalkPlan, walks
@@ -24,10 +23,11 @@ class PinSage(RankedNeighbors):
     """The nodes that random walks from a node visit most often.
 
     From each node `num_random_walks` walks begin, over the neighbours that the loader draws. A walk
-    ends before each step but the first with chance `termination_prob`. The `num_neighbors` nodes
-    visited most often (of equal counts the larger id), which may include the node itself, are its
-    neighbours in the batch, with `edge_weight` the number of visits. The edges are not the graph's:
-    batches have no `e_id` and no attributes of edges. Homogeneous graphs without times.
+    ends before each step but the first with chance `termination_prob`. A node's neighbours in the
+    batch are the `num_neighbors_per_node` nodes visited most often (of equal counts the larger id),
+    which can include the node itself. Their `edge_weight` is the number of visits. The edges are
+    not the graph's: batches have no `e_id` and no attributes of edges. Homogeneous graphs without
+    times.
 
     Method: PinSage (https://arxiv.org/abs/1806.01973).
 
@@ -36,7 +36,7 @@ class PinSage(RankedNeighbors):
         num_random_walks: walks from each node.
         num_traversals: most steps of a walk.
         termination_prob: chance that a walk ends before a step.
-        num_layers: hops: nodes that a hop adds are joined in the next.
+        num_layers: number of hops. Nodes that a hop adds are joined in the next.
 
     Raises:
         ValueError: options out of range. When the loader is made: a heterogeneous graph, or a
@@ -57,32 +57,13 @@ class PinSage(RankedNeighbors):
     termination_prob: Annotated[float, Between(0, 1)] = 0.5
     num_layers: Annotated[int, Between(1, 10)] = 1
 
-    def __post_init__(self) -> None:
-        """Checks options."""
-        bounds = {
-            "num_neighbors_per_node": _MOST,
-            "num_random_walks": _MOST,
-            "num_traversals": 1000,
-            "num_layers": 10,
-        }
-        for name, most in bounds.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise ValueError(f"{name} must be an integer from 1 to {most:,} (got {value!r})")
-        if not 0 <= self.termination_prob <= 1:
-            raise ValueError(
-                f"termination_prob must be a chance from 0 to 1 (got {self.termination_prob!r})"
-            )
-
     @property
     def num_neighbors(self) -> list[int]:
         """Most neighbours of a node in each hop."""
         return [self.num_neighbors_per_node] * self.num_layers
 
-    def draw(self, graph: GraphAccess) -> Generator[list[Any], None, None]:
-        """See `ProgramMethod`."""
-        for node_type, ids, _ in graph.seeds:
-            graph.subgraph.add_seeds(node_type, ids)
+    def draw(self, graph: GraphAccess) -> Waiting[None]:
+        add_all_seeds(graph)
         length, weights = self.num_traversals, list[Array]()
         stops = (0, *[round(self.termination_prob * ONE)] * (length - 1))
         for hop in range(self.num_layers):

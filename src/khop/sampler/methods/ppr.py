@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from khop.codec import Between
-from khop.sampler.methods.access import GraphAccess, Waiting
+from khop.sampler.methods.access import GraphAccess, Waiting, add_all_seeds
 from khop.sampler.methods.base import register
+from khop.sampler.methods.entries import ranges
 from khop.sampler.methods.ranked import RankedNeighbors, add_highest, weights_of
 from khop.typing import Int64Array
 
@@ -24,20 +24,20 @@ _MOST = 100_000
 class Ppr(RankedNeighbors):
     """The nodes of highest personalised PageRank around each seed.
 
-    A walk from the seed goes on to a uniform neighbour (of those that the loader draws) with chance
-    1 - `alpha`; a node's score is the chance that the walk ends there. Scores are approximated by
-    pushes: the seed's, then until the residual of every node, the mass that waits there, is below
-    eps * degree. The `max_nodes` best nodes (of equal scores the smaller id), most often the seed
-    first, are the seed's neighbours in the batch, with `edge_weight` the score. At nodes without
-    neighbours walks are lost. The edges are not the graph's: batches have no `e_id` and no
-    attributes of edges. Nothing is random. Homogeneous graphs without times. A batch takes memory
-    for up to 1 / (alpha * eps) entries for each seed, beside its neighbours.
+    A walk from the seed goes on to a uniform neighbour, among the neighbours that the loader draws,
+    with chance 1 - `alpha`. A node's score is the chance that the walk ends there. Scores are
+    approximated by pushes. The seed is pushed first, then nodes whose residual, the mass that waits
+    there, is at least eps * degree, until there are none. The `max_nodes` best nodes (of equal
+    scores the smaller id) are the seed's neighbours in the batch, with `edge_weight` the score.
+    Most often the seed itself is the first. At nodes without neighbours walks are lost. The edges
+    are not the graph's: batches have no `e_id` and no attributes of edges. Nothing is random.
+    Homogeneous graphs without times. A batch takes memory for up to 1 / (alpha * eps) entries for
+    each seed, beside its neighbours.
 
     Scores are too low. In an undirected graph, the error of node v is below eps * degree(v). In a
-    directed one the degree of v bounds nothing: the error is below eps * sum over all u of
-    degree(u) * (score of v from u). A degree is the number of neighbours that are drawn, at least
-    1. Rounding changes scores by less than 3e-19 / (alpha * eps), and `edge_weight`, float32, by
-    6e-8 of itself.
+    directed graph it is below eps * sum over all u of degree(u) * (score of v from u). A degree is
+    the number of neighbours that are drawn, at least 1. Rounding changes scores by less than 3e-19
+    / (alpha * eps), and `edge_weight`, float32, by 6e-8 of itself.
 
     Method: push (https://doi.org/10.1109/FOCS.2006.44), in rounds and integers.
 
@@ -63,31 +63,22 @@ class Ppr(RankedNeighbors):
     alpha: Annotated[float, Between(0.01, 1)] = 0.25
     eps: Annotated[float, Between(1e-8, 1)] = 1e-4
 
-    def __post_init__(self) -> None:
-        """Checks options."""
-        most = self.max_nodes
-        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= _MOST:
-            raise ValueError(f"max_nodes must be an integer from 1 to {_MOST:,} (got {most!r})")
-        for name, value, least in (("alpha", self.alpha, 0.01), ("eps", self.eps, 1e-8)):
-            if not least <= value <= 1:
-                raise ValueError(f"{name} must be a number from {least} to 1 (got {value!r})")
-
     @property
     def num_neighbors(self) -> list[int]:
         """Most neighbours of a seed."""
         return [self.max_nodes]
 
-    def draw(self, graph: GraphAccess) -> Generator[list[Any], None, None]:
-        """See `ProgramMethod`."""
-        for node_type, ids, _ in graph.seeds:
-            graph.subgraph.add_seeds(node_type, ids)
+    def draw(self, graph: GraphAccess) -> Waiting[None]:
+        add_all_seeds(graph)
         seeds = graph.subgraph.frontier(0)[0]
         roots, nodes, scores = yield from self._scores(graph, seeds)
         kept = yield from add_highest(graph, roots, nodes, scores, self.max_nodes, False)
         graph.values["e0.edge_weight"] = weights_of([scores[kept] / _UNIT])
 
-    def _scores(self, graph: GraphAccess, seeds: Int64Array) -> Waiting:
-        """Return (place of the seed, node, score) of all pairs with a score, [n] int64 each."""
+    def _scores(
+        self, graph: GraphAccess, seeds: Int64Array
+    ) -> Waiting[tuple[Int64Array, Int64Array, Int64Array]]:
+        """Return (index of the seed, node, score) of all pairs with a score, [n] int64 each."""
         width = np.int64(graph.num_nodes[0])
         limit, ending = round(self.eps * _UNIT), round(self.alpha * _UNIT)
         pairs = np.sort(np.arange(len(seeds)) * width + seeds)  # seed and node as one number
@@ -99,42 +90,43 @@ class Ppr(RankedNeighbors):
             rows, amounts = pairs[pushed], residuals[pushed]
             ended = _share(amounts, ending)
             scores[pushed] += ended
-            found, shares, left = yield from _spread(graph, rows, amounts - ended, width)
+            reached, shares, left = yield from _spread(graph, rows, amounts - ended, width)
             residuals[pushed] = left
-            new = np.setdiff1d(found, pairs)
-            place = np.searchsorted(pairs, new)
+            new = np.setdiff1d(reached, pairs)
+            at = np.searchsorted(pairs, new)
             more = yield from graph.degrees(0, new % width)
-            degrees = np.insert(degrees, place, more)
-            residuals, scores = np.insert(residuals, place, 0), np.insert(scores, place, 0)
-            pairs = np.insert(pairs, place, new)
-            np.add.at(residuals, np.searchsorted(pairs, found), shares)
+            degrees = np.insert(degrees, at, more)
+            residuals, scores = np.insert(residuals, at, 0), np.insert(scores, at, 0)
+            pairs = np.insert(pairs, at, new)
+            np.add.at(residuals, np.searchsorted(pairs, reached), shares)
             pushed = residuals // np.maximum(degrees, 1) >= limit
         scored = scores > 0
         return pairs[scored] // width, pairs[scored] % width, scores[scored]
 
 
 def _share(amounts: Int64Array, part: int) -> Int64Array:
-    """Return amounts * part >> 62, exactly, in 64 bits; both are at most 2^62."""
+    """Return amounts * part >> 62, exactly, in 64 bits. Both are at most 2^62."""
     half = _BITS // 2
     low = (1 << half) - 1
     high, rest = amounts >> half, amounts & low
     cross = high * (part & low) + rest * (part >> half)
-    found: Int64Array = high * (part >> half) + ((cross + (rest * (part & low) >> half)) >> half)
-    return found
+    shares: Int64Array = high * (part >> half) + ((cross + (rest * (part & low) >> half)) >> half)
+    return shares
 
 
-def _spread(graph: GraphAccess, rows: Int64Array, amounts: Int64Array, width: np.int64) -> Waiting:
+def _spread(
+    graph: GraphAccess, rows: Int64Array, amounts: Int64Array, width: np.int64
+) -> Waiting[tuple[Int64Array, Int64Array, Int64Array]]:
     """Divide amounts of `rows` among their neighbours.
 
     Returns:
-        The pairs that get a share, their shares, and what is left of each amount: less than there
-        are neighbours, nothing where there are none.
+        The pairs that get a share, their shares, and the remainder of each amount: less than there
+        are neighbours, 0 without neighbours.
     """
     nodes, of_row = np.unique(rows % width, return_inverse=True)
     counts, neighbors, _ = yield from graph.neighbors(0, nodes, with_edge=False)
-    ends, degrees = np.cumsum(counts, dtype=np.int64), counts[of_row].astype(np.int64)
-    first = np.repeat((ends - counts)[of_row] - (np.cumsum(degrees) - degrees), degrees)
-    reached = neighbors[first + np.arange(len(first))]
+    begins, degrees = np.cumsum(counts, dtype=np.int64) - counts, counts[of_row].astype(np.int64)
+    reached = neighbors[ranges(begins[of_row], degrees)]
     each, left = np.divmod(amounts, np.maximum(degrees, 1))
     reached = np.repeat(rows // width, degrees) * width + reached
     return reached, np.repeat(each, degrees), np.where(degrees > 0, left, 0)

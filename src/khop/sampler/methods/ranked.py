@@ -1,6 +1,6 @@
 """Neighbours by rank, joined to their roots by edges that the graph need not have.
 
-What `Ppr` and `PinSage` share. Imports no torch.
+The base of `Ppr` and `PinSage`. Imports no torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import ClassVar
 import numpy as np
 
 from khop.sampler.methods.access import GraphAccess, Waiting
-from khop.sampler.methods.base import ProgramMethod
+from khop.sampler.methods.base import ProgramMethod, check_numbers
+from khop.sampler.methods.entries import positions_in_rows
 from khop.typing import Array, Int64Array
 
 
@@ -25,44 +26,33 @@ class RankedNeighbors(ProgramMethod):
 
     edge_values: ClassVar[tuple[str, ...]] = ("edge_weight",)
     draws_edges: ClassVar[bool] = False
+    _is_homogeneous: ClassVar[bool] = True
 
-    def check_form(self, heterogeneous: bool, disjoint: bool) -> None:
-        """See `SamplingMethod`."""
-        if heterogeneous:
-            raise ValueError(
-                f"{type(self).__name__} ranks nodes of graphs of one node and edge type: this one "
-                "is heterogeneous"
-            )
-        if disjoint:
-            raise ValueError(
-                f"{type(self).__name__} makes one subgraph of all seeds, and knows no times: leave "
-                "disjoint and time_attr out"
-            )
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
 
 def add_highest(
     graph: GraphAccess, roots: Array, nodes: Int64Array, scores: Array, most: int, largest_id: bool
-) -> Waiting:
+) -> Waiting[Int64Array]:
     """Join each root of the frontier to the nodes of highest score, best first.
 
     Args:
         graph: the graph.
-        roots: [n] place in the frontier of each pair's root.
-        nodes: [n] int64, the pair's node; a pair is there once.
+        roots: [n] index in the frontier of each pair's root.
+        nodes: [n] int64, the pair's node. Each pair occurs once.
         scores: [n] integers.
-        most: nodes of a root.
-        largest_id: of equal scores the larger original id comes first; else the smaller.
+        most: nodes per root.
+        largest_id: of equal scores the larger original id comes first. If False, the smaller.
 
     Returns:
-        [m] indices of the pairs that are edges now, in order of these.
+        [m] indices of the pairs that are edges now, in the order of the edges.
     """
     original = yield from graph.original_ids(0, nodes)
     ids = -original if largest_id else original
     order = np.lexsort((ids, -scores.astype(np.int64), roots))
-    num_roots = len(graph.subgraph.frontier(0)[0])
-    counts = np.bincount(roots, minlength=num_roots)
-    rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    kept = order[rank < most]
+    counts = np.bincount(roots, minlength=len(graph.subgraph.frontier(0)[0]))
+    kept = order[positions_in_rows(roots[order]) < most]
     graph.add_hop(0, (np.minimum(counts, most).astype(np.int32), nodes[kept], None))
     graph.subgraph.end_hop()
     return kept

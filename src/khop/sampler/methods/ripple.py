@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from khop import _native
 from khop.codec import Between
-from khop.sampler.methods.access import GraphAccess
+from khop.sampler.methods.access import GraphAccess, Waiting
 from khop.sampler.methods.base import register
 from khop.sampler.methods.border import Border
-from khop.sampler.methods.saint import MOST_NODES, NodeSubgraph, check_count
+from khop.sampler.methods.saint import MOST_NODES, NodeSubgraph, roots_of
+from khop.typing import Int64Array
 
 _SHARES, _RESTARTS = 20, 21  # purposes of keys
 _LEAST_RATIO = 0.001
@@ -25,17 +25,17 @@ _LEAST_RATIO = 0.001
 class RippleWalk(NodeSubgraph):
     """The seeds, grown to a number of nodes over a share of their border, and all edges among them.
 
-    The border is all nodes that are no node of the batch and a neighbour of one. In each round
-    `ratio` of it, at least one node, is drawn uniformly without replacement and joins the batch; in
-    the last round no more than are missing. Where the border is empty, a uniform node joins. A
-    batch has the seeds first, then the other nodes in the order in which they joined. One seed a
-    batch (`batch_size=1`) is the paper's subgraph; several grow one together. Homogeneous graphs
-    only; whole rows are read.
+    The border is all neighbours of the batch's nodes that are not in the batch. In each round
+    `ratio` of the border, at least one node, is drawn uniformly without replacement and joins the
+    batch. The last round draws no more nodes than are missing. Where the border is empty, a uniform
+    node joins. A batch has the seeds first, then the other nodes in the order in which they joined.
+    One seed per batch (`batch_size=1`) gives the paper's subgraph. Several seeds grow one subgraph
+    together. Homogeneous graphs only. Whole rows are read.
 
     Method: the sampler of Ripple Walk Training (https://arxiv.org/abs/2002.07206).
 
     Args:
-        num_nodes: nodes of a batch, seeds included; fewer only if the graph has fewer.
+        num_nodes: nodes of a batch with its seeds, or all nodes of a smaller graph.
         ratio: share of the border that joins in a round, 0.001 to 1.
 
     Raises:
@@ -52,24 +52,15 @@ class RippleWalk(NodeSubgraph):
     num_nodes: Annotated[int, Between(1, MOST_NODES)]
     ratio: Annotated[float, Between(_LEAST_RATIO, 1)] = 0.5
 
-    def __post_init__(self) -> None:
-        """Checks options."""
-        check_count(self.num_nodes, "num_nodes")
-        if not _LEAST_RATIO <= self.ratio <= 1:
-            raise ValueError(f"ratio must be a share from {_LEAST_RATIO} to 1 (got {self.ratio!r})")
-
     @property
     def num_neighbors(self) -> list[int]:
-        """Bound of a batch's nodes, as one hop."""
+        """Most nodes of a batch, as one hop."""
         return [self.num_nodes]
 
-    def draw(self, graph: GraphAccess) -> Generator[list[Any], None, None]:
-        """See `ProgramMethod`."""
-        roots = np.concatenate([ids for _, ids, _ in graph.seeds])
-        border = Border(graph, 0, roots)
-        wanted = min(self.num_nodes, graph.num_nodes[0])
-        # Seeds may repeat: they count once.
-        left = wanted - len(border.joined)
+    def draw(self, graph: GraphAccess) -> Waiting[None]:
+        border = Border(graph, 0, roots_of(graph))
+        # Seeds can repeat: they count once.
+        left = min(self.num_nodes, graph.num_nodes[0]) - len(border.joined)
         ratio, step = Fraction(self.ratio), 0
         while left > 0:
             _, neighbors, _ = yield from graph.neighbors(0, border.joined, with_edge=False)
@@ -85,12 +76,11 @@ class RippleWalk(NodeSubgraph):
         graph.subgraph.add_seeds(0, border.members)
 
 
-def _first_outside(graph: GraphAccess, border: Border, step: int) -> Any:
-    """Draw a uniform node that is none of the batch's, [1] int64."""
+def _first_outside(graph: GraphAccess, border: Border, step: int) -> Int64Array:
+    """Draw a uniform node that is not in the batch, [1] int64."""
     trial = 0
     while True:
-        key = graph.key(_RESTARTS, step, trial)
-        drawn = _native.draw_ids(key, graph.num_nodes[0], 64)
+        drawn = _native.draw_ids(graph.key(_RESTARTS, step, trial), graph.num_nodes[0], 64)
         ids = graph.engine_ids(0, drawn)
         outside = ids[~np.isin(ids, border.members)]
         if len(outside):

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from khop import _native
 from khop.codec import Between
 from khop.sampler.methods.access import GraphAccess, Waiting
-from khop.sampler.methods.base import ProgramMethod, register
+from khop.sampler.methods.base import ProgramMethod, check_numbers, register
 from khop.sampler.methods.walk import WalkPlan, walks
 from khop.typing import Array, Int64Array
 
-LONGEST = 1000
-"""Bound of `walk_length`: each step of a batch waits for the one before."""
+_LONGEST = 1000  # each step of a batch waits for the one before
 
 MOST_NODES = 1 << 24
-"""Bound of the nodes that a method draws for a batch."""
+"""Most nodes that a method draws for a batch."""
 
 SOURCES = 18
-"""Purpose of keys: of uniform edges whose sources are drawn."""
+"""Purpose of keys: uniform edges whose sources are drawn."""
 
 
-def visited(graph: GraphAccess, roots: Int64Array, length: int) -> Waiting:
+def visited(graph: GraphAccess, roots: Int64Array, length: int) -> Waiting[Int64Array]:
     """Walk from roots over the only edge type.
 
     Returns:
-        [n] int64, the nodes of each step that walks are still going in, roots first.
+        [n] int64, the roots, then the nodes that walks reach in each step.
     """
     nodes, _ = yield from walks(graph, roots, WalkPlan((0,) * length, (0,) * length), False)
-    return nodes.T[nodes.T >= 0]
+    by_step: Int64Array = nodes.T
+    return by_step[by_step >= 0]
 
 
 def sources(key: int, ends: Array, count: int) -> Int64Array:
@@ -40,26 +39,25 @@ def sources(key: int, ends: Array, count: int) -> Int64Array:
 
     Args:
         key: key of the draws.
-        ends: [num_nodes] running sums of the degrees, above 0 in the end.
+        ends: [num_nodes] running sums of the degrees. The last is above 0.
         count: number of draws.
 
     Returns:
         [count] int64, ascending.
     """
-    places = np.sort(_native.draw_ids(key, int(ends[-1]), count))
-    return np.searchsorted(ends, places, side="right").astype(np.int64)
+    edges = np.sort(_native.draw_ids(key, int(ends[-1]), count))
+    return np.searchsorted(ends, edges, side="right").astype(np.int64)
 
 
-def check_count(value: Any, name: str) -> None:
-    """Raises ValueError unless an option is a number of nodes."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_NODES:
-        raise ValueError(f"{name} must be an integer from 1 to {MOST_NODES:,} (got {value!r})")
+def roots_of(graph: GraphAccess) -> Int64Array:
+    """Return the seeds of a batch from a homogeneous graph, [n] int64."""
+    return np.concatenate([ids for _, ids, _ in graph.seeds])
 
 
 def first_of_each(nodes: Int64Array, known: Int64Array) -> Int64Array:
-    """Return nodes that are none of the known ones, each once, in the order of their first."""
-    found, first = np.unique(nodes, return_index=True)
-    return nodes[np.sort(first[~np.isin(found, known)])]
+    """Return nodes that are not known, each once, in the order of their first appearance."""
+    distinct, first = np.unique(nodes, return_index=True)
+    return nodes[np.sort(first[~np.isin(distinct, known)])]
 
 
 @dataclass(frozen=True)
@@ -70,19 +68,10 @@ class NodeSubgraph(ProgramMethod):
     """
 
     subgraph_type: ClassVar[str | None] = "induced"
+    _is_homogeneous: ClassVar[bool] = True
 
-    def check_form(self, heterogeneous: bool, disjoint: bool) -> None:
-        """See `SamplingMethod`."""
-        if heterogeneous:
-            raise ValueError(
-                f"{type(self).__name__} draws from graphs of one node and edge type: this one is "
-                "heterogeneous"
-            )
-        if disjoint:
-            raise ValueError(
-                f"{type(self).__name__} makes one subgraph of all seeds: leave disjoint and "
-                "time_attr out"
-            )
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
 
 @register
@@ -90,15 +79,15 @@ class NodeSubgraph(ProgramMethod):
 class SaintWalks(NodeSubgraph):
     """The nodes that random walks from the seeds visit, and all edges among them.
 
-    One walk of `walk_length` steps begins at each seed. A step goes to a uniform neighbour; a walk
-    ends at a node without any. Neighbours are those that the loader draws: sources of edges, or
-    destinations in a folder partitioned 'by_src'. A batch has the seeds first, then the other nodes
+    One walk of `walk_length` steps begins at each seed. A step goes to a uniform neighbour. A walk
+    ends at a node without any. The loader's neighbours count: sources of edges, or destinations in
+    a folder partitioned 'by_src'. A batch has the seeds first, then the other nodes
     in the order of their first visit. Homogeneous graphs only.
 
     Method: the random walk sampler of GraphSAINT (https://arxiv.org/abs/1907.04931). Its roots are
-    uniform: with `shuffle=True` and all nodes as seeds each node is a root once an epoch. In memory
-    `khop.loader.GraphSAINTRandomWalkSampler` draws roots with replacement and counts the norms of
-    the loss, too.
+    uniform: with `shuffle=True` and all nodes as seeds each node is a root once per epoch. In
+    memory `khop.loader.GraphSAINTRandomWalkSampler` draws roots with replacement and counts the
+    norms of the loss, too.
 
     Args:
         walk_length: steps of a walk, 1 to 1,000.
@@ -116,22 +105,15 @@ class SaintWalks(NodeSubgraph):
 
     name: ClassVar[str] = "saint-walks"
 
-    walk_length: Annotated[int, Between(1, LONGEST)]
-
-    def __post_init__(self) -> None:
-        """Checks options."""
-        length = self.walk_length
-        if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= LONGEST:
-            raise ValueError(f"walk_length must be an integer from 1 to {LONGEST} (got {length!r})")
+    walk_length: Annotated[int, Between(1, _LONGEST)]
 
     @property
     def num_neighbors(self) -> list[int]:
-        """One neighbour of a walk's node in each step, which bounds the size of batches."""
+        """One neighbour of a walk's node in each step: the bound of batches."""
         return [1] * self.walk_length
 
-    def draw(self, graph: GraphAccess) -> Generator[list[Any], None, None]:
-        """See `ProgramMethod`."""
-        roots = np.concatenate([ids for _, ids, _ in graph.seeds])
+    def draw(self, graph: GraphAccess) -> Waiting[None]:
+        roots = roots_of(graph)
         nodes = yield from visited(graph, roots, self.walk_length)
         graph.subgraph.add_seeds(0, np.concatenate([roots, first_of_each(nodes, roots)]))
 
@@ -141,10 +123,10 @@ class SaintWalks(NodeSubgraph):
 class SaintEdges(SaintWalks):
     """The seeds, one uniform neighbour of each, and all edges among them.
 
-    A uniform node and then a uniform edge of it is an edge (u, v) with a chance proportional to
-    1 / d_u + 1 / d_v in an undirected graph: the law of GraphSAINT's edge sampler, without a table
-    of edges. So it is `SaintWalks` of one step. In a directed graph an edge is drawn by its
-    destination alone.
+    One uniform edge of a uniform node is drawn. In an undirected graph this is the edge (u, v) with
+    a chance proportional to 1 / d_u + 1 / d_v. This is the law of GraphSAINT's edge
+    sampler, without a table of edges, and equals `SaintWalks` of one step. In a directed graph an
+    edge is drawn by its destination alone.
 
     Method: the edge sampler of GraphSAINT (https://arxiv.org/abs/1907.04931). In memory
     `khop.loader.GraphSAINTEdgeSampler` counts the norms of the loss, too.
@@ -171,14 +153,14 @@ class SaintEdges(SaintWalks):
 class SaintNodes(NodeSubgraph):
     """The seeds, nodes drawn in proportion to their degrees, and all edges among them.
 
-    `num_nodes` times the node of a uniform edge is drawn, with replacement: its source, where
-    neighbours are destinations ('by_src'), else its destination. A batch has the seeds first, then
-    the drawn nodes, each once. GraphSAINT's subgraph has no seeds: with `batch_size=1` it is that
-    and one more node. In memory `khop.loader.GraphSAINTNodeSampler` draws it alone, and counts the
-    norms of the loss, too. Homogeneous graphs only.
+    `num_nodes` uniform edges are drawn with replacement, and give one node each: the source, where
+    neighbours are destinations ('by_src'), else the destination. A batch has the seeds first, then
+    the drawn nodes, each once. GraphSAINT's subgraph has no seeds: a batch with `batch_size=1` has
+    one more node. In memory `khop.loader.GraphSAINTNodeSampler` draws the subgraph alone, and
+    counts the norms of the loss, too. Homogeneous graphs only.
 
     Each process that draws asks for the degrees of all nodes, once, and keeps their running sums:
-    8 bytes a node.
+    8 bytes per node.
 
     Method: the node sampler of GraphSAINT (https://arxiv.org/abs/1907.04931), with PyG's law.
 
@@ -198,18 +180,13 @@ class SaintNodes(NodeSubgraph):
 
     num_nodes: Annotated[int, Between(1, MOST_NODES)]
 
-    def __post_init__(self) -> None:
-        """Checks options."""
-        check_count(self.num_nodes, "num_nodes")
-
     @property
     def num_neighbors(self) -> list[int]:
-        """Bound of the nodes that a batch has beside its seeds, as one hop."""
+        """Most nodes that a batch has beside its seeds, as one hop."""
         return [self.num_nodes]
 
-    def draw(self, graph: GraphAccess) -> Generator[list[Any], None, None]:
-        """See `ProgramMethod`."""
-        roots = np.concatenate([ids for _, ids, _ in graph.seeds])
+    def draw(self, graph: GraphAccess) -> Waiting[None]:
+        roots = roots_of(graph)
         ends = yield from graph.degree_sums(0)
         nodes = np.empty(0, np.int64)
         if ends[-1] > 0:

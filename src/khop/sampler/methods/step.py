@@ -1,47 +1,52 @@
 """`StepMethod`: a user's own method, step by step, in NumPy. Imports no torch.
 
-A subclass says how many steps there are, how many neighbours each draws, and which: the engine asks
-the owners of rows for neighbours and adds what was picked to the batch.
+A subclass defines how many steps there are, how many neighbours each step draws, and which. The
+engine asks the owners of rows for neighbours and adds the picks to the batch.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from khop.sampler.methods.access import GraphAccess
+from khop.sampler.methods.access import GraphAccess, Rows, Waiting, add_all_seeds
 from khop.sampler.methods.base import ProgramMethod
-from khop.sampler.methods.places import Names, Places, find_places
+from khop.sampler.methods.entries import numbered, ranges
 from khop.sampler.methods.transits import Sample, Transits
-from khop.typing import Array, Float64Array, Int64Array
+from khop.typing import Array, Float64Array, Int64Array, IntArray
 
 _MOST_STEPS, _LARGEST_SAMPLE = 1000, 1 << 24
 _NO_IDS = np.empty(0, np.int64)
+
+StepPicks: TypeAlias = IntArray | tuple[IntArray, npt.NDArray[np.floating]]
+"""Entries that a step picks. With `edge_values`, these and their values."""
 
 
 class StepMethod(ProgramMethod):
     """Base of users' own methods: steps that pick among the neighbours of nodes, in NumPy.
 
-    The batch is one sample. In each step `step_transits` says whose neighbours are drawn, and
-    `next` picks among them, for all transits at once. Subclasses are frozen dataclasses with the
-    decorator `register`; their fields travel to sampler processes and graph servers, which need the
-    module that defines them (`khop serve --methods`). The batches are the same over any number of
-    partitions as long as random numbers are the words of `Transits` and `Sample`.
+    The batch is one sample. In each step `step_transits` chooses the *transits*, nodes whose
+    neighbours are drawn, and `next` picks among the neighbours, for all transits at once.
+    Subclasses are frozen dataclasses with the decorator `register`. Their fields travel to sampler
+    processes and graph servers, which need the module that defines them (`khop serve --methods`).
+    The batches are the same over any number of partitions as long as random numbers are the words
+    of `Transits` and `Sample`.
 
     Individual steps pick `sample_size` neighbours for each transit, and each pick is an edge of the
-    batch. Collective ones pick `sample_size` neighbours for all transits together, and the batch
-    gets all edges from these to the transits. Whole rows are read. Nodes may draw in several steps:
-    edges of a step lead to nodes of all steps before it, which are a prefix of the batch's nodes.
-    Homogeneous graphs without times.
+    batch. Collective steps pick `sample_size` neighbours for all transits together, and the batch
+    gets all edges from the picks to the transits. Whole rows are read. Nodes can draw in several
+    steps: edges of a step lead to nodes of all steps before it, which are a prefix of the batch's
+    nodes. Homogeneous graphs without times.
 
     Method: the interface of NextDoor (https://dl.acm.org/doi/10.1145/3447786.3456244).
 
     Attributes:
         sampling_type: 'individual' or 'collective'.
-        needs_degrees: `Transits.degrees` are wanted, which owners of neighbours are asked for.
+        needs_degrees: True if the method reads `Transits.degrees`, which the neighbours' owners
+            are asked for.
         edge_values: the name of the edges' values, such as ('edge_norm',), if `next` returns any.
 
     Example:
@@ -54,6 +59,7 @@ class StepMethod(ProgramMethod):
 
     sampling_type: ClassVar[Literal["individual", "collective"]] = "individual"
     needs_degrees: ClassVar[bool] = False
+    _is_homogeneous: ClassVar[bool] = True
 
     @abstractmethod
     def steps(self) -> int:
@@ -61,37 +67,38 @@ class StepMethod(ProgramMethod):
 
     @abstractmethod
     def sample_size(self, step: int) -> int:
-        """Return how many neighbours a step picks, 1 to 2^24: for each transit, or for all."""
+        """Return the picks of a step, 1 to 2^24: per transit, or for all if it is collective."""
 
     @abstractmethod
-    def next(self, transits: Transits, step: int) -> Any:
+    def next(self, transits: Transits, step: int) -> StepPicks:
         """Pick neighbours for all transits of a step.
 
         Args:
             transits: the transits and their neighbours.
-            step: from 0.
+            step: number of the step, from 0.
 
         Returns:
             [t, sample_size] int64 entries of the transits' own rows, or [sample_size] of all rows
-            if the step is collective; -1 for none. With `edge_values`: these and an array of the
+            if the step is collective. -1 for none. With `edge_values`: these and an array of the
             same shape, the values of the picks. If a collective step picks a node several times,
             its values are added.
         """
 
     def unique(self, step: int) -> bool:
-        """Return whether a step takes a neighbour once for a transit, or, if collective, at all.
+        """Return whether a step takes a neighbour at most once per transit.
 
-        Further picks of it are dropped then. By default False.
+        A collective step then takes it at most once for all transits. Further picks of it are
+        dropped. By default False.
         """
         del step
         return False
 
     def step_transits(self, step: int, sample: Sample) -> Int64Array:
-        """Return the nodes whose neighbours a step draws: nodes of the sample, [t] int64.
+        """Return the transits of a step: nodes of the sample, [t] int64.
 
-        By default those that the previous step added, so that each node draws once; in step 0 the
-        seeds. A method of walks that go on separately where they meet returns the previous picks.
-        Collective steps take each transit once.
+        By default the nodes that the previous step added, so that each node draws once. In step 0
+        the seeds. A method of walks that go on separately where they meet returns the previous
+        picks. Collective steps take each transit once.
         """
         del step
         return sample.new
@@ -101,8 +108,8 @@ class StepMethod(ProgramMethod):
         """Sample sizes of all steps, checked.
 
         Raises:
-            TypeError, ValueError: the class's number of steps, a sample size or an attribute is
-                none; the message names the class.
+            TypeError, ValueError: an invalid number of steps, sample size or attribute of the
+                class, which the message names.
         """
         name = type(self).__name__
         if self.sampling_type not in ("individual", "collective"):
@@ -121,37 +128,30 @@ class StepMethod(ProgramMethod):
             for step in range(num_steps)
         ]
 
-    def check_form(self, heterogeneous: bool, disjoint: bool) -> None:
-        """See `SamplingMethod`."""
-        super().check_form(heterogeneous, disjoint)
-        if heterogeneous:
-            raise ValueError(
-                f"{type(self).__name__} draws from graphs of one node and edge type: this one is "
-                "heterogeneous"
-            )
-
-    def draw(self, graph: GraphAccess) -> Generator[list[Any], None, None]:
-        """See `ProgramMethod`."""
-        for node_type, seeds, _ in graph.seeds:
-            graph.subgraph.add_seeds(node_type, seeds)
-        batch = Places.of(graph)
+    def draw(self, graph: GraphAccess) -> Waiting[None]:
+        add_all_seeds(graph)
+        batch = _BatchNodes(*numbered(graph.subgraph.frontier(0)[0]))
         nodes = yield from graph.original_ids(0, batch.ids)
         sample = Sample(nodes, nodes, key=graph.key)
         values: list[Array] = []
         for step, size in enumerate(self.num_neighbors):
-            wanted = self._checked_transits(step, sample)
-            where = find_places(sample.nodes, wanted)
-            rows = yield from graph.neighbors(0, batch.ids[where])
-            names = yield from Names.of(graph, rows[1])
+            ids = self._checked_transits(step, sample)
+            in_order = np.argsort(sample.nodes)
+            numbers = in_order[np.searchsorted(sample.nodes, ids, sorter=in_order)]
+            rows = yield from graph.neighbors(0, batch.ids[numbers])
+            # Neighbours by the engine's ids, each once, and as methods see them.
+            neighbors, of_entry = np.unique(rows[1], return_inverse=True)
+            original = yield from graph.original_ids(0, neighbors)
             degrees = None
             if self.needs_degrees:
-                degrees = (yield from graph.degrees(0, names.ids))[names.entries]
-            transits = Transits.of(wanted, rows[0], names.of_entries, degrees, sample)
-            picks, kept, norms = self._pick(transits, step, size)
-            order = batch.add_hop(graph, where[transits.rows[kept]], rows, kept)
+                degrees = (yield from graph.degrees(0, neighbors))[of_entry]
+            transits = Transits.of(ids, rows[0], original[of_entry], degrees, sample)
+            picks, entries, norms = self._pick(transits, step, size)
+            order = batch.add_hop(graph, numbers[transits.rows[entries]], rows, entries)
             values.append(norms[order])
-            known, batch = len(batch.ids), batch.after_hop(graph)
-            sample = sample.after(names.lookup(batch.ids[known:]), wanted, picks)
+            num_known, batch = len(batch.ids), batch.after_hop(graph)
+            new = original[np.searchsorted(neighbors, batch.ids[num_known:])]
+            sample = sample.after(new, ids, picks)
         for name in self.edge_values:
             graph.values[f"e0.{name}"] = np.concatenate(values).astype(np.float32)
 
@@ -161,51 +161,48 @@ class StepMethod(ProgramMethod):
         Raises:
             TypeError, ValueError: they are no nodes of the sample.
         """
-        wanted, what = self.step_transits(step, sample), f"{type(self).__name__}.step_transits"
-        _check_integers(wanted, what)
-        if wanted.ndim != 1 or not np.isin(wanted, sample.nodes).all():
+        name = f"{type(self).__name__}.step_transits"
+        transits = _checked_integers(self.step_transits(step, sample), name)
+        if transits.ndim != 1 or not np.isin(transits, sample.nodes).all():
             raise ValueError(
-                f"{what} must return a vector of nodes that are in the sample (got "
-                f"{_shown(wanted)} in step {step})"
+                f"{name} must return a vector of nodes that are in the sample (got "
+                f"{_shown(transits)} in step {step})"
             )
-        wanted = wanted.astype(np.int64)
-        if self.sampling_type == "collective":
-            _, first = np.unique(wanted, return_index=True)
-            wanted = wanted[np.sort(first)]
-        return wanted
+        ids = transits.astype(np.int64)
+        return numbered(ids)[0] if self.sampling_type == "collective" else ids
 
     def _pick(
         self, transits: Transits, step: int, size: int
     ) -> tuple[Int64Array, Int64Array, Float64Array]:
-        """Call `next`; return the picked nodes, the batch's entries and their values."""
-        what = f"{type(self).__name__}.next"
-        picks = self.next(transits, step)
-        values = None
+        """Call `next`. Return the picked nodes, the batch's entries and their values."""
+        name = f"{type(self).__name__}.next"
+        returned: object = self.next(transits, step)
+        values: object = None
         if self.edge_values:
-            if not isinstance(picks, tuple) or len(picks) != 2:
+            if not isinstance(returned, tuple) or len(returned) != 2:
                 raise TypeError(
-                    f"{what} must return picks and their values, as {type(self).__name__} has "
-                    f"edge_values (got {_shown(picks)})"
+                    f"{name} must return picks and their values, as {type(self).__name__} has "
+                    f"edge_values (got {_shown(returned)})"
                 )
-            picks, values = picks
+            returned, values = returned
         collective = self.sampling_type == "collective"
         shape = (size,) if collective else (len(transits.ids), size)
-        _check_integers(picks, what)
-        if picks.shape != shape:
+        entries = _checked_integers(returned, name)
+        if entries.shape != shape:
             raise ValueError(
-                f"{what} must return picks of shape {shape} in step {step}: "
-                f"{'sample_size' if collective else 'transits, sample_size'} (got {picks.shape})"
+                f"{name} must return picks of shape {shape} in step {step}: "
+                f"{'sample_size' if collective else 'transits, sample_size'} (got {entries.shape})"
             )
         if values is None:
             values = np.ones(shape)
-        elif not isinstance(values, np.ndarray) or values.dtype.kind != "f":
-            raise TypeError(f"{what} must return values as array of floats (got {_shown(values)})")
-        elif values.shape != shape:
+        if not isinstance(values, np.ndarray) or values.dtype.kind != "f":
+            raise TypeError(f"{name} must return values as array of floats (got {_shown(values)})")
+        if values.shape != shape:
             raise ValueError(
-                f"{what} must return values of the shape of picks, {shape} (got {values.shape})"
+                f"{name} must return values of the shape of picks, {shape} (got {values.shape})"
             )
-        picks = picks.astype(np.int64)
-        _check_entries(picks, transits, collective, f"{what} in step {step}")
+        picks = entries.astype(np.int64)
+        _check_entries(picks, transits, collective, f"{name} in step {step}")
         if self.unique(step):
             picks = _without_repeats(picks, transits)
         nodes = np.full(shape, -1, np.int64)
@@ -215,39 +212,82 @@ class StepMethod(ProgramMethod):
         return nodes, picks[picks >= 0], values[picks >= 0].astype(np.float64)
 
 
-def _checked_count(value: Any, most: int, what: str) -> int:
+class _BatchNodes(NamedTuple):
+    """Nodes of a batch, in which a seed that was passed k times has k positions.
+
+    Attributes:
+        ids: [m] int64 engine's ids, each once.
+        numbers: [n] int64, the number in `ids` of the node at each position of the batch.
+    """
+
+    ids: Int64Array
+    numbers: Int64Array
+
+    def add_hop(
+        self, graph: GraphAccess, numbers: Int64Array, rows: Rows, entries: Int64Array
+    ) -> Int64Array:
+        """Add entries of rows to the batch, for each position of their nodes.
+
+        Args:
+            graph: the graph. Its frontier is the whole batch.
+            numbers: [k] int64, number of the node that each entry is a neighbour of.
+            rows: the rows.
+            entries: [k] int64, entries of the rows.
+
+        Returns:
+            For each edge that was added its index in `entries`.
+        """
+        by_node = np.argsort(numbers, kind="stable")
+        counts = np.bincount(numbers, minlength=len(self.ids))
+        begins = np.cumsum(counts) - counts
+        order = by_node[ranges(begins[self.numbers], counts[self.numbers])]
+        added = entries[order]
+        edges = None if rows[2] is None else rows[2][added]
+        graph.add_hop(0, (counts[self.numbers].astype(np.int32), rows[1][added], edges))
+        graph.subgraph.end_hop(all=True)
+        return order
+
+    def after_hop(self, graph: GraphAccess) -> _BatchNodes:
+        """Return the nodes after a hop that was added."""
+        added = graph.subgraph.frontier(0)[0][len(self.numbers) :]
+        own = np.arange(len(self.ids), len(self.ids) + len(added))
+        return _BatchNodes(np.concatenate([self.ids, added]), np.concatenate([self.numbers, own]))
+
+
+def _checked_count(value: object, most: int, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{what} must be an integer (got {value!r})")
+        raise TypeError(f"{name} must be an integer (got {value!r})")
     if not 1 <= value <= most:
-        raise ValueError(f"{what} must be from 1 to {most:,} (got {value})")
+        raise ValueError(f"{name} must be from 1 to {most:,} (got {value})")
     return int(value)
 
 
-def _check_integers(array: Any, what: str) -> None:
-    """Raises TypeError unless a method returned an array of integers."""
+def _checked_integers(array: object, name: str) -> IntArray:
+    """Return what a method returned. Raise TypeError unless it is an array of integers."""
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
-        raise TypeError(f"{what} must return a NumPy array of integers (got {_shown(array)})")
+        raise TypeError(f"{name} must return a NumPy array of integers (got {_shown(array)})")
+    return array
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     return f"a {type(value).__name__}"
 
 
-def _check_entries(picks: Int64Array, transits: Transits, collective: bool, what: str) -> None:
-    """Raises ValueError unless picks are entries, of the transits' own rows unless collective."""
+def _check_entries(picks: Int64Array, transits: Transits, collective: bool, name: str) -> None:
+    """Raise ValueError unless picks are entries, of the transits' own rows unless collective."""
     low, high = np.int64(0), np.int64(len(transits.neighbors))
     if not collective:
         low, high = transits.begins[:, None], (transits.begins + transits.counts)[:, None]
     wrong = (picks != -1) & ((picks < low) | (picks >= high))
     if wrong.any():
-        place = tuple(int(i) for i in np.argwhere(wrong)[0])
-        row = "all rows" if collective else f"transit {place[0]}"
-        first, end = (int(np.broadcast_to(bound, picks.shape)[place]) for bound in (low, high))
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        row = "all rows" if collective else f"transit {index[0]}"
+        first, end = (int(np.broadcast_to(bound, picks.shape)[index]) for bound in (low, high))
         entries = f"{first} to {end - 1}" if end > first else "none: it has no neighbours"
         raise ValueError(
-            f"{what} picked the entry {picks[place]} at {place}, which is not a neighbour: the "
+            f"{name} picked the entry {picks[index]} at {index}, which is not a neighbour: the "
             f"entries of {row} are {entries}; -1 picks none"
         )
 
@@ -255,9 +295,9 @@ def _check_entries(picks: Int64Array, transits: Transits, collective: bool, what
 def _without_repeats(picks: Int64Array, transits: Transits) -> Int64Array:
     """Return picks with -1 where a row (a collective step has one) picked a neighbour before."""
     rows = np.atleast_2d(picks)
-    found = np.where(rows >= 0, np.append(transits.neighbors, -1)[rows], -1)
-    order = np.argsort(found, axis=1, kind="stable")
-    ordered = np.take_along_axis(found, order, axis=1)
+    nodes = np.where(rows >= 0, np.append(transits.neighbors, -1)[rows], -1)
+    order = np.argsort(nodes, axis=1, kind="stable")
+    ordered = np.take_along_axis(nodes, order, axis=1)
     repeated = np.zeros(rows.shape, bool)
     repeated[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
     first = np.empty_like(rows)
@@ -269,11 +309,11 @@ def _all_edges(
     nodes: Int64Array, values: Array, transits: Transits
 ) -> tuple[Int64Array, Float64Array]:
     """Return all entries whose neighbour was picked, and the sums of its picks' values."""
-    picked, which = np.unique(nodes[nodes >= 0], return_inverse=True)
-    sums = np.zeros(len(picked))
-    np.add.at(sums, which, values[nodes >= 0])  # in the order of the picks
+    picked, inverse = np.unique(nodes[nodes >= 0], return_inverse=True)
     if not len(picked):
         return _NO_IDS, np.empty(0)
-    places = np.minimum(np.searchsorted(picked, transits.neighbors), len(picked) - 1)
-    kept: Int64Array = np.flatnonzero(picked[places] == transits.neighbors).astype(np.int64)
-    return kept, sums[places[kept]]
+    sums = np.zeros(len(picked))
+    np.add.at(sums, inverse, values[nodes >= 0])  # in the order of the picks
+    of_entry = np.minimum(np.searchsorted(picked, transits.neighbors), len(picked) - 1)
+    entries = np.flatnonzero(picked[of_entry] == transits.neighbors).astype(np.int64)
+    return entries, sums[of_entry[entries]]

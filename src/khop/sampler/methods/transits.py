@@ -1,6 +1,6 @@
-"""A step of a user's method as the method sees it: the batch so far, and the rows of its transits.
+"""A step of a user's method: the batch so far, and the rows of its transits.
 
-All nodes are original ids, so that nothing that a method computes depends on partitions.
+All nodes are original ids, so that the results of a method do not depend on partitions.
 Imports no torch.
 """
 
@@ -15,7 +15,8 @@ from khop import _native
 from khop.sampler.methods.walk import below
 from khop.typing import Array, Int64Array, UInt64Array
 
-_OF_SAMPLES, _OF_NEIGHBORS, _OF_TRANSITS = 1, 2, 3  # purposes of keys; the last and all after it
+# Purposes of keys. A node's i-th repetition among the transits has _OF_TRANSITS + i.
+_OF_SAMPLES, _OF_NEIGHBORS, _OF_TRANSITS = 1, 2, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,11 +26,11 @@ class Sample:
     Attributes:
         nodes: [n] int64, the batch's nodes, each once: the seeds, then in the order in which steps
             added them.
-        new: [m] int64, those that the last step added; before the first step, the seeds.
-        transits: of each step so far, [t] int64.
-        picks: of each step so far, int64 nodes, -1 for none: [t, sample_size] of an individual
-            step, [sample_size] of a collective one.
-        key: makes keys of random words; for `words`.
+        new: [m] int64, the nodes that the last step added. Before the first step, the seeds.
+        transits: [t] int64 transits of each step so far.
+        picks: int64 nodes that each step so far picked, -1 for none: [t, sample_size] of an
+            individual step, [sample_size] of a collective one.
+        key: function that makes keys of random words, for `words`.
 
     Example:
         >>> sample = Sample(np.array([7, 3, 5]), np.array([5]), [np.array([7, 3])], [])
@@ -56,11 +57,11 @@ class Sample:
     def words(self, ids: Int64Array, draw: int = 0) -> UInt64Array:
         """Draw a random word for each id: a function of the batch, the step, `draw` and the id.
 
-        `step_transits` and `next` get the same words in a step: give one of them another `draw`.
+        `step_transits` and `next` get the same words in a step unless their `draw` differs.
 
         Args:
-            ids: [n] int64, nodes, or numbers of what else is drawn for.
-            draw: from 0 to 2^32 - 1: other words for the same ids.
+            ids: [n] int64, nodes, or other numbers that need a random word.
+            draw: from 0 to 2^32 - 1. Each has other words for the same ids.
 
         Returns:
             [n] uint64.
@@ -71,19 +72,19 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Transits:
-    """The nodes whose neighbours a step draws, and all their neighbours, row by row.
+    """The transits of a step, nodes that draw neighbours, and all their neighbours, row by row.
 
-    An *entry* is a place in `neighbors`: the entries of transit i are `begins[i]` to
+    An *entry* is an index into `neighbors`: the entries of transit i are `begins[i]` to
     `begins[i] + counts[i] - 1`, in the order of the graph's edges. `StepMethod.next` returns
-    entries; parallel edges are entries each.
+    entries. Each parallel edge is an entry.
 
     Attributes:
-        ids: [t] int64, the transits; of an individual step one may be there several times.
+        ids: [t] int64, the transits. In an individual step a node can occur several times.
         counts: [t] int64, their numbers of neighbours.
         begins: [t] int64, their first entries.
         rows: [n] int64, the transit of each entry, from 0 to t - 1.
         neighbors: [n] int64.
-        degrees: [n] int64, the neighbours' own numbers of neighbours; None unless the method says
+        degrees: [n] int64, the neighbours' own numbers of neighbours. None unless the method has
             `needs_degrees = True`.
         sample: the batch so far.
 
@@ -111,7 +112,7 @@ class Transits:
         degrees: Int64Array | None = None,
         sample: Sample | None = None,
     ) -> Transits:
-        """Return the transits of a step, given what is not worked out from the rest."""
+        """Return the transits of a step. The arguments determine `begins` and `rows`."""
         counts = counts.astype(np.int64)
         rows = np.repeat(np.arange(len(ids)), counts)
         begins = np.cumsum(counts) - counts
@@ -122,14 +123,14 @@ class Transits:
         """Draw random words for each transit.
 
         Args:
-            count: words of each.
+            count: words per transit.
 
         Returns:
-            [t, count] uint64; others for each time that a node is among the transits.
+            [t, count] uint64. A node that is a transit several times has other words each time.
         """
         order = np.argsort(self.ids, kind="stable")
         ordered = self.ids[order]
-        repeats = np.empty(len(order), np.int64)  # how often a node was there before
+        repeats = np.empty(len(order), np.int64)  # earlier occurrences of the same node
         repeats[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
         words = np.empty((len(order), count), np.uint64)
         step = len(self.sample.picks)
@@ -144,7 +145,7 @@ class Transits:
         """Draw a random word for each neighbour: the same for all entries of a node.
 
         Args:
-            draw: from 0 to 2^32 - 1: other words for the same neighbours.
+            draw: from 0 to 2^32 - 1. Each has other words for the same neighbours.
 
         Returns:
             [n] uint64.
@@ -156,27 +157,27 @@ class Transits:
         """Draw entries uniformly, with replacement.
 
         Args:
-            count: entries of each transit.
+            count: entries per transit.
 
         Returns:
-            [t, count] int64; -1 for transits without neighbours.
+            [t, count] int64. -1 for transits without neighbours.
         """
-        places = below(self.words(count), self.counts[:, None]).astype(np.int64)
-        return np.where(self.counts[:, None] > 0, self.begins[:, None] + places, -1)
+        positions = below(self.words(count), self.counts[:, None]).astype(np.int64)
+        return np.where(self.counts[:, None] > 0, self.begins[:, None] + positions, -1)
 
     def smallest(self, values: Array, count: int) -> Int64Array:
-        """Return each transit's entries of smallest value, of equal values the first ones.
+        """Return each transit's entries of smallest value, of equal values the first.
 
         Args:
             values: [n] of any dtype that can be sorted.
-            count: entries of each transit.
+            count: entries per transit.
 
         Returns:
-            [t, count] int64, the smallest first; -1 where a transit has fewer neighbours.
+            [t, count] int64, the smallest first. -1 where a transit has fewer neighbours.
         """
         order = np.lexsort((np.asarray(values), self.rows))
-        places = np.arange(len(order)) - self.begins[self.rows]  # of a row's entries in order
+        ranks = np.arange(len(order)) - self.begins[self.rows]  # of a row's entries in order
         chosen = np.full((len(self.ids), count), -1, np.int64)
-        kept = places < count
-        chosen[self.rows[kept], places[kept]] = order[kept]
+        kept = ranks < count
+        chosen[self.rows[kept], ranks[kept]] = order[kept]
         return chosen

@@ -1,8 +1,8 @@
 """Random walks over whatever part of the graph is here. Imports no torch.
 
-Where all rows are here, one call of the kernels walks (`khop/core/walk.hpp`); over partitions all
-walks take a step at a time, which waits for the rows' owners. Both make the same walks: every
-number is keyed by a walk's index, its step and its trial, and rows are drawn by original ids.
+Where all rows are here, one call of the kernels walks (`khop/core/walk.hpp`). Over partitions all
+walks take a step at a time, which waits for the rows' owners. Both make the same walks: random
+numbers are keyed by a walk's index, its step and its trial, and rows are drawn by original ids.
 Chances are integers of 2^-32.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -20,10 +20,10 @@ from khop.sampler.methods.access import GraphAccess, Waiting
 from khop.typing import Array, Int64Array, UInt64Array
 
 STEP, ACCEPT, STOP = 16, 17, 18
-"""Purposes of keys: of a step's neighbour, of its acceptance, and of an end before it."""
+"""Purposes of keys: a step's neighbour, its acceptance, and the end of a walk before it."""
 
 ONE = 1 << 32
-"""Certainty."""
+"""Certainty, as a chance of 2^-32."""
 
 TRIALS = 16
 """Neighbours that a biased step tries before it looks at all of a node's neighbours."""
@@ -39,8 +39,8 @@ class WalkPlan:
         relations: index of the edge type of each step.
         stops: chance that a walk ends before each step, of 2^32.
         back: chance to accept the previous node as the next one, of 2^32.
-        near: likewise a neighbour of the previous node.
-        far: likewise any other node.
+        near: chance to accept a neighbour of the previous node.
+        far: chance to accept any other node.
         first_step: number of the first step in keys.
     """
 
@@ -51,11 +51,6 @@ class WalkPlan:
     far: int = ONE
     first_step: int = 0
 
-    @property
-    def is_biased(self) -> bool:
-        """True if a step depends on the node before."""
-        return not self.back == self.near == self.far
-
 
 def acceptance(p: float, q: float) -> tuple[int, int, int]:
     """Return the chances `back`, `near` and `far` of node2vec's p and q, the largest of them 1."""
@@ -64,7 +59,9 @@ def acceptance(p: float, q: float) -> tuple[int, int, int]:
     return back, near, far
 
 
-def walks(graph: GraphAccess, starts: Int64Array, plan: WalkPlan, with_edge: bool) -> Waiting:
+def walks(
+    graph: GraphAccess, starts: Int64Array, plan: WalkPlan, with_edge: bool
+) -> Waiting[tuple[Int64Array, Int64Array | None]]:
     """Walk from nodes, along the edge types of a plan.
 
     Args:
@@ -74,60 +71,42 @@ def walks(graph: GraphAccess, starts: Int64Array, plan: WalkPlan, with_edge: boo
         with_edge: return edges, too.
 
     Returns:
-        ([n, L + 1] int64 nodes, [n, L] int64 edges or None); -1 where a walk has ended.
+        ([n, L + 1] int64 nodes, [n, L] int64 edges or None), with -1 where a walk has ended.
     """
-    length = len(plan.relations)
     if graph.whole_rows is not None:
         walk = partial(_native.random_walks, num_threads=graph.num_threads)
-        return walks_at_once(walk, graph.whole_rows, starts, plan, graph.place, with_edge)
-    # Step by step while walks are made: a row each, so that what a step reads lies together.
-    nodes = np.full((length + 1, len(starts)), -1, np.int64)
-    edges = np.full((length, len(starts)), -1, np.int64) if with_edge else None
-    nodes[0] = starts
-    going = np.arange(len(starts))
-    for step in range(length):
-        if plan.stops[step]:
-            words = _native.draw_words(graph.key(STOP, plan.first_step + step), going) >> np.uint64(
-                32
-            )
-            going = going[words >= plan.stops[step]]
-        biased = plan.is_biased and step > 0
-        take = _biased_step if biased else _uniform_step
-        moved, found, passed = yield from take(graph, plan, step, going, nodes, with_edge)
-        going = moved
-        nodes[step + 1, going] = found
-        if edges is not None:
-            edges[step, going] = passed
-    return np.ascontiguousarray(nodes.T), None if edges is None else np.ascontiguousarray(edges.T)
+        return walks_at_once(walk, graph.whole_rows, starts, plan, graph.batch_key, with_edge)
+    return (yield from _StepwiseWalks(graph, starts, plan, with_edge).run())
 
 
 def walks_at_once(
     walk: Callable[..., None],
-    graphs: Sequence[Any],
+    graphs: Sequence[_native.Csr] | Sequence[_native.DeviceGraph],
     starts: Int64Array,
     plan: WalkPlan,
-    place: tuple[int, int],
+    batch_key: tuple[int, int],
     with_edge: bool,
 ) -> tuple[Int64Array, Int64Array | None]:
-    """Walk by one call of a kernel; return nodes and edges, as `walks` does.
+    """Walk by one call of a kernel, and return nodes and edges, as `walks` does.
 
     Args:
         walk: `_native.random_walks`, or a device's method of that name.
-        graphs: the rows of each edge type, whole, as it takes them.
+        graphs: the rows of each edge type, whole, as `walk` takes them.
         starts: [n] int64 nodes.
         plan: the steps.
-        place: (key of the epoch, index of the batch).
+        batch_key: (key of the epoch, index of the batch).
         with_edge: return edges, too.
     """
     count, length = len(starts), len(plan.relations)
     nodes = np.empty((count, length + 1), np.int64)
     edges = np.empty((count, length), np.int64) if with_edge else None
+    chances = plan.back, plan.near, plan.far
     walk(
         graphs,
         plan.relations,
         plan.stops,
-        (plan.back, plan.near, plan.far),
-        *place,
+        chances,
+        *batch_key,
         plan.first_step,
         starts,
         nodes,
@@ -136,107 +115,127 @@ def walks_at_once(
     return nodes, edges
 
 
-def _uniform_step(
-    graph: GraphAccess,
-    plan: WalkPlan,
-    step: int,
-    going: Int64Array,
-    nodes: Int64Array,
-    with_edge: bool,
-    trial: int = 0,
-) -> Waiting:
-    """Draw a neighbour for each walk; return those that have one, their neighbours and edges."""
-    if not len(going):
-        return going, going, going
-    counts, found, edges = yield from graph.neighbors(
-        plan.relations[step],
-        nodes[step, going],
-        1,
-        key=graph.key(STEP, plan.first_step + step, trial),
-        replace=True,
-        trees=going.astype(np.int32),
-        with_edge=with_edge,
-    )
-    return going[counts > 0], found, found if edges is None else edges
+_Moves: TypeAlias = tuple[Int64Array, Int64Array, Int64Array]
+"""Walks that move in a step, their next nodes and edges. Without edges, the nodes twice."""
 
 
-def _biased_step(
-    graph: GraphAccess,
-    plan: WalkPlan,
-    step: int,
-    going: Int64Array,
-    nodes: Int64Array,
-    with_edge: bool,
-) -> Waiting:
-    """As `_uniform_step`, by node2vec's chances: by rejection, then by the whole row."""
-    taken: list[tuple[Int64Array, Int64Array, Int64Array]] = []
-    waiting = going
-    for trial in range(TRIALS):
-        if not len(waiting):
-            break
-        waiting, found, edges = yield from _uniform_step(
-            graph, plan, step, waiting, nodes, with_edge, trial
+class _StepwiseWalks:
+    """Walks that take a step at a time, for which owners of rows are asked."""
+
+    def __init__(
+        self, graph: GraphAccess, starts: Int64Array, plan: WalkPlan, with_edge: bool
+    ) -> None:
+        self._graph = graph
+        self._plan = plan
+        self._with_edge = with_edge
+        length = len(plan.relations)
+        # A row per step, so that the reads of a step are adjacent.
+        self._nodes = np.full((length + 1, len(starts)), -1, np.int64)
+        self._edges = np.full((length, len(starts)), -1, np.int64) if with_edge else None
+        self._nodes[0] = starts
+
+    def run(self) -> Waiting[tuple[Int64Array, Int64Array | None]]:
+        """Return nodes and edges as `walks` does."""
+        nodes, edges, plan = self._nodes, self._edges, self._plan
+        going = np.arange(nodes.shape[1])
+        for step in range(len(plan.relations)):
+            if plan.stops[step]:
+                going = going[self._words(STOP, step, 0, going) >= plan.stops[step]]
+            is_uniform = step == 0 or plan.back == plan.near == plan.far
+            take = self._uniform_step if is_uniform else self._biased_step
+            going, reached, passed = yield from take(step, going)
+            nodes[step + 1, going] = reached
+            if edges is not None:
+                edges[step, going] = passed
+        ordered = None if edges is None else np.ascontiguousarray(edges.T)
+        return np.ascontiguousarray(nodes.T), ordered
+
+    def _words(self, purpose: int, step: int, trial: int, walk: Int64Array) -> UInt64Array:
+        """Draw a random number below 2^32 for each walk."""
+        key = self._graph.key(purpose, self._plan.first_step + step, trial)
+        words: UInt64Array = _native.draw_words(key, walk) >> np.uint64(32)
+        return words
+
+    def _uniform_step(self, step: int, going: Int64Array, trial: int = 0) -> Waiting[_Moves]:
+        """Draw a neighbour for each walk. Walks without neighbours do not move."""
+        if not len(going):
+            return going, going, going
+        graph, plan = self._graph, self._plan
+        counts, reached, edges = yield from graph.neighbors(
+            plan.relations[step],
+            self._nodes[step, going],
+            1,
+            key=graph.key(STEP, plan.first_step + step, trial),
+            replace=True,
+            trees=going.astype(np.int32),
+            with_edge=self._with_edge,
         )
-        words = _native.draw_words(
-            graph.key(ACCEPT, plan.first_step + step, trial), waiting
-        ) >> np.uint64(32)
-        before = nodes[step - 1, waiting]
-        chances = yield from _chances(graph, plan, step, before, found, words)
-        kept = words < chances
-        taken.append((waiting[kept], found[kept], edges[kept]))
-        waiting = waiting[~kept]
-    if len(waiting):
-        degrees = yield from graph.degrees(plan.relations[step], nodes[step, waiting])
-        pieces = np.cumsum(degrees) // _MOST_ENTRIES
-        for piece in np.split(waiting, np.flatnonzero(np.diff(pieces)) + 1):
-            taken.append((yield from _whole_row_step(graph, plan, step, piece, nodes, with_edge)))
-    if not taken:
-        return going, going, going
-    moved, found, edges = (np.concatenate([part[i] for part in taken]) for i in range(3))
-    order = np.argsort(moved)
-    return moved[order], found[order], edges[order]
+        return going[counts > 0], reached, reached if edges is None else edges
 
+    def _biased_step(self, step: int, going: Int64Array) -> Waiting[_Moves]:
+        """As `_uniform_step`, by node2vec's chances: by rejection, then by the whole row."""
+        taken: list[_Moves] = []
+        waiting = going
+        for trial in range(TRIALS):
+            if not len(waiting):
+                break
+            waiting, reached, edges = yield from self._uniform_step(step, waiting, trial)
+            words = self._words(ACCEPT, step, trial, waiting)
+            before = self._nodes[step - 1, waiting]
+            accepted = words < (yield from self._chances(step, before, reached, words))
+            taken.append((waiting[accepted], reached[accepted], edges[accepted]))
+            waiting = waiting[~accepted]
+        if len(waiting):
+            relation = self._plan.relations[step]
+            degrees = yield from self._graph.degrees(relation, self._nodes[step, waiting])
+            pieces = np.cumsum(degrees) // _MOST_ENTRIES
+            for piece in np.split(waiting, np.flatnonzero(np.diff(pieces)) + 1):
+                taken.append((yield from self._whole_row_step(step, piece)))
+        if not taken:
+            return going, going, going
+        moved, reached, edges = (np.concatenate([part[i] for part in taken]) for i in range(3))
+        order = np.argsort(moved)
+        return moved[order], reached[order], edges[order]
 
-def _chances(
-    graph: GraphAccess,
-    plan: WalkPlan,
-    step: int,
-    before: Int64Array,
-    found: Int64Array,
-    words: UInt64Array | None = None,
-) -> Waiting:
-    """Return the chance of each candidate; whether it is near matters between near and far."""
-    chances = np.full(len(found), plan.far, np.uint64)
-    asked = found != before
-    chances[~asked] = plan.back
-    if words is not None:
-        asked &= (words < max(plan.near, plan.far)) & (words >= min(plan.near, plan.far))
-    if plan.near != plan.far and asked.any():
-        near = yield from graph.has_edges(plan.relations[step], before[asked], found[asked])
-        chances[np.flatnonzero(asked)[near]] = plan.near
-    return chances
+    def _chances(
+        self, step: int, before: Int64Array, reached: Int64Array, words: UInt64Array | None = None
+    ) -> Waiting[UInt64Array]:
+        """Return the chance of each candidate.
 
+        Args:
+            step: the step.
+            before: [n] int64 previous node of each candidate's walk.
+            reached: [n] int64 candidates.
+            words: [n] numbers that are compared with the chances. If None, the exact chances are
+                needed: else only where a number is between `near` and `far`.
+        """
+        plan = self._plan
+        chances = np.full(len(reached), plan.far, np.uint64)
+        asked = reached != before
+        chances[~asked] = plan.back
+        if words is not None:
+            asked &= (words < max(plan.near, plan.far)) & (words >= min(plan.near, plan.far))
+        if plan.near != plan.far and asked.any():
+            near = yield from self._graph.has_edges(
+                plan.relations[step], before[asked], reached[asked]
+            )
+            chances[np.flatnonzero(asked)[near]] = plan.near
+        return chances
 
-def _whole_row_step(
-    graph: GraphAccess,
-    plan: WalkPlan,
-    step: int,
-    going: Int64Array,
-    nodes: Int64Array,
-    with_edge: bool,
-) -> Waiting:
-    """Draw among all neighbours of each walk's node, by running sums of their chances."""
-    counts, found, edges = yield from graph.neighbors(
-        plan.relations[step], nodes[step, going], -1, with_edge=with_edge
-    )
-    before = np.repeat(nodes[step - 1, going], counts)
-    chances = yield from _chances(graph, plan, step, before, found)
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(chances, dtype=np.uint64)])
-    ends = np.cumsum(counts, dtype=np.int64)
-    low, high = sums[ends - counts], sums[ends]
-    words = _native.draw_words(graph.key(ACCEPT, plan.first_step + step, TRIALS), going)
-    place = np.searchsorted(sums, low + below(words, high - low), side="right") - 1
-    return going, found[place], (found if edges is None else edges)[place]
+    def _whole_row_step(self, step: int, going: Int64Array) -> Waiting[_Moves]:
+        """Draw among all neighbours of each walk's node, by running sums of their chances."""
+        graph, plan = self._graph, self._plan
+        counts, neighbors, edges = yield from graph.neighbors(
+            plan.relations[step], self._nodes[step, going], -1, with_edge=self._with_edge
+        )
+        before = np.repeat(self._nodes[step - 1, going], counts)
+        chances = yield from self._chances(step, before, neighbors)
+        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(chances, dtype=np.uint64)])
+        ends = np.cumsum(counts, dtype=np.int64)
+        low, high = sums[ends - counts], sums[ends]
+        words = _native.draw_words(graph.key(ACCEPT, plan.first_step + step, TRIALS), going)
+        entry = np.searchsorted(sums, low + below(words, high - low), side="right") - 1
+        return going, neighbors[entry], (neighbors if edges is None else edges)[entry]
 
 
 def below(words: UInt64Array, bounds: Array) -> UInt64Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Iterator
+import reprlib
 from typing import Any, NamedTuple
 
 import torch
@@ -26,25 +26,23 @@ from torch_geometric.sampler import (
 from khop import _native
 from khop.data.arrays import check_range, to_int64
 from khop.data.info import GraphInfo
-from khop.sampler.arguments import check_key_part, check_request
+from khop.sampler.arguments import check_key_part, seed_times
 from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
-from khop.sampler.methods import as_method
-from khop.sampler.options import SamplingOptions
+from khop.sampler.methods import SamplingMethod, as_method
 from khop.sampler.pyg.draw_scope import BatchKey, in_scope, next_key
 from khop.sampler.pyg.links import LinkOptions, link_metadata, link_spec, links_of
 from khop.sampler.pyg.output import SampledSubgraph, to_pyg
 from khop.sampler.requests import SeedSet
-from khop.sampler.seed_times import seed_times
-from khop.sampler.spec import SamplingSpec
-from khop.typing import NODE, EdgeType, Int64Array, NodeType
+from khop.sampler.spec import SamplingOptions, SamplingSpec
+from khop.typing import NODE, EdgeType, Int64Array, NodeType, NumNeighbors
 
 
 class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
     """Sampler with PyG's interface.
 
     Args:
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}, or a method with such.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}, or a sampling method.
         options: the other options of the draws.
         seed: makes draws reproducible: call i of this sampler draws what call i of any equal
             sampler draws. If None, each call takes a key from torch's default generator.
@@ -58,7 +56,11 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
     output_forms = (SamplerOutput, HeteroSamplerOutput)
 
     def __init__(
-        self, num_neighbors: Any, options: SamplingOptions, seed: int | None, stream: int
+        self,
+        num_neighbors: NumNeighbors | SamplingMethod,
+        options: SamplingOptions,
+        seed: int | None,
+        stream: int,
     ) -> None:
         for name, value in (("seed", seed), ("stream", stream)):
             check_key_part(name, value)
@@ -69,18 +71,20 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         self.num_neighbors = num_neighbors
 
     @property
-    def num_neighbors(self) -> Any:
-        """Fan-out of each hop, for each edge type of a heterogeneous graph; may be set."""
+    def num_neighbors(self) -> list[int] | dict[EdgeType, list[int]]:
+        """Fan-out of each hop, for each edge type of a heterogeneous graph. Can be set."""
         return self._num_neighbors
 
     @num_neighbors.setter
-    def num_neighbors(self, value: Any) -> None:
+    def num_neighbors(self, value: NumNeighbors | SamplingMethod) -> None:
         info = self._info_for(value)
         spec = self._options.spec(value, info)
         self._method, self._info, self._spec = as_method(value), info, spec
         self._delivered = spec.method.delivered
         by_type = dict(zip(info.edge_types, map(list, spec.fanouts), strict=False))
-        self._num_neighbors = by_type if info.heterogeneous else list(spec.fanouts[0])
+        self._num_neighbors: list[int] | dict[EdgeType, list[int]] = (
+            by_type if info.heterogeneous else list(spec.fanouts[0])
+        )
         self._drawer = self._make_drawer()
         self._kept: _KeptSampler | None = None
 
@@ -125,14 +129,13 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         return None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but what the other process makes itself, the kernels' objects for example."""
+        """Return the state without objects that another process makes itself, such as kernels'."""
         state = self.__dict__.copy()
         for name in ("_drawer", "_kept", "_calls"):
             del state[name]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a sampler in another process."""
         self.__dict__.update(state)
         self._calls = itertools.count()
         self.num_neighbors = self._method
@@ -148,23 +151,23 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         """Draw the neighbourhood of seed nodes.
 
         Args:
-            index: the seeds, as PyG's loaders pass them; with times if the graph has times. Seeds
-                without times see it at the time of their nodes.
+            index: the seeds, as PyG's loaders pass them. If the graph has times, seeds without
+                times see it at the time of their nodes.
             key: random key of the draws. If None, see `seed`.
-            with_values: take what the method delivers beside nodes and edges, such as `edge_norm`,
-                from `metadata.values`, as khop's loaders do. PyG's own would drop it.
+            with_values: the caller takes the method's values, such as `edge_norm`, from
+                `metadata.values`, as khop's loaders do. PyG's own loaders would drop them.
             **kwargs: must be empty.
 
         Returns:
-            Seeds first, then nodes in the order of first appearance; edges grouped by hop. Of a
-            heterogeneous graph: the same for each type, and all types are there.
+            Seeds first, then nodes in the order of first appearance, and edges grouped by hop. A
+            heterogeneous graph's output has all types.
 
         Raises:
             IndexError: a seed does not exist.
             PartitionUnavailableError: the server of another partition cannot be reached.
             TypeError: seeds that are no `NodeSamplerInput`.
-            ValueError: times of seeds in a graph without times, or none where they are needed; a
-                method that delivers values, which the caller does not take.
+            ValueError: times of seeds in a graph without times, missing times, or a method with
+                values that the caller does not take.
         """
         if kwargs:
             raise TypeError(f"unexpected arguments {list(kwargs)}")
@@ -185,31 +188,31 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         """Draw the neighbourhood of the ends of links, and of negatives.
 
         Args:
-            index: the links, as PyG's loaders pass them; with times if the graph has times.
+            index: the links, as PyG's loaders pass them, with times if the graph has times.
             neg_sampling: PyG's description of negatives, or a dictionary or mode for one.
             key: random key of the draws. If None, see `seed`.
             strict_negatives: draw negatives that are no edges of the graph, in any partition.
-            exclude_seed_edges: leave the links out of the neighbourhood, and their reverses; see
-                `khop.loader.LinkNeighborLoader`.
+            exclude_seed_edges: leave the links out of the neighbourhood, and their reverses, as
+                `khop.loader.LinkNeighborLoader` does.
             with_values: as for `sample_from_nodes`.
 
         Returns:
-            As `sample_from_nodes`, seeds ascending by id and without repetition (in a disjoint
-            batch as they come), with the positions of the links' ends in `metadata`, as PyG's
-            loaders read them.
+            As `sample_from_nodes`. Seeds are ascending by id and without repetition, but in a
+            disjoint batch in the order of the links. `metadata` has the positions of the links'
+            ends, as PyG's loaders read them.
 
         Raises:
             IndexError: an end of a link does not exist.
             PartitionUnavailableError: the server of another partition cannot be reached.
             TypeError: links that are no `EdgeSamplerInput`.
-            ValueError: options that contradict one another; no strict negative exists; a method
-                that delivers values, which the caller does not take.
+            ValueError: options that contradict one another, strict negatives that do not exist, or
+                a method with values that the caller does not take.
         """
         self._check_taken(with_values)
         options = LinkOptions(
             NegativeSampling.cast(neg_sampling), strict_negatives, exclude_seed_edges
         )
-        check_request(index, EdgeSamplerInput)
+        _check_input(index, EdgeSamplerInput)
         sampler = self.link_sampler(index.input_type, options)
         links = links_of(index, self._info, sampler.spec)
         drawn, seeds = self._links_drawn(sampler, links, key)
@@ -217,38 +220,37 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         return to_pyg(drawn, self._info, metadata, self.output_forms)
 
     def seed_set(self, index: NodeSamplerInput) -> SeedSet:
-        """Return the seeds of PyG's input, checked; raise what `sample_from_nodes` raises.
+        """Return the seeds of PyG's input, checked as in `sample_from_nodes`.
 
         :meta private:
         """
-        check_request(index, NodeSamplerInput)
+        _check_input(index, NodeSamplerInput)
         node_type = self._seed_type(index.input_type)
         seeds = to_int64(index.node, "seeds")
         check_range(seeds, self._info.node_counts[node_type], "seeds")
         seeds = self._own_ids(node_type, seeds)
         times = seed_times(
-            self._info,
-            node_type,
-            len(seeds),
-            index.time,
-            lambda: self._times_of(node_type, seeds),
+            self._info, node_type, len(seeds), index.time, lambda: self._times_of(node_type, seeds)
         )
         return SeedSet(self._info.node_types.index(node_type), seeds, times)
 
     def link_sampler(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
-        """Return the sampler of links of a type; raise ValueError for options that do not fit.
-
-        The last one is kept: its tables of weights are costly.
+        """Return the sampler of links of a type. The last one is kept for its tables of weights.
 
         :meta private:
         """
         neg = options.neg_sampling
-        wanted = (link_type, options.strict, options.exclude, neg and (neg.mode, neg.amount))
+        key = (link_type, options.strict, options.exclude, neg and (neg.mode, neg.amount))
         weights = (neg.src_weight, neg.dst_weight) if neg else (None, None)
-        kept = self._kept  # another thread may replace it
-        if kept is None or not kept.is_for(wanted, weights):
+        kept = self._kept  # another thread can replace it
+        # Tables were made of these very tensors: their contents are not compared.
+        if (
+            kept is None
+            or kept.key != key
+            or any(a is not b for a, b in zip(kept.weights, weights, strict=True))
+        ):
             spec = link_spec(self._info, link_type, options, self._spec.disjoint)
-            kept = _KeptSampler(wanted, weights, self._make_link_sampler(spec, neg))
+            kept = _KeptSampler(key, weights, self._make_link_sampler(spec, neg))
             self._kept = kept
         return kept.sampler
 
@@ -263,10 +265,19 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         return input_type
 
     def _key(self, key: BatchKey | None) -> BatchKey:
-        return key or next_key() or _next_key(self.seed, self.stream, self._calls)
+        """Return the random key of a call."""
+        key = key or next_key()
+        if key is not None:
+            return key
+        if self.seed is None:
+            drawn = torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64)
+            return BatchKey(int(drawn) & (2**64 - 1), 0)
+        worker = torch.utils.data.get_worker_info()
+        epoch = 0 if worker is None else 1 + worker.id  # each worker process has its own count
+        return BatchKey(_native.run_key(self.seed, epoch, self.stream), next(self._calls))
 
     def _check_taken(self, with_values: bool) -> None:
-        """Raise ValueError if the caller would drop what the method delivers."""
+        """Raise ValueError if the caller would drop values of the method."""
         delivered = self._delivered
         if delivered and not with_values and not in_scope():
             raise ValueError(
@@ -277,12 +288,12 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
             )
 
     @abc.abstractmethod
-    def _info_for(self, num_neighbors: Any) -> GraphInfo:
-        """Return the graph as draws see it; raise ValueError if it lacks what they need."""
+    def _info_for(self, num_neighbors: NumNeighbors | SamplingMethod) -> GraphInfo:
+        """Return the graph as draws see it. Raise ValueError if it lacks times or weights."""
 
     @abc.abstractmethod
     def _make_drawer(self) -> Any:
-        """Return what draws by `spec`, which has changed."""
+        """Return a new drawer, after a change of `spec`."""
 
     @abc.abstractmethod
     def _make_link_sampler(self, spec: LinkSpec, neg: NegativeSampling | None) -> LinkSampler:
@@ -295,7 +306,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
 
     @abc.abstractmethod
     def _times_of(self, node_type: NodeType, seeds: Int64Array) -> Int64Array | None:
-        """Return the keys of the nodes' times, by ids that draws use; None if they have none."""
+        """Return the keys of the nodes' times, if they have any, by ids that draws use."""
 
     @abc.abstractmethod
     def _nodes_drawn(self, seeds: SeedSet, key: BatchKey | None) -> SampledSubgraph:
@@ -309,28 +320,15 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
 
 
 class _KeptSampler(NamedTuple):
-    wanted: tuple[Any, ...]
+    key: tuple[Any, ...]
     weights: tuple[Tensor | None, Tensor | None]
     sampler: LinkSampler
 
-    def is_for(self, wanted: tuple[Any, ...], weights: tuple[Tensor | None, ...]) -> bool:
-        # Tables were made of these very tensors; what is in them is not compared.
-        return self.wanted == wanted and all(
-            a is b for a, b in zip(self.weights, weights, strict=True)
+
+def _check_input(index: object, form: type) -> None:
+    """Raise TypeError unless a sampler's input has PyG's form, one of its input classes."""
+    if not isinstance(index, form):
+        raise TypeError(
+            f"a sampler takes a torch_geometric.sampler.{form.__name__} (got "
+            f"{type(index).__name__}: {reprlib.repr(index)})"
         )
-
-
-def _next_key(seed: int | None, stream: int, calls: Iterator[int]) -> BatchKey:
-    """Return the random key of a sampler's next call.
-
-    Args:
-        seed: seed of the sampler. If None, a key from torch's default generator.
-        stream: stream of the sampler.
-        calls: counts the sampler's calls.
-    """
-    if seed is None:
-        drawn = torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64)
-        return BatchKey(int(drawn) & (2**64 - 1), 0)
-    worker = torch.utils.data.get_worker_info()
-    epoch = 0 if worker is None else 1 + worker.id  # each worker process has its own count
-    return BatchKey(_native.run_key(seed, epoch, stream), next(calls))

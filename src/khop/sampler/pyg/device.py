@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 import torch_geometric.typing
 from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 
 from khop import _native
 from khop.data import Graph
@@ -25,9 +27,7 @@ from khop.data.device import check_device, open_device
 from khop.sampler.device.collect import EdgeNames
 from khop.sampler.device.engine import DeviceEngine
 from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
-from khop.sampler.pyg.drawer import SubgraphSampler
-from khop.sampler.pyg.output import SampledSubgraph
-from khop.sampler.pyg.streams import STREAMS
+from khop.sampler.pyg.output import SampledSubgraph, SubgraphSampler
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.typing import ArrayLike, NodeType
@@ -38,7 +38,7 @@ _FEATURE_MODES = ("CUDA", "ZERO_COPY", "CPU")
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Options of a loader that samples on a device; docs/devices.md compares them.
+    """Options of a loader that samples on a device, compared in docs/devices.md.
 
     Attributes:
         graph_mode: 'CUDA' (the graph in device memory) or 'ZERO_COPY' (in the host's, read in
@@ -91,6 +91,51 @@ class DeviceOptions:
         return self.split_ratio is not None or self.budget is not None
 
 
+class StreamPool:
+    """Idle CUDA streams of khop's own: leased, reused and never destroyed.
+
+    Torch hands out 32 streams of a GPU in turn. Other libraries, such as NCCL, use some of them. If
+    a loader records a CUDA graph on such a stream, other work on it is recorded and not run. So a
+    stream here has one user at a time. It is never destroyed, because torch's allocator can refer
+    to it as long as a tensor lives that was used on it. The next loader takes it instead.
+
+    Streams have a higher priority than others: the kernels of a batch are small and depend on one
+    another, and each of them would wait for the trainer's large ones.
+    """
+
+    def __init__(self) -> None:
+        # Without a lock: streams come back whenever Python collects garbage, also in `lease`.
+        self._free: dict[int, list[int]] = {}
+
+    def lease(self, index: int) -> torch.cuda.Stream:
+        """Return a stream of a GPU, which is free again when the returned object is gone.
+
+        Args:
+            index: number of the GPU.
+
+        Returns:
+            A `torch.cuda.ExternalStream`, or one of torch's streams if khop was built without CUDA.
+
+        Raises:
+            RuntimeError: CUDA cannot create a stream. The message names the call.
+        """
+        if not _native.cuda_status()["compiled"]:  # nothing is recorded: batches are copied alone
+            return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
+        free = self._free.setdefault(index, [])
+        try:
+            address = free.pop()
+        except IndexError:
+            address = _native.cuda_stream(index)
+        make: Any = torch.cuda.ExternalStream
+        stream: torch.cuda.Stream = make(address, torch.device("cuda", index))
+        weakref.finalize(stream, free.append, address).atexit = False
+        return stream
+
+
+STREAMS = StreamPool()
+"""Streams of this process."""
+
+
 class TorchDevice:
     """A device, with its torch device and its CUDA stream.
 
@@ -106,44 +151,46 @@ class TorchDevice:
         ValueError, RuntimeError: what `open_device` raises.
     """
 
-    def __init__(self, name: Any) -> None:
-        kind, index = check_device(name, "device")  # its error names what is missing
-        self.name = f"{kind}:{index}"
+    def __init__(self, name: str | int | torch.device | None) -> None:
+        device_type, index = check_device(name, "device")  # its error names the reason
+        self.name = f"{device_type}:{index}"
         self.lock = threading.Lock()
-        self._stream: Any = None
+        self._stream: torch.cuda.Stream | None = None
         self.torch_device = torch.device("cpu")
-        if kind == "cuda":
+        if device_type == "cuda":
             self.torch_device = torch.device("cuda", index)
             self._stream = STREAMS.lease(index)
         self.native = open_device(self.name, self._stream)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
-        """Return a tensor in the device's memory, to be written by it; call within `scope`."""
+        """Return a tensor in the device's memory, for the device to write. Call within `scope`."""
         return torch.empty(shape, dtype=dtype, device=self.torch_device)
 
-    def scope(self) -> AbstractContextManager[Any]:
+    def scope(self) -> AbstractContextManager[None]:
         """Return a context in which torch works on the device's stream."""
         return contextlib.nullcontext() if self._stream is None else on_stream(self._stream)
 
-    def mark(self) -> Any:
-        """Return an event after all work submitted so far; for `wait_and_record_stream`.
+    def mark(self) -> torch.cuda.Event | None:
+        """Return an event after all work submitted so far, for `wait_and_record_stream`.
 
         Torch has no streams on an emulated device: wait for the work instead, and return None.
         """
-        if self._stream is not None:
-            return self._stream.record_event()
-        self.native.synchronize()
-        return None
+        if self._stream is None:
+            self.native.synchronize()
+            return None
+        event: torch.cuda.Event = self._stream.record_event()
+        return event
 
-    def mark_of_user(self) -> Any:
+    def mark_of_user(self) -> torch.cuda.Event | None:
         """Return an event of torch's current stream on this device, after the user's work."""
         if self._stream is None:
             return None
-        return torch.cuda.current_stream(self.torch_device).record_event()
+        event: torch.cuda.Event = torch.cuda.current_stream(self.torch_device).record_event()
+        return event
 
 
 @contextlib.contextmanager
-def on_stream(stream: Any) -> Iterator[None]:
+def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
     """Make torch work on a stream, with the stream's GPU as the current one.
 
     `torch.cuda.stream` alone would make the thread's former GPU current at its end. In a thread
@@ -159,15 +206,15 @@ def tensors_of(drawn: SampledSubgraph) -> list[Tensor]:
     return [*drawn.nodes, *drawn.edge_index, *edges, *(drawn.trees or ())]
 
 
-def tensors_in(batch: Any) -> list[Tensor]:
+def tensors_in(batch: Data | HeteroData) -> list[Tensor]:
     """Return the dense tensors of a `Data` or `HeteroData`."""
     return [t for store in batch.stores for value in store.values() for t in tensors_within(value)]
 
 
-def tensors_within(value: Any) -> list[Tensor]:
+def tensors_within(value: object) -> list[Tensor]:
     """Return the dense tensors of a value: a tensor, a sparse matrix, or lists and dicts of such.
 
-    As deep as PyG's `Data.to` copies them; none for anything else.
+    Nested as deeply as PyG's `Data.to` copies. Other values have no tensors.
     """
     if isinstance(value, Mapping):
         value = list(value.values())
@@ -176,8 +223,8 @@ def tensors_within(value: Any) -> list[Tensor]:
     return _parts_of(value)
 
 
-def _parts_of(value: Any) -> list[Tensor]:
-    """Return the dense tensors of a tensor or a sparse matrix; none for anything else."""
+def _parts_of(value: object) -> list[Tensor]:
+    """Return the dense tensors of a tensor or a sparse matrix."""
     if isinstance(value, torch_geometric.typing.SparseTensor):
         return [part for part in vars(value.storage).values() if isinstance(part, Tensor)]
     if not isinstance(value, Tensor):
@@ -191,15 +238,15 @@ def _parts_of(value: Any) -> list[Tensor]:
     return [value]
 
 
-def wait_and_record_stream(tensors: Iterable[Tensor], moment: Any) -> None:
+def wait_and_record_stream(tensors: Iterable[Tensor], moment: torch.cuda.Event | None) -> None:
     """Make torch's current stream wait until tensors are written, and record that it uses them.
 
-    Torch's memory is kept until that stream is done with it, also if the tensor is deleted earlier.
-    Other memory (a device arena's) is not torch's to keep, and its allocator may raise an error.
+    Torch keeps the memory until this stream is done with it, also if the tensor is deleted earlier.
+    For other memory (a device arena's), torch's allocator can raise an error.
     """
     if moment is None:
         return
-    streams: dict[torch.device, Any] = {}
+    streams: dict[torch.device, torch.cuda.Stream] = {}
     for tensor in tensors:
         if not tensor.is_cuda:
             continue
@@ -211,84 +258,12 @@ def wait_and_record_stream(tensors: Iterable[Tensor], moment: Any) -> None:
 
 
 def _is_torchs(tensor: Tensor) -> bool:
-    """Return True if torch allocated a tensor's memory: other memory cannot be resized.
+    """Return True if torch allocated a tensor's memory, which can be resized.
 
-    Before torch 2.3 they cannot be told apart, and all memory is taken for torch's.
+    Before torch 2.3 this is not known, and all memory counts as torch's.
     """
     resizable = getattr(tensor.untyped_storage(), "resizable", None)
     return resizable is None or bool(resizable())
-
-
-class DeviceWriter:
-    """Writer of what a device drew, to tensors in its memory; see `SubgraphWriter`.
-
-    A batch's tensors are parts of one: an allocation takes longer than a kernel that writes them.
-
-    Args:
-        graph: the graph that subgraphs are drawn from.
-        spec: how they are drawn.
-        backward: neighbours were drawn along the edges: rows and columns are exchanged.
-        device: the device.
-        names: the user's edge ids on the device, from `names_on`.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        spec: SamplingSpec,
-        backward: bool,
-        device: TorchDevice,
-        names: EdgeNames,
-    ) -> None:
-        self._spec = spec
-        self._backward = backward
-        self._device = device
-        self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
-        self._names = names
-
-    def write(self, subgraph: Any) -> SampledSubgraph:
-        """Write a subgraph that the engine returned; the device's lock and scope are held."""
-        num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
-        num_named = [n for n, has_ids in zip(num_edges, self._has_ids, strict=True) if has_ids]
-        num_placed = num_nodes if self._spec.disjoint else []
-        sizes = [*num_nodes, *num_placed, *(2 * n for n in num_edges), *num_named]
-        block = self._device.empty([sum(sizes)])
-        parts = iter(torch.split(block, sizes))
-        begins = itertools.accumulate(sizes, initial=block.data_ptr() // 8)
-        places = iter([8 * begin for begin in begins])
-        subgraph.write(
-            nodes=list(itertools.islice(places, len(num_nodes))),
-            trees=list(itertools.islice(places, len(num_placed))),
-            ends=list(itertools.islice(places, len(num_edges))),
-            edges=[next(places) if has_ids else 0 for has_ids in self._has_ids],
-            names=self._names.entries,
-            backward=self._backward,
-        )
-        counts_hops = self._spec.counts_hops
-        return SampledSubgraph(
-            nodes=list(itertools.islice(parts, len(num_nodes))),
-            trees=list(itertools.islice(parts, len(num_placed))) or None,
-            edge_index=[next(parts).view(2, n) for n in num_edges],
-            edges=[next(parts) if has_ids else None for has_ids in self._has_ids],
-            nodes_per_hop=node_hops if counts_hops else None,
-            edges_per_hop=edge_hops if counts_hops else None,
-            values=self._spec.method.marks,
-        )
-
-
-def names_on(device: TorchDevice, graph: Graph, spec: SamplingSpec, mode: str) -> EdgeNames:
-    """Put the user's edge ids on a device, as far as batches have them, and wait for it.
-
-    Args:
-        device: the device.
-        graph: the graph.
-        spec: how it is drawn from.
-        mode: 'CUDA' or 'ZERO_COPY'.
-    """
-    topologies = enumerate(graph.topologies.values())
-    names = {r: t.edge_ids for r, t in topologies if spec.records_edge(r)}
-    given = {r: ids for r, ids in names.items() if ids is not None}
-    return EdgeNames(device.native, given, len(graph.edge_types), mode)
 
 
 class DeviceDrawer(SubgraphSampler):
@@ -298,7 +273,7 @@ class DeviceDrawer(SubgraphSampler):
         graph, spec, backward: as of `SubgraphSampler`.
         device: the device that draws.
         graphs: the graph on the device, from `graphs_on`.
-        names: the user's edge ids on the device, from `names_on`.
+        names: the user's edge ids on the device.
         cuda_graph: record a batch's kernels and replay them.
     """
 
@@ -315,10 +290,12 @@ class DeviceDrawer(SubgraphSampler):
         super().__init__(graph, spec, backward)
         self._device = device
         self._engine = DeviceEngine(self.view, spec, device.native, graphs, cuda_graph)
-        self._writer = DeviceWriter(graph, spec, backward, device, names)
+        self._backward = backward
+        self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
+        self._names = names
 
     def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
-        """Draw the neighbourhood of seeds; `written` is set, see `TorchDevice.mark`."""
+        """As of the base, with `written` from `TorchDevice.mark`."""
         with self._device.lock, self._device.scope():
             drawn = super().draw_nodes(seeds, run_key, batch)
             return drawn._replace(written=self._device.mark())
@@ -326,12 +303,43 @@ class DeviceDrawer(SubgraphSampler):
     def draw_links(
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int
     ) -> tuple[SampledSubgraph, LinkSeeds]:
-        """Draw the neighbourhood of links; `written` is set, see `TorchDevice.mark`."""
+        """As of the base, with `written` from `TorchDevice.mark`."""
         with self._device.lock, self._device.scope():
             drawn, seeds = super().draw_links(sampler, links, run_key, batch)
             return drawn._replace(written=self._device.mark()), seeds
 
     def _wait_for_tensors(self) -> None:
-        """Wait for the tensors; not on a GPU, where torch's work follows on the same stream."""
+        # On a GPU, torch's work follows on the same stream.
         if not self._device.native.is_cuda:
             self._device.native.synchronize()
+
+    def _written(self, subgraph: _native.DeviceSubgraph) -> SampledSubgraph:
+        # Tensors of a batch are parts of one: an allocation takes longer than a kernel that writes.
+        num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
+        num_named = [n for n, has_ids in zip(num_edges, self._has_ids, strict=True) if has_ids]
+        num_in_trees = num_nodes if self.spec.disjoint else []
+        sizes = [*num_nodes, *num_in_trees, *(2 * n for n in num_edges), *num_named]
+        block = self._device.empty([sum(sizes)])
+        parts = iter(torch.split(block, sizes))
+        begins = itertools.accumulate(sizes, initial=block.data_ptr() // 8)
+        addresses = iter([8 * begin for begin in begins])
+        subgraph.write(
+            nodes=list(itertools.islice(addresses, len(num_nodes))),
+            trees=list(itertools.islice(addresses, len(num_in_trees))),
+            ends=list(itertools.islice(addresses, len(num_edges))),
+            edges=[next(addresses) if has_ids else 0 for has_ids in self._has_ids],
+            names=self._names.entries,
+            backward=self._backward,
+        )
+        counts_hops = self.spec.counts_hops
+        drawn = SampledSubgraph(
+            nodes=list(itertools.islice(parts, len(num_nodes))),
+            trees=list(itertools.islice(parts, len(num_in_trees))) or None,
+            edge_index=[next(parts).view(2, n) for n in num_edges],
+            edges=[next(parts) if has_ids else None for has_ids in self._has_ids],
+            nodes_per_hop=node_hops if counts_hops else None,
+            edges_per_hop=edge_hops if counts_hops else None,
+            values=self.spec.method.marks,
+        )
+        self._engine.release(subgraph)
+        return drawn

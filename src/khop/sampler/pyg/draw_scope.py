@@ -44,7 +44,7 @@ _scope = _Scope()
 
 @contextlib.contextmanager
 def batch_scope(key: BatchKey | None = None) -> Iterator[None]:
-    """Open the scope of a batch in this thread; in an open scope it changes nothing.
+    """Open the scope of a batch in this thread. In an open scope it changes nothing.
 
     Args:
         key: key of the batch. If None, samplers take their own keys.

@@ -19,8 +19,8 @@ class EdgeArrays(NamedTuple):
 
     Attributes:
         layout: 'COO', 'CSC' (compressed by destination) or 'CSR' (by source).
-        src: [num_edges] sources; of layout 'CSR': [num_src + 1] row pointers.
-        dst: [num_edges] destinations; of layout 'CSC': [num_dst + 1] row pointers.
+        src: [num_edges] sources, or [num_src + 1] row pointers of layout 'CSR'.
+        dst: [num_edges] destinations, or [num_dst + 1] row pointers of layout 'CSC'.
     """
 
     layout: GraphLayout
@@ -33,7 +33,7 @@ class EdgeArrays(NamedTuple):
         return len(self.dst if self.layout == "CSR" else self.src)
 
     def ends(self) -> tuple[ArrayLike, ArrayLike]:
-        """Return [num_edges] sources and [num_edges] destinations."""
+        """Return sources and destinations, [num_edges] each."""
         src, dst = self.src, self.dst
         if self.layout == "CSC":
             dst = _expanded(to_ids(dst, "row pointers"))
@@ -42,12 +42,12 @@ class EdgeArrays(NamedTuple):
         return src, dst
 
     def topology(
-        self, what: str, num_src: int, num_dst: int, edge_dir: EdgeDir = "in", **attributes: Any
+        self, owner: str, num_src: int, num_dst: int, edge_dir: EdgeDir = "in", **attributes: Any
     ) -> Topology:
         """Compress the edges by destination, or by source.
 
         Args:
-            what: what the edges are called in error messages.
+            owner: name of the graph in error messages.
             num_src: number of source nodes.
             num_dst: number of destination nodes.
             edge_dir: 'in' by destination, 'out' by source.
@@ -55,16 +55,16 @@ class EdgeArrays(NamedTuple):
 
         Raises:
             IndexError: an edge that joins nodes which do not exist.
-            TypeError, ValueError: arrays that are no edges; what `Topology` raises.
+            TypeError, ValueError: arrays that are no edges, or as `Topology`.
         """
         src, dst = self.src, self.dst
         if self.layout == "CSC":
-            pointers = _pointers(dst, what, "destination", num_dst, self.num_edges)
+            pointers = _pointers(dst, owner, "destination", num_dst, self.num_edges)
             if edge_dir == "in":
                 return Topology((pointers, src), input_layout="CSC", num_src=num_src, **attributes)
             dst = _expanded(pointers)
         elif self.layout == "CSR":
-            pointers = _pointers(src, what, "source", num_src, self.num_edges)
+            pointers = _pointers(src, owner, "source", num_src, self.num_edges)
             src = _expanded(pointers)
         return Topology(
             (src, dst), num_src=num_src, num_dst=num_dst, edge_dir=edge_dir, **attributes
@@ -76,33 +76,26 @@ def _expanded(pointers: IntArray) -> IntArray:
     return np.repeat(np.arange(len(pointers) - 1), np.diff(pointers))
 
 
-def _pointers(values: ArrayLike, what: str, unit: str, num_rows: int, num_edges: int) -> IntArray:
-    """Return row pointers of `num_rows` nodes; trailing nodes without an entry have no edges."""
-    pointers = to_ids(values, f"row pointers of {what}")
-    check_pointers(pointers, num_edges, what)
+def _pointers(values: ArrayLike, owner: str, unit: str, num_rows: int, num_edges: int) -> IntArray:
+    """Return pointers of `num_rows` rows. Trailing rows that were left out have no edges."""
+    pointers = to_ids(values, f"row pointers of {owner}")
+    check_pointers(pointers, num_edges, owner)
     missing = num_rows + 1 - len(pointers)
     if missing < 0:
         raise ValueError(
-            f"{what} has row pointers for {len(pointers) - 1} {unit} nodes, but there are "
+            f"{owner} has row pointers for {len(pointers) - 1} {unit} nodes, but there are "
             f"{num_rows}"
         )
     return np.pad(pointers, (0, missing), mode="edge") if missing else pointers
 
 
-def is_sparse_matrix(value: Any) -> bool:
-    """Return True for a `torch_sparse.SparseTensor` or a sparse torch tensor."""
-    if isinstance(value, torch_geometric.typing.SparseTensor):
-        return True
-    return isinstance(value, Tensor) and value.layout != torch.strided
-
-
-def edges_of_adjacency(adj_t: Any, what: str) -> EdgeArrays:
+def edges_of_adjacency(adj_t: object, owner: str) -> EdgeArrays:
     """Return the edges of a transposed adjacency matrix, in the order of its entries.
 
     Args:
         adj_t: [num_dst, num_src] `torch_sparse.SparseTensor`, or a torch tensor of layout
             `torch.sparse_csr` or `torch.sparse_coo`, as PyG's `ToSparseTensor` makes them.
-        what: name of its owner, for error messages.
+        owner: name of its graph in error messages.
 
     Raises:
         TypeError: another layout, or no sparse matrix at all.
@@ -110,15 +103,17 @@ def edges_of_adjacency(adj_t: Any, what: str) -> EdgeArrays:
     if isinstance(adj_t, torch_geometric.typing.SparseTensor):
         pointers, sources, _ = adj_t.csr()
         return EdgeArrays("CSC", sources, pointers)
-    layout = adj_t.layout if isinstance(adj_t, Tensor) else None
-    if layout == torch.sparse_csr:
-        return EdgeArrays("CSC", adj_t.col_indices(), adj_t.crow_indices())
-    if layout == torch.sparse_coo:
-        destinations, sources = adj_t._indices()[:2]
-        return EdgeArrays("COO", sources, destinations)
+    form: object = type(adj_t)
+    if isinstance(adj_t, Tensor):
+        form = adj_t.layout
+        if form == torch.sparse_csr:
+            return EdgeArrays("CSC", adj_t.col_indices(), adj_t.crow_indices())
+        if form == torch.sparse_coo:
+            destinations, sources = adj_t._indices()[:2]
+            return EdgeArrays("COO", sources, destinations)
     raise TypeError(
-        f"'adj_t' of {what} must be a torch_sparse.SparseTensor or a torch tensor of layout "
-        f"torch.sparse_csr or torch.sparse_coo (got '{layout or type(adj_t)}'): "
+        f"'adj_t' of {owner} must be a torch_sparse.SparseTensor or a torch tensor of layout "
+        f"torch.sparse_csr or torch.sparse_coo (got '{form}'): "
         "torch_geometric.transforms.ToSparseTensor makes them"
     )
 

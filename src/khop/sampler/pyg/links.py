@@ -1,4 +1,4 @@
-"""Conversion of PyG's link inputs and outputs: the torch side of `link`. Runs in trainers."""
+"""Conversion of PyG's link inputs and outputs, with torch, for `drawing.link`. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from khop.data.arrays import check_range, to_int64
 from khop.data.info import GraphInfo
+from khop.sampler.arguments import check_times, given_times
 from khop.sampler.drawing.link import Links, LinkSeeds
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
-from khop.sampler.seed_times import check_times, given_times
 from khop.typing import EDGE, Array, EdgeType
 
 
@@ -33,19 +33,26 @@ class LinkOptions(NamedTuple):
 def link_spec(
     info: GraphInfo, link_type: EdgeType | None, options: LinkOptions, disjoint: bool
 ) -> LinkSpec:
-    """Return the checked specification of batches of links; see `LinkSpec.create`.
+    """Return the checked specification of batches of links. See `LinkSpec.create`.
 
     Args:
         info: the graph.
-        link_type: the edge type of links. If None, the only one, of a homogeneous graph.
+        link_type: the edge type of links. A homogeneous graph has one.
         options: options of the batches.
         disjoint: each end of a link is the root of a separate tree.
     """
     neg = options.neg_sampling
+    if not info.heterogeneous:
+        link_type = EDGE
+    if not isinstance(link_type, tuple) or len(link_type) != 3:
+        raise ValueError(
+            "links of a heterogeneous graph need an edge type (source, relation, target), such as "
+            f"one of {list(info.edge_types)} (got {link_type!r})"
+        )
     return LinkSpec.create(
         info.node_types,
         info.edge_types,
-        link_type_of(info, link_type),
+        link_type,
         edge_dir=info.edge_dir,
         disjoint=disjoint,
         mode=None if neg is None else neg.mode.value,
@@ -59,50 +66,34 @@ def negative_weights(neg_sampling: NegativeSampling | None) -> dict[str, Array]:
     """Return the sampling weights of nodes as ends of negatives, unchecked.
 
     Returns:
-        'src_weight' (of binary negatives) and 'dst_weight', if given: [num_nodes] float64 each.
+        'src_weight' (of binary negatives) and 'dst_weight', if set: [num_nodes] float64 each.
     """
     if neg_sampling is None:
         return {}
-    given = {"dst_weight": neg_sampling.dst_weight}
+    weights = {"dst_weight": neg_sampling.dst_weight}
     if neg_sampling.is_binary():
-        given["src_weight"] = neg_sampling.src_weight
+        weights["src_weight"] = neg_sampling.src_weight
     return {
         side: torch.as_tensor(weight).double().cpu().numpy()
-        for side, weight in given.items()
+        for side, weight in weights.items()
         if weight is not None
     }
-
-
-def link_type_of(info: GraphInfo, link_type: EdgeType | None) -> EdgeType:
-    """Return the edge type of links, in PyG's form.
-
-    Raises:
-        ValueError: none is given for a heterogeneous graph, or one that does not name its parts.
-    """
-    if not info.heterogeneous:
-        return EDGE
-    if not isinstance(link_type, tuple) or len(link_type) != 3:
-        raise ValueError(
-            "links of a heterogeneous graph need an edge type (source, relation, target), such as "
-            f"one of {list(info.edge_types)} (got {link_type!r})"
-        )
-    return link_type
 
 
 def links_of(index: EdgeSamplerInput, info: GraphInfo, spec: LinkSpec) -> Links:
     """Return the links of PyG's input, checked.
 
     Raises:
-        IndexError, TypeError, ValueError: ends that do not exist or are no vectors of integers;
-            times in a graph without times, or none in one with times.
+        IndexError, TypeError, ValueError: ends that do not exist or are no vectors of integers.
+            Links and graph do not both have times, or both none.
     """
     ends = []
-    for name, value, place in (
+    for name, value, node_type in (
         ("sources", index.row, spec.src_type),
         ("destinations", index.col, spec.dst_type),
     ):
         ends.append(to_int64(value, f"{name} of links"))
-        check_range(ends[-1], info.node_counts[info.node_types[place]], f"{name} of links")
+        check_range(ends[-1], info.node_counts[info.node_types[node_type]], f"{name} of links")
     src, dst = ends
     if len(src) != len(dst):
         raise ValueError(f"links have {len(src)} sources, but {len(dst)} destinations")
@@ -120,19 +111,19 @@ def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> 
         `(input_id, edge_label_index, edge_label, time)` without negatives and with binary ones,
         `(input_id, src_index, dst_pos_index, dst_neg_index, time)` with triplets.
     """
-    places = {name: torch.from_numpy(value) for name, value in seeds.index.items()}
+    positions = {name: torch.from_numpy(value) for name, value in seeds.index.items()}
     if spec.mode == "triplet":
-        return (index.input_id, *places.values(), index.time)
+        return (index.input_id, *positions.values(), index.time)
     label, time = index.label, index.time
     if spec.mode == "binary":
         label = binary_labels(label, seeds.num_links, seeds.num_negatives)
         if time is not None:
             time = repeat_rows(time, seeds.num_links + seeds.num_negatives)
-    return (index.input_id, places["edge_label_index"], label, time)
+    return (index.input_id, positions["edge_label_index"], label, time)
 
 
 def binary_labels(label: Tensor | None, num_links: int, num_negatives: int) -> Tensor:
-    """Return labels of links, then zeros for negatives; links without labels have ones."""
+    """Return labels of links, then zeros for negatives. Links without labels have ones."""
     if label is None:
         label = torch.ones(num_links)
     return torch.cat([label, label.new_zeros((num_negatives, *label.shape[1:]))])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from enum import Enum
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 
 from khop.data import Graph
@@ -21,67 +23,60 @@ from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.drawing.negative import Candidates, NegativeSampler
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.link_spec import LinkSpec
+from khop.sampler.methods import SamplingMethod
 from khop.sampler.methods.access import GraphAccess
-from khop.sampler.options import SamplingOptions
 from khop.sampler.pyg.base import PygSampler
 from khop.sampler.pyg.device import (
     DeviceDrawer,
     DeviceOptions,
     TorchDevice,
-    names_on,
     tensors_of,
     wait_and_record_stream,
 )
 from khop.sampler.pyg.draw_scope import BatchKey
-from khop.sampler.pyg.drawer import SubgraphSampler
 from khop.sampler.pyg.links import negative_weights
-from khop.sampler.pyg.output import SampledSubgraph
+from khop.sampler.pyg.output import SampledSubgraph, SubgraphSampler
 from khop.sampler.pyg.source import graph_of
 from khop.sampler.requests import SeedSet
-from khop.typing import NODE, ArrayLike, Int64Array, NodeType
+from khop.sampler.spec import SamplingOptions
+from khop.typing import NODE, ArrayLike, Int64Array, NodeType, NumNeighbors
 
 
 class NeighborSampler(PygSampler):
-    """Sampler of k-hop neighbourhoods in memory; a drop-in for PyG's `NeighborSampler`.
+    """Sampler of k-hop neighbourhoods in memory, a drop-in for PyG's `NeighborSampler`.
 
     Pass it as `neighbor_sampler=` to PyG's loaders, or let `khop.loader.NeighborLoader` make one.
-    The graph is converted once, in linear time, to 32-bit compressed rows; further memory is about
-    12 bytes an edge, 8 more with times and 12 more with weights.
+    The graph is converted once, in linear time, to 32-bit compressed rows. Further memory is about
+    12 bytes per edge, 8 more with times and 12 more with weights.
 
     Args:
         data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), a pair of PyG's
             (FeatureStore, GraphStore), or a `khop.data.Graph`.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
-            method with such, `khop.sampler.Labor([15, 10])`.
-        subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
-            'induced' (all edges among the drawn nodes).
-        replace: draw with replacement.
-        disjoint: give each seed a separate subgraph, numbered in `batch`; temporal sampling always
-            does.
-        temporal_strategy: 'uniform', or 'last': the latest neighbours.
-        time_attr: attribute of nodes or of edges; only neighbours (or edges) whose time is not
-            later than the seed's are drawn. Integers or floats.
-        weight_attr: attribute of edges; neighbours are drawn with probabilities proportional to
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}, or a method with fan-outs:
+            `khop.sampler.Labor([15, 10])`. -1 takes all neighbours.
+        subgraph_type, replace, disjoint, temporal_strategy: as of `khop.loader.NeighborLoader`.
+        time_attr: attribute of nodes or of edges, integers or floats. Only neighbours (or edges)
+            whose time is not later than the seed's are drawn.
+        weight_attr: attribute of edges. Neighbours are drawn with probabilities proportional to
             it, one after the other. A neighbour of weight 0 is never drawn, also not by -1.
         is_sorted: edges are in order of destinations already and, with times, in order of time for
             each destination. They are not sorted then, but checked.
-        share_memory: ignored; threads and forked processes share the graph anyway.
-        directed: deprecated in PyG; False is subgraph type 'induced'.
+        share_memory: ignored. Threads and forked processes share the graph anyway.
+        directed: deprecated in PyG. False means subgraph type 'induced'.
         sample_direction: 'forward' draws in-neighbours (PyG's direction), 'backward'
-            out-neighbours; rows and columns of the output are always sources and destinations.
+            out-neighbours. Rows and columns of the output are always sources and destinations.
         with_edge: return which edges were drawn.
         seed: makes draws reproducible: call i of this sampler draws what call i of any equal
             sampler draws. If None, each call takes a key from torch's default generator.
         stream: separates samplers of the same seed.
         device: a GPU that draws, and whose memory holds the output: 'cuda:1', or 'cuda' for torch's
-            current one. The draws are the same as on the CPU. If 'cpu' or None, the CPU; for None
-            and a `Graph` of mode 'CUDA' the current GPU.
-        device_options: whether the graph is copied to the device, and other options; see
-            `DeviceOptions`.
+            current one. The draws are the same as on the CPU. If 'cpu' or None, the CPU, but for
+            None and a `Graph` of mode 'CUDA' the current GPU.
+        device_options: options of the device, such as whether the graph is copied to it.
 
     Raises:
-        RuntimeError: the device cannot be used; the message gives the reason.
-        ValueError, TypeError: malformed options; invalid times or weights.
+        RuntimeError: the device cannot be used. The message gives the reason.
+        ValueError, TypeError: malformed options, or invalid times or weights.
 
     Example:
         >>> from torch_geometric.loader import NodeLoader
@@ -95,23 +90,23 @@ class NeighborSampler(PygSampler):
 
     def __init__(
         self,
-        data: Any,
-        num_neighbors: Any,
-        subgraph_type: Any = "directional",
+        data: Data | HeteroData | tuple[FeatureStore, GraphStore] | Graph,
+        num_neighbors: NumNeighbors | SamplingMethod,
+        subgraph_type: Literal["directional", "bidirectional", "induced"] | Enum = "directional",
         replace: bool = False,
         disjoint: bool = False,
-        temporal_strategy: str = "uniform",
+        temporal_strategy: Literal["uniform", "last"] = "uniform",
         time_attr: str | None = None,
         weight_attr: str | None = None,
         is_sorted: bool = False,
         share_memory: bool = False,
         directed: bool = True,
-        sample_direction: str = "forward",
+        sample_direction: Literal["forward", "backward"] = "forward",
         *,
         with_edge: bool = True,
         seed: int | None = None,
         stream: int = 0,
-        device: Any = None,
+        device: str | int | torch.device | None = None,
         device_options: DeviceOptions | None = None,
     ) -> None:
         del share_memory
@@ -162,27 +157,12 @@ class NeighborSampler(PygSampler):
         return self._device_options
 
     @property
-    def num_nodes(self) -> Any:
-        """Number of nodes; {node type: number} of a heterogeneous graph."""
+    def num_nodes(self) -> int | dict[NodeType, int]:
+        """Number of nodes, or of a heterogeneous graph {node type: number of nodes}."""
         return self.graph.num_nodes if self.graph.is_heterogeneous else self.graph.num_nodes[NODE]
 
-    def draw_nodes(self, seeds: SeedSet, key: BatchKey | None = None) -> SampledSubgraph:
-        """Draw the neighbourhood of seeds that `seed_set` made, or of some of them.
-
-        Args:
-            seeds: the seeds.
-            key: as for `sample_from_nodes`.
-
-        :meta private:
-        """
-        return self.draw_sets([seeds], key)
-
-    def draw_sets(self, seeds: Sequence[SeedSet], key: BatchKey | None = None) -> SampledSubgraph:
-        """Draw the neighbourhood of seeds of several node types, each type once.
-
-        Args:
-            seeds: the seeds.
-            key: as for `sample_from_nodes`.
+    def draw_nodes(self, seeds: Sequence[SeedSet], key: BatchKey | None = None) -> SampledSubgraph:
+        """Draw the neighbourhood of seeds, each node type once.
 
         :meta private:
         """
@@ -199,15 +179,9 @@ class NeighborSampler(PygSampler):
     def draw_links(
         self, sampler: LinkSampler, links: Links, key: BatchKey | None = None
     ) -> tuple[SampledSubgraph, LinkSeeds]:
-        """Draw the neighbourhood of links that `links_of` made, or of some of them.
+        """Draw the neighbourhood of links by a sampler from `link_sampler`.
 
-        Args:
-            sampler: from `link_sampler`.
-            links: the links.
-            key: as for `sample_from_edges`.
-
-        Returns:
-            The subgraph, its trees numbered by link, and the positions of the links' ends in it.
+        Returns the subgraph, its trees numbered by link, and the positions of the links' ends.
 
         :meta private:
         """
@@ -227,7 +201,7 @@ class NeighborSampler(PygSampler):
             )
         return super().__getstate__()
 
-    def _info_for(self, num_neighbors: Any) -> GraphInfo:
+    def _info_for(self, num_neighbors: NumNeighbors | SamplingMethod) -> GraphInfo:
         return self.graph.info
 
     def _make_drawer(self) -> SubgraphSampler:
@@ -236,7 +210,14 @@ class NeighborSampler(PygSampler):
             return SubgraphSampler(graph, spec, self._backward)
         options = self._device_options
         if self._edge_names is None:  # which edges have ids does not depend on fan-outs
-            self._edge_names = names_on(self._device, graph, spec, options.graph_mode)
+            topologies = enumerate(graph.topologies.values())
+            ids = {r: t.edge_ids for r, t in topologies if spec.records_edge(r)}
+            self._edge_names = EdgeNames(
+                self._device.native,
+                {r: of_type for r, of_type in ids.items() if of_type is not None},
+                len(graph.edge_types),
+                options.graph_mode,
+            )
         return DeviceDrawer(
             graph,
             spec,
@@ -252,7 +233,7 @@ class NeighborSampler(PygSampler):
         return None if times is None else times[seeds]
 
     def _nodes_drawn(self, seeds: SeedSet, key: BatchKey | None) -> SampledSubgraph:
-        drawn = self.draw_nodes(seeds, key)
+        drawn = self.draw_nodes([seeds], key)
         wait_and_record_stream(tensors_of(drawn), drawn.written)
         return drawn
 
@@ -273,15 +254,15 @@ class NeighborSampler(PygSampler):
             src = self._candidates(spec.src_type, weights.get("src_weight"), "src_weight")
         return LinkSampler(spec, NegativeSampler(dst, src))
 
-    def _candidates(self, place: int, weights: Any, what: str) -> Candidates:
-        node_type = self.graph.node_types[place]
+    def _candidates(self, type_index: int, weights: ArrayLike | None, name: str) -> Candidates:
+        node_type = self.graph.node_types[type_index]
         times = self.graph.node_times.get(node_type)
-        return Candidates(self.graph.num_nodes[node_type], weights, times, what)
+        return Candidates(self.graph.num_nodes[node_type], weights, times, name)
 
     def sample_prob(
         self,
         seeds: ArrayLike | NodeSamplerInput,
-        num_nodes: Any = None,
+        num_nodes: int | Tensor | Mapping[NodeType, int | Tensor] | None = None,
         batch_size: int | None = 1024,
     ) -> Tensor | dict[NodeType, Tensor]:
         """Estimate the probability that a batch drawn from `seeds` touches each node.
@@ -292,10 +273,10 @@ class NeighborSampler(PygSampler):
         Args:
             seeds: [num_seeds] node ids, or a PyG `NodeSamplerInput`, whose `input_type` is the
                 seeds' node type in a heterogeneous graph.
-            num_nodes: number of nodes, or {node type: number}; only compared with the graph's.
-                Tensors of these lengths are accepted, as in GraphLearn-for-PyTorch.
-            batch_size: seeds in a batch of training; default: 1024. If None, all seeds make one
-                batch, which touches most nodes: training has no such batches.
+            num_nodes: number of nodes, or {node type: number of nodes}, for comparison with the
+                graph. Tensors of these lengths are accepted, as in GraphLearn-for-PyTorch.
+            batch_size: seeds in a batch of training, by default 1024. If None, all seeds make one
+                batch, which touches most nodes, unlike batches of training.
 
         Returns:
             [num_nodes] float64, one for each node type of a heterogeneous graph. Method:
@@ -303,8 +284,8 @@ class NeighborSampler(PygSampler):
 
         Raises:
             IndexError, TypeError: seeds that do not exist or are no integers.
-            ValueError: seeds of no node type of the graph, another number of nodes than the
-                graph's, a batch size below 1, a sampler that draws by weight or by time.
+            ValueError: a node type or `num_nodes` that are not the graph's, a batch size below 1,
+                or a sampler that draws by weight or by time.
         """
         spec = self.spec
         if spec.temporal or any(spec.weighted):
@@ -328,13 +309,16 @@ class NeighborSampler(PygSampler):
         return by_type if self.graph.is_heterogeneous else by_type[NODE]
 
 
-def _check_num_nodes(given: Any, counts: Mapping[NodeType, int]) -> None:
+def _check_num_nodes(
+    expected: int | Tensor | Mapping[NodeType, int | Tensor] | None, counts: Mapping[NodeType, int]
+) -> None:
     """Raise ValueError if the numbers of nodes that a caller expects are not the graph's."""
-    if given is None:
+    if expected is None:
         return
-    for node_type, value in (given if isinstance(given, Mapping) else {NODE: given}).items():
-        # A tensor may be the number itself, or one as long as there are nodes.
-        count = len(value) if getattr(value, "ndim", 0) else int(value)
+    by_type = expected if isinstance(expected, Mapping) else {NODE: expected}
+    for node_type, value in by_type.items():
+        # A tensor is a number, or as long as there are nodes.
+        count = len(value) if isinstance(value, Tensor) and value.ndim else int(value)
         if counts.get(node_type) != count:
             raise ValueError(
                 f"num_nodes is {count} of type '{node_type}', but the graph has {dict(counts)}"

@@ -1,11 +1,11 @@
-"""Drawn subgraphs as tensors, and in PyG's form."""
+"""Subgraphs as tensors: drawn from seeds or links, and converted to PyG's form."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,12 +14,20 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop import _native
 from khop.channel.pool import BufferPool
+from khop.data import Graph
 from khop.data.info import GraphInfo
-from khop.sampler.drawing.link import link_of_tree
+from khop.data.steps import run
+from khop.sampler.drawing.batch_draw import BatchDraw
+from khop.sampler.drawing.engine import Engine
+from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds, link_of_tree
+from khop.sampler.drawing.view import GraphView
+from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.typing import Int64Array, IntArray
 
 _INT64 = np.dtype(np.int64)
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 class SampledSubgraph(NamedTuple):
@@ -29,13 +37,13 @@ class SampledSubgraph(NamedTuple):
         nodes: [num_nodes] ids.
         edge_index: [2, num_edges] numbers of sources and destinations in `nodes`.
         edges: [num_edges] the user's edge ids, or None for a type without.
-        trees: [num_nodes] the tree of each node; None unless the batch is disjoint.
-        nodes_per_hop: number of seeds, then of the nodes that each hop added; None where hops
-            cannot be told apart.
+        trees: [num_nodes] the tree of each node, if the batch is disjoint.
+        nodes_per_hop: number of seeds, then of the nodes that each hop added. None where hops
+            are not separable.
         edges_per_hop: number of edges that each hop added, likewise.
-        values: what the sampling method delivers beside nodes and edges, by name: 'e0.edge_norm'
-            is [num_edges] float32 of edge type 0, 'n0.node_norm' [num_nodes] of node type 0;
-            names without a type are of the batch: 'layer_wise'.
+        values: the sampling method's values, by name: 'e0.edge_norm' is [num_edges] float32 of edge
+            type 0, 'n0.node_norm' [num_nodes] of node type 0. Names without a type are of the whole
+            batch: 'layer_wise'.
         written: event after which a device has written the tensors, for
             `khop.sampler.pyg.device.wait_and_record_stream`. If None, they are written.
     """
@@ -47,11 +55,11 @@ class SampledSubgraph(NamedTuple):
     nodes_per_hop: list[list[int]] | None
     edges_per_hop: list[list[int]] | None
     values: Mapping[str, Any] = MappingProxyType({})
-    written: Any = None
+    written: torch.cuda.Event | None = None
 
 
 class OutputMetadata(tuple[Any, ...]):
-    """Metadata of a sampler's output as PyG's loaders read it, with what the method delivers.
+    """Metadata of a sampler's output as PyG's loaders read it, with the method's values.
 
     Attributes:
         values: as of `SampledSubgraph`.
@@ -65,15 +73,14 @@ class OutputMetadata(tuple[Any, ...]):
         return made
 
     def __getnewargs__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return what makes a copy, in this or another process."""
         return tuple(self), dict(self.values)
 
     def __getstate__(self) -> None:
-        """Return nothing beside what makes a copy."""
+        """Return None: `__getnewargs__` has all."""
 
 
-def values_of(out: Any) -> Mapping[str, Any]:
-    """Return what the method delivers with an output in PyG's form; of another sampler nothing."""
+def values_of(out: SamplerOutput | HeteroSamplerOutput) -> Mapping[str, Any]:
+    """Return the method's values in an output in PyG's form, if khop's sampler made it."""
     metadata = out.metadata
     return metadata.values if isinstance(metadata, OutputMetadata) else {}
 
@@ -127,18 +134,64 @@ def number_by_link(drawn: SampledSubgraph, num_links: int) -> None:
         tree.copy_(link_of_tree(tree, num_links))
 
 
+class SubgraphSampler:
+    """Sampler of a graph in memory, on the CPU. Safe to use from several threads.
+
+    Args:
+        graph: the graph.
+        spec: how neighbours are drawn.
+        backward: neighbours are drawn along the edges.
+    """
+
+    def __init__(self, graph: Graph, spec: SamplingSpec, backward: bool) -> None:
+        self.spec = spec
+        self.view = GraphView.of_graph(graph)
+        self._engine = Engine(self.view, spec)
+        edge_ids = [t.edge_ids for t in graph.topologies.values()]
+        self._writer = SubgraphWriter(edge_ids, spec, backward)
+
+    def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
+        """Draw the neighbourhood of seeds, of each node type once."""
+        return self._written(self._engine.sample_local(seeds, run_key, batch))
+
+    def access(self, run_key: int, batch: int) -> BatchDraw:
+        """Return the graph as programs see it, for draws with the key of a batch."""
+        subgraph = _native.Subgraph(self.view.num_nodes, self.view.relations, False)
+        return BatchDraw(self._engine.rows, subgraph, (), (), (run_key, batch), False)
+
+    def draw_links(
+        self, sampler: LinkSampler, links: Links, run_key: int, batch: int
+    ) -> tuple[SampledSubgraph, LinkSeeds]:
+        """Draw the neighbourhood of links, and return the positions of their ends in it, too."""
+        subgraph, seeds = run(sampler.sample(self._engine, links, run_key, batch))
+        drawn = self._written(subgraph)
+        if drawn.trees is not None:
+            self._wait_for_tensors()
+        number_by_link(drawn, seeds.num_links)
+        return drawn, seeds
+
+    def _wait_for_tensors(self) -> None:
+        """Wait until torch can read the tensors, which on the CPU are written already."""
+
+    def _written(self, subgraph: Any) -> SampledSubgraph:
+        """Write a drawn subgraph to tensors, and reuse its buffers."""
+        drawn = self._writer.write(subgraph)
+        self._engine.release(subgraph)
+        return drawn
+
+
 def to_pyg(
     drawn: SampledSubgraph,
     info: GraphInfo,
     metadata: tuple[Any, ...],
     forms: tuple[type[SamplerOutput], type[HeteroSamplerOutput]],
 ) -> SamplerOutput | HeteroSamplerOutput:
-    """Return a subgraph in PyG's form; every type of a heterogeneous graph is there.
+    """Return a subgraph in PyG's form, with every type of a heterogeneous graph.
 
     Args:
         drawn: the subgraph.
         info: the graph that it was drawn from.
-        metadata: metadata of the output, for a loader; what the method delivers is added.
+        metadata: metadata of the output, for a loader. The method's values are added.
         forms: classes of homogeneous and of heterogeneous outputs.
     """
     nodes, _, edges, trees, node_hops, edge_hops, *_ = drawn
@@ -171,17 +224,19 @@ def to_pyg(
     )
 
 
-def _by_type(types: list[Any], values: list[Any] | None) -> dict[Any, Any] | None:
+def _by_type(types: list[_K], values: list[_V] | None) -> dict[_K, _V] | None:
     return None if values is None else dict(zip(types, values, strict=True))
 
 
-def output_on_host(out: Any) -> Any:
+def output_on_host(
+    out: SamplerOutput | HeteroSamplerOutput,
+) -> SamplerOutput | HeteroSamplerOutput:
     """Return a sampler's output, in PyG's form, with its tensors on the CPU."""
     fields = {field.name: _on_host(getattr(out, field.name)) for field in dataclasses.fields(out)}
     return dataclasses.replace(out, **fields)
 
 
-def _on_host(value: Any) -> Any:
+def _on_host(value: object) -> object:
     if isinstance(value, dict):
         return {key: _on_host(entry) for key, entry in value.items()}
     return value.cpu() if isinstance(value, Tensor) else value

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
@@ -17,20 +18,22 @@ from khop.data.arrays import check_range, to_ids
 from khop.data.device import is_cpu
 from khop.data.info import GraphInfo
 from khop.data.steps import run
-from khop.data.tickets import Ticket
 from khop.sampler.arguments import check_key_part
 from khop.sampler.device.engine import graphs_on
 from khop.sampler.drawing.batch_draw import BatchDraw
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
+from khop.sampler.methods.access import Waiting
 from khop.sampler.methods.walk import ONE, WalkPlan, acceptance, walks, walks_at_once
 from khop.sampler.pyg.device import TorchDevice
 from khop.sampler.pyg.source import graph_of
 from khop.sampler.rows.row_fetcher import PartRows, write_rows
-from khop.typing import EdgeType, Int64Array
+from khop.typing import ArrayLike, EdgeType, Int64Array
 
-Walks = tuple[Int64Array, "Int64Array | None"]
-"""Nodes [n, L + 1] and edges [n, L] of walks, by original ids; -1 where they have ended."""
+_T = TypeVar("_T")
+
+Walks: TypeAlias = tuple[Int64Array, "Int64Array | None"]
+"""Nodes [n, L + 1] and edges [n, L] of walks, by original ids. -1 where they have ended."""
 
 
 @runtime_checkable
@@ -41,13 +44,49 @@ class PartitionedRows(Protocol):
     def info(self) -> GraphInfo:
         """Types and counts."""
 
-    def run_on_rows(self, steps: Callable[[GraphRows], Generator[list[Ticket], None, Any]]) -> Any:
-        """Run a generator that asks for rows to its end; return its result."""
+    def run_on_rows(self, steps: Callable[[GraphRows], Waiting[_T]]) -> _T:
+        """Run a generator that asks for rows to its end, and return its result."""
 
 
+WalkedGraph: TypeAlias = (
+    "Tensor | npt.NDArray[np.integer] | Data | HeteroData | Graph | PartitionedRows"
+)
+"""Graph that `random_walk` takes. A `[2, num_edges]` array is an `edge_index`."""
+
+
+@overload
 def random_walk(
-    graph: Any,
-    start: Any,
+    graph: WalkedGraph,
+    start: ArrayLike,
+    walk_length: int,
+    *,
+    p: float = ...,
+    q: float = ...,
+    metapath: Sequence[EdgeType] | None = ...,
+    restart: float | Sequence[float] = ...,
+    num_nodes: int | None = ...,
+    seed: int | None = ...,
+    return_edge_ids: Literal[False] = ...,
+    device: str | int | torch.device | None = ...,
+) -> Tensor: ...
+@overload
+def random_walk(
+    graph: WalkedGraph,
+    start: ArrayLike,
+    walk_length: int,
+    *,
+    p: float = ...,
+    q: float = ...,
+    metapath: Sequence[EdgeType] | None = ...,
+    restart: float | Sequence[float] = ...,
+    num_nodes: int | None = ...,
+    seed: int | None = ...,
+    return_edge_ids: Literal[True],
+    device: str | int | torch.device | None = ...,
+) -> tuple[Tensor, Tensor]: ...
+def random_walk(
+    graph: WalkedGraph,
+    start: ArrayLike,
     walk_length: int,
     *,
     p: float = 1.0,
@@ -57,32 +96,32 @@ def random_walk(
     num_nodes: int | None = None,
     seed: int | None = None,
     return_edge_ids: bool = False,
-    device: Any = None,
-) -> Any:
+    device: str | int | torch.device | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
     """Walk at random along edges, from source to destination.
 
-    A step goes to a uniform out-neighbour. With p and q it depends on the node before, t, too: a
-    neighbour x is drawn with weight 1/p if x is t, 1 if there is an edge (t, x), and 1/q otherwise
-    (node2vec, https://arxiv.org/abs/1607.00653). A walk is a function of `seed`, its index in
+    A step goes to a uniform out-neighbour. With p and q it also depends on the previous node t: a
+    neighbour x has weight 1/p if x is t, 1 if there is an edge (t, x), and 1/q otherwise. This is
+    node2vec (https://arxiv.org/abs/1607.00653). A walk is a function of `seed`, its index in
     `start` and the graph: the same in memory and over any number of partitions.
 
     Args:
-        graph: [2, num_edges] `edge_index`; a `Data` or `HeteroData`; a `khop.data.Graph` with
-            `edge_dir='out'`, which is not compressed again in each call; or a `DistDataset` of a
-            folder partitioned 'by_src'. Rows of a folder with edge times are in order of time, so
-            that walks are not those of the edge list.
-        start: [S] node ids, one for each walk; of the first type of `metapath`.
+        graph: [2, num_edges] `edge_index`, a `Data` or `HeteroData`, a `khop.data.Graph` with
+            `edge_dir='out'`, or a `DistDataset` of a folder partitioned 'by_src'. Only the `Graph`
+            is not compressed again in each call. Rows of a folder with edge times are in order of
+            time, so that walks differ from walks over the edge list.
+        start: [S] node ids, one for each walk, of the first node type of `metapath`.
         walk_length: number of steps L.
         p: return parameter, 1e-6 to 1e6. Large values keep walks from going back.
         q: in-out parameter, 1e-6 to 1e6. Large values keep walks near the node before.
         metapath: edge types of the steps, repeated as needed (metapath2vec). Required for
-            heterogeneous graphs; then p and q are 1.
+            heterogeneous graphs, where p and q are 1.
         restart: chance that a walk ends before each step, one for all or one for each step.
         num_nodes: with an `edge_index`, number of nodes. If None, largest id + 1.
         seed: makes walks reproducible. If None, drawn from torch's default generator.
         return_edge_ids: return the edges, too: ids of edges in the order of `edge_index`.
-        device: a GPU that walks, 'cuda:1' or 'cuda' for torch's current one, over a graph in
-            memory; walks are the same, and end up in the CPU's memory. With p and q each question
+        device: a GPU that walks over a graph in memory: 'cuda:1', or 'cuda' for torch's current
+            one. Walks are the same, and end up in the CPU's memory. With p and q each check
             whether an edge exists reads a row. If None, the CPU.
 
     Returns:
@@ -97,14 +136,14 @@ def random_walk(
         >>> walks.shape, walks[:, 0].tolist()
         (torch.Size([2, 5]), [0, 3])
     """
-    walked = walker(graph, num_nodes, device)
+    walker = Walker(graph, num_nodes, device)
     check_key_part("seed", seed)
-    plan, start_type = make_plan(walked.info, walk_length, p, q, metapath, restart)
+    plan, start_type = make_plan(walker.info, walk_length, p, q, metapath, restart)
     starts = to_ids(start, "start").astype(np.int64)
-    count = walked.info.node_counts[walked.info.node_types[start_type]]
+    count = walker.info.node_counts[walker.info.node_types[start_type]]
     check_range(starts, count, "start")
     drawn = int(torch.empty((), dtype=torch.int64).random_()) if seed is None else seed
-    nodes, edges = walked.walk(
+    nodes, edges = walker.walk(
         starts, start_type, plan, (_native.run_key(drawn, 0, 0), 0), return_edge_ids
     )
     if edges is None:
@@ -116,19 +155,37 @@ class Walker:
     """A graph that is walked over.
 
     Args:
-        graph: compressed by source; or a partitioned graph.
+        graph, num_nodes: as of `random_walk`.
         device: a GPU that walks over a graph in memory. If None or 'cpu', the CPU.
     """
 
-    def __init__(self, graph: Graph | PartitionedRows, device: Any = None) -> None:
+    def __init__(
+        self,
+        graph: WalkedGraph,
+        num_nodes: int | None = None,
+        device: str | int | torch.device | None = None,
+    ) -> None:
+        if isinstance(graph, (Tensor, np.ndarray)) and graph.ndim == 2 and len(graph) == 2:
+            topology = Topology(graph, num_src=num_nodes, edge_dir="out")
+            graph, num_nodes = Graph(topology), None
+        elif isinstance(graph, (Data, HeteroData)):
+            graph = graph_of(graph, "out")
+        if not isinstance(graph, (Graph, PartitionedRows)):
+            got = list(graph.shape) if hasattr(graph, "shape") else type(graph).__name__
+            raise TypeError(
+                "graph must be an edge_index of shape [2, num_edges], a Data, a HeteroData, a "
+                f"khop.data.Graph or a DistDataset (got {got})"
+            )
+        if num_nodes is not None:
+            raise ValueError("num_nodes goes with an edge_index alone: leave it out")
         self.info = graph.info
         if graph.info.edge_dir != "out":
             raise ValueError(
                 "walks go along edges, and this graph gives in-neighbours: partition the folder "
                 "with strategy 'by_src', or compress it with edge_dir='out'"
             )
-        self._graph = graph
         self._view = GraphView.of_graph(graph) if isinstance(graph, Graph) else None
+        self._partitions = None if isinstance(graph, Graph) else graph
         self._device: TorchDevice | None = None
         if not is_cpu(device):
             if self._view is None:
@@ -141,7 +198,7 @@ class Walker:
         starts: Int64Array,
         start_type: int,
         plan: WalkPlan,
-        place: tuple[int, int],
+        batch_key: tuple[int, int],
         with_edge: bool,
     ) -> Walks:
         """Walk from nodes.
@@ -150,57 +207,33 @@ class Walker:
             starts: [n] int64 original ids.
             start_type: index of their node type.
             plan: the steps.
-            place: (key of the epoch, index of the batch).
+            batch_key: (key of the epoch, index of the batch).
             with_edge: return edges, too.
         """
         if len(starts) >= 1 << 31:
             raise ValueError(f"at most 2^31 - 1 walks at a time (got {len(starts)})")
-        if isinstance(self._graph, Graph):
-            assert self._view is not None
-            if self._device is not None:
-                walk = self._device.native.random_walks
-                with self._device.lock:
-                    nodes, edges = walks_at_once(
-                        walk, self._on_device, starts, plan, place, with_edge
-                    )
-                return nodes, self._edge_ids(edges, plan)
-            steps = _walked(GraphRows(self._view, None), starts, start_type, plan, place, with_edge)
-            nodes, edges = run(steps)
-            return nodes, self._edge_ids(edges, plan)
-        walked: Walks = self._graph.run_on_rows(
-            lambda rows: _walked(rows, starts, start_type, plan, place, with_edge)
-        )
-        return walked
 
-    def _edge_ids(self, edges: Int64Array | None, plan: WalkPlan) -> Int64Array | None:
-        """Put the ids of edges where their positions are."""
-        assert isinstance(self._graph, Graph)
-        topologies = list(self._graph.topologies.values())
-        for step, relation in enumerate(plan.relations if edges is not None else ()):
-            ids = topologies[relation].edge_ids
-            if ids is not None and edges is not None:
-                gone = edges[:, step] >= 0
-                edges[gone, step] = ids[edges[gone, step]]
-        return edges
+        def walked(rows: GraphRows) -> Waiting[Walks]:
+            return _walked(rows, starts, start_type, plan, batch_key, with_edge)
 
-
-def walker(graph: Any, num_nodes: int | None = None, device: Any = None) -> Walker:
-    """Return a user's graph, to be walked over; see `random_walk`."""
-    if isinstance(graph, Walker):
-        return graph
-    if isinstance(graph, (Data, HeteroData)):
-        graph = graph_of(graph, "out")
-    elif not isinstance(graph, (Graph, PartitionedRows)):
-        if not isinstance(graph, (Tensor, np.ndarray)) or graph.ndim != 2 or len(graph) != 2:
-            got = list(graph.shape) if hasattr(graph, "shape") else type(graph).__name__
-            raise TypeError(
-                "graph must be an edge_index of shape [2, num_edges], a Data, a HeteroData, a "
-                f"khop.data.Graph or a DistDataset (got {got})"
-            )
-        return Walker(Graph(Topology(graph, num_src=num_nodes, edge_dir="out")), device)
-    if num_nodes is not None:
-        raise ValueError("num_nodes goes with an edge_index alone: leave it out")
-    return Walker(graph, device)
+        if self._view is None:
+            assert self._partitions is not None
+            return self._partitions.run_on_rows(walked)
+        if self._device is None:
+            nodes, edges = run(walked(GraphRows(self._view, None)))
+        else:
+            walk = self._device.native.random_walks
+            with self._device.lock:
+                nodes, edges = walks_at_once(
+                    walk, self._on_device, starts, plan, batch_key, with_edge
+                )
+        if edges is not None:  # replace positions of edges by their ids
+            for step, relation in enumerate(plan.relations):
+                ids = self._view.topologies[relation].edge_ids
+                if ids is not None:
+                    gone = edges[:, step] >= 0
+                    edges[gone, step] = ids[edges[gone, step]]
+        return nodes, edges
 
 
 def make_plan(
@@ -211,7 +244,7 @@ def make_plan(
     metapath: Sequence[EdgeType] | None,
     restart: float | Sequence[float],
 ) -> tuple[WalkPlan, int]:
-    """Return the steps of walks, and the index of the node type where they begin; see there."""
+    """Return the steps of walks, and the index of the node type where they begin."""
     if isinstance(walk_length, bool) or not isinstance(walk_length, int) or walk_length < 0:
         raise ValueError(f"walk_length must be an integer, not negative (got {walk_length!r})")
     for name, value in (("p", p), ("q", q)):
@@ -238,15 +271,15 @@ def _relations_of(
     info: GraphInfo, metapath: Sequence[EdgeType] | None, walk_length: int
 ) -> list[int]:
     """Return the edge types of a metapath as indices, checked to follow one another."""
-    places: dict[tuple[str, ...], int] = {t: i for i, t in enumerate(info.edge_types)}
+    relations: dict[tuple[str, ...], int] = {t: i for i, t in enumerate(info.edge_types)}
     if not metapath:
         raise ValueError(
-            f"walks over a heterogeneous graph need a metapath, edge types of {list(places)}"
+            f"walks over a heterogeneous graph need a metapath, edge types of {list(relations)}"
         )
     path: list[tuple[str, ...]] = [tuple(edge_type) for edge_type in metapath]
     for edge_type in path:
-        if edge_type not in places:
-            raise ValueError(f"metapath has edge type {edge_type}, but there are {list(places)}")
+        if edge_type not in relations:
+            raise ValueError(f"metapath has edge type {edge_type}, but there are {list(relations)}")
     after = path[1:] + (path[:1] if walk_length > len(path) else [])
     for first, second in zip(path, after, strict=False):
         if first[2] != second[0]:
@@ -254,7 +287,7 @@ def _relations_of(
                 f"metapath: {first} leads to '{first[2]}', but {second} begins at '{second[0]}' (a "
                 "path that is repeated must end where it begins)"
             )
-    return [places[edge_type] for edge_type in path]
+    return [relations[edge_type] for edge_type in path]
 
 
 def torch_threads() -> int:
@@ -267,13 +300,13 @@ def _walked(
     starts: Int64Array,
     start_type: int,
     plan: WalkPlan,
-    place: tuple[int, int],
+    batch_key: tuple[int, int],
     with_edge: bool,
-) -> Generator[list[Ticket], None, Walks]:
-    """Walk by original ids over rows, of which edges of graphs in memory keep their positions."""
+) -> Waiting[Walks]:
+    """Walk by original ids over rows. Edges of graphs in memory keep their positions."""
     view = rows.view
     subgraph = _native.Subgraph(view.num_nodes, view.relations, False, False)
-    draw = BatchDraw(rows, subgraph, (), (), place, with_edge, num_threads=torch_threads())
+    draw = BatchDraw(rows, subgraph, (), (), batch_key, with_edge, num_threads=torch_threads())
     nodes, edges = yield from walks(draw, draw.engine_ids(start_type, starts), plan, with_edge)
     part = view.storage
     if part is None:

@@ -1,14 +1,14 @@
 """Graphs from users' data: a PyG `Data` or `HeteroData`, or a pair of PyG's stores.
 
-`open_input` wraps either, so that number of nodes, edges and attributes are found by type and name
-in the same way. Edges keep the order of the user's data, and so do rows of edge attributes. The
-types of a homogeneous graph are `khop.typing.NODE` and `khop.typing.EDGE`.
+`open_input` wraps either, and both wrappers have the same interface. Edges keep the order of the
+user's data, and so do rows of edge attributes. The types of a homogeneous graph are
+`khop.typing.NODE` and `khop.typing.EDGE`.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
@@ -23,38 +23,12 @@ from khop.sampler.pyg.stores import StoreInput
 from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeDir, EdgeType, Int64Array, NodeType
 
 
-class GraphInput(Protocol):
-    """A graph with attributes, in a data object or in stores."""
-
-    @property
-    def heterogeneous(self) -> bool:
-        """True if there are node and edge types."""
-
-    @property
-    def info(self) -> GraphInfo:
-        """Types and counts, for checks of users' input; reads no edges."""
-
-    @property
-    def num_nodes(self) -> dict[NodeType, int]:
-        """Number of nodes of each node type, in a fixed order."""
-
-    @property
-    def edges(self) -> dict[EdgeType, EdgeArrays]:
-        """Edges of each edge type, in a fixed order."""
-
-    def node_attribute(self, name: str) -> dict[NodeType, ArrayLike]:
-        """Return a node attribute [num_nodes, ...] of each node type that has it."""
-
-    def edge_attribute(self, name: str) -> dict[EdgeType, ArrayLike]:
-        """Return an edge attribute [num_edges, ...] of each type with it, in order of `edges`."""
-
-
-def as_input(data: Any) -> Any:
+def as_input(data: object) -> Data | HeteroData | tuple[FeatureStore, GraphStore]:
     """Return the user's data in the form that PyG's loaders know.
 
     Returns:
-        The `Data` or `HeteroData`, also if it was passed as a pair of stores; else a (feature
-        store, graph store) tuple, also for a single object that is both.
+        A `Data` or `HeteroData`, also if it was passed as a pair of stores. For other objects that
+        are stores, one or two, a (feature store, graph store) tuple.
 
     Raises:
         TypeError: data of another type.
@@ -86,33 +60,14 @@ def as_input(data: Any) -> Any:
     )
 
 
-def open_input(data: Any) -> GraphInput:
-    """Wrap the user's data; see `as_input` for what is accepted."""
+def open_input(data: object) -> PygInput | StoreInput:
+    """Wrap the user's data, as `as_input` accepts it."""
     data = as_input(data)
     return PygInput(data) if isinstance(data, (Data, HeteroData)) else StoreInput(*data)
 
 
-def node_attribute(data: Any, name: str) -> dict[NodeType, ArrayLike]:
-    """Return a node attribute by name.
-
-    Args:
-        data: a `Data`, a `HeteroData` or a pair of stores.
-        name: name of the attribute.
-
-    Returns:
-        {node type: [num_nodes, ...]} for the types that have it; {NODE: ...} of a homogeneous
-        graph. Values are as the user passed them: tensors or NumPy arrays.
-    """
-    return open_input(data).node_attribute(name)
-
-
-def edge_attribute(data: Any, name: str) -> dict[EdgeType, ArrayLike]:
-    """Return an edge attribute by name; as `node_attribute`, with rows in the order of edges."""
-    return open_input(data).edge_attribute(name)
-
-
 def graph_of(
-    data: Any,
+    data: Data | HeteroData | tuple[FeatureStore, GraphStore],
     edge_dir: EdgeDir = "in",
     *,
     time_attr: str | None = None,
@@ -127,7 +82,7 @@ def graph_of(
         time_attr: name of the node or edge attribute that holds times.
         weight_attr: name of the edge attribute that holds weights.
         is_sorted: edges are in order of destinations already and, with times, in order of time for
-            each destination; checked, not trusted, where times matter.
+            each destination. Checked, not trusted, where times matter.
 
     Raises:
         TypeError: data of another type.
@@ -160,20 +115,19 @@ def graph_of(
 
 
 def times_of(
-    source: GraphInput, name: str | None
+    source: PygInput | StoreInput, name: str | None
 ) -> tuple[dict[NodeType, Int64Array], dict[EdgeType, Int64Array], bool]:
-    """Return times of nodes and of edges, as keys that kernels compare; one of both is empty.
+    """Return times of nodes or of edges, as keys that kernels compare.
 
     Args:
         source: the graph.
         name: name of the attribute. If None, there are no times.
 
     Returns:
-        Keys of nodes, keys of edges, and True if they are of floating-point times.
+        Keys of nodes, keys of edges, of which one is empty, and True for floating-point times.
 
     Raises:
-        ValueError: no such attribute, or one of both nodes and edges; invalid times.
-        TypeError: likewise.
+        ValueError, TypeError: invalid times, or an attribute of neither or of both.
     """
     if name is None:
         return {}, {}, False
@@ -186,15 +140,15 @@ def times_of(
             f"data.{name} = ..."
         )
     floating = any(is_floating(values) for values in (*nodes.values(), *edges.values()))
-    what = f"time_attr='{name}'"
+    shown = f"time_attr='{name}'"
     return (
-        {t: time_keys(v, _of_type(what, t), floating) for t, v in nodes.items()},
-        {t: time_keys(v, _of_type(what, t), floating) for t, v in edges.items()},
+        {t: time_keys(v, _of_type(shown, t), floating) for t, v in nodes.items()},
+        {t: time_keys(v, _of_type(shown, t), floating) for t, v in edges.items()},
         floating,
     )
 
 
-def weights_of(source: GraphInput, name: str | None) -> dict[EdgeType, Array]:
+def weights_of(source: PygInput | StoreInput, name: str | None) -> dict[EdgeType, Array]:
     """Return weights of edges, in a dtype that kernels read.
 
     Raises:
@@ -204,7 +158,7 @@ def weights_of(source: GraphInput, name: str | None) -> dict[EdgeType, Array]:
         return {}
     weights = source.edge_attribute(name)
     if not weights and not source.heterogeneous:
-        # Where there are as many nodes as edges, PyG may take it for an attribute of nodes.
+        # Where there are as many nodes as edges, PyG takes it for an attribute of nodes.
         values = source.node_attribute(name).get(NODE)
         if values is not None and len(values) == source.edges[EDGE].num_edges:
             weights = {EDGE: values}
@@ -213,20 +167,20 @@ def weights_of(source: GraphInput, name: str | None) -> dict[EdgeType, Array]:
             f"weight_attr='{name}' is not an attribute of edges: set it, a number for each, as in "
             f"data.{name} = ..."
         )
-    what = f"weight_attr='{name}'"
-    return {t: weight_values(values, _of_type(what, t)) for t, values in weights.items()}
+    shown = f"weight_attr='{name}'"
+    return {t: weight_values(values, _of_type(shown, t)) for t, values in weights.items()}
 
 
-def _of_type(what: str, kind: NodeType | EdgeType) -> str:
-    """Return an attribute's name in error messages; a homogeneous graph's types have no names."""
-    return what if kind in (NODE, EDGE) else f"{what} of {kind!r}"
+def _of_type(attribute: str, graph_type: NodeType | EdgeType) -> str:
+    """Return an attribute's name in error messages. A homogeneous graph's types have no names."""
+    return attribute if graph_type in (NODE, EDGE) else f"{attribute} of {graph_type!r}"
 
 
 class PygInput:
-    """Graph of a PyG `Data` or `HeteroData`.
+    """Graph of a PyG `Data` or `HeteroData`, with attributes.
 
-    Args:
-        data: the object.
+    Attributes:
+        heterogeneous: True if there are node and edge types.
     """
 
     def __init__(self, data: Data | HeteroData) -> None:
@@ -247,12 +201,12 @@ class PygInput:
 
     @property
     def info(self) -> GraphInfo:
-        """Types and counts."""
+        """Types and counts, for checks of users' input. Reads no edges."""
         return GraphInfo(self.num_nodes, list(self._edge_stores), self.heterogeneous)
 
     @cached_property
     def num_nodes(self) -> dict[NodeType, int]:
-        """Number of nodes of each node type."""
+        """Number of nodes of each node type, in a fixed order."""
         counts = {t: store.num_nodes for t, store in self._node_stores.items()}
         for edge_type in self._edge_stores if self.heterogeneous else ():
             for node_type in (edge_type[0], edge_type[2]):
@@ -270,57 +224,58 @@ class PygInput:
 
     @cached_property
     def edges(self) -> dict[EdgeType, EdgeArrays]:
-        """Edges of each edge type, from `edge_index` or `adj_t`."""
+        """Edges of each edge type, in a fixed order, from `edge_index` or `adj_t`."""
         return {
             t: _edges(store, f"edge type {t}" if self.heterogeneous else "the data object")
             for t, store in self._edge_stores.items()
         }
 
     def node_attribute(self, name: str) -> dict[NodeType, ArrayLike]:
-        """Return a node attribute of each node type that has it."""
+        """Return a node attribute [num_nodes, ...] of each node type that has it."""
         return self._attribute(name, self._node_stores, "nodes")
 
     def edge_attribute(self, name: str) -> dict[EdgeType, ArrayLike]:
-        """Return an edge attribute of each edge type that has it."""
+        """Return an edge attribute [num_edges, ...] of each type with it, in order of `edges`."""
         return self._attribute(name, self._edge_stores, "edges")
 
     def _attribute(self, name: str, stores: dict[Any, Any], unit: str) -> dict[Any, ArrayLike]:
-        found = {}
-        for kind, store in stores.items():
+        values = {}
+        for graph_type, store in stores.items():
             if name not in store:
                 continue
             if store.is_node_attr(name) if unit == "nodes" else store.is_edge_attr(name):
-                found[kind] = store[name]
-            elif self.heterogeneous:  # else it may be an attribute of the other kind
+                values[graph_type] = store[name]
+            elif self.heterogeneous:  # a homogeneous graph has one store for nodes and edges
                 count = store.num_nodes if unit == "nodes" else store.num_edges
                 shape = list(getattr(store[name], "shape", [])) or type(store[name]).__name__
                 raise ValueError(
-                    f"attribute '{name}' of {kind!r} has shape {shape} for {count} {unit}"
+                    f"attribute '{name}' of {graph_type!r} has shape {shape} for {count} {unit}"
                 )
-        return found
+        return values
 
 
-def _edges(store: Any, what: str) -> EdgeArrays:
+def _edges(store: Any, owner: str) -> EdgeArrays:
+    """Return the edges of PyG's store. `owner` is its name in error messages."""
     edge_index, adj_t = store.get("edge_index"), store.get("adj_t")
     if edge_index is None and adj_t is None:
         if "adj" in store:
             raise ValueError(
-                f"{what} has an 'adj' in place of 'edge_index': transpose it into an 'adj_t'"
+                f"{owner} has an 'adj' in place of 'edge_index': transpose it into an 'adj_t'"
             )
         return EdgeArrays("COO", np.empty(0, np.int64), np.empty(0, np.int64))  # as in PyG
     if edge_index is None:
-        return edges_of_adjacency(adj_t, what)
+        return edges_of_adjacency(adj_t, owner)
     shape = getattr(edge_index, "shape", None)
     if shape is None:
-        raise TypeError(f"edge_index of {what} must be a tensor (got {type(edge_index).__name__})")
+        raise TypeError(f"edge_index of {owner} must be a tensor (got {type(edge_index).__name__})")
     if len(shape) != 2 or shape[0] != 2:
         raise ValueError(
-            f"edge_index of {what} must have shape [2, num_edges], sources and destinations (got "
+            f"edge_index of {owner} must have shape [2, num_edges], sources and destinations (got "
             f"{list(shape)})"
         )
-    if adj_t is not None and not same_edges(edge_index, edges_of_adjacency(adj_t, what)):
+    if adj_t is not None and not same_edges(edge_index, edges_of_adjacency(adj_t, owner)):
         raise ValueError(
-            f"'edge_index' and 'adj_t' of {what} hold different edges, or the same in another "
+            f"'edge_index' and 'adj_t' of {owner} hold different edges, or the same in another "
             "order, so that edge attributes cannot belong to both: remove one of them"
         )
     return EdgeArrays("COO", edge_index[0], edge_index[1])

@@ -1,9 +1,9 @@
 """PyG's (FeatureStore, GraphStore) pairs as a graph with attributes.
 
-A store lists what it has: edge lists by edge type (None in a homogeneous graph) and layout, and
+A store lists its edge lists by edge type (None in a homogeneous graph) and layout. It lists its
 attributes by group: a node type, an edge type, or None in a homogeneous graph. PyG does not define
-edge attributes in stores. They are recognised by their group, a tuple; in the group None by
-PyG's rule for `Data`: as many rows as edges, and 'edge' in the name if there are as many nodes.
+edge attributes in stores. They are recognised by their group, a tuple. In the group None PyG's rule
+for `Data` decides: as many rows as edges, and 'edge' in the name if there are as many nodes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _PREFERENCE: tuple[GraphLayout, ...] = ("CSC", "COO", "CSR")
 
 
 class StoreInput:
-    """Graph of a pair of PyG's stores.
+    """Graph of a pair of PyG's stores, with the interface of `PygInput`.
 
     Args:
         features: holds the attributes.
-        edges: holds the edges. Edge i is the i-th entry of the layout that is stored; of several
-            layouts of an edge type, CSC is preferred to COO to CSR, and in a homogeneous graph the
-            first that is listed counts, as in PyG.
+        edges: holds the edges. Edge i is the i-th entry of the layout that is stored. If an edge
+            type has several layouts, CSC is preferred to COO to CSR. In a homogeneous graph the
+            first layout in the list counts, as in PyG.
     """
 
     def __init__(self, features: FeatureStore, edges: GraphStore) -> None:
@@ -64,18 +64,16 @@ class StoreInput:
 
     @property
     def heterogeneous(self) -> bool:
-        """True if edges have types."""
         attrs = self._edge_attrs
         return list(attrs) != [EDGE] or attrs[EDGE].edge_type is not None
 
     @property
     def info(self) -> GraphInfo:
-        """Types and counts."""
         return GraphInfo(self.num_nodes, list(self._edge_attrs), self.heterogeneous)
 
     @cached_property
     def edges(self) -> dict[EdgeType, EdgeArrays]:
-        """Edges of each edge type; fetched from the store."""
+        """Edges of each edge type, fetched from the store."""
         made = {}
         for edge_type, attr in self._edge_attrs.items():
             src, dst = self._graph_store.get_edge_index(attr)
@@ -139,11 +137,7 @@ class StoreInput:
         return int(size[0]) if size is not None and len(size) > 0 else None
 
     def owner(self, attr: TensorAttr) -> NodeType | EdgeType | None:
-        """Return the node or edge type that an attribute belongs to; None if there is no such type.
-
-        Args:
-            attr: as the feature store lists it.
-        """
+        """Return the type that an attribute of the feature store's list belongs to, or None."""
         group = _group(attr)
         if self.heterogeneous:
             group = tuple(group) if isinstance(group, list) else group
@@ -168,32 +162,25 @@ class StoreInput:
         return size == self.edges[EDGE].num_edges
 
     def node_attribute(self, name: str) -> dict[NodeType, ArrayLike]:
-        """Fetch a node attribute of each node type that has it."""
         return {t: value for t, value in self._whole(name).items() if isinstance(t, str)}
 
     def edge_attribute(self, name: str) -> dict[EdgeType, ArrayLike]:
-        """Fetch an edge attribute of each edge type that has it."""
         return {t: value for t, value in self._whole(name).items() if isinstance(t, tuple)}
 
     def _whole(self, name: str) -> dict[NodeType | EdgeType, ArrayLike]:
         listed = [a for a in self.features.get_all_tensor_attrs() if a.attr_name == name]
-        wanted = {self.owner(attr): with_index(attr, None) for attr in listed}
-        values = self.features.multi_get_tensor(list(wanted.values()))
-        return {t: v for t, v in zip(wanted, values, strict=True) if t is not None}
+        queries = {self.owner(attr): with_index(attr, None) for attr in listed}
+        values = self.features.multi_get_tensor(list(queries.values()))
+        return {t: v for t, v in zip(queries, values, strict=True) if t is not None}
 
 
 def _group(attr: TensorAttr) -> Any:
-    """Return the group of an attribute; PyG's `Data` leaves out that it is None."""
+    """Return the group of an attribute. PyG's `Data` leaves the group None unset."""
     return attr.group_name if attr.is_set("group_name") else None
 
 
 def with_index(attr: TensorAttr, index: Any) -> TensorAttr:
-    """Return a copy of an attribute, with the rows to ask for: stores may return their own objects.
-
-    Args:
-        attr: as a feature store lists it.
-        index: the rows. If None, all.
-    """
+    """Return a copy of a feature store's attribute, with the rows to ask for. None asks for all."""
     asked = copy.copy(attr)
     asked.group_name = _group(attr)
     asked.index = index

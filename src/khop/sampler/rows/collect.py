@@ -1,21 +1,23 @@
 """Collection of batches: a subgraph and its attributes, written where they will be read.
 
-Rows come from three places: the local part, its copies of other parts' hot rows, and the owners of
-the rest. Requests to owners are sent before anything is copied here. Arrays are named
-`n<type>.<attribute>` and `e<type>.<attribute>`; `id` holds original node ids, `edge_id` original
-edge ids, `edge_index` the endpoints' numbers in the batch, `t<type>` the trees of a disjoint
-batch's nodes, and `s.<name>` what concerns seeds, the positions of links' ends for example. A
-sampling method may add values of nodes or edges: `e<type>.edge_norm`. Counters of a batch: `batch`
-(its index), `nodes` and `edges` (their numbers), `rows` (see `khop.trace.clock.ROWS`), `made` (see
-`khop.trace.clock.BatchTimings`), and `n<type>.hops` and `e<type>.hops`, the nodes and edges of each
-hop.
+Rows come from the local part, from its copies of other parts' hot rows, and from the owners of the
+rest. Requests to owners are sent before anything is copied here.
+
+Arrays are named `n<type>.<attribute>` and `e<type>.<attribute>`. `id` holds original node ids,
+`edge_id` original edge ids, `edge_index` the endpoints' numbers in the batch. `t<type>` is the
+trees of a disjoint batch's nodes, and `s.<name>` data of seeds, such as the positions of links'
+ends. A sampling method can add values of nodes or edges: `e<type>.edge_norm`.
+
+Counters of a batch are `batch` (its index), `nodes` and `edges` (how many), `rows` (see
+`khop.trace.clock.ROWS`) and `made` (see `khop.trace.clock.BatchTimings`). `n<type>.hops` and
+`e<type>.hops` count the nodes and edges of each hop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, TypeAlias
 
 import numpy as np
 
@@ -24,13 +26,13 @@ from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
 from khop.channel.pool import BufferPool
 from khop.codec import AtMost, Distinct
 from khop.data import Feature
-from khop.data.tickets import Ticket
+from khop.sampler.methods.access import Waiting
 from khop.sampler.requests import RemoteParts
 from khop.sampler.rows.row_fetcher import PartRows, RowFetch, write_rows
 from khop.sampler.spec import MAX_TYPES
 from khop.storage.part import Part
 from khop.trace.clock import ROWS, BatchTimings
-from khop.typing import Array, Int64Array
+from khop.typing import Array
 
 _INT64 = np.dtype(np.int64)
 _MAX_ATTRIBUTES = 4096  # of a type
@@ -38,7 +40,8 @@ _MAX_ATTRIBUTES = 4096  # of a type
 _Names = Annotated[list[Annotated[str, AtMost(512)]], AtMost(_MAX_ATTRIBUTES), Distinct()]
 _NamesByType = Annotated[list[_Names], AtMost(MAX_TYPES)]
 
-Allocate = Callable[[Record], Mapping[str, Array]]
+Allocate: TypeAlias = Callable[[Record], Mapping[str, Array]]
+"""Function from a batch's layout and sizes to the arrays to fill, by name."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Collector:
         spec: the attributes.
         remote: the other partitions, if there are any.
         labels: {index of a node type: rows of all its nodes, by new id} that the folder does not
-            hold; batches carry them as `y`.
+            hold. Batches have them as `y`.
     """
 
     def __init__(
@@ -99,9 +102,9 @@ class Collector:
         ]
         # Names of their arrays in batches.
         self._names = [
-            [f"{t.kind[0]}{t.type_index}.{n}" for n in t.attributes] for t in self._tables
+            [f"{t.unit[0]}{t.type_index}.{n}" for n in t.attributes] for t in self._tables
         ]
-        self._layouts: dict[Any, Layout] = {}
+        self._layouts: dict[object, Layout] = {}
         self._scratch = BufferPool()
 
     def _stored(self, node_type: int) -> list[str]:
@@ -115,18 +118,15 @@ class Collector:
         allocate: Allocate,
         batch: int,
         extras: Mapping[str, Array] | None = None,
-    ) -> Generator[list[Ticket], None, Record]:
-        """Write a batch.
+    ) -> Waiting[Record]:
+        """Write one batch, and return its record.
 
         Args:
             subgraph: as the engine returned it.
-            allocate: called once with the batch's layout and sizes; returns the arrays to fill.
+            allocate: returns the arrays to fill. Called once.
             batch: index of the batch.
-            extras: further arrays of the batch, by name: 's.<name>' of seeds, of any shape;
+            extras: further arrays of the batch, by name: 's.<name>' of seeds, of any shape,
                 'n<type>.<name>' [num_nodes] and 'e<type>.<name>' [num_edges] of a type.
-
-        Returns:
-            The batch.
         """
         extras = extras or {}
         fetches = self._fetch(subgraph)
@@ -147,29 +147,28 @@ class Collector:
         return record
 
     def _fetch(self, subgraph: _native.Subgraph) -> list[RowFetch]:
-        """Locate the rows of a batch, and send requests for those of other parts."""
-        ids = [self._ids_of(subgraph, table) for table in self._tables]
-        return [table.fetch(i) for table, i in zip(self._tables, ids, strict=True)]
-
-    def _ids_of(self, subgraph: _native.Subgraph, table: PartRows) -> Int64Array:
-        if table.kind == "node":
-            ids = self._scratch.empty((subgraph.num_nodes(table.type_index),), _INT64)
-            subgraph.write_nodes(table.type_index, ids)
-        else:
-            ids = self._scratch.empty((subgraph.num_edges(table.type_index),), _INT64)
-            subgraph.write_edges(table.type_index, ids)
-        return ids
+        """Locate the rows of a batch, and send requests for the rows of other parts."""
+        fetches = []
+        for table in self._tables:
+            if table.unit == "node":
+                ids = self._scratch.empty((subgraph.num_nodes(table.type_index),), _INT64)
+                subgraph.write_nodes(table.type_index, ids)
+            else:
+                ids = self._scratch.empty((subgraph.num_edges(table.type_index),), _INT64)
+                subgraph.write_edges(table.type_index, ids)
+            fetches.append(table.fetch(ids))
+        return fetches
 
     def _origins(self, fetches: Sequence[RowFetch]) -> list[int]:
-        """Return the numbers of rows of nodes by origin, in the order of `ROWS`."""
+        """Return how many rows of nodes have each origin, in the order of `ROWS`."""
         counts = [0] * len(ROWS)
         for table, fetch in zip(self._tables, fetches, strict=True):
-            if table.kind == "node":
+            if table.unit == "node":
                 counts = [a + b for a, b in zip(counts, fetch.origins, strict=True)]
         return counts
 
     def _record(self, subgraph: _native.Subgraph, extras: Mapping[str, Array]) -> Record:
-        """Return the batch's layout, made with the first batch of its kind, and its sizes."""
+        """Return the batch's layout, made with the first batch that has it, and its sizes."""
         key = tuple((name, array.dtype, array.ndim) for name, array in extras.items())
         layout = self._layouts.get(key)
         if layout is None:
@@ -185,7 +184,6 @@ class Collector:
     def _count(
         self, record: Record, subgraph: _native.Subgraph, batch: int, origins: Sequence[int]
     ) -> None:
-        """Note a batch's counters; `origins` are the numbers of rows in the order of `ROWS`."""
         meta = self._part.meta
         node_types, edge_types = range(len(meta.node_types)), range(len(meta.edge_types))
         record.note("batch", batch)
@@ -199,9 +197,9 @@ class Collector:
                 record.note(f"e{i}.hops", subgraph.edges_per_hop(i))
 
     def _layout(
-        self, number: int, subgraph: _native.Subgraph, extras: Mapping[str, Array]
+        self, index: int, subgraph: _native.Subgraph, extras: Mapping[str, Array]
     ) -> Layout:
-        """Return the layout; its sizes are nodes of each type, edges, axes of what seeds have."""
+        """Return a layout by sizes: nodes and edges of each type, then axes of seeds' arrays."""
         num_nodes, num_edges = len(self._part.meta.node_types), len(self._part.meta.edge_types)
         node_axes = [-1 - i for i in range(num_nodes)]
         edge_axes = [-1 - num_nodes - i for i in range(num_edges)]
@@ -211,7 +209,7 @@ class Collector:
         if self._spec.with_trees:
             arrays += [ArrayLayout(f"t{i}", "int64", (axis,)) for i, axis in enumerate(node_axes)]
         for table, names in zip(self._tables, self._names, strict=True):
-            axis = (node_axes if table.kind == "node" else edge_axes)[table.type_index]
+            axis = (node_axes if table.unit == "node" else edge_axes)[table.type_index]
             arrays += [
                 ArrayLayout(name, attr.dtype, (axis, *attr.shape))
                 for name, attr in zip(names, table.attributes.values(), strict=True)
@@ -225,7 +223,8 @@ class Collector:
                 axes = [-1 - used - i for i in range(array.ndim)]
                 used += array.ndim
             else:  # of a type: 'e0.edge_norm'
-                axes = [(node_axes if name[0] == "n" else edge_axes)[_type_of(name)]]
+                index_of_type = int(name[1:].partition(".")[0])
+                axes = [(node_axes if name[0] == "n" else edge_axes)[index_of_type]]
             arrays.append(ArrayLayout(name, array.dtype.name, tuple(axes)))
         counters = [
             CounterLayout("batch", 1),
@@ -243,9 +242,4 @@ class Collector:
                 CounterLayout(f"e{i}.hops", len(subgraph.edges_per_hop(i)))
                 for i in range(num_edges)
             ]
-        return Layout(number, arrays, counters)
-
-
-def _type_of(name: str) -> int:
-    """Return the type in the name of an array: 1 of 'e1.edge_norm'."""
-    return int(name[1:].partition(".")[0])
+        return Layout(index, arrays, counters)

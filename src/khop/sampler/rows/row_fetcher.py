@@ -1,9 +1,9 @@
-"""Rows of attributes by new id: from files at hand, from copies of hot rows, and from owners.
+"""Rows of attributes by new id: from local files, from copies of hot rows, and from owners.
 
 The ids of a node or edge type are divided into *slices*, ranges of ids with one owner each: the
 parts of a partition folder (`PartRows`), or shares of layer-wise outputs (`ShareRows` in
 `khop.distributed.inference.files`). `RowFetcher.fetch` splits ids by slice and sends the requests
-to owners. While these are in flight, `write_rows` copies the rows at hand and begins the reads of
+to owners. While these are in flight, `write_rows` copies the local rows and begins the reads of
 other stores. Then it takes each reply and each read. `FetchedRows` is a fetcher of one attribute as
 a row store. Used by samplers and trainers. Imports no torch.
 """
@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,8 @@ from khop.channel.pool import BufferPool
 from khop.data import RowFormat, RowStore
 from khop.data.arrays import storage_dtype
 from khop.data.tickets import Ticket, TicketGroup
-from khop.data.waiter import waiter
+from khop.data.waiter import Sockets, waiter
+from khop.sampler.methods.access import Waiting
 from khop.sampler.replies import check_rows
 from khop.sampler.requests import RemoteParts
 from khop.storage.folder import AttrMeta, EdgeTypeMeta
@@ -32,107 +33,91 @@ from khop.storage.part import HotCopies, Part
 from khop.typing import Array, Int64Array, IntArray
 
 # Rows of other owners come in replies of at most this size. Each array fits one frame, which is not
-# copied. While one is put in its place, the owner gathers the next, in memory that it has used
-# before and that has not left its cache.
+# copied. While one reply is copied to its positions, the owner gathers the next, in memory that it
+# has used before and that has not left its cache.
 _REPLY_BYTES = FRAME_BYTES
 _IDS = {"id": AttrMeta.of("int64"), "edge_id": AttrMeta.of("int64")}
 
+Pending: TypeAlias = tuple[Ticket, Callable[[], None]]
+"""Rows in flight: their ticket, and what copies them to their positions once it is done."""
+
 
 class LocalRows(NamedTuple):
-    """Rows at hand, of one slice or of copies of others' rows.
+    """Rows of local stores, of one slice or of copies of others' rows.
 
     Attributes:
-        tables: table of each attribute; None if its values are `rows`.
+        tables: store of each attribute, or None for an attribute whose values are `rows`.
         rows: [n] int64 rows of the tables.
-        places: [n] int64 position of each among the ids. If None, in their order.
+        positions: [n] int64 position of each among the ids. If None, in their order.
         are_copies: whether they are copies.
     """
 
     tables: Sequence[RowStore | None]
     rows: Int64Array
-    places: Int64Array | None
+    positions: Int64Array | None
     are_copies: bool = False
 
-    def write(self, outs: Sequence[Array]) -> list[RowRead]:
+    def gather(self, index: int) -> Array:
+        """Return the rows of an attribute, by index."""
+        table = self.tables[index]
+        return self.rows if table is None else table.gather(self.rows)
+
+    def write(self, outs: Sequence[Array]) -> list[Pending]:
         """Copy the rows to their positions in an array for each attribute, or begin to read them.
 
         Returns:
-            The reads of attributes that are not at hand.
+            The reads that are not done.
         """
-        reads = []
+        pending: list[Pending] = []
         for table, out in zip(self.tables, outs, strict=True):
             if table is None:
                 np.copyto(out, self.rows)
             elif table.at_hand:
-                table.gather(self.rows, out, self.places)
+                table.gather(self.rows, out, self.positions)
             else:
-                reads.append(RowRead(*table.start(self.rows), out, self.places))
-        return reads
+                values, ticket = table.start(self.rows)
+                if ticket is None:
+                    _native.gather(values, None, out, self.positions)
+                else:
+                    pending.append((ticket, partial(self._copy, values, ticket, out)))
+        return pending
+
+    def _copy(self, values: Array, ticket: Ticket, out: Array) -> None:
+        ticket.result()  # raises the error of a read that failed
+        _native.gather(values, None, out, self.positions)
 
 
-class RowRead(NamedTuple):
-    """Rows of one attribute that a store reads, or has read, into memory of their own.
+class RowRequest(NamedTuple):
+    """Rows in flight from their owner. The reply is checked when it is taken.
 
     Attributes:
-        values: [n, *row_shape] the memory.
-        ticket: the read. If None, the rows are there.
-        out: array that they are copied to.
-        places: [n] int64 position of each in it. If None, in their order.
-    """
-
-    values: Array
-    ticket: Ticket | None
-    out: Array
-    places: Int64Array | None
-
-    def write(self) -> None:
-        """Copy the rows; raise the error of a read that failed."""
-        if self.ticket is not None:
-            self.ticket.result()
-        _native.gather(self.values, None, self.out, self.places)
-
-
-class RowRequest:
-    """Rows in flight from their owner: the reply is checked when it is taken.
-
-    Args:
         fetcher: the fetcher of the rows.
-        index: the slice that they are of.
-        count: number of rows.
+        slice_index: the slice of the rows.
+        num_rows: number of rows.
         ticket: the request.
-        places: [n] int64 position of each among the ids of a batch, for `write`.
+        positions: [n] int64 position of each among the ids of a batch, for `write`.
     """
 
-    __slots__ = ("_count", "_fetcher", "_index", "places", "ticket")
-
-    def __init__(
-        self,
-        fetcher: RowFetcher,
-        index: int,
-        count: int,
-        ticket: Ticket,
-        places: Int64Array | None = None,
-    ) -> None:
-        self._fetcher = fetcher
-        self._index = index
-        self._count = count
-        self.ticket = ticket
-        self.places = places
+    fetcher: RowFetcher
+    slice_index: int
+    num_rows: int
+    ticket: Ticket
+    positions: Int64Array | None = None
 
     def result(self) -> list[Array]:
-        """Return the rows of each attribute; ProtocolError if they are not what was asked for."""
-        fetcher, arrays = self._fetcher, self.ticket.result()
-        owner, below = fetcher.owner(self._index), fetcher.bounds[-1]
-        return check_rows(arrays, owner, self._count, fetcher.attributes, below)
+        """Return the rows of each attribute. Raise ProtocolError for a malformed reply."""
+        fetcher, arrays = self.fetcher, self.ticket.result()
+        owner, below = fetcher.owner(self.slice_index), fetcher.bounds[-1]
+        return check_rows(arrays, owner, self.num_rows, fetcher.attributes, below)
 
     def write(self, outs: Sequence[Array]) -> None:
         """Copy the rows to their positions in an array for each attribute."""
         for values, out in zip(self.result(), outs, strict=True):
-            _native.gather(values, None, out, self.places)
+            _native.gather(values, None, out, self.positions)
 
 
 class RowFetch(NamedTuple):
-    """Rows of some ids: those at hand, and those in flight."""
+    """Rows of some ids: local ones, and those in flight."""
 
     ids: Int64Array
     local: list[LocalRows]
@@ -152,7 +137,7 @@ class RowFetcher(ABC):
 
     Args:
         bounds: [num_slices + 1] range bounds of the slices.
-        attributes: the attributes to fetch, by name; 'id' and 'edge_id' are original ids.
+        attributes: the attributes to fetch, by name. 'id' and 'edge_id' are original ids.
     """
 
     # Edges without ids of their own are called by their positions: there is nothing to fetch.
@@ -165,14 +150,14 @@ class RowFetcher(ABC):
         self._rows_at_once = max(_REPLY_BYTES // self.row_bytes, 1)
 
     @abstractmethod
-    def at_hand(self, index: int) -> Sequence[RowStore | None] | None:
+    def local_tables(self, index: int) -> Sequence[RowStore | None] | None:
         """Return a slice's store of each attribute if it is on this machine, else None.
 
-        A table is None if its values are the ids: those of a single slice are not renumbered.
+        A store is None if its values are the ids, as in a single slice, which is not renumbered.
         """
 
     def copies(self) -> HotCopies | None:
-        """Return copies of hot rows of slices that are not at hand, if there are any."""
+        """Return copies of hot rows of slices that are elsewhere, if there are any."""
         return None
 
     @abstractmethod
@@ -191,7 +176,7 @@ class RowFetcher(ABC):
         ]
 
     def fetch(self, ids: Int64Array) -> RowFetch:
-        """Locate rows, and send requests for those that are not at hand.
+        """Locate rows, and send requests for rows that are elsewhere.
 
         Args:
             ids: [n] int64 new ids of nodes or positions of edges.
@@ -199,59 +184,59 @@ class RowFetcher(ABC):
         if self._are_ids:
             return RowFetch(ids, [LocalRows([None], ids, None)], [])
         # A slice without rows may have no file.
-        tables = self.at_hand(0) if len(self.bounds) == 2 and len(ids) else None
+        tables = self.local_tables(0) if len(self.bounds) == 2 and len(ids) else None
         if tables is not None:
             return RowFetch(ids, [LocalRows(tables, ids, None)], [])
         fetch = RowFetch(ids, [], [])
-        _, grouped, places, offsets = _native.split_by_owner(ids, self.bounds)
+        _, grouped, positions, offsets = _native.split_by_owner(ids, self.bounds)
         for index, (begin, end) in enumerate(itertools.pairwise(offsets)):
             if begin == end:
                 continue
-            wanted, where = grouped[begin:end], places[begin:end]
-            tables = self.at_hand(index)
+            missing, at = grouped[begin:end], positions[begin:end]
+            tables = self.local_tables(index)
             if tables is not None:
-                fetch.local.append(LocalRows(tables, wanted - self.bounds[index], where))
+                fetch.local.append(LocalRows(tables, missing - self.bounds[index], at))
                 continue
             copies = self.copies()
             if copies is not None:
-                found = copies.positions.find(wanted)
-                hit = found >= 0
+                rows = copies.positions.find(missing)
+                hit = rows >= 0
                 tables = [copies.features[name] for name in self.attributes]
-                fetch.local.append(LocalRows(tables, found[hit], where[hit], True))
-                wanted, where = wanted[~hit], where[~hit]
-            for first in range(0, len(wanted), self._rows_at_once):
+                fetch.local.append(LocalRows(tables, rows[hit], at[hit], True))
+                missing, at = missing[~hit], at[~hit]
+            for first in range(0, len(missing), self._rows_at_once):
                 piece = slice(first, first + self._rows_at_once)
-                rows = wanted[piece]
-                ticket = self.request(index, rows)
-                fetch.remote.append(RowRequest(self, index, len(rows), ticket, where[piece]))
+                requested = missing[piece]
+                ticket = self.request(index, requested)
+                fetch.remote.append(RowRequest(self, index, len(requested), ticket, at[piece]))
         return fetch
 
 
 class PartRows(RowFetcher):
-    """Fetcher of rows of a partition folder; each part is a slice.
+    """Fetcher of rows of a partition folder, whose parts are the slices.
 
     Args:
         home: the part whose copies of hot rows are used.
-        kind: 'node' or 'edge'.
+        unit: 'node' or 'edge'.
         type_index: index of the type.
         names: names of the attributes.
-        remote: the parts that are not at hand. If None, there are none.
+        remote: the parts that are elsewhere. If None, there are none.
         others: further parts whose files are on this machine, by number.
     """
 
     def __init__(
         self,
         home: Part,
-        kind: str,
+        unit: str,
         type_index: int,
         names: Sequence[str],
         remote: RemoteParts | None,
         others: Mapping[int, Part] | None = None,
     ) -> None:
-        meta = home.meta.types(kind)[type_index]
+        meta = home.meta.types(unit)[type_index]
         known = {**meta.attrs, **_IDS}
         super().__init__(meta.bounds, {name: known[name] for name in names})
-        self.kind = kind
+        self.unit = unit
         self.type_index = type_index
         self._names = list(self.attributes)
         self._home = home
@@ -262,12 +247,11 @@ class PartRows(RowFetcher):
             isinstance(meta, EdgeTypeMeta) and not meta.edge_ids and self._names == ["edge_id"]
         )
 
-    def at_hand(self, index: int) -> Sequence[RowStore | None] | None:
-        """Return a part's attributes if its files are on this machine, else None."""
+    def local_tables(self, index: int) -> Sequence[RowStore | None] | None:
         tables = self._tables.get(index)
         if tables is None and index in self._parts:
             part = self._parts[index]
-            tables = [part.feature(self.kind, self.type_index, name) for name in self._names]
+            tables = [part.feature(self.unit, self.type_index, name) for name in self._names]
             if not part.meta.renumbered and "id" in self._names:
                 tables[self._names.index("id")] = None
             self._tables[index] = tables
@@ -275,30 +259,26 @@ class PartRows(RowFetcher):
 
     def copies(self) -> HotCopies | None:
         """Return the home part's copies of other parts' hot nodes, if they have all attributes."""
-        copies = self._home.cached(self.type_index) if self.kind == "node" else None
+        copies = self._home.cached(self.type_index) if self.unit == "node" else None
         return copies if copies and copies.features.keys() >= self.attributes.keys() else None
 
     def request(self, index: int, ids: Int64Array) -> Ticket:
-        """Request rows from the server of a part."""
         assert self._remote is not None
-        return self._remote.fetch(index, self.kind, self.type_index, ids, self._names)
+        return self._remote.fetch(index, self.unit, self.type_index, ids, self._names)
 
     def owner(self, index: int) -> str:
-        """Return the name of a part."""
         return f"partition {index}"
 
 
-def write_rows(
-    fetches: Sequence[tuple[RowFetch, Sequence[Array]]],
-) -> Generator[list[Ticket], None, None]:
-    """Write rows: those at hand, then those in flight as they come.
+def write_rows(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> Waiting[None]:
+    """Write rows: the local ones, then the others as they come.
 
     Args:
         fetches: rows, and an array to fill for each attribute: [n, *row_shape] of its storage
             dtype.
 
     Raises:
-        ProtocolError: an owner sent something else than was asked for.
+        ProtocolError: an owner sent a malformed reply.
         Exception: as a row store fails.
     """
     for ticket, write in in_flight(fetches):
@@ -307,25 +287,18 @@ def write_rows(
         write()
 
 
-def in_flight(
-    fetches: Sequence[tuple[RowFetch, Sequence[Array]]],
-) -> list[tuple[Ticket, Callable[[], None]]]:
-    """Write the rows at hand; return tickets of the others, and what writes the rows of each."""
-    reads: list[RowRead] = []
+def in_flight(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> list[Pending]:
+    """Write the local rows, and return the others."""
+    reads: list[Pending] = []
     for fetch, outs in fetches:
         for rows in fetch.local:
             reads += rows.write(outs)
-    left: list[tuple[Ticket, Callable[[], None]]] = [
+    requests: list[Pending] = [
         (request.ticket, partial(request.write, outs))
         for fetch, outs in fetches
         for request in fetch.remote
     ]
-    for read in reads:
-        if read.ticket is None:
-            read.write()
-        else:
-            left.append((read.ticket, read.write))
-    return left
+    return requests + reads
 
 
 class FetchedRows(RowStore):
@@ -333,10 +306,10 @@ class FetchedRows(RowStore):
 
     Args:
         fetcher: fetcher of the rows, of one attribute.
-        client: the client of the owners. If None, all rows are at hand.
+        client: the client of the owners. If None, all rows are local.
     """
 
-    def __init__(self, fetcher: RowFetcher, client: Any) -> None:
+    def __init__(self, fetcher: RowFetcher, client: Sockets | None) -> None:
         (attr,) = fetcher.attributes.values()
         self.num_rows, self.stored = fetcher.bounds[-1], RowFormat(attr.dtype, attr.shape)
         self._fetcher = fetcher
@@ -344,34 +317,30 @@ class FetchedRows(RowStore):
         self._pool = BufferPool()
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
-        """Read rows; see `RowStore.read`. Replies of owners are taken by the client's `pump`."""
-        left = in_flight([(self._fetcher.fetch(ids), [out])])
-        if not left:
+        """Read rows. Replies of owners are taken by the client's `pump`."""
+        pending = in_flight([(self._fetcher.fetch(ids), [out])])
+        if not pending:
             return None
-        return TicketGroup([ticket for ticket, _ in left], lambda: [write() for _, write in left])
+        return TicketGroup(
+            [ticket for ticket, _ in pending], lambda: [write() for _, write in pending]
+        )
 
-    def gather(
-        self,
-        rows: IntArray,
-        out: Array | None = None,
-        places: Int64Array | None = None,
-        num_threads: int = 1,
-    ) -> Array:
-        """Read rows, and wait for them; see `RowStore.gather`.
+    def start(self, rows: IntArray) -> tuple[Array, Ticket | None]:
+        """Begin to read rows into pooled memory. See `RowStore.start`."""
+        out = self._pool.empty((len(rows), *self.row_shape), storage_dtype(self.dtype))
+        return out, self.read(rows.astype(np.int64, copy=False), out)
+
+    def fill(self, ids: Int64Array, out: Array) -> None:
+        """Read rows into an array, and wait for them.
 
         Raises:
             PartitionUnavailableError: a server that has rows is unreachable.
-            ProtocolError: a server sent something else than was asked for.
+            ProtocolError: a server sent a malformed reply.
         """
-        if places is not None:
-            return super().gather(rows, out, places, num_threads)
-        if out is None:
-            out = self._pool.empty((len(rows), *self.row_shape), storage_dtype(self.dtype))
-        ticket = self.read(rows.astype(np.int64, copy=False), out)
+        ticket = self.read(ids, out)
         if ticket is not None:
             self._wait(ticket)
             ticket.result()
-        return out
 
     def _wait(self, ticket: Ticket) -> None:
         waiter().wait([ticket], self._client)

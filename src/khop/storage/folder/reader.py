@@ -93,6 +93,13 @@ class PartitionFolder:
         self.stores: dict[StoreKey, NamedStore] = {}
         """Stores of this user that have attributes in place of files, see `attach`."""
 
+    def __repr__(self) -> str:
+        """Return the folder's path and the graph's size."""
+        nodes = sum(node_type.count for node_type in self.meta.node_types)
+        edges = sum(edge_type.count for edge_type in self.meta.edge_types)
+        size = f"{self.num_parts} parts, {nodes:,} nodes, {edges:,} edges"
+        return f"PartitionFolder('{self.root}', {size})"
+
     def _parse(self, text: bytes) -> tuple[int, FolderMeta, Listing]:
         file = self.root / META_FILE
         try:

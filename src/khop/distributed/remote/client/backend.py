@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
 
 from khop import codec
 from khop.channel.arena import ArenaReader
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
-from khop.distributed.processes.child import ChildProcess
 from khop.distributed.remote.client.batch_checks import BatchSchema
 from khop.distributed.remote.client.client_context import require_client
-from khop.distributed.remote.client.local_sampler import LocalSamplerFactory
+from khop.distributed.remote.client.local_sampler import LocalSamplerFactory, start_receiver
 from khop.distributed.remote.client.served_graph import ServedGraph
-from khop.distributed.remote.message_fields import new_secret
-from khop.distributed.sampling.buffer_plan import ArenaPlan, plan_memory
+from khop.distributed.remote.messages import new_secret
+from khop.distributed.sampling.buffer_plan import plan_memory
 from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.pool import SamplerPool
@@ -48,57 +46,32 @@ def create_remote_backend(
         spec: specification of the batches.
         options: options of the loader.
         plan: division of the seeds into batches.
-        weights: sampling weights of negative endpoints; see
+        weights: sampling weights of negative endpoints, see
             `khop.distributed.sampling.pipeline.Pipeline`.
         pin: registers an arena with CUDA. If None, arenas are not registered.
 
     Raises:
         TypeError, ValueError: invalid options.
     """
-    context = require_client()
+    context, devices = require_client(), options.devices()
     ranks = options.servers(context.rank, context.num_servers())
-    warn_of_shared_gpus(options.devices(), is_here=False, stacklevel=5)
-    starter = LocalSamplerFactory(context.remote, ranks)
-    is_near = options.shared_memory and not any(options.devices()) and starter.all_are_near()
-    if is_near:
-        num_processes = options.num_workers * len(ranks)
+    warn_of_shared_gpus(devices, is_here=False, stacklevel=5)
+    factory = LocalSamplerFactory(context.remote, ranks)
+    is_local = options.shared_memory and not any(devices) and factory.all_are_local()
+    if is_local:
+        num_processes, num_workers = options.num_workers * len(ranks), 1
         concurrency = options.worker_concurrency
     else:
-        num_processes = 1
+        num_processes, num_workers = 1, options.num_workers
         in_flight = options.num_workers * options.worker_concurrency * len(ranks)
         concurrency = max(options.prefetch_size, in_flight)
-    size = None if options.buffer_size is None or not is_near else int(options.buffer_size)
-    nbytes = None if size is None else max(size // num_processes, 1 << 16)
-    arena = plan_memory(graph.meta, spec, plan.batch_size, concurrency, num_processes, nbytes)
-    near: dict[str, Any] = {"program": starter, "is_fallback": starter.is_fallback}
-    group = SamplerPool(
-        _config(graph, spec, options, ranks, arena, 1 if is_near else options.num_workers),
-        [None] * num_processes,
-        arena.depth,
-        arena.in_bulk,
-        arena.nbytes,
-        options.max_restarts,
-        None,
-        pin,
-        weights,
-        **(near if is_near else {"program": _start_receiver}),
-    )
-    context.keep(group)
-    return group
-
-
-def _config(
-    graph: ServedGraph,
-    spec: PipelineSpec,
-    options: RemoteDistSamplingWorkerOptions,
-    ranks: Sequence[int],
-    arena: ArenaPlan,
-    num_workers: int,
-) -> dict[str, Any]:
-    """Return the configuration of a receiver; see `khop.distributed.remote`."""
-    context = require_client()
-    servers, devices = context.servers, options.devices()
-    return {
+    size = options.buffer_size if is_local else None
+    arena = plan_memory(graph.meta, spec, plan.batch_size, concurrency, num_processes, size)
+    # By default, all batches in flight take a quarter of the memory.
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    batch_limit = options.batch_limit or max(_LEAST_BATCH_LIMIT, memory // 4 // arena.depth)
+    servers = context.servers
+    config = {
         "master": asdict(servers.directory),
         "credentials": None if servers.credentials is None else asdict(servers.credentials),
         "servers": list(ranks),
@@ -117,15 +90,21 @@ def _config(
         "schema": codec.to_json(BatchSchema.create(graph.meta, spec)),
         "depth": arena.depth,
         "timeout": options.timeout,
-        "batch_limit": options.batch_limit or _default_batch_limit(arena.depth),
+        "batch_limit": batch_limit,
     }
-
-
-def _default_batch_limit(depth: int) -> int:
-    """Return a limit of bytes so that all batches in flight take a quarter of the memory."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(_LEAST_BATCH_LIMIT, memory // 4 // depth)
-
-
-def _start_receiver(config: Mapping[str, Any], memory: Sequence[int]) -> ChildProcess:
-    return ChildProcess("khop.distributed.remote.client.receiver", config, memory)
+    pool = SamplerPool(
+        config,
+        [None] * num_processes,
+        arena.depth,
+        arena.in_bulk,
+        arena.nbytes,
+        options.max_restarts,
+        None,
+        pin,
+        weights,
+        program=factory if is_local else start_receiver,
+        # A receiver of other machines' servers is no fallback: there is nothing to replace it.
+        is_fallback=factory.is_fallback if is_local else lambda process, index: False,
+    )
+    context.keep(pool)
+    return pool

@@ -1,13 +1,13 @@
 """Checks of batches from graph servers. Run by receivers, before batches reach the trainer.
 
 A damaged or hostile server must at most fail a batch: indices outside of a batch make kernels read
-other memory, and end a process on a GPU. So the arrays of a layout must be those that the loader
-has requested. In each batch, the counters must agree with its sizes, `edge_index` with its numbers
-of nodes, and ids with the graph. Each array is read once.
+other memory, and end a process on a GPU. So a layout must have the arrays that the loader has
+requested. In each batch, the counters must agree with its sizes, `edge_index` with its numbers of
+nodes, and ids with the graph. Each array is read once.
 
-Batches of sampler processes are not checked: in worker mode, and on the machine of a graph server
-(`local_sampler`), they come from processes of the trainer's own user, which can do all that the
-trainer can. Imports no torch.
+Batches of sampler processes are not checked, in worker mode and on the machine of a graph server
+(`local_sampler`). These processes are the trainer's own user's, and can do all that the trainer
+can. Imports no torch.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class BatchSchema:
     """Required form of a loader's batches, and the sizes of the graph that checks need.
 
     Attributes:
-        num_nodes: number of nodes of the graph, by node type.
-        num_edges: number of edges of the graph, by edge type.
+        num_nodes, num_edges: numbers of nodes and edges of the graph, by type.
         ends: node types of the rows of `edge_index`, by edge type: neighbours, then seeds.
         arrays: name, dtype and axes of each array of a batch, as in a layout.
         counters: name and length of each counter.
@@ -50,15 +49,10 @@ class BatchSchema:
 
     @classmethod
     def create(cls, meta: FolderMeta, spec: PipelineSpec) -> BatchSchema:
-        """Return the schema of a loader's batches.
-
-        Args:
-            meta: metadata of the graph.
-            spec: specification of the batches.
-        """
-        places = {t.name: i for i, t in enumerate(meta.node_types)}
+        """Return the schema of a loader's batches, from the graph's metadata."""
+        index = {t.name: i for i, t in enumerate(meta.node_types)}
         ends = [
-            (places[meta.neighbor_type(t).name], places[meta.row_type(t).name])
+            (index[meta.neighbor_type(t).name], index[meta.row_type(t).name])
             for t in meta.edge_types
         ]
         return cls(
@@ -123,7 +117,7 @@ def _counters(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, int]]:
 
 
 class BatchChecks:
-    """Checks of the batches of one loader; all methods raise ProtocolError.
+    """Checks of the batches of one loader. All methods raise ProtocolError.
 
     Args:
         schema: required form of the batches.
@@ -140,14 +134,14 @@ class BatchChecks:
         """Check that a layout has the arrays and counters of the schema, in any order."""
         arrays = {a.name: (a.dtype, a.shape) for a in layout.arrays}
         counters = {c.name: c.length for c in layout.counters}
-        for what, sent, wanted in (
+        for title, sent, required in (
             ("arrays", arrays, self._arrays),
             ("counters", counters, self._counters),
         ):
-            if sent != wanted:
-                names = sorted(n for n in {*sent, *wanted} if sent.get(n) != wanted.get(n))
+            if sent != required:
+                names = sorted(n for n in {*sent, *required} if sent.get(n) != required.get(n))
                 raise ProtocolError(
-                    f"a layout whose {what} {ascii(names[:8])[:400]} are not what was asked for"
+                    f"a layout whose {title} {ascii(names[:8])[:400]} are not as requested"
                 )
 
     def check_batch(self, layout: Layout, raw: Array, batch: int, num_seeds: int) -> None:
@@ -205,15 +199,15 @@ class BatchChecks:
         num_seeds: int,
     ) -> None:
         """Check trees, the number of seeds, and the positions of links' ends."""
-        link, num_trees = self._spec.link, num_seeds
-        if link is None:
+        link_spec, num_trees = self._spec.link, num_seeds
+        if link_spec is None:
             i = self._spec.seed_type
             hops = received.counter(f"n{i}.hops")[0] if f"n{i}.hops" in self._counters else None
             if nodes[i] < num_seeds or hops not in (None, num_seeds):
                 raise ProtocolError(f"a batch of {nodes[i]} nodes that begins without its seeds")
         else:
-            num_trees = 2 * (num_seeds + link.num_negatives(num_seeds))
-            for name, shape, types in _ends_of_links(link, num_seeds):
+            num_trees = 2 * (num_seeds + link_spec.num_negatives(num_seeds))
+            for name, shape, types in _ends_of_links(link_spec, num_seeds):
                 array = arrays[f"s.{name}"]
                 if array.shape != shape:
                     raise ProtocolError(f"a batch whose '{name}' is {array.shape}, not {shape}")
@@ -226,12 +220,12 @@ class BatchChecks:
 
 
 def _ends_of_links(
-    link: LinkSpec, num_links: int
+    spec: LinkSpec, num_links: int
 ) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
     """Return name, shape and node types (of all, or of each row) of the positions of ends."""
-    src, dst, amount = link.src_type, link.dst_type, int(link.amount)
-    if link.mode != "triplet":
-        num_pairs = num_links + link.num_negatives(num_links)
+    src, dst, amount = spec.src_type, spec.dst_type, int(spec.amount)
+    if spec.mode != "triplet":
+        num_pairs = num_links + spec.num_negatives(num_links)
         return [("edge_label_index", (2, num_pairs), (src, dst))]
     negatives = (num_links,) if amount == 1 else (num_links, amount)
     return [

@@ -1,38 +1,106 @@
-"""Place of a trainer as a client of graph servers: `init_client`. Runs in trainers.
+"""Context of a trainer that is a client of graph servers: `init_client`. Runs in trainers.
 
 A client is registered in the directory by its rank for as long as it renews its lease. It reads no
 folder: its loaders take `data=None` and request the graph's description from the servers
-(`served_graph`), which make their batches (`backend`).
+(`served_graph`), which make their batches (`backend`). Values and leases of its group are in the
+directory (`DirectoryStore`).
 """
 
 from __future__ import annotations
 
 import os
+import time
 import weakref
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from khop.distributed.job.context import DistRole, TrainerContext, enter, get_context, leave
+from khop.distributed.membership.member_store import MemberStore, Sighting
 from khop.distributed.membership.members import Membership
-from khop.distributed.remote.addresses import Servers, address_of, check_place
-from khop.distributed.remote.client.directory_store import DirectoryStore
+from khop.distributed.remote.addresses import Servers, address_of, check_rank
 from khop.distributed.remote.client.served_graph import ServedGraph
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.directory_messages import RegisterClient
+from khop.distributed.remote.messages import RegisterClient
 from khop.distributed.rpc.key_files import read_client_keys
 from khop.distributed.rpc.keys import check_secured
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from khop.distributed.sampling.pool import SamplerPool
 
 _DEFAULT_GROUP = "khop-clients"
 _MAX_GROUP_NAME = 48
+# The directory answers after this time even if values are missing.
+_WAIT_SECONDS = 5.0
+
+
+class DirectoryStore(MemberStore):
+    """Values that clients publish in the directory, and what it knows of their leases.
+
+    `DirectoryClient` renews this client's lease, by its registration.
+
+    Args:
+        directory: this client's connections, registered with role 'client'.
+        prefix: prefix of all names, so that groups do not collide.
+    """
+
+    role = "client"
+    is_bounded = True
+
+    def __init__(self, directory: DirectoryClient, prefix: str) -> None:
+        self._directory = directory
+        self._prefix = prefix
+        self._began_at = time.monotonic()
+
+    def put(self, name: str, value: Any) -> None:
+        self._directory.publish(f"{self._prefix}/{name}", value)
+
+    def get(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
+        return self._read(name, list(ranks), 0.0)
+
+    def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
+        """Return values as soon as all are there. After `seconds`, some can be missing."""
+        return self._read(name, list(ranks), min(seconds, _WAIT_SECONDS))
+
+    def _read(self, name: str, missing: list[int], seconds: float) -> dict[int, Any]:
+        values: dict[int, Any] = {}
+        end = time.monotonic() + seconds
+        while missing:
+            left = max(0.0, end - time.monotonic())
+            more = self._directory.wait_for(f"{self._prefix}/{name}", missing, left)
+            values |= more
+            missing = [rank for rank in missing if rank not in more]
+            if not more and left == 0:  # a reply does not hold many long values
+                break
+        return values
+
+    def delete(self, name: str) -> None:
+        """Forget a value, which the directory drops when it has many others of this client."""
+        self._directory.forget(f"{self._prefix}/{name}")
+
+    def renew(self, renewals: int, has_left: bool = False) -> None:
+        """Do nothing: `DirectoryClient` registers every second, and unregisters at its end."""
+
+    def disconnect(self) -> None:
+        """Do nothing: the connection is the client's, and its requests have a timeout."""
+
+    def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
+        """Return records of clients' leases, by rank.
+
+        A client that was silent since this one began is of an earlier start of the job.
+        """
+        clients, sightings = self._directory.look_up().clients, dict[int, Sighting]()
+        for rank in ranks:
+            entry = clients.get(rank)
+            if entry is not None and entry.silent < time.monotonic() - self._began_at:
+                where = f"process {entry.pid}"
+                sightings[rank] = Sighting(None, entry.silent, entry.gone, where)
+        return sightings
 
 
 class ClientContext(TrainerContext):
-    """Place of a client; `init_client` returns it.
+    """Context of a client, as `init_client` returns it.
 
     Attributes:
         servers: address of the graph servers, and keys.
@@ -60,48 +128,35 @@ class ClientContext(TrainerContext):
         store = DirectoryStore(self.remote, group_name)
         members = Membership(store, rank, num_clients, self.remote.timeout)
         super().__init__(DistRole.CLIENT, members, group_name)
-        self._groups: weakref.WeakSet[SamplerPool] = weakref.WeakSet()
-
-    @property
-    def global_world_size(self) -> int:
-        """Number of servers and clients."""
-        return self._num_servers + self._num_clients
+        self._pools: weakref.WeakSet[SamplerPool] = weakref.WeakSet()
 
     @property
     def global_rank(self) -> int:
         """Rank of this client among servers and clients: servers come first."""
         return self._num_servers + self.rank
 
-    def num_servers(self) -> int:
-        """Return the number of graph servers."""
-        return self._num_servers
-
-    def num_clients(self) -> int:
-        """Return the number of clients; 0: any number, that come and go."""
-        return self._num_clients
-
     @cached_property
     def graph(self) -> ServedGraph:
-        """The graph that the servers serve; waits until all of them have registered.
+        """The graph of the servers. The first access waits until all of them have registered.
 
         Raises:
             RendezvousError: a server has not registered in time, or a partition is not served.
             PartitionUnavailableError: a server does not answer.
         """
-        return ServedGraph(self, self.remote, self._num_servers, self._num_clients)
+        return ServedGraph(self, self.remote)
 
-    def keep(self, group: SamplerPool) -> None:
+    def keep(self, pool: SamplerPool) -> None:
         """Register a loader's processes, which end with the client.
 
         :meta private:
         """
-        self._groups.add(group)
+        self._pools.add(pool)
 
     def close(self, wait: bool = True) -> None:
         """End this client's loaders and unregister from the directory."""
         del wait  # no other process needs a client
-        for group in list(self._groups):
-            group.close()
+        for pool in list(self._pools):
+            pool.close()
         self.members.close()
         self.remote.close()
 
@@ -120,13 +175,13 @@ def init_client(
     insecure: bool = False,
     timeout: float = 60.0,
 ) -> ClientContext:
-    """Make this process a client of graph servers (`khop serve`, `init_server`).
+    """Join a job with graph servers (`khop serve`, `init_server`), as a client.
 
-    Its loaders then take `data=None` and `RemoteDistSamplingWorkerOptions`.
+    Loaders of this process then take `data=None` and `RemoteDistSamplingWorkerOptions`.
 
     Args:
         num_servers: number of servers, the same as on the servers.
-        num_clients: number of clients, the same as on the servers; 0: any number, that come and go.
+        num_clients: number of clients, the same as on the servers. 0: any number, that come and go.
         client_rank: rank of this client.
         master_addr: address at which server 0 listens.
         master_port: its port.
@@ -157,14 +212,10 @@ def init_client(
     """
     del num_rpc_threads
     num_clients = 0 if is_dynamic else num_clients
-    check_place(num_servers, num_clients, "client", client_rank)
+    check_rank(num_servers, num_clients, "client", client_rank)
     keys = read_client_keys(key_file)
     check_secured(master_addr, keys, insecure, "the graph servers")
-    servers = Servers(
-        address_of(master_addr, master_port),
-        None if keys is None else keys.server_key,
-        None if keys is None else keys.credentials(),
-    )
+    servers = Servers.with_keys(address_of(master_addr, master_port), keys)
     group_name = client_group_name or _DEFAULT_GROUP
     if len(group_name) > _MAX_GROUP_NAME or not group_name.isprintable():
         raise ValueError(
@@ -197,7 +248,7 @@ def shutdown_client() -> None:
 
 
 def require_client() -> ClientContext:
-    """Return this client's context; raise RuntimeError if this process is not a client."""
+    """Return this client's context, or raise RuntimeError if this process is not a client."""
     context = get_context()
     if not isinstance(context, ClientContext):
         raise RuntimeError("this process is no client of graph servers: call init_client first")

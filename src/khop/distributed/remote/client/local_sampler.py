@@ -1,17 +1,16 @@
-"""Samplers of graph servers on the client's machine; see `remote.server.local_clients`.
+"""Samplers of graph servers on the client's machine, see `remote.server.local_clients`.
 
-Runs in trainers. Such a sampler writes into the trainer's arena, as in worker mode. If a server has
-none to give (it has ended, or does not run under the same user), a receiver takes its place, which
-waits for the servers and reports errors.
+Runs in trainers. Such a sampler writes into the trainer's arena, as in worker mode. A server gives
+none if it has ended, or runs under another user. A receiver then replaces the sampler, waits for
+the servers and reports errors.
 
-Batches of such samplers are not checked as those from the network: the socket must belong to a
-process of this user, which could change this process's memory as well. Imports no torch.
+Batches from the network are checked, batches of such samplers are not. The server's process must be
+this user's, and could change this process's memory as well. Imports no torch.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import socket
 import stat
 from collections.abc import Mapping, Sequence
@@ -20,21 +19,24 @@ from typing import Any
 
 from khop import codec, log
 from khop.channel.control import ControlLine, Message, Op
-from khop.distributed.processes.child import ChildProcess
+from khop.distributed.processes.child import ChildProcess, wait_for_message
 from khop.distributed.processes.socket_files import is_own_socket, lines_path, peer_of
 from khop.distributed.remote.addresses import local_socket
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.directory_messages import ServerEntry
-from khop.distributed.remote.session_messages import SamplerEnded, SamplerStarted
+from khop.distributed.remote.session_messages import SamplerEnded, SamplerStarted, session_fields
 from khop.distributed.rpc.protocol import rebuild_error
 from khop.distributed.sampling.process_handle import Process
 from khop.errors import PartitionUnavailableError, ProtocolError
 
-_RECEIVER = "khop.distributed.remote.client.receiver"
-# Seconds that a server may take to start a sampler, and to report how one has ended.
+# Seconds in which a server starts a sampler, and reports the end of one.
 _START, _STATUS = 10.0, 2.0
 _WHERE = "the graph server of this machine"
 _log = log.get(__name__)
+
+
+def start_receiver(config: Mapping[str, Any], memory: Sequence[int]) -> ChildProcess:
+    """Start a receiver, as the argument `program` of `SamplerPool`."""
+    return ChildProcess("khop.distributed.remote.client.receiver", config, memory)
 
 
 class LocalSampler:
@@ -42,12 +44,8 @@ class LocalSampler:
 
     Args:
         path: path of the server's socket.
-        config: fields of a `messages.HostedSampler`.
+        config: fields of a `session_messages.HostedSampler`.
         memory: descriptors to pass along.
-
-    Attributes:
-        line: the control line to the sampler.
-        pid: its process id.
 
     Raises:
         OSError: the server is unreachable, or is another user's.
@@ -58,59 +56,42 @@ class LocalSampler:
         self._server = ControlLine(_connected(path))
         try:
             self._server.send_json(Op.CONFIG, dict(config), memory)
-            message = self._receive(_START)
+            message = wait_for_message(self._server, _START)
             if message is None:
-                raise PartitionUnavailableError("the graph server of this machine does not answer")
+                raise PartitionUnavailableError(f"{_WHERE} does not answer")
             self.line, self.pid = _started(message)
         except BaseException:
             self._server.close()
             raise
 
-    def _receive(self, seconds: float) -> Message | None:
-        """Return the server's next message; None if none comes in time or the server has ended."""
-        poller = select.poll()
-        poller.register(self._server.fileno(), select.POLLIN)
-        try:
-            while (message := self._server.receive()) is None:
-                if not poller.poll(1000 * seconds):
-                    return None
-        except EOFError:
-            return None
-        return message
-
     def exit_status(self) -> str:
-        """Return how the sampler ended, in words, as its server reports. Call after its end."""
         return "ended with its graph server" if self._end is None else self._end.status
 
     @property
     def ended_with_server(self) -> bool:
-        """True if its server has ended, too."""
         return self._end is None
 
     def last_task(self) -> tuple[int, int] | None:
-        """Return the (epoch, batch) that it worked on last, if its server reports it."""
         return None if self._end is None else self._end.task
 
     def log_tail(self) -> str:
-        """Return the end of its log, as its server reports it."""
         return "" if self._end is None else self._end.log
 
     @cached_property
     def _end(self) -> SamplerEnded | None:
-        """The server's report of the sampler's end; None if the server has ended, too.
+        """Report of the server about the sampler's end. None if the server has ended, too.
 
         Raises:
             ProtocolError: the report is malformed.
         """
-        message = self._receive(_STATUS)
+        message = wait_for_message(self._server, _STATUS)
         if message is None:
             return None
-        for descriptor in message.descriptors:
-            os.close(descriptor)
+        message.close_descriptors()
         return codec.from_json(SamplerEnded, message.json(), f"{_WHERE} reported a sampler's end")
 
     def close(self) -> None:
-        """End the sampler; harmless if called again."""
+        """End the sampler. A second call does nothing."""
         self.line.close()
         self._server.close()
 
@@ -128,22 +109,16 @@ def _started(message: Message) -> tuple[ControlLine, int]:
         started = codec.from_json(SamplerStarted, message.json(), f"{_WHERE} started a sampler")
         if len(message.descriptors) != 1:
             raise ProtocolError(f"{_WHERE} passed {len(message.descriptors)} descriptors, not one")
-        line = _line_of(message.descriptors[0])
+        descriptor = message.descriptors[0]
+        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            end = socket.socket(fileno=descriptor)
+            if (end.family, end.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+                return ControlLine(end), started.pid
+            end.detach()
+        raise ProtocolError(f"{_WHERE} passed a descriptor that is no control line of a sampler")
     except BaseException:
-        for descriptor in message.descriptors:
-            os.close(descriptor)
+        message.close_descriptors()
         raise
-    return line, started.pid
-
-
-def _line_of(descriptor: int) -> ControlLine:
-    kind = os.fstat(descriptor).st_mode
-    if stat.S_ISSOCK(kind):
-        end = socket.socket(fileno=descriptor)
-        if (end.family, end.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET):
-            return ControlLine(end)
-        end.detach()
-    raise ProtocolError(f"{_WHERE} passed what is no control line of a sampler")
 
 
 def _connected(path: str) -> socket.socket:
@@ -170,56 +145,46 @@ class LocalSamplerFactory:
     def __init__(self, remote: DirectoryClient, ranks: Sequence[int]) -> None:
         self._remote = remote
         self._ranks = list(ranks)
-        # Incarnations of servers that gave no sampler: receivers in their place are kept.
+        # Incarnations of servers that gave no sampler, whose receivers are kept.
         self._refused_by: set[str] = set()
 
-    def all_are_near(self) -> bool:
+    def all_are_local(self) -> bool:
         """Return whether all servers are on this machine, with sockets of this user."""
-        return all(self._path(rank) is not None for rank in self._ranks)
+        return all(self._locate(index) is not None for index in range(len(self._ranks)))
 
-    def _path(self, rank: int) -> str | None:
-        entry = self._entry(rank)
-        near = None if entry is None else local_socket(entry)
-        path = None if near is None else lines_path(near)
-        return path if path is not None and is_own_socket(path) else None
-
-    def _entry(self, rank: int) -> ServerEntry | None:
+    def _locate(self, index: int) -> tuple[str, str] | None:
+        """Return the socket and the incarnation of a sampler's server, if it is on this machine."""
         table = self._remote.table
-        return None if table is None else table.servers.get(rank)
+        rank = self._ranks[index % len(self._ranks)]
+        entry = None if table is None else table.servers.get(rank)
+        ipc = None if entry is None else local_socket(entry)
+        path = None if ipc is None else lines_path(ipc)
+        if entry is None or path is None or not is_own_socket(path):
+            return None
+        return path, entry.incarnation
 
-    def is_fallback(self, process: Process, number: int) -> bool:
+    def is_fallback(self, process: Process, index: int) -> bool:
         """Return whether the process is a receiver that a local sampler could replace."""
         if isinstance(process, LocalSampler):
             return False
-        rank = self._ranks[number % len(self._ranks)]
-        return self._path(rank) is not None and self._incarnation(rank) not in self._refused_by
-
-    def _incarnation(self, rank: int) -> str:
-        entry = self._entry(rank)
-        return "" if entry is None else entry.incarnation
+        server = self._locate(index)
+        return server is not None and server[1] not in self._refused_by
 
     def __call__(self, config: Mapping[str, Any], memory: Sequence[int]) -> Process:
         """Start a sampler or a receiver, as the argument `program` of `SamplerPool`."""
-        rank = self._ranks[config["number"] % len(self._ranks)]
-        path, incarnation = self._path(rank), self._incarnation(rank)
-        if path is not None and incarnation not in self._refused_by:
-            loader = {k: v for k, v in config["session"].items() if k != "loader"}
-            wanted = {
-                "spec": {
-                    **loader,
-                    "session": f"{config['session']['loader']}/{config['number']}",
-                    "depth": config["depth"],
-                    "timeout": config["timeout"],
-                    "credits": 1 << 16,
-                },
-                "number": config["number"],
+        server = self._locate(config["number"])
+        if server is not None and server[1] not in self._refused_by:
+            path, incarnation = server
+            request = {
+                "spec": session_fields(config, credits=1 << 16),
+                "sampler": config["number"],
                 "has_arrays": config["has_arrays"],
             }
             try:
-                return LocalSampler(path, wanted, memory)
+                return LocalSampler(path, request, memory)
             except Exception as error:  # any error of the server
                 self._refused_by.add(incarnation)
-                # That a server is unreachable is normal; that it refuses is not.
-                say = _log.info if isinstance(error, OSError) else _log.warning
-                say("nearby-refused", f"no sampler in this process's memory: {error}")
-        return ChildProcess(_RECEIVER, config, memory)
+                # That a server is unreachable is normal, but a refusal is not.
+                log_it = _log.info if isinstance(error, OSError) else _log.warning
+                log_it("nearby-refused", f"no sampler in this process's memory: {error}")
+        return start_receiver(config, memory)

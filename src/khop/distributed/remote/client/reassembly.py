@@ -9,7 +9,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -22,22 +21,22 @@ from khop.typing import Array
 
 _MAX_BATCH = 1 << 40
 _MAX_EXTRAS = MAX_PAYLOAD // 2
-# Bound of the layouts of one loader: there is one, in an order for each kind of sampler.
+# Most layouts of one loader. It has one per order in which samplers number their arrays.
 _MAX_LAYOUTS = 64
 _HEAD = np.dtype(np.int64).itemsize
-_MADE = {name: place for place, name in enumerate(BatchTimings._fields)}
+_TIMINGS = {name: index for index, name in enumerate(BatchTimings._fields)}
 
 
 class BatchReassembler:
     """The memory of a batch that arrives in chunks.
 
     Args:
-        arena: the receiver's arena. If it has no room for the batch, separate memory is created.
+        arena: the receiver's arena. If the batch does not fit there, separate memory is created.
         nbytes: size of the batch, as sent by the server.
 
     Attributes:
-        nbytes: as above.
         arrived: bytes that have arrived.
+        raw: [nbytes] uint8, the batch.
 
     Raises:
         ProtocolError: the size is out of bounds.
@@ -57,9 +56,10 @@ class BatchReassembler:
         else:
             self._offset = 0
             self._own_memory, self._memory = _memory_for(nbytes)
+        self.raw: Array = np.frombuffer(self._memory, np.uint8)
 
     def write(self, offset: int, chunk: Array) -> bool:
-        """Write a chunk; return whether the batch is complete.
+        """Write a chunk. Return whether the batch is complete.
 
         Raises:
             ProtocolError: it is empty, does not follow the one before, or ends beyond the batch.
@@ -70,32 +70,22 @@ class BatchReassembler:
                 f"bytes {offset} to {end} of a batch of {self.nbytes} bytes "
                 f"of which {self.arrived} have arrived"
             )
-        np.frombuffer(self._memory, np.uint8)[offset:end] = chunk
+        self.raw[offset:end] = chunk
         self.arrived = end
         return end == self.nbytes
-
-    @property
-    def raw(self) -> Array:
-        """[nbytes] uint8, the batch."""
-        return np.frombuffer(self._memory, np.uint8)
 
     def announce(
         self, line: ControlLine, epoch: int, batch: int, layout: Layout, extras: str | None
     ) -> None:
         """Report the batch to the trainer, as a sampler does.
 
-        Args:
-            line: control line to the trainer.
-            epoch: epoch of the batch.
-            batch: its index.
-            layout: its layout, with the number that was sent to the trainer.
-            extras: JSON of the batch's extras.
+        `layout` has the number that was sent to the trainer, `extras` is JSON.
 
         Raises:
             ProtocolError: the extras are not a JSON object, or are too long.
         """
         payload = BATCH.pack(epoch, batch, self._offset, self.nbytes) + _extras(extras)
-        self._number(layout)
+        self._write_head(layout)
         if self._own_memory is None:
             line.send(Op.BATCH, payload)
         else:
@@ -103,23 +93,23 @@ class BatchReassembler:
             os.close(self._own_memory)
             self._own_memory = None
 
-    def _number(self, layout: Layout) -> None:
-        """Write this process's values: number of the layout, process id, time, overflow.
+    def _write_head(self, layout: Layout) -> None:
+        """Write this process's values: layout number, process id, time, overflow.
 
         Clocks of other machines cannot be compared with this one's.
         """
         head = np.frombuffer(self._memory, np.int64, 1)
-        head[0] = layout.number
+        head[0] = layout.id
         if self.nbytes < layout.head_bytes:
             return  # the trainer reports the error
         numbers = np.frombuffer(self._memory, np.int64, layout.num_numbers, 2 * _HEAD)
-        place = layout.places.get("made")
-        if place is None or place.stop - place.start != len(_MADE):
+        span = layout.slices.get("made")
+        if span is None or span.stop - span.start != len(_TIMINGS):
             return
-        made = numbers[place]
-        made[_MADE["process"]] = made[_MADE["thread"]] = os.getpid()
-        made[_MADE["ready"]] = time.monotonic_ns()
-        made[_MADE["overflows"]] = int(self._own_memory is not None)
+        made = numbers[span]
+        made[_TIMINGS["process"]] = made[_TIMINGS["thread"]] = os.getpid()
+        made[_TIMINGS["ready"]] = time.monotonic_ns()
+        made[_TIMINGS["overflows"]] = int(self._own_memory is not None)
 
     def abandon(self) -> None:
         """Release the memory of a batch that is dropped, or that another server will send."""
@@ -131,7 +121,7 @@ class BatchReassembler:
 
 
 def _memory_for(nbytes: int) -> tuple[int, memoryview]:
-    """Create memory of a batch that the arena has no room for; return descriptor and view."""
+    """Create memory of a batch that does not fit in the arena. Return descriptor and view."""
     descriptor: int | None = None
     try:
         descriptor = create_memory(nbytes, "khop-batch")
@@ -143,25 +133,25 @@ def _memory_for(nbytes: int) -> tuple[int, memoryview]:
 
 
 def _extras(text: str | None) -> bytes:
-    """Return a batch's extras, as the trainer reads them; raise ProtocolError if invalid."""
+    """Return the JSON of a batch's extras as the trainer reads it, or raise ProtocolError."""
     try:
         content = {} if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"what travels beside a batch is not JSON: {error}") from None
+        raise ProtocolError(f"the extras of a batch are not JSON: {error}") from None
     plain = json.dumps(content).encode() if content else b""
     if not isinstance(content, dict) or len(plain) > _MAX_EXTRAS:
-        raise ProtocolError(f"what travels beside a batch is no object of {_MAX_EXTRAS} bytes")
+        raise ProtocolError(f"the extras of a batch are no object of {_MAX_EXTRAS} bytes")
     return plain
 
 
 class Layouts:
-    """Layouts of the loader's batches, with the numbers that this receiver gives them.
+    """Layouts of the loader's batches, with this receiver's numbers.
 
     Servers and samplers use other numbers, so layouts are compared by content.
 
     Args:
         line: control line to the trainer.
-        check: raises ProtocolError if a layout is not that of the loader's batches.
+        check: raises ProtocolError if the loader's batches do not have a layout.
     """
 
     def __init__(self, line: ControlLine, check: Callable[[Layout], None]) -> None:
@@ -169,16 +159,16 @@ class Layouts:
         self._check = check
         self._known: dict[str, Layout] = {}
 
-    def learn(self, content: Any) -> Layout:
-        """Return a server's layout with this receiver's number; send new ones to the trainer.
+    def add(self, content: object) -> Layout:
+        """Return a server's layout with this receiver's number. Send new ones to the trainer.
 
         Raises:
-            ProtocolError: malformed, not that of the loader's batches, or too many.
+            ProtocolError: malformed, not a layout of the loader's batches, or too many layouts.
         """
         plain = Layout.from_json(content).to_json()
-        text = json.dumps({**plain, "number": 0})
+        text = json.dumps({**plain, "id": 0})
         if text not in self._known:
-            layout = Layout.from_json({**json.loads(text), "number": len(self._known)})
+            layout = Layout.from_json({**json.loads(text), "id": len(self._known)})
             self._check(layout)
             if len(self._known) >= _MAX_LAYOUTS:
                 raise ProtocolError(f"more than {_MAX_LAYOUTS} layouts of a loader's batches")

@@ -2,9 +2,9 @@
 
 For its trainer it is a sampler process: same control line, same arena. It requests each batch from
 a server, with all that the batch depends on, and writes it into the arena as it arrives. If a
-server is lost, its batches are requested from another one where any may make them, else from the
-same one when it has registered again. Single-threaded; sleeps until a message arrives, at most
-0.25 s. Configuration: see `khop.distributed.remote`.
+server is lost, its batches are requested from another one that can make them. If there is none,
+they are requested from the same server when it has registered again. Single-threaded: sleeps until
+a message arrives, at most 0.25 s. Configuration: see `docs/protocol.md`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import zmq
 
 from khop import codec, log
 from khop.channel.arena import ArenaWriter
-from khop.channel.control import ONE, ControlLine, Message, Op
+from khop.channel.control import U64, ControlLine, Message, Op
+from khop.channel.message import pack
 from khop.channel.shared import read_shared
 from khop.distributed.processes.child import start_up
+from khop.distributed.remote.addresses import relocate
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.client.reassembly import BatchReassembler, Layouts
-from khop.distributed.remote.client.server_locator import ServerLocator
 from khop.distributed.remote.client.server_session import (
     CLOSED,
     OPEN,
@@ -35,8 +35,7 @@ from khop.distributed.remote.client.server_session import (
     PendingBatch,
     ServerSession,
 )
-from khop.distributed.remote.encoding import read_text
-from khop.distributed.remote.message_fields import LEAST_CHUNK
+from khop.distributed.remote.messages import LEAST_CHUNK, Lookup, read_json, read_table
 from khop.distributed.remote.session_messages import (
     Alive,
     Batch,
@@ -49,20 +48,20 @@ from khop.distributed.remote.session_messages import (
     LayoutEvent,
     Progress,
     SessionSpec,
+    session_fields,
 )
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
-from khop.distributed.rpc.protocol import describe_error
-from khop.distributed.sampling.control_messages import EpochInfo, decode_sample_request, read_epoch
+from khop.distributed.rpc.protocol import describe_error, request_header
+from khop.distributed.sampling.control_messages import Epoch, decode_sample_request, read_epoch
 from khop.distributed.sampling.worker import described_error
-from khop.errors import PartitionUnavailableError, ProtocolError
+from khop.errors import ProtocolError
 from khop.sampler.methods.modules import import_methods
 from khop.typing import Array
 
 _CREDITS = 8 << 20
 _BEAT = 1.0
 _TICK_MS = 250
-_MAX_FAULT = 1000
 _log = log.get(__name__)
 
 
@@ -71,8 +70,8 @@ class Receiver:
 
     Args:
         line: the control line.
-        config: configuration from the trainer; see `khop.distributed.remote`.
-        arena: descriptor of the arena's memory; left open.
+        config: configuration from the trainer.
+        arena: descriptor of the arena's memory, which stays open.
         arrays: sampling weights of negative endpoints, by name.
     """
 
@@ -85,33 +84,24 @@ class Receiver:
         self._timeout: float = config["timeout"]
         self._depth: int = config["depth"]
         self._batch_limit: int = config["batch_limit"]
-        loader = {k: v for k, v in config["session"].items() if k != "loader"}
-        session = {
-            **loader,
-            "session": f"{config['session']['loader']}/{config['number']}",
-            "depth": self._depth,
-            "timeout": self._timeout,
-            "credits": _CREDITS,
-        }
-        self._spec = codec.from_json(SessionSpec, session, "a receiver's configuration")
-        schema = codec.from_json(BatchSchema, config["schema"], "a receiver's configuration")
-        self._checks = BatchChecks(schema, self._spec.pipeline)
+        name = "a receiver's configuration"
+        spec = codec.from_json(SessionSpec, session_fields(config, _CREDITS), name)
+        schema = codec.from_json(BatchSchema, config["schema"], name)
+        self._checks = BatchChecks(schema, spec.pipeline)
         self._layouts = Layouts(line, self._checks.check_layout)
         credentials = config["credentials"]
         key_pair = None if credentials is None else KeyPair(**credentials)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        directory = Endpoint(**config["master"])
-        self._locator = ServerLocator(
-            Connection(self._context, key_pair, directory), directory.server_key
-        )
-        self._remotes = [
-            ServerSession(self._spec, rank, Connection(self._context, key_pair))
+        self._master = Endpoint(**config["master"])
+        self._directory = Connection(self._context, key_pair, self._master)
+        self._sessions = [
+            ServerSession(spec, rank, Connection(self._context, key_pair))
             for rank in config["servers"]
         ]
-        self._epochs: dict[int, EpochInfo] = {}
+        self._epochs: dict[int, Epoch] = {}
         self._requested: deque[tuple[int, int]] = deque()
-        # Not used by an earlier receiver: a server may still have batches for it.
-        self._ids = int.from_bytes(os.urandom(5), "little") << 22
+        # Ids that no earlier receiver used: servers perhaps still have batches for that one.
+        self._last_id = int.from_bytes(os.urandom(5), "little") << 22
         self._beat_at = 0.0
 
     def run(self) -> None:
@@ -122,263 +112,247 @@ class Receiver:
         """
         while True:
             while (message := self._line.receive()) is not None:
-                self._handle(message)
+                self._on_trainer_message(message)
             self._send_heartbeats()
-            self._locator.relocate(self._remotes)
-            for remote in self._remotes:
-                self._read_messages(remote)
+            self._read_directory()
+            for session in self._sessions:
+                self._read_messages(session)
             self._reassign()
-            self._assign_pending()
+            self._assign_requested()
             self._expire()
-            self._sleep()
-
-    def _sleep(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._line.fileno(), zmq.POLLIN)
-        sockets = [socket for remote in self._remotes for socket in remote.link.sockets]
-        for socket in (*self._locator.sockets(), *sockets):
-            poller.register(socket, zmq.POLLIN)
-        poller.poll(_TICK_MS)
+            poller = zmq.Poller()
+            poller.register(self._line.fileno(), zmq.POLLIN)
+            for connection in (self._directory, *(s.connection for s in self._sessions)):
+                for socket in connection.sockets:
+                    poller.register(socket, zmq.POLLIN)
+            poller.poll(_TICK_MS)
 
     # The trainer --------------------------------------------------------------------------------
 
-    def _handle(self, message: Message) -> None:
+    def _on_trainer_message(self, message: Message) -> None:
         if message.op is Op.SAMPLE:
             freed, requested = decode_sample_request(message.payload)
             for offset in freed:
                 self._arena.free(offset)
             self._requested.extend(requested)
         elif message.op is Op.FREE:
-            self._arena.free(ONE.unpack(message.payload)[0])
+            self._arena.free(U64.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
-            self._open_epoch(message)
+            epoch_id, epoch = read_epoch(message)
+            self._epochs[epoch_id] = epoch
         elif message.op is Op.CLOSE_EPOCH:
-            self._close_epoch(ONE.unpack(message.payload)[0])
-
-    def _open_epoch(self, message: Message) -> None:
-        opened = read_epoch(message)
-        self._epochs[opened.number] = opened
+            self._close_epoch(U64.unpack(message.payload)[0])
 
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
-        self._requested = deque(a for a in self._requested if a[0] != epoch)
-        for remote in self._remotes:
-            unwanted = [w for w in remote.pending.values() if w.epoch == epoch]
+        self._requested = deque(key for key in self._requested if key[0] != epoch)
+        for session in self._sessions:
+            unwanted = [p for p in session.pending.values() if p.epoch == epoch]
             for pending in unwanted:
                 pending.drop_incoming()
-                del remote.pending[pending.id]
+                del session.pending[pending.id]
             if unwanted:
-                remote.send(Cancel(remote.name, [w.id for w in unwanted]))
+                session.send(Cancel(session.name, [p.id for p in unwanted]))
 
     def _fail(self, pending: PendingBatch, error: Mapping[str, str]) -> None:
         pending.drop_incoming()
         self._line.send_json(Op.ERROR, {"epoch": pending.epoch, "batch": pending.batch, **error})
 
+    def _cancel(self, session: ServerSession, pending: PendingBatch, error: Exception) -> None:
+        """Fail a batch that its server would still send."""
+        del session.pending[pending.id]
+        session.send(Cancel(session.name, [pending.id]))
+        self._fail(pending, describe_error(error))
+
+    # The directory ------------------------------------------------------------------------------
+
+    def _look_up(self) -> None:
+        self._directory.send(pack(request_header(Lookup(), 0), []))
+
+    def _read_directory(self) -> None:
+        """Follow servers that are unreachable to the addresses in the directory's replies."""
+        directory = self._directory
+        try:
+            if directory.pump():
+                self._look_up()
+            for header, arrays, _ in directory.receive():
+                if "error" not in header:
+                    servers = read_table(arrays, f"the directory at {directory.address}").servers
+                    for session in self._sessions:
+                        if not session.connection.is_up:
+                            entry = servers.get(session.rank)
+                            relocate(session.connection, entry, self._master.server_key)
+        except Exception as error:
+            directory.refuse(f"cannot be used: {error}")
+            _log.warning("directory-refused", f"the directory: {error!r}")
+
     # Requests to servers ------------------------------------------------------------------------
 
-    def _assign_pending(self) -> None:
+    def _assign_requested(self) -> None:
         """Request the trainer's batches from servers, at most `depth` in flight."""
-        while self._requested and sum(len(r.pending) for r in self._remotes) < self._depth:
+        while self._requested and sum(len(s.pending) for s in self._sessions) < self._depth:
             epoch, batch = self._requested.popleft()
-            self._ids += 1
-            place = self._epochs[epoch].plan.list_of(batch)
-            pending = PendingBatch(self._ids, epoch, batch, place, time.monotonic())
-            self._assign(pending)
+            self._last_id += 1
+            server = self._epochs[epoch].plan.list_of(batch)
+            self._assign(PendingBatch(self._last_id, epoch, batch, server, time.monotonic()))
+
+    def _usable(self) -> list[ServerSession]:
+        return [s for s in self._sessions if s.state == OPEN and s.refused is None]
 
     def _assign(self, pending: PendingBatch) -> None:
         """Assign a batch to the server of its list of seeds, or to the least busy available one."""
         if pending.server is not None:
-            remote = self._remotes[pending.server]
+            session = self._sessions[pending.server]
         else:
-            able = [r for r in self._remotes if r.state == OPEN and r.refused is None]
-            able = able or [r for r in self._remotes if not r.is_lost] or self._remotes
-            remote = min(able, key=lambda r: len(r.pending))
-        if not remote.pending and remote.fault is None:
-            remote.progress = time.monotonic()
-        remote.pending[pending.id] = pending
-        if remote.refused is not None:
-            del remote.pending[pending.id]
-            self._fail(pending, remote.refused)
-        elif remote.state == OPEN:
-            self._request_batch(remote, pending)
+            usable = self._usable() or [s for s in self._sessions if not s.is_lost]
+            session = min(usable or self._sessions, key=lambda s: len(s.pending))
+        if not session.pending and session.fault is None:
+            session.progress = time.monotonic()
+        if session.refused is not None:
+            self._fail(pending, session.refused)
+            return
+        session.pending[pending.id] = pending
+        if session.state == OPEN:
+            self._request_batch(session, pending)
 
-    def _request_batch(self, remote: ServerSession, pending: PendingBatch) -> None:
+    def _request_batch(self, session: ServerSession, pending: PendingBatch) -> None:
         epoch = self._epochs[pending.epoch]
-        first, last = epoch.plan.bounds(pending.batch)
-        columns = np.ascontiguousarray(epoch.columns[:, first:last])
-        run_key, index = epoch.plan.key_of(pending.batch, epoch.run_key)
-        remote.send(Batch(remote.name, pending.id, index, run_key), [columns])
+        run_key, index = epoch.key_of(pending.batch)
+        columns = epoch.seeds_of(pending.batch)
+        session.send(Batch(session.name, pending.id, index, run_key), [columns])
 
     def _send_heartbeats(self) -> None:
-        """Send heartbeats every second; look up the servers if one is unreachable."""
+        """Send heartbeats every second. Look up the servers if one is unreachable."""
         now = time.monotonic()
         if now < self._beat_at:
             return
         self._beat_at = now + _BEAT
-        for remote in self._remotes:
-            if remote.state == OPEN:
-                remote.send(Alive(remote.name))
-        if any(not remote.link.is_up for remote in self._remotes):
-            self._locator.look_up()
+        for session in self._sessions:
+            if session.state == OPEN:
+                session.send(Alive(session.name))
+        if any(not session.connection.is_up for session in self._sessions):
+            self._look_up()
 
     # Messages of servers ------------------------------------------------------------------------
 
-    def _read_messages(self, remote: ServerSession) -> None:
-        """Process a server's messages. An invalid one ends its connection, and nothing else."""
+    def _read_messages(self, session: ServerSession) -> None:
+        """Process the messages of a server. An invalid one ends its connection, nothing else."""
         try:
-            if remote.link.pump():
-                remote.connected()
-            if remote.may_open:
-                remote.open(self._arrays)
-            for header, arrays, _ in remote.link.receive():
-                self._on_message(remote, header, arrays)
+            session.connect(self._arrays)
+            for header, arrays, _ in session.connection.receive():
+                self._on_message(session, header, arrays)
         except ConnectionError:
             raise  # the trainer has ended
         except Exception as error:
             if not isinstance(error, ProtocolError):
-                _log.error("receiver-fault", f"{remote.where}: {error!r}", exc_info=error)
-            # Later messages cannot be trusted either, so the connection is made again.
-            remote.note_fault(str(error)[:_MAX_FAULT] or repr(error))
-        remote.acknowledge(_CREDITS // 4)
-        if not remote.link.is_up and remote.state != CLOSED:
-            remote.end()
-            remote.say("server-lost", remote.link.state())
+                _log.error("receiver-fault", f"{session.where}: {error!r}", exc_info=error)
+            session.note_fault(error)
+        session.acknowledge(_CREDITS // 4)
+        if not session.connection.is_up and session.state != CLOSED:
+            session.end()
+            session.log_event("server-lost", session.connection.state())
 
     def _on_message(
-        self, remote: ServerSession, header: Mapping[str, Any], arrays: list[Array]
+        self, session: ServerSession, header: Mapping[str, Any], arrays: list[Array]
     ) -> None:
-        """Process a message of a server; raise ProtocolError if it is invalid."""
-        message = remote.read(header, arrays)
+        message = session.read(header, arrays)
         if isinstance(message, Chunk):
-            self._take_chunk(remote, message, arrays[0])
+            self._on_chunk(session, message, arrays[0])
         elif isinstance(message, LayoutEvent):
-            layout = self._layouts.learn(read_text(arrays, "it"))
-            remote.learn(message.number, layout)
+            session.add_layout(message.layout, self._layouts.add(read_json(arrays, "it")))
         elif isinstance(message, Failed):
-            self._take_failure(remote, message)
+            failed = session.pending.pop(message.batch_id, None)
+            if failed is not None:
+                self._fail(failed, session.describe(message.error))
         elif isinstance(message, ErrorText):
-            self._take_error(remote, message, header.get("id"))
+            self._on_error(session, message, header.get("id"))
         elif isinstance(message, Held):
-            self._opened(remote, message)
+            self._on_opened(session, message)
         elif isinstance(message, Progress):
-            remote.waiting_for = message.waiting_for
+            session.waiting_for = message.waiting_for
 
-    def _take_chunk(self, remote: ServerSession, chunk: Chunk, raw: Array) -> None:
-        layout = remote.layouts.get(chunk.layout)
-        if remote.state != OPEN or layout is None:
+    def _on_chunk(self, session: ServerSession, chunk: Chunk, raw: Array) -> None:
+        layout = session.layouts.get(chunk.layout)
+        if session.state != OPEN or layout is None:
             raise ProtocolError(f"a chunk of layout {chunk.layout}, which it has not described")
-        remote.unacked_bytes += max(len(raw), LEAST_CHUNK)
-        pending = remote.pending.get(chunk.batch_id)
+        session.unacked_bytes += max(len(raw), LEAST_CHUNK)
+        pending = session.pending.get(chunk.batch_id)
         if pending is None:  # of an epoch that was closed
             return
         if pending.incoming is None:
-            if chunk.nbytes > self._batch_limit:
-                self._refuse_batch(remote, pending, chunk.nbytes)
+            if chunk.nbytes > self._batch_limit:  # before memory is taken for it
+                error = ProtocolError(
+                    f"{session.where} announces {chunk.nbytes} bytes for batch {pending.batch}, "
+                    f"more than this loader's limit of {self._batch_limit}: if a batch can be so "
+                    "large, pass a larger batch_limit in worker_options, or a smaller batch_size "
+                    "or fan-out"
+                )
+                self._cancel(session, pending, error)
                 return
             pending.incoming = BatchReassembler(self._arena, chunk.nbytes)
         if pending.incoming.nbytes != chunk.nbytes:
             raise ProtocolError(f"{chunk.nbytes} bytes for a batch of {pending.incoming.nbytes}")
-        is_whole = pending.incoming.write(chunk.offset, raw)
-        remote.arrived(pending)
-        if is_whole:
+        is_complete = pending.incoming.write(chunk.offset, raw)
+        session.arrived(pending)
+        if is_complete:
             plan = self._epochs[pending.epoch].plan
             (first, last), (_, index) = plan.bounds(pending.batch), plan.key_of(pending.batch, 0)
             self._checks.check_batch(layout, pending.incoming.raw, index, last - first)
             to_trainer = self._line, pending.epoch, pending.batch, layout, chunk.extras
             pending.incoming.announce(*to_trainer)
-            remote.completed(pending)
+            session.completed(pending)
 
-    def _refuse_batch(self, remote: ServerSession, pending: PendingBatch, nbytes: int) -> None:
-        """Fail a batch that is too large, before memory is taken for it."""
-        del remote.pending[pending.id]
-        remote.send(Cancel(remote.name, [pending.id]))
-        error = ProtocolError(
-            f"{remote.where} says that batch {pending.batch} has {nbytes} bytes, more than the "
-            f"{self._batch_limit} that this loader takes: if that can be, pass a larger "
-            "batch_limit in worker_options, or a smaller batch_size or fan-out"
-        )
-        self._fail(pending, describe_error(error))
+    def _on_opened(self, session: ServerSession, reply: Held) -> None:
+        session.opened()
+        session.log_event("session-open", f"has the session, and {len(reply.held)} of its batches")
+        held = set(reply.held)
+        for pending in session.pending.values():
+            if pending.id not in held:
+                self._request_batch(session, pending)
 
-    def _take_failure(self, remote: ServerSession, failed: Failed) -> None:
-        pending = remote.pending.pop(failed.batch_id, None)
-        if pending is not None:
-            self._fail(pending, remote.describe(failed.error))
-
-    def _opened(self, remote: ServerSession, reply: Held) -> None:
-        remote.opened()
-        remote.say("session-open", f"has the session, and {len(reply.held)} of its batches")
-        at_hand = set(reply.held)
-        for pending in remote.pending.values():
-            if pending.id not in at_hand:
-                self._request_batch(remote, pending)
-
-    def _take_error(self, remote: ServerSession, error: ErrorText, number: int | None) -> None:
-        if number == remote.opening and remote.state == OPENING:
-            remote.refused = remote.describe(error)
-            refused, remote.pending = remote.pending, {}
+    def _on_error(self, session: ServerSession, error: ErrorText, request_id: int | None) -> None:
+        if request_id == session.opening and session.state == OPENING:
+            session.refused = session.describe(error)
+            refused, session.pending = session.pending, {}
             for pending in refused.values():
-                self._fail(pending, remote.refused)
-        elif remote.state != OPEN:  # the reply to a request for the session before
-            return
-        elif error.type == "LookupError":  # it has ended the session, or was restarted
-            remote.end()
-        else:
-            remote.complaint = f"{error.type}: {error.message[:_MAX_FAULT]}"
+                self._fail(pending, session.refused)
+        elif session.state == OPEN:  # else the reply to a request for the session before
+            session.note_error(error)
 
     # Failures -----------------------------------------------------------------------------------
 
     def _reassign(self) -> None:
-        """Assign batches of lost servers to others that may make them."""
-        able = [r for r in self._remotes if r.state == OPEN and r.refused is None]
-        for remote in self._remotes if able else ():
-            if remote.is_lost or (remote.fault is not None and remote.state == CLOSED):
-                movable = [w for w in remote.pending.values() if w.server is None]
+        """Assign batches of lost servers to others that can make them."""
+        for session in self._sessions if self._usable() else ():
+            if session.is_lost or (session.fault is not None and session.state == CLOSED):
+                movable = [p for p in session.pending.values() if p.server is None]
                 if movable:
-                    remote.say("batches-moved", f"cannot be used: others make {len(movable)}")
+                    text = f"cannot be used: others make {len(movable)}"
+                    session.log_event("batches-moved", text)
                 for pending in movable:
-                    del remote.pending[pending.id]
+                    del session.pending[pending.id]
                     self._assign(pending)
 
     def _expire(self) -> None:
         """Fail batches whose server has made no progress for too long."""
-        now = time.monotonic()
-        for remote in self._remotes:
-            for pending in list(remote.pending.values()):
-                if now - max(pending.requested_at, remote.progress) > self._timeout:
-                    del remote.pending[pending.id]
-                    remote.send(Cancel(remote.name, [pending.id]))
-                    self._fail(pending, describe_error(self._unavailable(remote, pending)))
-
-    def _unavailable(self, remote: ServerSession, pending: PendingBatch) -> Exception:
-        """Return the error of a batch that timed out."""
-        waited = f"{time.monotonic() - pending.requested_at:.1f} s (timeout is {self._timeout:g} s)"
-        if remote.fault is not None:
-            return ProtocolError(
-                f"{remote.where} has not made batch {pending.batch} in {waited}: what it sent "
-                f"could not be taken in, {remote.num_faults} times without a batch between; the "
-                f"last time: {remote.fault}. Its khop is another, is damaged, or is not khop"
-            )
-        state = remote.link.state()
-        outage = self._locator.outage() if remote.link.endpoint is None else None
-        if outage is not None:
-            state += f"; {outage}"
-        elif remote.waiting_for:
-            state += f", and says that {remote.waiting_for[:_MAX_FAULT]}"
-        elif remote.complaint:
-            state += f", and has refused a request: {remote.complaint}"
-        return PartitionUnavailableError(
-            f"{remote.where} has not made batch {pending.batch} in {waited}: it {state}"
-        )
+        now, directory = time.monotonic(), self._directory
+        for session in self._sessions:
+            for pending in list(session.pending.values()):
+                if now - max(pending.requested_at, session.progress) > self._timeout:
+                    outage = None
+                    if not directory.is_up:
+                        outage = f"the directory at {directory.address} {directory.state()}"
+                    error = session.unavailable(pending, self._timeout, outage)
+                    self._cancel(session, pending, error)
 
     def close(self) -> None:
         """Close the sessions of servers that can be reached at once, and all connections."""
-        for remote in self._remotes:
-            if remote.state != CLOSED:
-                remote.send(Close(remote.name))
-                remote.link.finish()
-        self._locator.close()
-        for remote in self._remotes:
-            remote.link.close()
+        for session in self._sessions:
+            if session.state != CLOSED:
+                session.send(Close(session.name))
+                session.connection.finish()
+        for connection in (self._directory, *(s.connection for s in self._sessions)):
+            connection.close()
         self._context.term()
 
 
@@ -395,8 +369,7 @@ def main() -> None:
             arrays = read_shared(shared)
             os.close(shared)
         receiver = Receiver(line, config, memory[0], arrays)
-        for descriptor in memory:
-            os.close(descriptor)
+        message.close_descriptors()
         line.send_json(Op.READY, {})
         receiver.run()
     except (EOFError, ConnectionError):

@@ -8,59 +8,66 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from khop import codec
 from khop.distributed.remote.client.client_context import require_client
-from khop.distributed.remote.encoding import read_text
-from khop.distributed.remote.graph_messages import DescribeGraph, DeviceCount, Ping, Statistics
+from khop.distributed.remote.messages import (
+    DescribeGraph,
+    DeviceCount,
+    GraphServerRequest,
+    Ping,
+    Statistics,
+    read_json,
+)
 from khop.distributed.remote.server_client import Reply
 from khop.errors import ProtocolError
 
-_Read = Callable[[Reply, str], Any]
-"""Function of a server's reply and the server's name, for messages; returns the result."""
+_Read: TypeAlias = Callable[[Reply, str], Any]
+"""Function of a server's reply and the server's name (for messages) that returns the result."""
 
 
 def _json(reply: Reply, where: str) -> Any:
-    return read_text(reply.arrays, where)
+    return read_json(reply.arrays, where)
 
 
 def _count(reply: Reply, where: str) -> int:
     arrays = reply.arrays
     fits = len(arrays) == 1 and arrays[0].dtype == np.int64 and arrays[0].shape == (1,)
     if not fits or arrays[0][0] < 0:
-        raise ProtocolError(f"{where} did not say how many devices its machine has")
+        raise ProtocolError(f"{where} sent a malformed number of its machine's devices")
     return int(arrays[0][0])
 
 
-_REQUESTS: dict[str, tuple[Any, _Read]] = {
+_REQUESTS: dict[str, tuple[GraphServerRequest, _Read]] = {
     "device_count": (DeviceCount(), _count),
     "graph": (DescribeGraph(), _json),
     "ping": (Ping(), lambda reply, where: codec.to_json(reply.fields)),
     "statistics": (Statistics(), _json),
 }
-_FUNCTIONS: dict[Any, str] = {torch.cuda.device_count: "device_count"}
 
 
-def request_server(server_rank: int, func: Any, *args: Any, **kwargs: Any) -> Any:
+def request_server(
+    server_rank: int, func: str | Callable[[], int], *args: object, **kwargs: object
+) -> Any:
     """Send a request to a graph server and wait for its reply.
 
     Args:
         server_rank: rank of the server.
-        func: name of a request: 'device_count' (CUDA devices of its machine), 'graph' (description
-            of the graph that it serves), 'ping' (its rank) or 'statistics' (its counters); or
-            `torch.cuda.device_count` for the first.
-        *args: requests have no arguments; accepted for the error message.
+        func: name of a request. 'device_count' returns the number of CUDA devices of its machine.
+            `torch.cuda.device_count` is accepted for it. 'graph' returns a description of its
+            graph, 'ping' its rank, 'statistics' its counters.
+        *args: requests have no arguments. Accepted for the error message.
         **kwargs: likewise.
 
     Returns:
         An integer, or a dictionary.
 
     Raises:
-        TypeError, ValueError: no such request, with a list of those that exist; or arguments.
+        TypeError, ValueError: no such request, with a list of the requests, or arguments.
         PartitionUnavailableError: the server does not answer.
         RuntimeError: this process is no client.
 
@@ -70,22 +77,16 @@ def request_server(server_rank: int, func: Any, *args: Any, **kwargs: Any) -> An
         0
     """
     future, read = _submit(server_rank, func, args, kwargs)
-    return read(future.result(), _name_of_server(server_rank))
+    return read(future.result(), require_client().remote.name_of(server_rank))
 
 
 def async_request_server(
-    server_rank: int, func: Any, *args: Any, **kwargs: Any
+    server_rank: int, func: str | Callable[[], int], *args: object, **kwargs: object
 ) -> torch.futures.Future[Any]:
-    """Send a request to a graph server without waiting; arguments as of `request_server`.
-
-    Args:
-        server_rank: rank of the server.
-        func: name of a request.
-        *args: requests have no arguments.
-        **kwargs: likewise.
+    """Send a request to a graph server without waiting. Arguments as of `request_server`.
 
     Returns:
-        A future; `wait()` returns the result, or raises the errors of `request_server`.
+        A future, whose `wait()` returns the result, or raises the errors of `request_server`.
 
     Example:
         >>> context = init_client(1, 0, 0, "127.0.0.1", port)
@@ -94,7 +95,7 @@ def async_request_server(
         0
     """
     submitted, read = _submit(server_rank, func, args, kwargs)
-    where = _name_of_server(server_rank)
+    where = require_client().remote.name_of(server_rank)
     answer: torch.futures.Future[Any] = torch.futures.Future()
 
     def pass_on(done: Future[Reply]) -> None:
@@ -108,10 +109,15 @@ def async_request_server(
 
 
 def _submit(
-    server_rank: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    server_rank: int, func: object, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[Future[Reply], _Read]:
     context = require_client()
-    name = _name_of(func)
+    name = "device_count" if func is torch.cuda.device_count else func
+    if not isinstance(name, str) or name not in _REQUESTS:
+        raise (ValueError if isinstance(name, str) else TypeError)(
+            f"graph servers answer requests by name and run no code of clients: func must be one "
+            f"of {sorted(_REQUESTS)}, or torch.cuda.device_count (got {func!r})"
+        )
     if args or kwargs:
         raise TypeError(f"request '{name}' takes no arguments (got {args} and {kwargs})")
     if isinstance(server_rank, bool) or not isinstance(server_rank, int):
@@ -123,21 +129,3 @@ def _submit(
         )
     request, read = _REQUESTS[name]
     return context.remote.submit(server_rank, request), read
-
-
-def _name_of_server(rank: int) -> str:
-    return require_client().remote.name_of(rank)
-
-
-def _name_of(func: Any) -> str:
-    name = (
-        func
-        if isinstance(func, str)
-        else next((n for f, n in _FUNCTIONS.items() if f is func), None)
-    )
-    if name in _REQUESTS:
-        return str(name)
-    raise (ValueError if isinstance(func, str) else TypeError)(
-        f"graph servers answer requests by name and run no code of clients: func must be one of "
-        f"{sorted(_REQUESTS)}, or torch.cuda.device_count (got {func!r})"
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,31 +14,35 @@ from khop.channel.control import MAX_PAYLOAD
 from khop.channel.layout import Layout
 from khop.channel.message import pack
 from khop.distributed.remote.client.reassembly import BatchReassembler
-from khop.distributed.remote.encoding import read_event, read_reply
-from khop.distributed.remote.message_fields import CHUNK_BYTES
+from khop.distributed.remote.messages import CHUNK_BYTES, GraphServerRequest, read_reply
 from khop.distributed.remote.session_messages import (
     Acknowledge,
     Alive,
     Chunk,
     ErrorText,
+    Event,
     Failed,
+    Held,
     Open,
+    Progress,
     SessionSpec,
+    read_event,
 )
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.protocol import request_header
-from khop.errors import ProtocolError
+from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.typing import Array
 
 CLOSED, OPENING, OPEN = range(3)
 """States of a session."""
 
-# Seconds after which a lost server's batches are assigned to others that may make them.
+SessionMessage: TypeAlias = Event | Held | Progress | ErrorText
+
+# Seconds after which a lost server's batches are assigned to others that can make them.
 _GRACE = 1.0
 # New bytes that count as progress: these, or a sixteenth of the batch if that is more. So a batch
 # takes 16 times the timeout at most.
 _STEP_BYTES, _STEPS = 1 << 20, 16
-# Layouts that a session may have.
 _MAX_LAYOUTS = 1024
 # Seconds until the next connection: after the first fault, doubled with each, at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 15.0
@@ -46,6 +50,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 15.0
 _OPEN_AGAIN = 1.0
 # Characters: JSON takes up to six bytes for one, and a control message holds two such texts.
 _MAX_ERROR = MAX_PAYLOAD // 16
+_MAX_FAULT = 1000
 _log = log.get(__name__)
 
 
@@ -54,8 +59,8 @@ class PendingBatch:
     """A batch in flight.
 
     Attributes:
-        server: index of the only server that may make it. If None, any.
-        requested_at: when it was requested (`time.monotonic`).
+        server: index of the only server that can make it. If None, any.
+        requested_at: time of the request (`time.monotonic`).
         incoming: its memory, once bytes have arrived.
         most_arrived: maximum number of bytes that have arrived, over all connections.
     """
@@ -69,7 +74,6 @@ class PendingBatch:
     most_arrived: int = 0
 
     def drop_incoming(self) -> None:
-        """Drop the bytes that have arrived."""
         if self.incoming is not None:
             self.incoming.abandon()
             self.incoming = None
@@ -78,29 +82,24 @@ class PendingBatch:
 class ServerSession:
     """A server, and the session on it.
 
-    Args:
-        spec: specification of the session.
-        rank: rank of the server.
-        link: connection to the server.
-
     Attributes:
-        state: state of the session.
         pending: {id: batch} in flight, in order of the requests.
         progress: time of the last progress, or of the first fault since (`time.monotonic`).
-        fault: description of the last invalid message since a batch was completed; None if none.
+        fault: description of the last invalid message since a batch was completed, if any.
         num_faults: number of these messages.
         waiting_for: reason for which its samplers make no batches, as it reports.
         complaint: error with which it refused a request last.
         layouts: {the server's number: layout}.
         refused: error with which it refused to open the session, if it did.
         unacked_bytes: bytes that have arrived and are not acknowledged.
-        opening: id of the last request to open the session; other requests have id 0.
+        opening: id of the last request to open the session. Other requests have id 0.
     """
 
-    def __init__(self, spec: SessionSpec, rank: int, link: Connection) -> None:
+    def __init__(self, spec: SessionSpec, rank: int, connection: Connection) -> None:
         self._spec = spec
         self.rank = rank
-        self.link = link
+        self.connection = connection
+        self.name = spec.session
         self.state = CLOSED
         self.pending: dict[int, PendingBatch] = {}
         self.progress = time.monotonic()
@@ -120,49 +119,36 @@ class ServerSession:
     @property
     def is_lost(self) -> bool:
         """True if the server has been unreachable for longer than `_GRACE` seconds."""
-        since = self.link.lost_since
+        since = self.connection.lost_since
         return since is not None and time.monotonic() - since > _GRACE
 
     @property
-    def name(self) -> str:
-        """Name of the session."""
-        return self._spec.session
-
-    @property
     def where(self) -> str:
-        """Rank and address of the server, for messages."""
-        return f"graph server {self.rank} at {self.link.address}"
+        return f"graph server {self.rank} at {self.connection.address}"
 
-    @property
-    def may_open(self) -> bool:
-        """True if the session should be opened now."""
-        is_due = time.monotonic() >= self._open_at
-        return self.link.is_up and self.state == CLOSED and is_due
+    def send(
+        self, request: GraphServerRequest, arrays: Sequence[Array] = (), request_id: int = 0
+    ) -> None:
+        """Send a request, which is dropped while the server is lost."""
+        self.connection.send(pack(request_header(request, request_id), arrays))
 
-    def send(self, request: Any, arrays: Sequence[Array] = (), number: int = 0) -> None:
-        """Send a request; dropped while the server is lost."""
-        self.link.send(pack(request_header(request, number), arrays))
-
-    def open(self, arrays: Mapping[str, Array]) -> None:
-        """Request to open the session, or to take it over to this connection.
-
-        Args:
-            arrays: arrays that its samplers read, by name.
-        """
+    def connect(self, arrays: Mapping[str, Array]) -> None:
+        """Process events of the connection. Open the session over a new one, with its arrays."""
+        if self.connection.pump():
+            self.end()
+            self._open_at = 0.0
+        now = time.monotonic()
+        if not self.connection.is_up or self.state != CLOSED or now < self._open_at:
+            return
         self.end()
         self.state = OPENING
-        self._open_at = time.monotonic() + _OPEN_AGAIN
+        self._open_at = now + _OPEN_AGAIN
         self.layouts.clear()
         self.opening += 1
         request = Open(self._spec, list(self.pending), list(arrays))  # type: ignore[arg-type]
         self.send(request, list(arrays.values()), self.opening)
 
-    def connected(self) -> None:
-        """Reset the session: there is a new connection."""
-        self.end()
-        self._open_at = 0.0
-
-    def read(self, header: Mapping[str, Any], arrays: Sequence[Array]) -> Any:
+    def read(self, header: Mapping[str, Any], arrays: Sequence[Array]) -> SessionMessage | None:
         """Read a message of the server, with the checks that need no other state.
 
         Returns:
@@ -174,21 +160,23 @@ class ServerSession:
         """
         if "event" in header:
             return self._read_event(header, arrays)
-        # A request whose number could not be read is refused without one.
-        number = 0 if header.get("id") is None and "error" in header else header.get("id")
-        if type(number) is not int or not 0 <= number <= self.opening:
-            raise ProtocolError(f"a reply to a request {str(number)[:40]!a} that was not sent")
+        # The server did not read the id of a request that it refused without one.
+        request_id = 0 if header.get("id") is None and "error" in header else header.get("id")
+        if type(request_id) is not int or not 0 <= request_id <= self.opening:
+            raise ProtocolError(f"a reply to a request {str(request_id)[:40]!a} that was not sent")
         if arrays:
             raise ProtocolError(f"{len(arrays)} arrays with a reply that has none")
-        if 0 < number < self.opening:
+        if 0 < request_id < self.opening:
             return None
         if "error" in header:
             return codec.from_json(ErrorText, header["error"], "it sent an error")
-        if number > 0 and self.state != OPENING:
+        if request_id > 0 and self.state != OPENING:
             raise ProtocolError("a second reply to the session's opening")
-        return read_reply(Alive if number == 0 else Open, header, "it")
+        reply = read_reply(Alive if request_id == 0 else Open, header, "it")
+        assert isinstance(reply, Held | Progress)
+        return reply
 
-    def _read_event(self, header: Mapping[str, Any], arrays: Sequence[Array]) -> Any:
+    def _read_event(self, header: Mapping[str, Any], arrays: Sequence[Array]) -> Event:
         event = read_event(header, "it")
         if event.session != self.name:
             raise ProtocolError(f"an event of another session, {event.session[:40]!a}")
@@ -201,25 +189,24 @@ class ServerSession:
             raise ProtocolError(f"a chunk of {len(arrays[0])} bytes, not 1 to {CHUNK_BYTES}")
         return event
 
-    def learn(self, number: int, layout: Layout) -> None:
-        """Register a layout by the server's number; raise ProtocolError on a conflict."""
-        if self.layouts.setdefault(number, layout) is not layout:
-            raise ProtocolError(f"layout {number} becomes another")
+    def add_layout(self, server_number: int, layout: Layout) -> None:
+        """Register a layout by the server's number. ProtocolError if it has another one."""
+        if self.layouts.setdefault(server_number, layout) is not layout:
+            raise ProtocolError(f"layout {server_number} becomes another")
         if len(self.layouts) > _MAX_LAYOUTS:
             raise ProtocolError(f"more than {_MAX_LAYOUTS} layouts of one session")
 
     def opened(self) -> None:
-        """Note that the server has opened the session."""
         self.state = OPEN
         self.refused = None
         if self._opening_counts:
             self._opening_counts = False
-            self._get_on()
+            self._note_progress()
 
     def arrived(self, pending: PendingBatch) -> None:
         """Note that bytes of a batch have arrived.
 
-        Those that are sent again are no progress, and a few are none either.
+        Bytes that are sent again are no progress, nor are a few bytes.
         """
         assert pending.incoming is not None
         if pending.incoming.arrived <= pending.most_arrived:
@@ -228,35 +215,53 @@ class ServerSession:
         pending.most_arrived = pending.incoming.arrived
         if self._new_bytes >= max(_STEP_BYTES, pending.incoming.nbytes // _STEPS):
             self._opening_counts = True
-            self._get_on()
+            self._note_progress()
 
     def completed(self, pending: PendingBatch) -> None:
         """Remove a batch that has arrived in full and is valid."""
         del self.pending[pending.id]
         self.fault, self.num_faults = None, 0
         self._opening_counts = True
-        self._get_on()
+        self._note_progress()
 
-    def _get_on(self) -> None:
+    def _note_progress(self) -> None:
         self._new_bytes = 0
         if self.fault is None:
             self.progress = time.monotonic()
 
-    def note_fault(self, why: str) -> None:
-        """End a connection after an invalid message, with a pause that doubles with each fault."""
+    def note_fault(self, error: Exception) -> None:
+        """End a connection after an invalid message, with a pause that doubles with each fault.
+
+        Later messages cannot be trusted either, so the connection is made again.
+        """
         if self.fault is None:
             self.progress = time.monotonic()
         pause = min(_FIRST_PAUSE * 2.0 ** min(self.num_faults, 16), _LONGEST_PAUSE)
-        self.fault = why
+        self.fault = str(error)[:_MAX_FAULT] or repr(error)
         self.num_faults += 1
-        self.link.refuse(f"sent what cannot be: {why}", pause)
+        self.connection.refuse(f"sent an invalid message: {self.fault}", pause)
+
+    def note_error(self, error: ErrorText) -> None:
+        """Note that the server has refused a request for the open session."""
+        if error.type == "LookupError":  # it has ended the session, or was restarted
+            self.end()
+        else:
+            self.complaint = f"{error.type}: {error.message[:_MAX_FAULT]}"
 
     def end(self) -> None:
-        """Close the session after it or its connection is lost; drop bytes that have arrived."""
+        """Close the session after it or its connection is lost. Drop bytes that have arrived."""
         self.state = CLOSED
         self.unacked_bytes = 0
         for pending in self.pending.values():
             pending.drop_incoming()
+
+    def acknowledge(self, least: int) -> None:
+        """Acknowledge bytes, if `least` of them have arrived or if no batch is in flight."""
+        if self.unacked_bytes >= least or (self.unacked_bytes and not self.pending):
+            self.send(Acknowledge(self.name, self.unacked_bytes))
+            self.unacked_bytes = 0
+
+    # Reports ------------------------------------------------------------------------------------
 
     def describe(self, error: ErrorText) -> dict[str, str]:
         """Return an error of the server in the form that the trainer reads."""
@@ -266,14 +271,26 @@ class ServerSession:
             "traceback": error.traceback[-_MAX_ERROR:],
         }
 
-    def say(self, event: str, what: str) -> None:
+    def log_event(self, event: str, text: str) -> None:
         """Log a change of the server: a warning if it is lost and batches are in flight."""
-        say = _log.warning if self.pending and self.state == CLOSED else _log.info
-        text = f"{self.where} {what}"
-        say(event, text, server=self.rank, session=self.name, pending=len(self.pending))
+        log_it = _log.warning if self.pending and self.state == CLOSED else _log.info
+        text = f"{self.where} {text}"
+        log_it(event, text, server=self.rank, session=self.name, pending=len(self.pending))
 
-    def acknowledge(self, many: int) -> None:
-        """Acknowledge bytes, if at least `many` have arrived or if no batch is in flight."""
-        if self.unacked_bytes >= many or (self.unacked_bytes and not self.pending):
-            self.send(Acknowledge(self.name, self.unacked_bytes))
-            self.unacked_bytes = 0
+    def unavailable(self, pending: PendingBatch, timeout: float, outage: str | None) -> Exception:
+        """Return the error of a batch that timed out. `outage`: why the directory is down."""
+        waited = f"{time.monotonic() - pending.requested_at:.1f} s (timeout is {timeout:g} s)"
+        missing = f"{self.where} has not made batch {pending.batch} in {waited}"
+        if self.fault is not None:
+            return ProtocolError(
+                f"{missing}: it sent {self.num_faults} invalid messages without a batch between. "
+                f"The last fault: {self.fault}. Its khop is another, is damaged, or is not khop"
+            )
+        state = self.connection.state()
+        if self.connection.endpoint is None and outage is not None:
+            state += f"; {outage}"
+        elif self.waiting_for:
+            state += f", and reports that {self.waiting_for[:_MAX_FAULT]}"
+        elif self.complaint:
+            state += f", and has refused a request: {self.complaint}"
+        return PartitionUnavailableError(f"{missing}: it {state}")

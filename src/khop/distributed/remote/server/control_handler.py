@@ -1,37 +1,43 @@
 """Answers to requests about a graph server's own state: directory, sessions, statistics.
 
-The loop of the graph server runs it, in its thread. Requests are queued by user; the user who has
-used least of the loop's time is next (`rpc.fair_queue`). No request takes long: what it may carry
-is bounded by its class (`carries`), fields by its schema. A reply goes to the connection that sent
-the request, at once or, where a request waits for other clients, later.
+The loop of the graph server runs it, in its thread. Requests are queued by user. The user who has
+used least of the loop's time is next (`rpc.fair_queue`). No request takes long: `carries` of its
+class bounds its arrays, its schema bounds its fields. A reply goes to the connection that sent the
+request, at once or, where a request waits for other clients, later.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from khop import codec, log
 from khop.channel.message import unpack
-from khop.distributed.remote.directory_messages import (
+from khop.distributed.remote.messages import (
     Done,
     Goodbye,
+    GraphServerRequest,
     Lookup,
+    Ping,
+    Pong,
     Publish,
-    Published,
     RegisterClient,
     RegisterServer,
+    Statistics,
     Table,
     WaitFor,
+    json_array,
+    text_bytes,
 )
-from khop.distributed.remote.encoding import text_array, text_bytes
-from khop.distributed.remote.graph_messages import Ping, Pong, Statistics
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
-from khop.distributed.remote.server.requester import Requester
-from khop.distributed.remote.server.session_table import Answer, SessionTable
-from khop.distributed.remote.session_messages import Acknowledge, Batch, Cancel
+from khop.distributed.remote.server.session_table import (
+    Answer,
+    Requester,
+    SendFrames,
+    SessionTable,
+)
 from khop.distributed.rpc.fair_queue import FairQueue
 from khop.distributed.rpc.frame_handler import id_of
 from khop.distributed.rpc.identity import Source
@@ -53,15 +59,9 @@ _ANSWER_SECONDS = 0.005
 # Most arrays that a request carries.
 _MAX_ARRAYS = 2
 
-_QUIET = (Batch, Cancel, Acknowledge)
-"""Requests whose only reply is an error."""
-
-_Reply = tuple[Any, Sequence[Array]]
-"""Fields and arrays of a reply."""
-
 
 class _Waiting(NamedTuple):
-    """A queued request: sender, frames, and when it arrived (`time.monotonic`)."""
+    """A queued request. `arrived_at` is a time of `time.monotonic`."""
 
     source: Source
     frames: list[Any]
@@ -72,13 +72,10 @@ class ControlHandler:
     """Queues of requests about a server's state, and the answers to them.
 
     Args:
-        sessions: sessions of clients.
         directory: the directory, on server 0. None on others.
-        counters: counters of the server.
-        rank: rank of the server.
-        send: sends frames to a peer: index of its socket, its name there, frames.
-        limits: `waiting` and `waiting_bytes` bound the queue of each user, `unread_bytes` what a
-            peer has not read.
+        send: sends frames to a peer.
+        limits: `waiting` and `waiting_bytes` bound the queue of each user, `unread_bytes` the bytes
+            that a peer has not read.
         unread: returns how many bytes a peer has not read.
     """
 
@@ -88,7 +85,7 @@ class ControlHandler:
         directory: Directory | None,
         counters: ServerCounters,
         rank: int,
-        send: Callable[[int, bytes, Sequence[Any]], None],
+        send: SendFrames,
         limits: Limits = DEFAULT,
         unread: Callable[[bytes], int] = lambda peer: 0,
     ) -> None:
@@ -100,49 +97,44 @@ class ControlHandler:
         self._rank = rank
         self._send = send
         self._queue: FairQueue[_Waiting] = FairQueue(limits.waiting, limits.waiting_bytes)
+        of_directory = Lookup, RegisterServer, RegisterClient, Goodbye, Publish, WaitFor
         answers: dict[Any, Answer] = {
             Statistics: self._statistics,
             Ping: self._ping,
-            Lookup: self._lookup,
-            RegisterServer: self._register_server,
-            RegisterClient: self._register_client,
-            Goodbye: self._goodbye,
-            Publish: self._publish,
-            WaitFor: self._wait_for,
+            **dict.fromkeys(of_directory, self._ask_directory),
             **sessions.answers,
         }
-        self._answers = {kind.op: (kind, answer) for kind, answer in answers.items()}
+        self._answers: dict[str, tuple[type[GraphServerRequest], Answer]] = {
+            request_class.op: (request_class, answer) for request_class, answer in answers.items()
+        }
 
     @property
     def has_requests(self) -> bool:
-        """True if a request is queued, or one for values can be answered."""
-        return bool(self._queue) or (self._directory is not None and self._directory.has_answers)
+        """True if a request is queued, or a request for values can be answered."""
+        has_answers = self._directory is not None and self._directory.values.has_answers
+        return bool(self._queue) or has_answers
 
     def handles(self, op: str) -> bool:
         """Return whether requests of this name are answered here."""
         return op in self._answers
 
     def put(self, source: Source, frames: list[Any], nbytes: int, is_bounded: bool = True) -> bool:
-        """Queue a request for its user; return whether there was room.
+        """Queue a request for its user. Return False if the user's queue is full.
 
-        Args:
-            source: its sender.
-            frames: its frames.
-            nbytes: their size.
-            is_bounded: whether the bounds apply.
+        If not `is_bounded`, it is never full.
         """
         waiting = _Waiting(source, frames, time.monotonic())
         return self._queue.put(source.user, waiting, nbytes, source.connection, is_bounded)
 
     def waiting_since(self, user: str) -> float | None:
-        """Return when a user's oldest queued request arrived; None if none is queued."""
+        """Return when a user's oldest queued request arrived. None if none is queued."""
         return min((w.arrived_at for w in self._queue.first_of(user)), default=None)
 
-    def answer_some(self) -> None:
+    def process_queued(self) -> None:
         """Answer queued requests for a few milliseconds, of all users in turn."""
         if self._directory is not None:
             with self._errors.guarded("requests for values"):
-                self._directory.answer_some()
+                self._directory.values.answer_ready()
         end = time.thread_time() + _ANSWER_SECONDS
         while (turn := self._queue.take()) is not None:
             began, source = time.thread_time(), turn.entry.source
@@ -157,25 +149,25 @@ class ControlHandler:
         """Answer a request, or leave it to its handler to answer later."""
         began, header = time.monotonic(), dict[str, Any]()
         requester, is_refused = Requester(source, None, self._send), False
-        request_class: Any = None
+        request_class: type[GraphServerRequest] | None = None
         try:
             # Requests that wait were admitted when their sender had read more.
             check_unread(self._unread(source.connection[1]), self._limits.unread_bytes)
             op = peek_op(frames[0]) if frames else ""
-            kind, _ = self._answers.get(op, (None, None))
-            most = 0 if kind is None else kind.carries
-            check_carried(frames, "" if kind is None else op, most, _MAX_ARRAYS)
+            peeked = self._answers.get(op)
+            most = 0 if peeked is None else peeked[0].carries
+            check_carried(frames, "" if peeked is None else op, most, _MAX_ARRAYS)
             header, arrays = unpack(frames)
             request_id = header.get("id")
             requester.request_id = request_id if type(request_id) is int else None
-            found = self._answers.get(str(header.get("op")))
-            if found is None:
+            entry = self._answers.get(str(header.get("op")))
+            if entry is None:
                 raise ProtocolError(f"no such request '{str(header.get('op'))[:100]}'")
-            request_class, answer = found
-            reply = answer(read_request(request_class, header), arrays, requester)
-            if reply is not None and request_class not in _QUIET:
-                fields, further = reply
-                requester.send({"id": requester.request_id, **codec.to_json(fields)}, further)
+            request_class, answer = entry
+            request = read_request(request_class, header)
+            if not request_class.carries:
+                check_empty(arrays)
+            answer(request, arrays, requester)
         except Exception as error:
             is_refused = True
             if requester.request_id is None:  # it was refused unread
@@ -188,57 +180,32 @@ class ControlHandler:
             seconds, nbytes = time.monotonic() - began, sum(map(len, frames))
             self._counters.count_request(request_class.op, seconds, nbytes, 0, is_refused)
 
-    # This server --------------------------------------------------------------------------------
+    def _statistics(self, request: Statistics, arrays: list[Array], requester: Requester) -> None:
+        requester.reply(Done(), [json_array(self._counters.snapshot())])
 
-    def _statistics(self, request: Statistics, arrays: list[Array], requester: Requester) -> _Reply:
-        check_empty(arrays)
-        return Done(), [text_array(self._counters.snapshot())]
+    def _ping(self, request: Ping, arrays: list[Array], requester: Requester) -> None:
+        requester.reply(Pong(self._rank))
 
-    def _ping(self, request: Ping, arrays: list[Array], requester: Requester) -> _Reply:
-        check_empty(arrays)
-        return Pong(self._rank), ()
-
-    # The directory ------------------------------------------------------------------------------
-
-    def _the_directory(self) -> Directory:
-        if self._directory is None:
+    def _ask_directory(
+        self, request: GraphServerRequest, arrays: list[Array], requester: Requester
+    ) -> None:
+        directory, source = self._directory, requester.source
+        if directory is None:
             raise ProtocolError("this is not server 0, which has the directory")
-        return self._directory
-
-    def _lookup(self, request: Lookup, arrays: list[Array], requester: Requester) -> _Reply:
-        check_empty(arrays)
-        return _table_reply(self._the_directory().lookup())
-
-    def _register_server(
-        self, request: RegisterServer, arrays: list[Array], requester: Requester
-    ) -> _Reply:
-        check_empty(arrays)
-        return _table_reply(self._the_directory().register_server(request, requester.source))
-
-    def _register_client(
-        self, request: RegisterClient, arrays: list[Array], requester: Requester
-    ) -> _Reply:
-        check_empty(arrays)
-        return _table_reply(self._the_directory().register_client(request, requester.source))
-
-    def _goodbye(self, request: Goodbye, arrays: list[Array], requester: Requester) -> _Reply:
-        check_empty(arrays)
-        self._the_directory().goodbye(request, requester.source)
-        return Done(), ()
-
-    def _publish(self, request: Publish, arrays: list[Array], requester: Requester) -> _Reply:
-        self._the_directory().publish(request, text_bytes(arrays))
-        return Done(), ()
-
-    def _wait_for(self, request: WaitFor, arrays: list[Array], requester: Requester) -> None:
-        check_empty(arrays)
-
-        def send(published: Published, values: Sequence[Array]) -> None:
-            requester.send({"id": requester.request_id, **codec.to_json(published)}, values)
-
-        self._the_directory().wait_for(request, requester.source, send)
-
-
-def _table_reply(table: Table) -> _Reply:
-    # As an array: a table with thousands of clients is longer than a header may be.
-    return Done(), [text_array(codec.to_json(table))]
+        tables: list[Table] = []
+        match request:
+            case Lookup():
+                tables = [directory.lookup()]
+            case RegisterServer():
+                tables = [directory.register_server(request, source)]
+            case RegisterClient():
+                tables = [directory.register_client(request, source)]
+            case Goodbye():
+                directory.goodbye(request, source)
+            case Publish():
+                directory.values.publish(request, text_bytes(arrays))
+            case WaitFor():
+                directory.values.wait_for(request, source, requester.reply)
+                return
+        # As an array: a table with thousands of clients is longer than a header can be.
+        requester.reply(Done(), [json_array(codec.to_json(table)) for table in tables])

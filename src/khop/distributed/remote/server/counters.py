@@ -1,10 +1,9 @@
 """Counters of a graph server, and snapshots of its state. Run by graph servers.
 
-Threads of a server count as they work (`ServerCounters`, a lock and a few additions each time).
-Current state (sessions, samplers, sizes of queues) is not counted but looked up for each snapshot,
-by a function of the server. A snapshot is a dictionary for JSON. It has sums since the start, never
-rates: readers take differences over an interval of their choice. `khop top` and `khop.metrics` read
-it.
+Threads of a server count as they work, with a lock and a few additions per event. Current state
+(sessions, samplers, sizes of queues) is looked up for each snapshot, by a function of the server. A
+snapshot is a dictionary for JSON. It has sums since the start, never rates: readers take
+differences over an interval of their choice. `khop top` and `khop.metrics` read it.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
 from khop._version import __version__
-from khop.metrics.buckets import REQUEST_BUCKETS
+from khop.metrics.text import REQUEST_BUCKETS
 
 OTHER = "other"
 """Name under which further names are counted when there are too many: see `ServerCounters`."""
@@ -30,14 +29,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class SamplerState(TypedDict):
-    """A sampler process of a session.
-
-    Attributes:
-        pid: its process id.
-        outstanding: batches in flight.
-        made: batches that it has made.
-        bytes: bytes of these.
-    """
+    """A sampler process of a session: batches in flight, and batches made with their bytes."""
 
     pid: int
     outstanding: int
@@ -50,11 +42,9 @@ class SessionState(TypedDict):
 
     Attributes:
         session: name under which its batches are counted (`ServerCounters.batch`).
-        loader: name of the loader, given by the client.
-        client: name of the client.
+        loader: name of the loader, chosen by the client.
         direct: whether its samplers write to a trainer of this machine. If so, the server does not
             see their batches, and the numbers below are 0.
-        samplers: its sampler processes.
         restarts: number of restarts of samplers.
         buffered_bytes: bytes of batches that are made and not sent in full.
         unsent_chunks: chunks of them that are not sent.
@@ -72,24 +62,6 @@ class SessionState(TypedDict):
     ring_bytes: int
 
 
-class ServerState(TypedDict):
-    """Current state of a server, looked up for each snapshot.
-
-    Attributes:
-        clients: names of the clients that have sessions.
-        sessions: their sessions.
-    """
-
-    clients: list[str]
-    sessions: list[SessionState]
-
-
-def joined(state: ServerState, further: list[SessionState]) -> ServerState:
-    """Return a state with further sessions."""
-    clients = sorted({*state["clients"], *(session["client"] for session in further)})
-    return {"clients": clients, "sessions": [*state["sessions"], *further]}
-
-
 @dataclass
 class _Requests:
     """Counters of the requests of one name."""
@@ -105,35 +77,25 @@ class _Batches:
     """Counters of batches."""
 
     count: int = 0
-    nbytes: int = 0
+    bytes: int = 0
     seconds: float = 0.0
 
     def add(self, nbytes: int, seconds: float) -> None:
         self.count += 1
-        self.nbytes += nbytes
+        self.bytes += nbytes
         self.seconds += seconds
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"count": self.count, "bytes": self.nbytes, "seconds": self.seconds}
-
-
-def _nothing() -> ServerState:
-    return {"clients": [], "sessions": []}
 
 
 class ServerCounters:
-    """Counters of a server; any thread may call any method.
+    """Counters of a server. Any thread can call any method.
 
-    Each name of a request or reason has its own counter while there are few: the 65th and later
-    ones count as 'other', so that clients cannot fill the server's memory with names. Pass only
-    names that the server answers, and 'other' for unknown ones; then there is always room for the
-    known ones.
+    Each name of a request or reason has its own counter while there are few. The 65th and later
+    names count as 'other', so that clients cannot fill the server's memory with names. Pass only
+    names that the server answers, and 'other' for unknown ones: then no known name is the 65th.
 
     Args:
-        rank: rank of the server.
-        parts: partitions that it serves.
-        address: its address; see `located`.
-        state: returns the current state; called by the thread that takes a snapshot.
+        rank, parts, address: of the server.
+        sessions: returns the current sessions. Called by the thread that takes a snapshot.
     """
 
     def __init__(
@@ -141,11 +103,11 @@ class ServerCounters:
         rank: int,
         parts: list[int],
         address: str,
-        state: Callable[[], ServerState] = _nothing,
+        sessions: Callable[[], Sequence[SessionState]] = list,
     ) -> None:
         self._rank, self._parts = rank, list(parts)
         self._address = address
-        self._state = state
+        self._current = sessions
         self._lock = threading.Lock()
         self._started = time.time()
         self._began = time.monotonic()
@@ -157,23 +119,11 @@ class ServerCounters:
         self._sessions = {"opened": 0, "closed": 0, "expired": 0}
         self._restarts = 0
 
-    def located(self, address: str) -> None:
-        """Set the server's address, once it is known."""
-        self._address = address
-
     def count_request(
         self, op: str, seconds: float, bytes_in: int, bytes_out: int, failed: bool = False
     ) -> None:
-        """Count a request that was answered.
-
-        Args:
-            op: its name; 'other' if it is unknown.
-            seconds: time that the answer took.
-            bytes_in: bytes of the request.
-            bytes_out: bytes of the reply.
-            failed: whether the reply is an exception.
-        """
-        place = bisect_left(REQUEST_BUCKETS, seconds)
+        """Count a request that was answered in `seconds`. `op`: its name, or 'other' if unknown."""
+        bucket = bisect_left(REQUEST_BUCKETS, seconds)
         with self._lock:
             requests = self._requests.get(op)
             if requests is None:
@@ -181,7 +131,7 @@ class ServerCounters:
             requests.count += 1
             requests.failed += failed
             requests.seconds += seconds
-            requests.buckets[place] += 1
+            requests.buckets[bucket] += 1
             self._bytes_in += bytes_in
             self._bytes_out += bytes_out
 
@@ -192,29 +142,20 @@ class ServerCounters:
             self._refused[name] = self._refused.get(name, 0) + 1
 
     def session_opened(self, session: str) -> None:
-        """Count a session, and its batches from now on."""
         with self._lock:
             self._sessions["opened"] += 1
             self._of_sessions.setdefault(session, _Batches())
 
     def session_ended(self, session: str, expired: bool = False) -> None:
-        """Count the end of a session and drop its counters; the sums keep them.
-
-        Args:
-            session: its name.
-            expired: whether it ended because its client was silent, not by request.
-        """
+        """Count the end of a session, by request or as its client was silent, but keep the sums."""
         with self._lock:
             self._sessions["expired" if expired else "closed"] += 1
             self._of_sessions.pop(session, None)
 
     def batch(self, session: str, nbytes: int, seconds: float) -> None:
-        """Count a batch that was sent in full.
+        """Count a batch that was sent in full, `seconds` after its request.
 
-        Args:
-            session: its session; if it is not open, the batch counts for the sums only.
-            nbytes: its size.
-            seconds: time since it was requested.
+        If its session is not open, it counts for the sums only.
         """
         with self._lock:
             self._batches.add(nbytes, seconds)
@@ -224,7 +165,6 @@ class ServerCounters:
                 own.add(nbytes, seconds)
 
     def sampler_restarted(self) -> None:
-        """Count a restart of a sampler process."""
         with self._lock:
             self._restarts += 1
 
@@ -233,21 +173,34 @@ class ServerCounters:
 
         Returns:
             'rank', 'parts', 'address', 'pid', 'version' of khop, 'started' (seconds since 1970),
-            'uptime' (seconds); 'clients' (names) and 'sessions' (`SessionState`, each with
-            'batches': {'count', 'bytes', 'seconds'}); 'requests': {name: {'count', 'failed',
-            'seconds', 'buckets': requests in each class of `REQUEST_BUCKETS`, and slower ones}};
-            'refused': {reason: count}; 'bytes_in', 'bytes_out' (batches included); 'batches':
-            {'count', 'bytes', 'seconds'}; 'sessions_total': {'opened', 'closed', 'expired'};
-            'sampler_restarts'; 'ring_bytes', and of the server's process 'rss' (bytes),
-            'descriptors' and 'cpu_seconds'.
+            'uptime' (seconds).
+            'clients': names of the clients that have sessions.
+            'sessions': list of `SessionState`, each with 'batches': {'count', 'bytes', 'seconds'}.
+            'requests': {name: {'count', 'failed', 'seconds', 'buckets': requests in each class of
+            `REQUEST_BUCKETS`, and slower ones}}.
+            'refused': {reason: count}.
+            'bytes_in', 'bytes_out': batches included.
+            'batches': {'count', 'bytes', 'seconds'}.
+            'sessions_total': {'opened', 'closed', 'expired'}.
+            'sampler_restarts'.
+            'ring_bytes': bytes of all arenas.
+            'rss' (bytes), 'descriptors', 'cpu_seconds': figures of the server's process.
         """
-        state = self._state()  # may take other locks: not under this one
+        current = self._current()  # takes other locks, so not under this one
         with self._lock:
-            counted = self._counted()
             sessions = [
-                {**session, "batches": self._of_session(session["session"])}
-                for session in state["sessions"]
+                {**s, "batches": asdict(self._of_sessions.get(s["session"], _Batches()))}
+                for s in current
             ]
+            counted = {
+                "requests": {name: asdict(counted) for name, counted in self._requests.items()},
+                "refused": dict(self._refused),
+                "bytes_in": self._bytes_in,
+                "bytes_out": self._bytes_out,
+                "batches": asdict(self._batches),
+                "sessions_total": dict(self._sessions),
+                "sampler_restarts": self._restarts,
+            }
         return {
             "rank": self._rank,
             "parts": list(self._parts),
@@ -256,34 +209,20 @@ class ServerCounters:
             "version": __version__,
             "started": self._started,
             "uptime": time.monotonic() - self._began,
-            "clients": list(state["clients"]),
+            "clients": sorted({session["client"] for session in current}),
             "sessions": sessions,
             **counted,
-            "ring_bytes": sum(session["ring_bytes"] for session in state["sessions"]),
-            **process_figures(),
-        }
-
-    def _of_session(self, session: str) -> dict[str, Any]:
-        return self._of_sessions.get(session, _Batches()).as_dict()
-
-    def _counted(self) -> dict[str, Any]:
-        return {
-            "requests": {name: asdict(counted) for name, counted in self._requests.items()},
-            "refused": dict(self._refused),
-            "bytes_in": self._bytes_in,
-            "bytes_out": self._bytes_out,
-            "batches": self._batches.as_dict(),
-            "sessions_total": dict(self._sessions),
-            "sampler_restarts": self._restarts,
+            "ring_bytes": sum(session["ring_bytes"] for session in current),
+            **_process_figures(),
         }
 
 
 def _admitted(name: str, known: Mapping[str, Any]) -> str:
-    """Return the name to count under: `name` while there is room, else 'other'."""
+    """Return the name to count under: `name`, or 'other' if there are 64 others."""
     return name if name in known or len(known) < _MAX_NAMES else OTHER
 
 
-def process_figures() -> dict[str, Any]:
+def _process_figures() -> dict[str, Any]:
     """Return this process's 'rss' in bytes, open 'descriptors' and 'cpu_seconds'.
 
     The first two are 0 if the system has no /proc.

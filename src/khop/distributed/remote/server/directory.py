@@ -1,4 +1,4 @@
-"""The directory on server 0: servers and clients; `published_values` has what clients publish.
+"""The directory on server 0: servers and clients. `published_values` has what clients publish.
 
 Its state is soft. All processes register again every second, which renews their leases. A client
 whose lease ends counts as lost, and a restarted directory is complete two seconds later. A process
@@ -21,49 +21,46 @@ from typing import Any
 from khop import log
 from khop.distributed.membership.leases import DEFAULT_LEASE, LeaseTable
 from khop.distributed.processes.hosts import host_identity
-from khop.distributed.remote.directory_messages import (
+from khop.distributed.remote.messages import (
+    MAX_CLIENTS,
     ClientEntry,
     Goodbye,
-    Publish,
     RegisterClient,
     RegisterServer,
     ServerEntry,
     Table,
-    WaitFor,
+    incarnation_of,
 )
-from khop.distributed.remote.message_fields import MAX_CLIENTS, incarnation_of
-from khop.distributed.remote.server.change_log import ChangeLog
 from khop.distributed.remote.server.published_values import (
+    Entry,
     PublishedValues,
     RegisteredProcess,
-    Send,
 )
 from khop.distributed.rpc.identity import Source
+from khop.distributed.rpc.limits import RateLimiter
 from khop.errors import RendezvousError, SecurityError
 
 _log = log.get(__name__)
 
-_MAX_CLIENTS_EACH = 256
-# Seconds of silence after which another process may take a rank.
+_MAX_CLIENTS_PER_USER = 256
+# Seconds of silence after which another process can take a rank.
 _REPLACED_AFTER = 1.5
 # If the number of clients is not fixed, one that is gone is removed after this many leases.
 _FORGOTTEN_AFTER = 4
+# Lines of a user in the log, per second and at once, so that none can fill a disk. All trainers of
+# a large job can come in one second. Refused requests, which change nothing, are not logged.
+_LINES_RATE, _LINES_BURST = 0.2, 512.0
 
 
 class Directory:
     """The directory's table, and the answers to its requests.
 
     Args:
-        num_servers: number of servers in the job.
-        num_clients: number of clients; 0: any number, that come and go.
-        num_parts: number of partitions of the folder.
-        fingerprint: fingerprint of the folder.
+        num_servers, num_clients: of the job. 0 clients: any number, that come and go.
+        num_parts, fingerprint: of the folder.
         lease: seconds of silence after which a client counts as lost.
         clock: returns the time in seconds.
         leases: table of the leases, by the same clock. If None, a new one.
-
-    Attributes:
-        incarnation: incarnation of this directory.
     """
 
     def __init__(
@@ -84,29 +81,41 @@ class Directory:
         self._leases = leases or LeaseTable(clock)
         self._clock = clock
         self.incarnation = uuid.uuid4().hex
-        self._servers: dict[int, RegisteredProcess] = {}
-        self._clients: dict[int, RegisteredProcess] = {}
-        self._values = PublishedValues(self._clients, clock)
-        self._changes = ChangeLog(_log, clock)
+        self._servers: dict[int, RegisteredProcess[ServerEntry]] = {}
+        self._clients: dict[int, RegisteredProcess[ClientEntry]] = {}
+        self.values = PublishedValues(self._clients, clock)
+        self._lines = RateLimiter(_LINES_RATE, _LINES_BURST, clock)
+        self._num_omitted = 0
+
+    def _log_change(
+        self, user: str, event: str, message: str, is_warning: bool = False, **fields: Any
+    ) -> None:
+        """Log a change that a user has caused. Lines beyond the user's rate are only counted."""
+        if not self._lines.admit(user.encode()):
+            self._num_omitted += 1
+            return
+        if self._num_omitted:
+            fields["left_out"] = self._num_omitted
+            self._num_omitted = 0
+        (_log.warning if is_warning else _log.info)(event, message, **fields)
 
     @property
     def finished(self) -> bool:
-        """True if all clients have registered and are gone; False if their number is not fixed."""
+        """True if all clients have registered and are gone. False if their number is not fixed."""
         clients = self._clients
         expected = range(self._num_clients)
         return self._num_clients > 0 and all(r in clients and clients[r].gone for r in expected)
 
     def lookup(self) -> Table:
-        """Return the table."""
-        clients: dict[int, Any] = {
-            rank: replace(peer.entry, silent=_seconds(peer.lease.silence()), gone=peer.gone)  # type: ignore[arg-type]
+        clients = {
+            rank: replace(peer.entry, silent=_seconds(peer.lease.silence()), gone=peer.gone)
             for rank, peer in sorted(self._clients.items())
         }
         return replace(self._table(), clients=clients)
 
     def _table(self) -> Table:
-        """Return the table without the clients, which may be thousands."""
-        servers: dict[int, Any] = {
+        """Return the table without the clients, of which there can be thousands."""
+        servers = {
             rank: replace(peer.entry, silent=_seconds(peer.lease.silence()))
             for rank, peer in sorted(self._servers.items())
         }
@@ -119,8 +128,6 @@ class Directory:
             servers,
             finished=self.finished,
         )
-
-    # Servers and clients ------------------------------------------------------------------------
 
     def register_server(self, request: RegisterServer, source: Source) -> Table:
         """Register a server and return the table.
@@ -147,17 +154,14 @@ class Directory:
                 f"graph server {rank} has opened another partition folder ({request.fingerprint}) "
                 f"than server 0 ({self._fingerprint}): copy the same folder to all machines"
             )
+        incarnation = incarnation_of(request.secret)
         entry = ServerEntry(
-            incarnation_of(request.secret),
-            request.parts,
-            request.addresses,
-            request.host,
-            request.pid,
+            incarnation, request.parts, request.addresses, request.host, request.pid
         )
-        entered = self._enter("server", self._servers, rank, entry, source)
-        if entered:
-            self._take_gone(request.gone, source)
-        return self.lookup() if entered else replace(self._table(), contending=True)
+        if not self._enter("server", self._servers, rank, entry, source):
+            return replace(self._table(), contending=True)
+        self._take_gone(request.gone, source)
+        return self.lookup()
 
     def register_client(self, request: RegisterClient, source: Source) -> Table:
         """Register a client and return the table without the clients.
@@ -173,52 +177,61 @@ class Directory:
             raise RendezvousError(f"client {rank} has a name that cannot be shown")
         if rank not in self._clients and self._num_clients == 0:
             own = sum(peer.source.user == source.user for peer in self._clients.values())
-            if own >= _MAX_CLIENTS_EACH:
+            if own >= _MAX_CLIENTS_PER_USER:
                 raise RendezvousError(
-                    f"{own} clients have registered from where client {rank} is, no more may"
+                    f"{own} clients have registered from where client {rank} is, the limit"
                 )
         entry = ClientEntry(incarnation_of(request.secret), request.name, request.pid)
-        entered = self._enter("client", self._clients, rank, entry, source)
-        return self._table() if entered else replace(self._table(), contending=True)
+        is_entered = self._enter("client", self._clients, rank, entry, source)
+        return replace(self._table(), contending=not is_entered)
 
     def _check_numbers(self, request: RegisterServer | RegisterClient) -> None:
-        for name, given, known in (
+        for name, passed, known in (
             ("num_servers", request.num_servers, self._num_servers),
             ("num_clients", request.num_clients, self._num_clients),
         ):
-            if given != known:
+            if passed != known:
                 raise RendezvousError(
-                    f"{request.role} {request.rank} says {name}={given}, but server 0 was started "
+                    f"{request.role} {request.rank} has {name}={passed}, but server 0 was started "
                     f"with {name}={known}: they must be the same everywhere"
                 )
 
     def _enter(
         self,
         role: str,
-        peers: dict[int, RegisteredProcess],
+        peers: dict[int, RegisteredProcess[Entry]],
         rank: int,
-        entry: ServerEntry | ClientEntry,
+        entry: Entry,
         source: Source,
     ) -> bool:
-        """Enter a peer; return False if another process may still have its rank."""
+        """Enter a peer. Return False while another process perhaps still has its rank.
+
+        Raises:
+            RendezvousError: that process has renewed its lease since.
+        """
         known = peers.get(rank)
         if known is not None and known.entry.incarnation == entry.incarnation:
             known.entry, known.source, known.gone = entry, source, False
             known.lease.renew()
             return True
         if known is not None and not known.gone and not self._may_replace(known, entry, source):
-            return self._contend(role, rank, known, entry.incarnation)
+            if known.contender is None or known.contender[0] != entry.incarnation:
+                known.contender = entry.incarnation, self._clock()
+            elif known.lease.heard_at > known.contender[1]:
+                raise RendezvousError(
+                    f"there is a {role} {rank} already, which is alive (pid {known.entry.pid}): "
+                    "each must have a rank of its own"
+                )
+            return False
         if known is not None:
-            self._values.forget(known)  # the new process publishes other values
+            self.values.forget(known)  # the new process publishes other values
         peers[rank] = RegisteredProcess(entry, source, self._clock(), self._leases.grant())
-        what = f"{role} {rank} has registered"
-        self._changes.info(source.user, f"{role}-registered", what, pid=entry.pid)
+        text = f"{role} {rank} has registered"
+        self._log_change(source.user, f"{role}-registered", text, pid=entry.pid)
         return True
 
-    def _may_replace(
-        self, known: RegisteredProcess, entry: ServerEntry | ClientEntry, source: Source
-    ) -> bool:
-        """Return whether another process may take the rank of one that is not gone."""
+    def _may_replace(self, known: RegisteredProcess[Entry], entry: Entry, source: Source) -> bool:
+        """Return whether another process can take the rank of one that is not gone."""
         silent = known.lease.silence()
         if isinstance(known.entry, ServerEntry) and isinstance(entry, ServerEntry):
             # Two processes cannot listen at one address, so the earlier one has ended. Without keys
@@ -230,19 +243,8 @@ class Directory:
         is_same = source.user == known.source.user or not source.has_own_key
         return silent > (_REPLACED_AFTER if is_same else self._lease)
 
-    def _contend(self, role: str, rank: int, known: RegisteredProcess, incarnation: str) -> bool:
-        """Return False while a rank may be in use; RendezvousError if its process is alive."""
-        if known.contender is None or known.contender[0] != incarnation:
-            known.contender = incarnation, self._clock()
-        elif known.lease.heard_at > known.contender[1]:
-            raise RendezvousError(
-                f"there is a {role} {rank} already, which is alive (pid {known.entry.pid}): each "
-                "must have a rank of its own"
-            )
-        return False
-
     def _take_gone(self, gone: dict[int, str], source: Source) -> None:
-        """Enter clients that a server reports as gone; a restarted directory has lost them."""
+        """Enter clients that a server reports as gone. A restarted directory has lost them."""
         now = self._clock()
         for rank, incarnation in gone.items():
             if rank < self._num_clients and rank not in self._clients:
@@ -253,59 +255,37 @@ class Directory:
     def goodbye(self, request: Goodbye, source: Source) -> None:
         """Unregister a server or client, if it is the process that has registered."""
         is_server = request.role == "server"
-        peers = self._servers if is_server else self._clients
-        known = peers.get(request.rank)
+        known = (self._servers if is_server else self._clients).get(request.rank)
         if known is None or known.entry.incarnation != incarnation_of(request.secret):
             return
         if known.gone or (is_server and not source.is_server):
             return
         if is_server:
-            del peers[request.rank]
+            del self._servers[request.rank]
         known.gone = True
-        what = f"{request.role} {request.rank} has said goodbye"
-        self._changes.info(source.user, f"{request.role}-left", what)
-
-    # Published values ---------------------------------------------------------------------------
-
-    def publish(self, request: Publish, value: bytes) -> None:
-        """Publish a value of a client; see `PublishedValues.publish`."""
-        self._values.publish(request, value)
-
-    def wait_for(self, request: WaitFor, source: Source, send: Send) -> None:
-        """Answer a request for values, by `send`; see `PublishedValues.wait_for`."""
-        self._values.wait_for(request, source, send)
-
-    # Time ---------------------------------------------------------------------------------------
-
-    @property
-    def has_answers(self) -> bool:
-        """True if requests for values can be answered; see `answer_some`."""
-        return self._values.has_answers
-
-    def answer_some(self) -> None:
-        """Answer requests for values, for a few milliseconds."""
-        self._values.answer_some()
+        text = f"{request.role} {request.rank} has said goodbye"
+        self._log_change(source.user, f"{request.role}-left", text)
 
     def tick(self, heard_until: Callable[[str, float], float] = lambda user, now: now) -> None:
-        """Mark silent clients as gone, answer expired requests. Called several times a second.
+        """Mark silent clients as gone, answer expired requests. Called every 0.25 s.
 
         Args:
             heard_until: returns the time up to which all messages of a user have been read, given
                 the user and the time now. A client is not silent while its messages wait here.
         """
         now = self._clock()
-        self._values.tick()
+        self.values.tick()
         for rank, client in list(self._clients.items()):
             silent = client.lease.silence(now)
             if not client.gone and silent > self._lease:
                 silent = client.lease.silence(heard_until(client.source.user, now))
             if not client.gone and silent > self._lease:
                 client.gone = True
-                what = f"client {rank} is lost: silent for {silent:.0f} s"
-                self._changes.warning(client.source.user, "client-lost", what)
+                text = f"client {rank} is lost: silent for {silent:.0f} s"
+                self._log_change(client.source.user, "client-lost", text, is_warning=True)
             is_old = client.gone and silent > _FORGOTTEN_AFTER * self._lease
             if is_old and self._num_clients == 0:
-                self._values.forget(client)
+                self.values.forget(client)
                 del self._clients[rank]
 
 

@@ -1,8 +1,8 @@
 """Answers to requests about the graph, and to partition requests of all parts of a graph server.
 
 Stateless. Runs in separate threads of the graph server, so requests do not wait for batches in
-flight to clients. Each reply has at most `MAX_ROWS` rows; more are requested in pieces. Rows are
-read in slices, between which other requests have their turns.
+flight to clients. Each reply has at most `MAX_ROWS` rows: clients request more rows in pieces. Rows
+are read in slices, between which other requests have their turns.
 """
 
 from __future__ import annotations
@@ -14,25 +14,27 @@ from typing import Any
 
 import numpy as np
 
+from khop import _native
 from khop.codec import to_json
 from khop.data.tickets import Ticket
-from khop.distributed.remote.encoding import text_array
-from khop.distributed.remote.graph_messages import (
+from khop.distributed.remote.messages import (
+    MAX_ROWS,
     DescribeGraph,
     DeviceCount,
+    GraphServerRequest,
     HomeEdges,
     NodeTimes,
     Split,
     ToNewIds,
     ToOriginalIds,
+    json_array,
 )
-from khop.distributed.remote.message_fields import MAX_ROWS
 from khop.distributed.remote.server.counters import OTHER, ServerCounters
 from khop.distributed.rpc import work
-from khop.distributed.rpc.frame_handler import FrameHandler, RequestType, Steps, finish
+from khop.distributed.rpc.frame_handler import Answer, FrameHandler, RequestType, Steps
 from khop.distributed.rpc.identity import NOBODY, Source
 from khop.distributed.rpc.partition_handler import RequestHandler
-from khop.distributed.rpc.protocol import check_empty, check_index, ids_of, peek_op, peek_part
+from khop.distributed.rpc.protocol import check_index, ids_of, peek_op, peek_part
 from khop.errors import ProtocolError
 from khop.storage.folder import AttrMeta, FolderMeta, PartitionFolder
 from khop.storage.part import Part
@@ -40,11 +42,9 @@ from khop.typing import Array, Int64Array
 
 
 def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
-    """Return the metadata of a folder with additional labels.
+    """Return the metadata of a folder with labels [num_nodes, ...] of node types, by index.
 
-    Args:
-        meta: metadata of the folder.
-        labels: {index of a node type: [num_nodes, ...]}; they become an attribute `y`.
+    They become an attribute `y`.
     """
     types = list(meta.node_types)
     for i, rows in labels.items():
@@ -53,14 +53,24 @@ def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
     return replace(meta, node_types=types)
 
 
+def by_new_id(folder: PartitionFolder, type_index: int, labels: Array) -> Array:
+    """Return labels in the order of the folder's numbering."""
+    node_type = folder.meta.node_types[type_index]
+    if len(labels) != node_type.count:
+        raise ValueError(
+            f"{len(labels)} labels for {node_type.count} nodes of type '{node_type.name}'"
+        )
+    ordered = np.empty_like(labels)
+    ordered[folder.id_map(node_type.name)] = labels
+    return ordered
+
+
 class GraphRequestHandler(FrameHandler):
     """Handler of requests about the graph.
 
     Args:
-        folder: the partition folder.
         meta: metadata of the folder, with additional labels.
-        rank: rank of this server.
-        parts: partitions that it serves.
+        rank, parts: of the server.
     """
 
     def __init__(
@@ -69,15 +79,18 @@ class GraphRequestHandler(FrameHandler):
         self._opened: dict[int, Part] = {}
         self._described: Array | None = None
         self._devices: int | None = None
-        ids = 8 * MAX_ROWS
+        answers: dict[type[GraphServerRequest], Answer] = {
+            DescribeGraph: self._graph,
+            ToNewIds: self._to_new_ids,
+            ToOriginalIds: self._to_original_ids,
+            NodeTimes: self._node_times,
+            Split: self._split,
+            HomeEdges: self._home_edges,
+            DeviceCount: self._device_count,
+        }
         types = [
-            RequestType(DescribeGraph, "read", self._graph, carries=0),
-            RequestType(ToNewIds, "read", self._to_new_ids, carries=ids, arrays=1),
-            RequestType(ToOriginalIds, "read", self._to_original_ids, carries=ids, arrays=1),
-            RequestType(NodeTimes, "read", self._node_times, carries=ids, arrays=1),
-            RequestType(Split, "read", self._split, carries=0),
-            RequestType(HomeEdges, "read", self._home_edges, carries=0),
-            RequestType(DeviceCount, "read", self._device_count, carries=0),
+            RequestType(request, "read", answer, request.carries, int(request.carries > 0))
+            for request, answer in answers.items()
         ]
         super().__init__(f"graph server {rank}, of partitions {list(parts)}", None, types)
         self._folder = folder
@@ -86,8 +99,7 @@ class GraphRequestHandler(FrameHandler):
         self._parts = list(parts)
 
     def _graph(self, request: DescribeGraph, arrays: list[Array]) -> list[Array]:
-        check_empty(arrays)
-        if self._described is None:  # it does not change, and may have megabytes
+        if self._described is None:  # it does not change, and can have megabytes
             content = {
                 "meta": to_json(self._meta),
                 "fingerprint": self._folder.fingerprint,
@@ -95,27 +107,26 @@ class GraphRequestHandler(FrameHandler):
                 "rank": self._rank,
                 "parts": self._parts,
             }
-            self._described = text_array(content)
+            self._described = json_array(content)
         return [self._described]
 
     def _to_new_ids(self, request: ToNewIds, arrays: list[Array]) -> Steps:
-        name, wanted = self._nodes(request.node_type, arrays)
+        name, ids = self._nodes(request.node_type, arrays)
         new_ids = self._folder.id_map(name)
-        return [(yield from _in_slices(len(wanted), lambda piece: new_ids[wanted[piece]]))]
+        return [(yield from _in_slices(len(ids), lambda piece: new_ids[ids[piece]]))]
 
     def _to_original_ids(self, request: ToOriginalIds, arrays: list[Array]) -> Steps:
-        name, wanted = self._nodes(request.node_type, arrays)
-        return [(yield from self._original(name, wanted))]
+        name, ids = self._nodes(request.node_type, arrays)
+        return [(yield from self._original(name, ids))]
 
     def _node_times(self, request: NodeTimes, arrays: list[Array]) -> Steps:
-        name, wanted = self._nodes(request.node_type, arrays)
+        name, ids = self._nodes(request.node_type, arrays)
         times = self._folder.node_times(name)
         if times is None:
             raise KeyError(f"nodes of type '{name}' have no times of their own")
-        return [(yield from _in_slices(len(wanted), lambda piece: times[wanted[piece]]))]
+        return [(yield from _in_slices(len(ids), lambda piece: times[ids[piece]]))]
 
     def _split(self, request: Split, arrays: list[Array]) -> Steps:
-        check_empty(arrays)
         types = self._meta.node_types
         node_type = types[check_index(request.node_type, len(types), "node_type")]
         new_ids = self._folder.split(node_type.name, request.name)
@@ -125,50 +136,45 @@ class GraphRequestHandler(FrameHandler):
         return [total, piece, (yield from self._original(node_type.name, piece))]
 
     def _home_edges(self, request: HomeEdges, arrays: list[Array]) -> Steps:
-        check_empty(arrays)
         types = self._meta.edge_types
-        place = check_index(request.edge_type, len(types), "edge_type")
+        edge_type = check_index(request.edge_type, len(types), "edge_type")
         part, step = request.partition, request.step
         if part not in self._parts:
             raise ProtocolError(f"this server serves partitions {self._parts}, not {part}")
-        count = types[place].bounds[part + 1] - types[place].bounds[part]
+        count = types[edge_type].bounds[part + 1] - types[edge_type].bounds[part]
         begin = check_index(request.begin, count + 1, "begin")
         end = check_index(request.end, count + 1, "end")
         if (end - begin) // step > MAX_ROWS:
             raise ProtocolError(f"edges {begin} to {end} by {step} are more than {MAX_ROWS}")
-        places = np.arange(begin, end, step)
+        edges = np.arange(begin, end, step)
         if part not in self._opened:
             self._opened[part] = Part(self._folder, part)
-        opened = self._opened[part]
-        ends = np.empty((2, len(places)), np.int64)
-        for piece in work.ranges(len(places)):
-            ends[:, piece] = opened.edge_ends(place, places[piece])
-            if piece.stop < len(places):
+        ends = np.empty((2, len(edges)), np.int64)
+        for piece in work.ranges(len(edges)):
+            ends[:, piece] = self._opened[part].edge_ends(edge_type, edges[piece])
+            if piece.stop < len(edges):
                 yield None
         return [ends]
 
     def _device_count(self, request: DeviceCount, arrays: list[Array]) -> list[Array]:
-        from khop import _native
-
-        check_empty(arrays)
-        if self._devices is None:  # the driver takes a moment to find out
+        if self._devices is None:  # the driver takes a moment to count them
             # There is no 'devices' if khop was built without CUDA.
             self._devices = int(_native.cuda_status().get("devices", 0))
         return [np.array([self._devices], np.int64)]
 
-    def _nodes(self, place: int, arrays: list[Array]) -> tuple[str, Int64Array]:
+    def _nodes(self, type_index: int, arrays: list[Array]) -> tuple[str, Int64Array]:
         """Return the name of a node type, and the request's ids of its nodes, checked."""
         types = self._meta.node_types
-        node_type = types[check_index(place, len(types), "node_type")]
-        wanted = ids_of(arrays)
-        if len(wanted) > MAX_ROWS:
-            raise ProtocolError(f"a request names {len(wanted)} nodes, more than {MAX_ROWS}")
-        if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < node_type.count:
+        node_type = types[check_index(type_index, len(types), "node_type")]
+        ids = ids_of(arrays)
+        if len(ids) > MAX_ROWS:
+            raise ProtocolError(f"a request names {len(ids)} nodes, more than {MAX_ROWS}")
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < node_type.count:
             raise IndexError(
-                f"ids {int(wanted.min())} to {int(wanted.max())} of node type '{node_type.name}', "
+                f"ids {int(ids.min())} to {int(ids.max())} of node type '{node_type.name}', "
                 f"which has {node_type.count} nodes"
             )
-        return node_type.name, wanted
+        return node_type.name, ids
 
     def _original(self, node_type: str, new_ids: Array) -> Generator[None, None, Int64Array]:
         ids = self._folder.original_ids(node_type)
@@ -186,12 +192,9 @@ def _in_slices(count: int, read: Callable[[slice], Array]) -> Generator[None, No
 
 
 class ServerHandler:
-    """Handler of requests that need no state of the server's loop; counts them.
+    """Handler of requests that need no state of the server's loop, which counts them.
 
-    Args:
-        graph: handler of requests about the graph.
-        parts: {partition: handler of its requests}.
-        counters: counters of the server.
+    They are about the graph, or about one of the partitions in `parts`.
     """
 
     def __init__(
@@ -203,23 +206,20 @@ class ServerHandler:
         self._graph = graph
         self._parts = dict(parts)
         self._counters = counters
-        first = next(iter(self._parts.values()))
         self.stop = graph.stop
         for part in self._parts.values():
             part.stop = graph.stop  # one ends all
-        self._known = {*graph.names, *first.names}
-
-    def __call__(self, frames: list[Any]) -> list[Any]:
-        """Return the frames of the reply to a request's frames; never raises."""
-        return finish(self.steps(frames))
+        self._known = {*graph.names, *next(iter(self._parts.values())).names}
 
     def steps(
         self, frames: list[Any], source: Source = NOBODY
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Process a request in slices, and return the frames of the reply; never raises."""
+        """Process one request in slices. Return the frames of the reply. Never raises."""
         began = time.monotonic()
         op = peek_op(frames[0]) if frames else ""
-        reply: list[Any] = yield from self._handler(frames).steps(frames, source)
+        part = peek_part(frames[0]) if frames else None
+        handler = self._graph if part is None else self._parts.get(part, self._graph)
+        reply: list[Any] = yield from handler.steps(frames, source)
         self._counters.count_request(
             op if op in self._known else OTHER,
             time.monotonic() - began,
@@ -228,7 +228,3 @@ class ServerHandler:
             b'"error": {' in reply[0],
         )
         return reply
-
-    def _handler(self, frames: list[Any]) -> Any:
-        part = peek_part(frames[0]) if frames else None
-        return self._graph if part is None else self._parts.get(part, self._graph)

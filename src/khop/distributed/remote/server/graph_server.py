@@ -2,11 +2,10 @@
 
 One thread, the loop, owns the sockets, the sessions with their sampler processes, and on server 0
 the directory. It answers requests that concern these (`control_handler`), sends chunks of batches
-of all sessions in turn, and never does anything that takes long. Requests about the graph alone
-(of other servers' samplers, for ids or splits) are processed by other threads (`request_threads`),
-so that they do not wait for batches. Users have their turns in both. One more thread
-(`DirectoryClient`) registers this server with the directory every second, and gets the other
-servers' addresses.
+of all sessions in turn, and never does anything that takes long. Other threads (`request_threads`)
+process requests about the graph alone, of clients and of other servers' samplers, so that they do
+not wait for batches. Users take turns in both. One more thread (`DirectoryClient`) registers this
+server with the directory every second, and gets the other servers' addresses.
 
 An error in the work for one peer, session or sampler does not end the loop: it is logged with its
 origin and fails that item alone (`ErrorLog`).
@@ -14,100 +13,167 @@ origin and fails that item alone (`ErrorLog`).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import zmq
 
 from khop import log
 from khop.channel.control import ControlLine
-from khop.distributed.membership.leases import LeaseTable
+from khop.channel.shared import share
+from khop.cores import background_threads
+from khop.distributed.membership.leases import LeaseTable, lease_seconds
+from khop.distributed.processes.hosts import host_identity
+from khop.distributed.processes.socket_files import lines_path, remove_socket, socket_folder
 from khop.distributed.remote.addresses import endpoint_of
-from khop.distributed.remote.directory_messages import Table
+from khop.distributed.remote.messages import Addresses, RegisterServer, Table
 from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
+from khop.distributed.remote.server.graph_handler import (
+    GraphRequestHandler,
+    ServerHandler,
+    by_new_id,
+    with_labels,
+)
 from khop.distributed.remote.server.local_clients import LocalSamplerService
-from khop.distributed.remote.server.session import Session
+from khop.distributed.remote.server.server_config import ServerConfig
+from khop.distributed.remote.server.session import SESSION_LEASE, Session, SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
+from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.frame_handler import refusal
 from khop.distributed.rpc.identity import source_of
+from khop.distributed.rpc.keys import ServerKeys
 from khop.distributed.rpc.limits import ErrorLog
+from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import peek_op, peek_part
 from khop.distributed.rpc.request_threads import RequestThreads
-from khop.distributed.rpc.server_sockets import ServerSockets
-from khop.distributed.rpc.state_handler import WriterThread
+from khop.distributed.rpc.state_handler import WriterThread, users_requests
 from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.errors import ProtocolError
+from khop.storage.folder import PartitionFolder
+from khop.storage.named_stores import NamedStore
+from khop.storage.part import Part
+from khop.typing import Array
 
 _log = log.get(__name__)
 
 _TICK_MS = 250
 # Messages read from a socket before other work of the loop.
 _READ_AT_ONCE = 64
-# Maximum seconds that server 0 stays after all clients are gone, for other servers to leave.
+# Most seconds that server 0 stays after all clients are gone, for other servers to leave.
 _FAREWELL = 5.0
 
-_TOO_MANY = "too many requests of yours wait here: wait for answers before you ask again"
+_TOO_MANY = "too many requests of yours wait here: wait for replies before you send others"
 
 
 class GraphServer:
     """Server of a graph, and of batches for clients.
 
     Args:
-        sockets: its sockets.
-        threads: threads that process requests about the graph.
-        control: answers requests about directory, sessions and statistics.
-        sessions: sessions of clients.
-        local_samplers: samplers for clients of this machine.
-        parts: partitions that it serves.
-        endpoints: {partition: endpoint of its server}, updated here.
-        counters: counters of the server.
-        directory: the directory, on server 0. None on others.
-        leases: leases of clients and sessions.
-        rank: rank of this server.
-        writers: {partition: thread that applies its writes}, where it has requests that write.
+        config: configuration.
+        keys: keys of the server. If None, there are none.
+        labels: {index of a node type: [num_nodes, ...] by original id} that the folder lacks.
+        stack: gets functions that clean up when the server has been closed.
 
     Attributes:
         addresses: addresses of its sockets, by 'tcp' and 'ipc'.
-        gone: {rank: incarnation} of the clients that have left or are lost.
+        counters: its counters.
     """
 
     def __init__(
         self,
-        sockets: ServerSockets,
-        threads: RequestThreads,
-        control: ControlHandler,
-        sessions: SessionTable,
-        local_samplers: LocalSamplerService,
-        parts: Sequence[int],
-        endpoints: dict[int, Endpoint],
-        counters: ServerCounters,
-        directory: Directory | None,
-        leases: LeaseTable,
-        rank: int,
-        writers: Mapping[int, WriterThread],
+        config: ServerConfig,
+        keys: ServerKeys | None,
+        labels: Mapping[int, Array],
+        stack: contextlib.ExitStack,
     ) -> None:
-        self._rank = rank
-        self._writers = writers
-        self._all_threads = {t.descriptor: t for t in (threads, *writers.values())}
+        self._rank = config.rank
+        folder = PartitionFolder(config.root)
+        folder.attach(map(NamedStore.from_json, config.stores))
+        self._parts = config.parts_of(folder)
+        meta = with_labels(folder.meta, labels)
+        shared = None
+        if labels:
+            shared = share({f"label.{i}": by_new_id(folder, i, a) for i, a in labels.items()})
+            stack.callback(os.close, shared)
+        ipc_path = str(socket_folder() / "server")
+        atexit.register(remove_socket, ipc_path)
+        stack.callback(remove_socket, ipc_path)
+        self._sockets = sockets = config.create_sockets(keys, ipc_path)
         self.addresses = sockets.addresses
-        self._sockets = sockets
-        self._threads = threads
-        self._control = control
-        self._sessions = sessions
-        self._local_samplers = local_samplers
-        self._parts = parts
-        self._endpoints = endpoints
-        self._counters = counters
+        # Sessions need the counters. The counters read the sessions, but only when both exist.
+        self.counters = counters = ServerCounters(
+            config.rank,
+            self._parts,
+            self.addresses["tcp"],
+            lambda: self._sessions.states() + self._local_samplers.states(),
+        )
         self._errors = ErrorLog(lambda: counters.refused("unexpected"))
-        self._directory = directory
-        self._leases = leases
+        # Samplers of one of its partitions send it requests for its other partitions.
+        self._endpoints = {part: Endpoint(self.addresses["ipc"]) for part in self._parts}
+        sampler = {
+            "root": str(folder.root),
+            "credentials": None if keys is None else asdict(keys.credentials()),
+            "graph_mode": config.graph_mode,
+            "feature_mode": config.feature_mode,
+            "pin_memory": False,
+            "methods": config.methods,
+            "stores": config.stores,
+        }
+        host = SessionEnvironment(
+            sampler,
+            self._parts,
+            folder.num_parts,
+            self._endpoints,
+            shared,
+            counters.batch,
+            counters.sampler_restarted,
+        )
+        lease = lease_seconds() if config.lease is None else config.lease
+        self._leases = LeaseTable()
+        allowed = SessionLimits(
+            config.buffer_limit, samplers=config.sampler_limit, lease=min(lease, SESSION_LEASE)
+        )
+        checks = SessionValidator(meta)
+        self._sessions = SessionTable(checks, host, counters, allowed, self._leases)
+        self._local_samplers = LocalSamplerService(
+            lines_path(ipc_path), host, checks, allowed.samplers
+        )
+        self._directory: Directory | None = None
+        if config.rank == 0:
+            self._directory = Directory(
+                config.num_servers,
+                config.num_clients,
+                folder.num_parts,
+                folder.fingerprint,
+                lease,
+                leases=self._leases,
+            )
+        handlers = {}
+        for part in self._parts:
+            opened = Part(folder, part)
+            handlers[part] = RequestHandler(opened, types=users_requests(config.requests, opened))
+        graph = GraphRequestHandler(folder, meta, config.rank, self._parts)
+        handler, limits = ServerHandler(graph, handlers, counters), sockets.limits
+        unread, rank = sockets.backlog.of, config.rank
+        # At least two threads, so that requests about the graph do not wait for one another.
+        self._threads = RequestThreads(handler, background_threads(2, 8), limits, unread)
+        self._control = ControlHandler(
+            self._sessions, self._directory, counters, rank, sockets.send, limits, unread
+        )
+        # {partition: thread that applies its writes}, where it has requests that write.
+        self._writers = {
+            p: WriterThread(h.state, sockets) for p, h in handlers.items() if h.state is not None
+        }
+        self._all_threads = {t.descriptor: t for t in (self._threads, *self._writers.values())}
         self._tables: deque[Table] = deque()
         # Time up to which all that had arrived has been read.
         self._read_until = time.monotonic()
@@ -116,21 +182,35 @@ class GraphServer:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._refused: Exception | None = None
         self._finished = False
-        self.gone: dict[int, str] = {}
+        # {rank: incarnation} of the clients that have left or are lost.
+        self._gone: dict[int, str] = {}
+        self._registration = RegisterServer(
+            config.rank,
+            "",
+            config.num_servers,
+            config.num_clients,
+            self._parts,
+            Addresses(**self.addresses),
+            host_identity(),
+            os.getpid(),
+            folder.fingerprint,
+        )
 
     # Called by other threads --------------------------------------------------------------------
 
+    def registration(self, secret: str) -> RegisterServer:
+        """Return the registration with the directory, see `DirectoryClient`."""
+        return replace(self._registration, secret=secret, gone=dict(self._gone))
+
     def take_table(self, table: Table) -> None:
-        """Take over a new table of the directory."""
         self._tables.append(table)
         os.eventfd_write(self._wake, 1)
 
     def admit(self, clients: Sequence[str]) -> None:
-        """Admit these clients' public keys and no others; connections of others end."""
+        """Admit these clients' public keys and no others, whose connections end."""
         self._sockets.admit(clients)
 
     def take_refusal(self, error: Exception) -> None:
-        """End this server, which the directory refuses."""
         self._refused = error
         os.eventfd_write(self._wake, 1)
 
@@ -158,21 +238,22 @@ class GraphServer:
                 elif ready in lines:
                     self._sessions.listen(*lines[ready])
                 else:
-                    self._attend(ready)
+                    self._on_ready(ready)
             if self._refused is not None:
                 raise self._refused
             while self._tables:
                 with self._errors.guarded("the directory's table"):
-                    self._follow_table(self._tables.popleft())
+                    self._apply_table(self._tables.popleft())
             if self._has_read_all:
                 self._read_until = began
-            self._control.answer_some()
+            self._control.process_queued()
             self._sessions.stream()
             if time.monotonic() >= tick_at:
                 self._tick()
                 tick_at = time.monotonic() + _TICK_MS / 1000
 
-    def _attend(self, ready: Any) -> None:
+    def _on_ready(self, ready: Any) -> None:
+        """Process a descriptor or socket that is readable, but no line."""
         if ready == self._wake:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
@@ -190,24 +271,24 @@ class GraphServer:
     def _follow_lines(
         self, poller: zmq.Poller, polled: dict[Any, int]
     ) -> dict[Any, tuple[Session, SamplerProcess]]:
-        """Poll the lines of the current samplers, and clients of this machine; return the lines."""
+        """Poll the lines of the current samplers, and clients of this machine. Return the lines."""
         lines: dict[Any, tuple[Session, SamplerProcess]] = {}
-        wanted: dict[Any, int] = dict.fromkeys(self._local_samplers.descriptors(), zmq.POLLIN)
+        current: dict[Any, int] = dict.fromkeys(self._local_samplers.descriptors(), zmq.POLLIN)
         for session, sampler in self._sessions.samplers():
             line = sampler.process.line
             lines[line.fileno()] = session, sampler
-            wanted[line.fileno()] = zmq.POLLIN | (zmq.POLLOUT if line.has_unsent else 0)
-        for descriptor in polled.keys() - wanted.keys():
+            current[line.fileno()] = zmq.POLLIN | (zmq.POLLOUT if line.has_unsent else 0)
+        for descriptor in polled.keys() - current.keys():
             poller.unregister(descriptor)
             del polled[descriptor]
-        for descriptor, flags in wanted.items():
+        for descriptor, flags in current.items():
             if polled.get(descriptor) != flags:
                 poller.register(descriptor, flags)
                 polled[descriptor] = flags
         return lines
 
     def _queue_requests(self, front: int) -> None:
-        """Queue messages that have arrived at a socket for their users, a few at a time."""
+        """Queue a few messages that have arrived at a socket, for their users."""
         for _ in range(_READ_AT_ONCE):
             message = self._sockets.receive(front)
             if message is None:
@@ -229,20 +310,17 @@ class GraphServer:
             if self._control.handles(op):
                 has_room = self._control.put(source, request, nbytes, is_bounded)
             else:
-                threads = self._threads_of(op, request)
+                # A request that writes goes to the writer of its part.
+                part = peek_part(request[0]) if self._writers and request else None
+                writer = None if part is None else self._writers.get(part)
+                threads = writer if writer and writer.handles(op) else self._threads
                 name = peer.bytes
                 has_room = threads.put(source.user, front, name, frames, is_bounded, source)
             why = None if has_room else _TOO_MANY
         if why is not None:
-            self._counters.refused("too much at a time")
+            self.counters.refused("too much at a time")
             _log.debug("request-refused", f"{source.user}: {why}")
             self._sockets.send(front, peer.bytes, refusal(request, ProtocolError(why)))
-
-    def _threads_of(self, op: str, request: list[Any]) -> RequestThreads:
-        """Return the threads that process a request: the writer of its part, or the others."""
-        part = peek_part(request[0]) if self._writers and request else None
-        writer = None if part is None else self._writers.get(part)
-        return writer if writer is not None and writer.handles(op) else self._threads
 
     def _tick(self) -> None:
         self._leases.look()
@@ -261,19 +339,29 @@ class GraphServer:
 
     # Servers and clients ------------------------------------------------------------------------
 
-    def _follow_table(self, table: Table) -> None:
-        """Update endpoints of partitions and the clients that are gone; start waiting samplers."""
+    def _apply_table(self, table: Table) -> None:
+        """Update endpoints and the clients that are gone, and start samplers that wait."""
         for rank, client in table.clients.items():
             if client.gone:
-                self.gone[rank] = client.incarnation
+                self._gone[rank] = client.incarnation
             else:
-                self.gone.pop(rank, None)
-        if table.finished:
-            self._end_with_clients(table)
+                self._gone.pop(rank, None)
+        if table.finished:  # server 0 waits until the other servers have left
+            now = time.monotonic()
+            if self._finished_at is None:
+                self._finished_at = now
+                _log.info("clients-gone", "all clients have gone: ending")
+            is_last = self._directory is None or len(table.servers) <= 1
+            self._finished = is_last or now - self._finished_at > _FAREWELL
         for entry in table.servers.values():
             for part in entry.parts:
-                if part not in self._parts:
-                    self._note_endpoint(part, endpoint_of(entry, self._sockets.server_key))
+                if part in self._parts:
+                    continue
+                endpoint = endpoint_of(entry, self._sockets.server_key)
+                if self._endpoints.get(part) != endpoint:
+                    self._endpoints[part] = endpoint
+                    self._sessions.relocate(part, endpoint)
+                    self._local_samplers.relocate(part, endpoint)
         for part, writer in self._writers.items():
             primary = table.primary(part)
             if primary is not None:
@@ -282,24 +370,7 @@ class GraphServer:
         self._sessions.start()
         self._local_samplers.start_pending()
 
-    def _note_endpoint(self, part: int, endpoint: Endpoint) -> None:
-        if self._endpoints.get(part) == endpoint:
-            return
-        self._endpoints[part] = endpoint
-        self._sessions.relocate(part, endpoint)
-        self._local_samplers.relocate(part, endpoint)
-
-    def _end_with_clients(self, table: Table) -> None:
-        """End, as all clients are gone. Server 0 waits until the other servers have left."""
-        now = time.monotonic()
-        if self._finished_at is None:
-            self._finished_at = now
-            _log.info("clients-gone", "all clients have gone: ending")
-        is_last = self._directory is None or len(table.servers) <= 1
-        self._finished = is_last or now - self._finished_at > _FAREWELL
-
     def close(self) -> None:
-        """End the sessions and close the sockets."""
         self._local_samplers.close()
         self._sessions.close()
         for threads in self._all_threads.values():
@@ -309,7 +380,7 @@ class GraphServer:
 
 
 def _has_ended(line: ControlLine) -> bool:
-    """Discard messages on a line; return whether its other end has closed it."""
+    """Discard messages on a line. Return whether its other end has closed it."""
     with contextlib.suppress(EOFError):
         while line.receive() is not None:
             pass

@@ -1,17 +1,16 @@
 """Samplers that write into the arenas of clients on a graph server's machine. Run by graph servers.
 
-Between machines batches are sent; on one machine they need not be. A client there connects to a
-Unix socket next to the server's `ipc://` socket, in a folder that only their owner can enter, and
+Between machines batches are sent. On one machine they are not copied. A client there connects to a
+Unix socket next to the server's `ipc://` socket, in a folder that only their owner can enter. It
 sends the specification of a sampler and its arena. The server starts the sampler and passes its end
-of the control line to the client: from then on client and sampler communicate as in worker mode,
-and nothing is copied. The server keeps this end open, too, only to send endpoints of other servers.
-It ends the sampler when the client's connection closes, however the client ends, or with itself.
+of the control line to the client: from then on client and sampler communicate as in worker mode.
+The server keeps this end open, too, only to send endpoints of other servers. It ends the sampler
+when the client's connection closes, however the client ends, or with itself.
 
-    client -> server   CONFIG   `session_messages.HostedSampler`; arena, arrays
-    server -> client   READY    {'pid'}; the sampler's control line
-                       ERROR    {'type', 'message'}: refused; the connection is closed
-                       ERROR    {'status', 'task', 'log'}: how the sampler has ended; the batch that
-                                it worked on last, and the end of its log
+    client -> server   CONFIG   `session_messages.HostedSampler`, with arena and arrays
+    server -> client   READY    `session_messages.SamplerStarted`, with the sampler's control line
+                       ERROR    {'type', 'message'}: refused, and the connection is closed
+                       ERROR    `session_messages.SamplerEnded`
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from khop import codec, log
@@ -30,7 +31,7 @@ from khop.distributed.processes.socket_files import peer_of
 from khop.distributed.remote.server.counters import SessionState
 from khop.distributed.remote.server.session import SessionEnvironment
 from khop.distributed.remote.server.validation import SessionValidator
-from khop.distributed.remote.session_messages import HostedSampler, SessionSpec
+from khop.distributed.remote.session_messages import HostedSampler, SamplerEnded, SessionSpec
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.sampling.process_handle import Process, end_process, send_endpoint
@@ -45,24 +46,29 @@ _log = log.get(__name__)
 
 
 @dataclass
+class _LocalSampler:
+    """A client's sampler. Its pidfd is readable when it has ended."""
+
+    spec: SessionSpec
+    process: Process
+    pidfd: int
+
+
+@dataclass
 class _LocalClient:
     """A client's connection, and the sampler that works for it.
 
     Attributes:
-        connection: connection to the client.
         pending_request: the client's request, until it is granted or refused.
-        spec: specification of the sampler's session. None until the request is granted.
-        process: the sampler.
-        sampler_pidfd: pidfd of the sampler, readable when it has ended.
-        pidfd: pidfd of the client, readable when it has ended; its forks may still hold the
+        is_granted: whether the client has had its sampler.
+        pidfd: pidfd of the client, readable when it has ended, while its forks perhaps hold the
             connection. None if the system does not give the client's process id.
     """
 
     connection: ControlLine
     pending_request: Message | None = None
-    spec: SessionSpec | None = None
-    process: Process | None = None
-    sampler_pidfd: int | None = None
+    is_granted: bool = False
+    sampler: _LocalSampler | None = None
     pidfd: int | None = None
 
 
@@ -71,9 +77,7 @@ class LocalSamplerService:
 
     Args:
         path: path of the socket, in a folder that only the owner can enter.
-        host: environment of samplers on this server.
-        checks: checks of clients' requests.
-        max_clients: maximum number of connected clients, with at most a sampler each.
+        max_clients: maximum number of connected clients, each with one sampler at most.
     """
 
     def __init__(
@@ -84,8 +88,8 @@ class LocalSamplerService:
         self._max_clients = max_clients
         self._path = path
         self._local_clients: dict[int, _LocalClient] = {}
-        self._by_sampler_pidfd: dict[int, _LocalClient] = {}
-        self._by_pidfd: dict[int, _LocalClient] = {}
+        # {descriptor that is polled: its function}, except for the listener.
+        self._on_ready: dict[int, Callable[[], None]] = {}
         self._accept_again = 0.0
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.setblocking(False)
@@ -93,30 +97,24 @@ class LocalSamplerService:
         self._listener.listen(_BACKLOG)
 
     def descriptors(self) -> set[int]:
-        """Return the descriptors to poll; when one is readable, call `process_ready`."""
-        found = {*self._local_clients, *self._by_sampler_pidfd, *self._by_pidfd}
+        """Return the descriptors to poll. Call `process_ready` with each that is readable."""
+        descriptors = set(self._on_ready)
         if time.monotonic() >= self._accept_again:
-            found.add(self._listener.fileno())
-        return found
+            descriptors.add(self._listener.fileno())
+        return descriptors
 
     def process_ready(self, descriptor: int) -> None:
-        """Process a readable descriptor."""
-        # The descriptor processed just before may have ended this one's owner.
         if descriptor == self._listener.fileno():
             self._accept()
-        elif descriptor in self._local_clients:
-            self._receive(self._local_clients[descriptor])
-        elif descriptor in self._by_sampler_pidfd:
-            self._on_exit(self._by_sampler_pidfd[descriptor])
-        elif descriptor in self._by_pidfd:
-            self._disconnect(self._by_pidfd[descriptor])
+        elif descriptor in self._on_ready:  # else the one before has ended its owner
+            self._on_ready[descriptor]()
 
     def _accept(self) -> None:
         try:
             accepted = self._listener.accept()[0]
         except (BlockingIOError, ConnectionError):
             return
-        except OSError as error:  # no descriptor is left: the client waits; do not poll meanwhile
+        except OSError as error:  # no descriptor is left: the client waits, do not poll meanwhile
             self._accept_again = time.monotonic() + _NO_DESCRIPTOR
             _log.warning("client-waits", f"a client of this machine waits: {error.strerror}")
             return
@@ -127,13 +125,14 @@ class LocalSamplerService:
             return
         client = _LocalClient(ControlLine(accepted))
         self._local_clients[accepted.fileno()] = client
+        self._on_ready[accepted.fileno()] = partial(self._receive, client)
         with contextlib.suppress(OSError):
             client.pidfd = os.pidfd_open(pid) if pid > 0 else None
         if client.pidfd is not None:
-            self._by_pidfd[client.pidfd] = client
+            self._on_ready[client.pidfd] = partial(self._disconnect, client)
 
     def _receive(self, client: _LocalClient) -> None:
-        """Process a client's request, or its end."""
+        """Process the request of a client, or its end."""
         try:
             message = client.connection.receive()
         except (EOFError, ProtocolError, OSError):
@@ -141,24 +140,21 @@ class LocalSamplerService:
             return
         if message is None:
             return
-        if client.pending_request is not None or client.spec is not None:  # a second request
-            _drop(message)
+        if client.pending_request is not None or client.is_granted:  # a second request
+            message.close_descriptors()
             self._disconnect(client)
             return
         client.pending_request = message
-        self._grant(client)
+        self._process_request(client, message)
 
     def start_pending(self) -> None:
         """Start the samplers that had to wait for other servers to register."""
-        for client in [
-            client for client in self._local_clients.values() if client.pending_request is not None
-        ]:
-            self._grant(client)
+        for client in list(self._local_clients.values()):
+            if client.pending_request is not None:
+                self._process_request(client, client.pending_request)
 
-    def _grant(self, client: _LocalClient) -> None:
-        """Start a client's sampler if possible; else the request waits, or is refused."""
-        message = client.pending_request
-        assert message is not None
+    def _process_request(self, client: _LocalClient, message: Message) -> None:
+        """Start a client's sampler, or refuse the request, or let it wait."""
         try:
             if not self._start(client, message):
                 return
@@ -168,10 +164,10 @@ class LocalSamplerService:
             self._disconnect(client)
             return
         client.pending_request = None
-        _drop(message)
+        message.close_descriptors()
 
     def _start(self, client: _LocalClient, message: Message) -> bool:
-        """Start a sampler; return False if servers that it needs have not registered yet."""
+        """Start a sampler. Return False if servers that it needs have not registered yet."""
         if message.op is not Op.CONFIG:
             raise ProtocolError(
                 "a client of this machine sends something else before its request for a sampler"
@@ -182,31 +178,31 @@ class LocalSamplerService:
                 "its limit"
             )
         hosted = codec.from_json(HostedSampler, message.json(), "a client of this machine")
-        spec, number = hosted.spec, hosted.number
+        spec, index = hosted.spec, hosted.sampler
         self._checks.pipeline(spec.pipeline)
         if self._host.missing_parts():
             return False
         if len(message.descriptors) != 1 + hosted.has_arrays:
-            raise ProtocolError("a client of this machine passes a ring, and arrays if it has some")
+            raise ProtocolError("a client of this machine passes not just an arena and its arrays")
         arena, *own = message.descriptors
         shared = [*([] if self._host.labels is None else [self._host.labels]), *own]
         config = {
-            **self._host.sampler_config(spec, number, spec.device(0)),
-            "number": number,
+            **self._host.sampler_config(spec, index, spec.device(0)),
+            "number": index,
             "num_shared": len(shared),
         }
         process = self._host.program(config, [arena, *shared])
         try:
-            client.sampler_pidfd = os.pidfd_open(process.pid)
+            pidfd = os.pidfd_open(process.pid)
         except OSError:  # no descriptor is left
             end_process(process)
             raise
-        client.spec, client.process = spec, process
-        self._by_sampler_pidfd[client.sampler_pidfd] = client
+        client.is_granted, client.sampler = True, _LocalSampler(spec, process, pidfd)
+        self._on_ready[pidfd] = partial(self._on_exit, client)
         client.connection.send_json(Op.READY, {"pid": process.pid}, [process.line.fileno()])
         _log.info(
             "sampler-lent",
-            f"sampler {number} (pid {process.pid}) works in the memory of {spec.client}",
+            f"sampler {index} (pid {process.pid}) works in the memory of {spec.client}",
             session=spec.session,
             pid=process.pid,
         )
@@ -214,67 +210,63 @@ class LocalSamplerService:
 
     def _on_exit(self, client: _LocalClient) -> None:
         """Report the end of a sampler to its client, which must connect again for another."""
-        assert client.process is not None and client.sampler_pidfd is not None
-        process = client.process
-        report = {
-            "status": process.exit_status(),
-            "task": process.last_task(),
-            "log": process.log_tail()[-_MAX_LOG:],
-        }
-        client.connection.post(Op.ERROR, json.dumps(report).encode())
-        self._forget_sampler(client)
+        assert client.sampler is not None
+        process = client.sampler.process
+        tail = process.log_tail()[-_MAX_LOG:]
+        report = SamplerEnded(process.exit_status(), process.last_task(), tail)
+        client.connection.post(Op.ERROR, json.dumps(codec.to_json(report)).encode())
+        self._end_sampler(client)
 
-    def _forget_sampler(self, client: _LocalClient) -> None:
-        if client.process is None or client.sampler_pidfd is None:
-            return
-        del self._by_sampler_pidfd[client.sampler_pidfd]
-        os.close(client.sampler_pidfd)
-        # The client has this end of the line, too, so it is shut down for both.
-        client.process.line.shut_down()
-        end_process(client.process)
-        client.process = client.sampler_pidfd = None
+    def _end_sampler(self, client: _LocalClient) -> None:
+        sampler, client.sampler = client.sampler, None
+        if sampler is not None:
+            del self._on_ready[sampler.pidfd]
+            os.close(sampler.pidfd)
+            # The client has this end of the line, too, so it is shut down for both.
+            sampler.process.line.shut_down()
+            end_process(sampler.process)
 
     def _disconnect(self, client: _LocalClient) -> None:
-        """End a client's sampler and close its connection."""
-        self._forget_sampler(client)
+        self._end_sampler(client)
         if client.pending_request is not None:
-            _drop(client.pending_request)
+            client.pending_request.close_descriptors()
             client.pending_request = None
         if client.pidfd is not None:
-            del self._by_pidfd[client.pidfd]
+            del self._on_ready[client.pidfd]
             os.close(client.pidfd)
             client.pidfd = None
         del self._local_clients[client.connection.fileno()]
+        del self._on_ready[client.connection.fileno()]
         client.connection.close()
 
+    def _samplers(self) -> list[_LocalSampler]:
+        samplers = [client.sampler for client in list(self._local_clients.values())]
+        return [sampler for sampler in samplers if sampler is not None]
+
     def relocate(self, part: int, endpoint: Endpoint) -> None:
-        """Send the new endpoint of a partition to the samplers."""
-        for client in self._by_sampler_pidfd.values():
-            if client.process is not None:
-                send_endpoint(client.process, part, endpoint)
+        for sampler in self._samplers():
+            send_endpoint(sampler.process, part, endpoint)
 
     def flush(self) -> None:
-        """Send messages that found no room before. Called several times a second."""
-        for client in self._by_sampler_pidfd.values():
-            if client.process is not None:
-                client.process.line.flush()
+        """Send messages that their lines did not take before. Called every 0.25 s."""
+        for sampler in self._samplers():
+            sampler.process.line.flush()
 
     def states(self) -> list[SessionState]:
         """Return the samplers' state, for statistics. Their batches are counted by clients."""
         return [
             {
-                "session": client.spec.session,
-                "loader": client.spec.session,
-                "client": client.spec.client,
+                "session": sampler.spec.session,
+                "loader": sampler.spec.session,
+                "client": sampler.spec.client,
                 "direct": True,
-                "samplers": [{"pid": process.pid, "outstanding": 0, "made": 0, "bytes": 0}],
+                "samplers": [{"pid": sampler.process.pid, "outstanding": 0, "made": 0, "bytes": 0}],
                 "restarts": 0,
                 "buffered_bytes": 0,
                 "unsent_chunks": 0,
                 "ring_bytes": 0,
             }
-            for client in list(self._by_sampler_pidfd.values())
-            if (process := client.process) is not None and client.spec is not None
+            for sampler in self._samplers()
         ]
 
     def close(self) -> None:
@@ -284,8 +276,3 @@ class LocalSamplerService:
             Path(self._path).unlink()
         for client in list(self._local_clients.values()):
             self._disconnect(client)
-
-
-def _drop(message: Message) -> None:
-    for descriptor in message.descriptors:
-        os.close(descriptor)

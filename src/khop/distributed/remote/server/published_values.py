@@ -1,11 +1,11 @@
 """Values that clients publish in the directory, and requests that wait for them.
 
-Runs in server 0, in its loop. All values of a client go with it. Their number and bytes are
+Runs in server 0, in its loop. All values of a client go with it. Their count and bytes are
 bounded, for each client and in all.
 
-A request waits for one value at a time: the first of its values that is missing. So a value that is
+A request waits for one value: the first of its values that is missing. So a value that is
 published concerns only the requests that wait for it, and each request looks at each of its ranks
-once. Requests that may go on have turns by user, for a few milliseconds at a time.
+once. Requests whose value has come take turns by user, for a few milliseconds per turn of the loop.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from khop import log
 from khop.distributed.membership.leases import Lease
-from khop.distributed.remote.directory_messages import (
+from khop.distributed.remote.messages import (
+    MAX_CLIENTS,
+    MAX_VALUE,
     ClientEntry,
     Publish,
     Published,
     ServerEntry,
     WaitFor,
+    incarnation_of,
 )
-from khop.distributed.remote.message_fields import MAX_CLIENTS, MAX_VALUE, incarnation_of
 from khop.distributed.rpc.fair_queue import FairQueue
 from khop.distributed.rpc.identity import Source
 from khop.errors import RendezvousError
@@ -38,33 +41,33 @@ _log = log.get(__name__)
 
 _MAX_NAMES = 4096
 _MAX_WAITERS = 4 * MAX_CLIENTS
-_MAX_WAITERS_EACH = 64
+_MAX_WAITERS_PER_CLIENT = 64
 _MAX_REPLY = 1 << 20
 _MAX_PUBLISHED = 256 << 20
 # Bytes that a value takes beside its text and its name.
 _OVERHEAD = 128
-# Seconds for which requests are answered at a time.
+# Seconds of processor time for which requests are answered before other work of the loop.
 _ANSWER_SECONDS = 0.005
 
-Send = Callable[[Published, Sequence[Array]], None]
+Send: TypeAlias = Callable[[Published, Sequence[Array]], None]
+Entry = TypeVar("Entry", ServerEntry, ClientEntry)
 
 
 @dataclass
-class RegisteredProcess:
+class RegisteredProcess(Generic[Entry]):
     """A server or client that has registered.
 
     Attributes:
-        entry: its entry, which others get.
         source: sender of its last registration.
         since: time of its first registration.
         lease: its lease, renewed by each registration and value.
-        gone: whether it has left, or was silent for too long.
+        gone: whether it has left, or its lease has ended.
         contender: incarnation of another process that claims this rank, and since when.
         published: {name: JSON text} of a client, the oldest first.
         nbytes: bytes of all its texts and their names.
     """
 
-    entry: ServerEntry | ClientEntry
+    entry: Entry
     source: Source
     since: float
     lease: Lease
@@ -73,19 +76,8 @@ class RegisteredProcess:
     published: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     nbytes: int = 0
 
-    def publish(self, name: str, value: bytes) -> int:
-        """Add a value; return the bytes that it takes more than the one before."""
-        added = _size_of(name, value) - self.unpublish(name)
-        self.published[name] = value
-        self.nbytes += _size_of(name, value)
-        return added
 
-    def unpublish(self, name: str) -> int:
-        """Remove a value; return its bytes."""
-        value = self.published.pop(name, None)
-        nbytes = 0 if value is None else _size_of(name, value)
-        self.nbytes -= nbytes
-        return nbytes
+RegisteredClient: TypeAlias = RegisteredProcess[ClientEntry]
 
 
 def _size_of(name: str, value: bytes) -> int:
@@ -97,11 +89,11 @@ class _Waiter:
     """A client's request for values that are not all published yet.
 
     Attributes:
-        ranks: the ranks that it waits for, in order.
+        ranks: the ranks whose values it needs, in order.
         since: when the client registered first. Values of clients that were silent since then do
-            not count: all clients of a job are restarted together, so such a client may be dead,
-            and its successor not registered yet.
-        num_found: number of ranks, from the first on, whose values were there.
+            not count. All clients of a job are restarted together, so such a client has perhaps
+            ended, and its successor has not registered yet.
+        num_ready: number of ranks, from the first on, whose values were there.
     """
 
     name: str
@@ -110,20 +102,18 @@ class _Waiter:
     since: float
     until: float
     send: Send = field(repr=False)
-    num_found: int = 0
+    num_ready: int = 0
 
 
 class PublishedValues:
     """Values of the clients, by name, and the requests that wait for some of them.
 
-    Args:
-        clients: the registered clients by rank, kept by the directory.
-        clock: returns the time in seconds.
+    The directory keeps the registered clients, by rank.
     """
 
     def __init__(
         self,
-        clients: Mapping[int, RegisteredProcess],
+        clients: Mapping[int, RegisteredClient],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clients = clients
@@ -132,20 +122,15 @@ class PublishedValues:
         # Requests that wait, by the name and rank of the value that they miss.
         self._waiting: dict[tuple[str, int], list[_Waiter]] = {}
         self._num_waiting: Counter[str] = Counter()
-        # Requests that may be answered, or may go on.
+        # Requests whose missing value has come, or whose time is over.
         self._ready: FairQueue[_Waiter] = FairQueue(_MAX_WAITERS, _MAX_WAITERS)
 
     @property
     def has_answers(self) -> bool:
-        """True if `answer_some` has something to do."""
         return bool(self._ready)
 
     def publish(self, request: Publish, value: bytes) -> None:
-        """Publish a value of a client.
-
-        Args:
-            request: the client, and the value's name.
-            value: its JSON text.
+        """Publish a value of a client, its JSON text.
 
         Raises:
             RendezvousError: the value is too large, the client has not registered, or another
@@ -163,21 +148,29 @@ class PublishedValues:
                 f"client {request.rank} publishes {len(value)} bytes as '{name}', more than "
                 f"{MAX_VALUE}"
             )
-        self._nbytes += client.publish(name, value)
+        self._remove(client, name)
+        client.published[name] = value
+        self._count(client, _size_of(name, value))
         while len(client.published) > _MAX_NAMES:
-            self._unpublish(client, next(iter(client.published)))
+            self._remove(client, next(iter(client.published)))
         while self._nbytes > _MAX_PUBLISHED:
             # The oldest values, of old loaders, of the client that has published most.
             most = max(self._clients.values(), key=lambda client: client.nbytes)
             while self._nbytes > _MAX_PUBLISHED and most.published:
-                self._unpublish(most, next(iter(most.published)))
-        self._let_go_on(self._waiting.pop((name, request.rank), ()))
-        self.answer_some()
+                self._remove(most, next(iter(most.published)))
+        self._put_ready(self._waiting.pop((name, request.rank), ()))
+        self.answer_ready()
 
-    def _unpublish(self, client: RegisteredProcess, name: str) -> None:
-        self._nbytes -= client.unpublish(name)
+    def _count(self, client: RegisteredProcess[Entry], nbytes: int) -> None:
+        client.nbytes += nbytes
+        self._nbytes += nbytes
 
-    def _let_go_on(self, waiters: Sequence[_Waiter]) -> None:
+    def _remove(self, client: RegisteredProcess[Entry], name: str) -> None:
+        value = client.published.pop(name, None)
+        if value is not None:
+            self._count(client, -_size_of(name, value))
+
+    def _put_ready(self, waiters: Sequence[_Waiter]) -> None:
         for waiter in waiters:
             self._ready.put(waiter.source.user, waiter, connection=waiter.source.connection)
 
@@ -189,29 +182,27 @@ class PublishedValues:
         Raises:
             RendezvousError: too many requests wait.
         """
-        user, name = source.user, request.name
+        user, clients = source.user, self._clients
         own, waiting = self._num_waiting[user], self._num_waiting.total()
-        is_many = own >= _MAX_WAITERS_EACH and own >= _MAX_WAITERS_EACH * self._clients_of(source)
+        is_many = own >= _MAX_WAITERS_PER_CLIENT and own >= _MAX_WAITERS_PER_CLIENT * sum(
+            peer.source.user == user for peer in clients.values()
+        )
         if is_many or waiting >= _MAX_WAITERS:
             raise RendezvousError(f"{own} requests of yours wait here already: ask again later")
-        client = self._clients.get(request.rank)
+        client = clients.get(request.rank)
         is_known = client and client.entry.incarnation == incarnation_of(request.secret)
-        came = client.since if client and is_known else 0.0
+        since = client.since if client and is_known else 0.0
         until = self._clock() + request.wait
-        waiter = _Waiter(name, array("H", request.ranks), source, came, until, send)
+        waiter = _Waiter(request.name, array("H", request.ranks), source, since, until, send)
         if request.wait == 0:
             self._answer(waiter)
             return
         self._num_waiting[user] += 1
-        self._let_go_on([waiter])
-        self.answer_some()
-
-    def _clients_of(self, source: Source) -> int:
-        """Return the number of clients of a source's user, at least 1."""
-        return max(1, sum(peer.source.user == source.user for peer in self._clients.values()))
+        self._put_ready([waiter])
+        self.answer_ready()
 
     def _value(self, rank: int, waiter: _Waiter) -> bytes | None:
-        """Return a client's value for a waiter; None if there is none that counts."""
+        """Return a client's value for a waiter. None if there is none that counts."""
         client = self._clients.get(rank)
         if client is None or client.lease.heard_at < waiter.since:
             return None
@@ -230,29 +221,29 @@ class PublishedValues:
             ends.append(len(text))
         try:
             waiter.send(Published(ranks, ends), [np.frombuffer(bytes(text), np.uint8)])
-        except Exception as error:  # of this connection; others must get their answers
+        except Exception as error:  # of this connection: others must get their answers
             user = waiter.source.user
             _log.warning("reply-failed", f"an answer to {user} was not sent: {error!r}")
 
-    def _goes_on(self, waiter: _Waiter) -> bool:
-        """Look for the values that a request misses; return whether it can be answered."""
+    def _is_complete(self, waiter: _Waiter) -> bool:
+        """Look for the values that a request misses. Return whether it can be answered."""
         if waiter.until <= self._clock():
             return True
-        while waiter.num_found < len(waiter.ranks):
-            rank = waiter.ranks[waiter.num_found]
+        while waiter.num_ready < len(waiter.ranks):
+            rank = waiter.ranks[waiter.num_ready]
             if self._value(rank, waiter) is None:
                 self._waiting.setdefault((waiter.name, rank), []).append(waiter)
                 return False
-            waiter.num_found += 1
+            waiter.num_ready += 1
         return True
 
-    def answer_some(self) -> None:
-        """Answer requests that can be, for a few milliseconds."""
+    def answer_ready(self) -> None:
+        """Answer requests that can be answered, for a few milliseconds."""
         end = time.thread_time() + _ANSWER_SECONDS
         while (turn := self._ready.take()) is not None:
             began = time.thread_time()
             waiter = turn.entry
-            if self._goes_on(waiter):
+            if self._is_complete(waiter):
                 self._num_waiting[waiter.source.user] -= 1
                 if not self._num_waiting[waiter.source.user]:
                     del self._num_waiting[waiter.source.user]
@@ -262,22 +253,22 @@ class PublishedValues:
             if now >= end:
                 return
 
-    def forget(self, client: RegisteredProcess) -> None:
-        """Forget the values of a client that another replaces, or that is removed."""
+    def forget(self, client: RegisteredProcess[Entry]) -> None:
+        """Forget the values of a process that another replaces, or that is removed."""
         for name in list(client.published):
-            self._unpublish(client, name)
+            self._remove(client, name)
 
     def tick(self) -> None:
-        """Answer expired requests. Called several times a second.
+        """Answer expired requests. Called every 0.25 s.
 
-        A value may also count by now because its client has registered again.
+        A value can also count by now because its client has registered again.
         """
         now = self._clock()
         for (name, rank), waiters in list(self._waiting.items()):
             ready = {w for w in waiters if w.until <= now or self._value(rank, w) is not None}
             if ready:
                 self._waiting[name, rank] = [w for w in waiters if w not in ready]
-                self._let_go_on([w for w in waiters if w in ready])
+                self._put_ready([w for w in waiters if w in ready])
             if not self._waiting[name, rank]:
                 del self._waiting[name, rank]
-        self.answer_some()
+        self.answer_ready()

@@ -9,16 +9,21 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from khop.channel.layout import Layout
-from khop.distributed.remote.encoding import event_header, text_array
-from khop.distributed.remote.message_fields import CHUNK_BYTES, LEAST_CHUNK
-from khop.distributed.remote.session_messages import Chunk, ErrorText, Failed, LayoutEvent
+from khop.distributed.remote.messages import CHUNK_BYTES, LEAST_CHUNK, json_array
+from khop.distributed.remote.session_messages import (
+    Chunk,
+    ErrorText,
+    Failed,
+    LayoutEvent,
+    event_header,
+)
 from khop.typing import Array, Int64Array
 
-Send = Callable[[Mapping[str, Any], Sequence[Array]], None]
+Send: TypeAlias = Callable[[Mapping[str, Any], Sequence[Array]], None]
 
 
 @dataclass
@@ -27,8 +32,8 @@ class BatchRequest:
 
     Attributes:
         id: id of the batch, chosen by the client.
-        batch, run_key, columns: all that the batch depends on; see `Pipeline.make`.
-        requested_at: when it was requested (`time.monotonic`).
+        batch, run_key, columns: all that the batch depends on, see `Pipeline.make`.
+        requested_at: time of the request (`time.monotonic`).
     """
 
     id: int
@@ -37,19 +42,13 @@ class BatchRequest:
     columns: Int64Array
     requested_at: float
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its columns."""
-        return int(self.columns.nbytes)
-
 
 @dataclass
 class EncodedBatch:
     """A batch that was made and is not sent in full.
 
     Attributes:
-        request: its request.
-        raw: [nbytes] uint8; its slot is freed when nothing uses it any more.
+        raw: [nbytes] uint8. Its slot is freed when nothing uses it any more.
         layout: the session's number of its layout.
         extras: JSON of the batch's extras.
         sent: bytes that were sent.
@@ -67,9 +66,11 @@ class SendQueue:
 
     Args:
         session: name of the session.
-        credits: bytes that may be in flight without an acknowledgement.
-        send: sends an event to the client.
+        credits: most bytes in flight without an acknowledgement.
         on_sent: called with a batch when all of it was sent.
+
+    Attributes:
+        ready: {id: batch} to send, in order.
     """
 
     def __init__(
@@ -79,71 +80,51 @@ class SendQueue:
         self._most = self._credits = credits
         self._send = send
         self._on_sent = on_sent
-        self._ready: OrderedDict[int, EncodedBatch] = OrderedDict()
+        self.ready: OrderedDict[int, EncodedBatch] = OrderedDict()
         self._layouts: dict[str, int] = {}
         self._numbers: WeakKeyDictionary[Layout, int] = WeakKeyDictionary()
         self._announced: set[int] = set()
 
     @property
-    def ids(self) -> list[int]:
-        """Ids of the queued batches."""
-        return list(self._ready)
-
-    @property
     def nbytes(self) -> int:
-        """Bytes of the queued batches."""
-        return sum(len(ready.raw) for ready in list(self._ready.values()))
+        return sum(len(ready.raw) for ready in list(self.ready.values()))
 
     @property
     def num_chunks(self) -> int:
-        """Number of chunks to send."""
-        unsent = [len(ready.raw) - ready.sent for ready in list(self._ready.values())]
+        unsent = [len(ready.raw) - ready.sent for ready in list(self.ready.values())]
         return sum(-(-nbytes // CHUNK_BYTES) for nbytes in unsent)
 
     @property
     def can_send(self) -> bool:
-        """True if a chunk may be sent now."""
-        return bool(self._ready) and self._credits > 0
+        return bool(self.ready) and self._credits > 0
 
-    def number_of(self, layout: Layout) -> int:
+    def layout_number(self, layout: Layout) -> int:
         """Return the session's number of a layout.
 
-        Samplers may number layouts differently, so they are compared by content.
+        Samplers can number layouts differently, so they are compared by content.
         """
         known = self._numbers.get(layout)
         if known is None:
-            text = json.dumps({**layout.to_json(), "number": 0})
+            text = json.dumps({**layout.to_json(), "id": 0})
             known = self._numbers[layout] = self._layouts.setdefault(text, len(self._layouts))
         return known
 
-    def put(self, ready: EncodedBatch) -> None:
-        """Queue a batch."""
-        self._ready[ready.request.id] = ready
-
-    def drop(self, number: int) -> bool:
-        """Remove a batch; return whether it was queued."""
-        return self._ready.pop(number, None) is not None
-
-    def clear(self) -> None:
-        """Remove all batches."""
-        self._ready.clear()
-
-    def reset(self, send: Send, credits: int) -> None:
+    def reset(self, send: Send) -> None:
         """Send from the start again, over the client's new connection."""
         self._send = send
-        self._most = self._credits = credits
+        self._credits = self._most
         self._announced.clear()
-        for ready in self._ready.values():
+        for ready in self.ready.values():
             ready.sent = 0
 
     def acknowledge(self, nbytes: int) -> None:
-        """Add bytes that the client has acknowledged to the credits."""
         self._credits = min(self._credits + nbytes, self._most)
 
     def send_chunk(self) -> None:
         """Send the next chunk without a copy: ZeroMQ keeps the batch's memory until it is sent."""
-        ready = next(iter(self._ready.values()))
-        self._announce(ready.layout)
+        ready = next(iter(self.ready.values()))
+        if ready.layout not in self._announced:
+            self._announce(ready.layout)
         begin, nbytes = ready.sent, len(ready.raw)
         end = min(begin + CHUNK_BYTES, nbytes)
         is_last = end == nbytes
@@ -153,19 +134,16 @@ class SendQueue:
         self._credits -= max(end - begin, LEAST_CHUNK)
         ready.sent = end
         if is_last:
-            del self._ready[ready.request.id]
+            del self.ready[ready.request.id]
             self._on_sent(ready)
 
-    def _announce(self, number: int) -> None:
-        """Send a layout before the first batch that has it."""
-        if number in self._announced:
-            return
-        text = next(t for t, known in self._layouts.items() if known == number)
-        layout = {**json.loads(text), "number": number}
-        self._send(event_header(LayoutEvent(self._session, number)), [text_array(layout)])
-        self._announced.add(number)
+    def _announce(self, layout: int) -> None:
+        """Send a layout, before the first batch that has it."""
+        text = next(t for t, known in self._layouts.items() if known == layout)
+        content = {**json.loads(text), "id": layout}
+        self._send(event_header(LayoutEvent(self._session, layout)), [json_array(content)])
+        self._announced.add(layout)
 
-    def send_error(self, number: int, error: Mapping[str, str]) -> None:
-        """Send the error of a batch that cannot be made."""
+    def send_error(self, batch_id: int, error: Mapping[str, str]) -> None:
         described = ErrorText(error["type"], error["message"], error.get("traceback", ""))
-        self._send(event_header(Failed(self._session, number, described)), [])
+        self._send(event_header(Failed(self._session, batch_id, described)), [])

@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
-from khop import log
+from khop import codec, log
 from khop.distributed.membership.leases import LeaseTable
-from khop.distributed.remote.directory_messages import Done
-from khop.distributed.remote.server.counters import ServerCounters, ServerState
-from khop.distributed.remote.server.requester import Requester
+from khop.distributed.remote.messages import Done
+from khop.distributed.remote.server.counters import ServerCounters, SessionState
 from khop.distributed.remote.server.send_queue import BatchRequest
 from khop.distributed.remote.server.session import Session, SessionEnvironment
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator, columns_of
@@ -34,35 +33,58 @@ from khop.distributed.remote.session_messages import (
 )
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.fair_queue import FairQueue
+from khop.distributed.rpc.frame_handler import pack_or_refuse
+from khop.distributed.rpc.identity import Source
 from khop.distributed.rpc.limits import RateLimiter
-from khop.distributed.rpc.protocol import check_empty, describe_error
+from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.typing import Array
 
 _log = log.get(__name__)
 
 # Chunks that are sent before messages are read again.
-_CHUNKS_A_TURN = 64
+_CHUNKS_PER_TURN = 64
 # Sessions are bounded elsewhere.
 _ANY_NUMBER = 1 << 62
-# Sampler processes that a user may start per second, and at once: each costs a quarter of a second
+# Sampler processes that a user can start per second, and at once. Each costs a quarter of a second
 # of a core.
 _STARTS_RATE, _STARTS_BURST = 16.0, 1024.0
 
+SendFrames: TypeAlias = Callable[[int, bytes, Sequence[Any]], None]
+"""Sender of frames to a peer: index of the socket, ZeroMQ's name of the peer there, frames."""
 
-Answer = Callable[[Any, list[Array], Requester], "tuple[Any, Sequence[Array]] | None"]
-"""Function that answers a request, or returns None to answer later."""
+
+class Requester:
+    """Sender of a request, which gets the replies.
+
+    `request_id` is the sender's. If None, the request had none.
+    """
+
+    __slots__ = ("_send_frames", "request_id", "source")
+
+    def __init__(self, source: Source, request_id: int | None, send_frames: SendFrames) -> None:
+        self.source = source
+        self.request_id = request_id
+        self._send_frames = send_frames
+
+    def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
+        """Send a message, which is dropped if the sender of the request has disconnected.
+
+        A message larger than clients accept becomes an error.
+        """
+        self._send_frames(*self.source.connection, pack_or_refuse(header, arrays))
+
+    def reply(self, fields: object, arrays: Sequence[Array] = ()) -> None:
+        """Send the reply to the request: a dataclass, and arrays."""
+        self.send({"id": self.request_id, **codec.to_json(fields)}, arrays)
+
+
+Answer: TypeAlias = Callable[[Any, list[Array], Requester], None]
+"""Function of a request, its arrays and its sender, which replies at once, later or never."""
 
 
 class SessionTable:
-    """The sessions of a server. For one thread, except `state`.
-
-    Args:
-        checks: checks of sessions and of the columns of their batches.
-        host: environment of sessions on this server.
-        counters: counters of the server.
-        allowed: limits of sessions.
-        leases: table of the leases. If None, a new one.
+    """The sessions of a server. For one thread, except `states`.
 
     Attributes:
         answers: {class of a request: function that answers it}.
@@ -82,9 +104,9 @@ class SessionTable:
         self._allowed = allowed
         self._leases = leases or LeaseTable()
         self._sessions: dict[tuple[str, str], Session] = {}
-        # Sessions by the connection that may send requests for them, and their name.
+        # Sessions by the connection that can send requests for them, and their name.
         self._opened: dict[tuple[tuple[int, bytes], str], Session] = {}
-        # Sessions that may send, and may be in the queue: those that have ended leave it later.
+        # Sessions with chunks to send. A session that has ended leaves the queue at its turn.
         self._turns: FairQueue[Session] = FairQueue(_ANY_NUMBER, _ANY_NUMBER)
         self._queued: set[Session] = set()
         self._num_started: Counter[str] = Counter()
@@ -100,23 +122,21 @@ class SessionTable:
 
     @property
     def has_turns(self) -> bool:
-        """True if there is a chunk to send with `stream`, or a sampler to start."""
+        """True if `stream` has a chunk to send, or a sampler to start."""
         return bool(self._turns) or self._next_to_start() is not None
 
     def _next_to_start(self) -> Session | None:
-        """Return the session that may start a sampler next, of the user with the fewest starts."""
+        """Return the session that starts a sampler next, of the user with the fewest starts."""
         lacking = [s for s in self._sessions.values() if s.lacks_sampler]
         if not lacking or self._host.missing_parts():
             return None
         return min(lacking, key=lambda s: self._num_started[s.user])
 
-    def state(self) -> ServerState:
-        """Return clients and sessions, for statistics."""
-        sessions = [session.state() for session in list(self._sessions.values())]
-        return {"clients": sorted({s["client"] for s in sessions}), "sessions": sessions}
+    def states(self) -> list[SessionState]:
+        """Return the sessions' state, for statistics. Any thread can call it."""
+        return [session.state() for session in list(self._sessions.values())]
 
     def samplers(self) -> list[tuple[Session, SamplerProcess]]:
-        """Return all sampler processes, each with its session."""
         return [(s, sampler) for s in self._sessions.values() for sampler in s.samplers]
 
     @contextlib.contextmanager
@@ -130,7 +150,7 @@ class SessionTable:
             session.fail({**describe_error(error), "traceback": ""})
 
     def listen(self, session: Session, sampler: SamplerProcess) -> None:
-        """Process a sampler's messages, if it has not been ended meanwhile."""
+        """Process the messages of a sampler, if it has not been ended meanwhile."""
         if sampler in session.samplers:
             with self._guarded(session):
                 sampler.process.line.flush()
@@ -138,13 +158,12 @@ class SessionTable:
                 self._give_turn(session)
 
     def relocate(self, part: int, endpoint: Endpoint) -> None:
-        """Send the new endpoint of a partition to all samplers."""
         for session in self._sessions.values():
             with self._guarded(session):
-                session.relocate(part, endpoint)
+                session.pool.relocate(part, endpoint)
 
     def start(self) -> None:
-        """Start a sampler of a session that lacks one and may start it. Users take turns."""
+        """Start a sampler of a session that lacks one and can start it. Users take turns."""
         session = self._next_to_start()
         if session is not None:
             self._num_started[session.user] += 1
@@ -152,7 +171,7 @@ class SessionTable:
                 session.start()
 
     def tick(self, heard_until: Callable[[str, float], float] = lambda user, now: now) -> None:
-        """End sessions whose clients are silent. Called several times a second.
+        """End sessions whose clients are silent. Called every 0.25 s.
 
         Args:
             heard_until: see `Directory.tick`.
@@ -170,29 +189,30 @@ class SessionTable:
                     self._end(session, expired=True)
 
     def close(self) -> None:
-        """End all sessions."""
         for session in list(self._sessions.values()):
             self._end(session)
 
     def _give_turn(self, session: Session) -> None:
-        if session.can_send and session not in self._queued:
+        if session.queue.can_send and session not in self._queued:
             self._queued.add(session)
             self._turns.put(session.user, session, connection=session)
 
     def stream(self) -> None:
-        """Start a sampler, then send chunks, of all users in turn, of a user's sessions in turn."""
+        """Start a sampler, then send chunks: users take turns, and each user's sessions."""
         self.start()
-        for _ in range(_CHUNKS_A_TURN):
+        for _ in range(_CHUNKS_PER_TURN):
             turn = self._turns.take()
             if turn is None:
                 return
             session = turn.entry
             self._queued.discard(session)
             with self._guarded(session):
-                if session.can_send:
-                    session.send_chunk()
+                if session.queue.can_send:
+                    session.queue.send_chunk()
                     self._turns.charge(turn, 1.0)
                     self._give_turn(session)
+
+    # Requests -----------------------------------------------------------------------------------
 
     def _session(self, name: str, requester: Requester) -> Session:
         session = self._opened.get((requester.source.connection, name))
@@ -201,9 +221,7 @@ class SessionTable:
         session.lease.renew()
         return session
 
-    def _open(
-        self, request: Open, arrays: list[Array], requester: Requester
-    ) -> tuple[Held, Sequence[Array]]:
+    def _open(self, request: Open, arrays: list[Array], requester: Requester) -> None:
         spec = request.spec
         known = self._sessions.get((spec.session, spec.secret))
         if known is not None and known.spec == spec:
@@ -211,10 +229,11 @@ class SessionTable:
             held = known.reattach(request.outstanding, requester.send)
             self._belongs_to(known, requester)
             self._give_turn(known)
-            return Held(held), ()
+            requester.reply(Held(held))
+            return
         if known is not None:
             self._end(known)
-        self._check_room(spec, sum(array.nbytes for array in arrays))
+        self._check_limits(spec, sum(array.nbytes for array in arrays))
         self._checks.pipeline(spec.pipeline)
         named = self._checks.arrays(spec.pipeline, request.names, arrays)
         user = requester.source.user.encode()
@@ -235,7 +254,7 @@ class SessionTable:
             samplers=spec.num_workers,
             buffer_bytes=spec.buffer_bytes,
         )
-        return Held([]), ()
+        requester.reply(Held([]))
 
     def _belongs_to(self, session: Session, requester: Requester) -> None:
         """Accept requests for a session from this connection only."""
@@ -244,23 +263,23 @@ class SessionTable:
         session.opened_by = requester.source.connection, session.spec.session
         self._opened[session.opened_by] = session
 
-    def _check_room(self, spec: SessionSpec, nbytes: int) -> None:
-        """Raise MemoryError if there is no room for a session with arrays of `nbytes` bytes."""
-        known = self._sessions.values()
-        if len(known) >= self._allowed.sessions:
-            raise MemoryError(f"this graph server has {len(known)} sessions, and no room for more")
+    def _check_limits(self, spec: SessionSpec, nbytes: int) -> None:
+        """Raise MemoryError if a session with arrays of `nbytes` bytes exceeds the limits."""
+        known, allowed = self._sessions.values(), self._allowed
+        if len(known) >= allowed.sessions:
+            raise MemoryError(f"this graph server has {len(known)} sessions, its limit")
         processes = sum(session.spec.num_workers for session in known)
-        if processes + spec.num_workers > self._allowed.samplers:
+        if processes + spec.num_workers > allowed.samplers:
             raise MemoryError(
-                f"a session asks for {spec.num_workers} sampler processes, but this graph server "
-                f"has {processes} of the {self._allowed.samplers} that it may have"
+                f"a session requests {spec.num_workers} sampler processes, but this graph server "
+                f"has {processes}, and its limit is {allowed.samplers}"
             )
-        taken, wanted = sum(s.promised_bytes for s in known), spec.buffer_bytes + nbytes
-        if taken + wanted > self._allowed.buffer_bytes:
+        taken, requested = sum(s.promised_bytes for s in known), spec.buffer_bytes + nbytes
+        if taken + requested > allowed.buffer_bytes:
             raise MemoryError(
-                f"a session asks for {wanted} bytes, but of this graph server's "
-                f"{self._allowed.buffer_bytes} (--buffer-limit) {taken} are taken by "
-                f"{len(known)} sessions: pass a smaller buffer_size, or raise the limit"
+                f"a session requests {requested} bytes, but {len(known)} sessions have {taken} of "
+                f"this graph server's {allowed.buffer_bytes} (--buffer-limit): pass a smaller "
+                "buffer_size, or raise the limit"
             )
 
     def _batch(self, request: Batch, arrays: list[Array], requester: Requester) -> None:
@@ -269,39 +288,30 @@ class SessionTable:
             columns = columns_of(arrays)
             self._checks.columns(session.spec.pipeline, columns)
             now = time.monotonic()
-            session.order(
+            session.enqueue(
                 BatchRequest(request.batch_id, request.batch, request.run_key, columns, now)
             )
         except Exception as error:
-            session.send_error(request.batch_id, {**describe_error(error), "traceback": ""})
+            session.queue.send_error(request.batch_id, describe_error(error))
         self._give_turn(session)
 
     def _cancel(self, request: Cancel, arrays: list[Array], requester: Requester) -> None:
-        check_empty(arrays)
         self._session(request.session, requester).cancel(request.ids)
 
     def _acknowledge(self, request: Acknowledge, arrays: list[Array], requester: Requester) -> None:
-        check_empty(arrays)
         session = self._session(request.session, requester)
-        session.acknowledge(request.bytes)
+        session.queue.acknowledge(request.bytes)
         self._give_turn(session)
 
-    def _alive(
-        self, request: Alive, arrays: list[Array], requester: Requester
-    ) -> tuple[Progress, Sequence[Array]]:
-        check_empty(arrays)
+    def _alive(self, request: Alive, arrays: list[Array], requester: Requester) -> None:
         session = self._session(request.session, requester)
-        waiting_for = session.waiting_for
-        return Progress(request.session, session.made, waiting_for), ()
+        requester.reply(Progress(request.session, session.made, session.waiting_for))
 
-    def _close(
-        self, request: Close, arrays: list[Array], requester: Requester
-    ) -> tuple[Done, Sequence[Array]]:
-        check_empty(arrays)
+    def _close(self, request: Close, arrays: list[Array], requester: Requester) -> None:
         session = self._opened.get((requester.source.connection, request.session))
         if session is not None:
             self._end(session)
-        return Done(), ()
+        requester.reply(Done())
 
     def _end(self, session: Session, expired: bool = False) -> None:
         name = session.spec.session

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from khop.distributed.remote.message_fields import MAX_SEEDS
+from khop.distributed.remote.messages import MAX_SEEDS
 from khop.distributed.remote.server.session import SESSION_LEASE
+from khop.distributed.rpc.protocol import check_index
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
 from khop.storage.folder import FolderMeta
@@ -25,7 +26,7 @@ class SessionLimits:
     """Limits of the sessions of all clients.
 
     Attributes:
-        buffer_bytes: bytes of all sessions together, for batches and for arrays of requests.
+        buffer_bytes: most bytes of all sessions together, for batches and for arrays of requests.
         sessions: maximum number of sessions.
         samplers: maximum number of sampler processes of all sessions together.
         lease: seconds of silence after which a session ends.
@@ -38,7 +39,7 @@ class SessionLimits:
 
 
 class SessionValidator:
-    """Checks of clients' requests against the graph.
+    """Checks of clients' requests against the graph. All methods raise ProtocolError.
 
     Args:
         meta: metadata of the folder, with additional labels.
@@ -48,15 +49,11 @@ class SessionValidator:
         self._meta = meta
 
     def pipeline(self, pipeline: PipelineSpec) -> None:
-        """Check that the graph has the types and attributes of a specification.
-
-        Raises:
-            ProtocolError: it has not.
-        """
+        """Check that the graph has the types and attributes of a specification."""
         try:
             self._check_types(pipeline)
         except ValueError as error:
-            raise ProtocolError(f"'pipeline' does not say what batches shall be: {error}") from None
+            raise ProtocolError(f"'pipeline' does not fit the graph: {error}") from None
 
     def _check_types(self, pipeline: PipelineSpec) -> None:
         nodes, edges = self._meta.node_types, self._meta.edge_types
@@ -67,45 +64,39 @@ class SessionValidator:
         if any(max(hops, default=0) > _MAX_FANOUT for hops in fanouts):
             raise ValueError(f"a fan-out is not an integer from -1 to {_MAX_FANOUT}")
         if sampling.weighted and len(sampling.weighted) != len(edges):
-            raise ValueError("'weighted' is not said of each edge type")
+            raise ValueError("'weighted' has no entry for each edge type")
         for hop in sampling.distinct_requests():
-            hop.options()  # whether they go together
+            hop.options()  # raises if they contradict each other
         if sampling.method.needs_neighbor_ids and not self._meta.knows_neighbors:
             raise ValueError("the folder was partitioned without neighbours' original ids")
-        places = {i for *pair, _ in sampling.reversals for i in pair}
-        if any(i >= len(edges) for i in places):
+        if any(i >= len(edges) for *pair, _ in sampling.reversals for i in pair):
             raise ValueError("a reverse is no edge type")
         _check_names([t.attrs for t in nodes], collect.node_attrs, "node")
         _check_names([t.attrs for t in edges], collect.edge_attrs, "edge")
         if len(collect.with_edge) != len(edges):
-            raise ValueError("'with_edge' is not said of each edge type")
-        _index(pipeline.seed_type, len(nodes), "seed_type")
+            raise ValueError("'with_edge' has no entry for each edge type")
+        check_index(pipeline.seed_type, len(nodes), "seed_type")
         if pipeline.link is not None:
-            _index(pipeline.link.src_type, len(nodes), "src_type")
-            _index(pipeline.link.dst_type, len(nodes), "dst_type")
+            check_index(pipeline.link.src_type, len(nodes), "src_type")
+            check_index(pipeline.link.dst_type, len(nodes), "dst_type")
             for relation in (pipeline.link.relation, *(r for r, _ in pipeline.link.excluded)):
                 if relation is not None:
-                    _index(relation, len(edges), "relation")
+                    check_index(relation, len(edges), "relation")
 
     def arrays(
         self, pipeline: PipelineSpec, names: Sequence[str], arrays: Sequence[Array]
     ) -> dict[str, Array]:
-        """Return the sampling weights of negative endpoints by name.
-
-        Raises:
-            ProtocolError: names and arrays differ in number, or an array is no float64 vector with
-                an entry for each node.
-        """
+        """Return the sampling weights of negative endpoints, float64 per node, by name."""
         if len(names) != len(arrays):
             raise ProtocolError("'names' must name the arrays that follow")
         if any(array.dtype != np.float64 or array.ndim != 1 for array in arrays):
             raise ProtocolError("a session takes float64 vectors alone")
+        spec = pipeline.link
         for name, array in zip(names, arrays, strict=True):
-            link = pipeline.link
-            if link is None:
+            if spec is None:
                 raise ProtocolError(f"'{name}' is of links, but batches are of nodes")
-            place = link.src_type if name == "src_weight" else link.dst_type
-            count = self._meta.node_types[place].count
+            node_type = spec.src_type if name == "src_weight" else spec.dst_type
+            count = self._meta.node_types[node_type].count
             if len(array) != count:
                 raise ProtocolError(f"'{name}' has {len(array)} entries for {count} nodes")
         return dict(zip(names, arrays, strict=True))
@@ -114,45 +105,36 @@ class SessionValidator:
         """Check that columns are seeds of the graph.
 
         Raises:
-            ProtocolError: wrong number of columns, or too many seeds.
             IndexError: a seed that does not exist.
         """
-        nodes, link = self._meta.node_types, pipeline.link
-        types = [pipeline.seed_type] if link is None else [link.src_type, link.dst_type]
-        wanted = len(types) + pipeline.sampling.temporal
-        if len(columns) != wanted:
-            raise ProtocolError(f"seeds come in {len(columns)} columns instead of {wanted}")
+        nodes, spec = self._meta.node_types, pipeline.link
+        types = [pipeline.seed_type] if spec is None else [spec.src_type, spec.dst_type]
+        num_columns = len(types) + pipeline.sampling.temporal
+        if len(columns) != num_columns:
+            raise ProtocolError(f"seeds come in {len(columns)} columns instead of {num_columns}")
         if columns.shape[1] > MAX_SEEDS:
             raise ProtocolError(f"a batch has {columns.shape[1]} seeds, more than {MAX_SEEDS}")
-        for ids, place in zip(columns, types, strict=False):
-            count = nodes[place].count
+        for ids, node_type in zip(columns, types, strict=False):
+            count = nodes[node_type].count
             if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < count:
                 raise IndexError(
                     f"seeds {int(ids.min())} to {int(ids.max())} of node type "
-                    f"'{nodes[place].name}', which has {count} nodes"
+                    f"'{nodes[node_type].name}', which has {count} nodes"
                 )
 
 
 def columns_of(arrays: Sequence[Array]) -> Int64Array:
-    """Return the seeds' columns that a request for a batch carries.
-
-    Raises:
-        ProtocolError: it carries something else.
-    """
+    """Return the seeds' columns that a request for a batch carries, or raise ProtocolError."""
     if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].ndim != 2:
         raise ProtocolError("a request for a batch carries one int64 array of two axes")
     return np.array(arrays[0])  # a copy: the message's memory is released
 
 
-def _check_names(kinds: Sequence[Collection[str]], wanted: list[list[str]], what: str) -> None:
-    if len(wanted) != len(kinds):
-        raise ValueError(f"attributes are not said of each {what} type")
-    for i, (known, names) in enumerate(zip(kinds, wanted, strict=True)):
-        unknown = [name for name in names if name not in known]
+def _check_names(known: Sequence[Collection[str]], names: list[list[str]], entity: str) -> None:
+    """Check names of attributes for each type of nodes or edges."""
+    if len(names) != len(known):
+        raise ValueError(f"there are no attributes for each {entity} type")
+    for i, attrs in enumerate(known):
+        unknown = [name for name in names[i] if name not in attrs]
         if unknown:
-            raise ValueError(f"{what} type {i} has no attributes {unknown}")
-
-
-def _index(value: int, count: int, name: str) -> None:
-    if value >= count:
-        raise ValueError(f"'{name}' is {value!r}, but there are {count}")
+            raise ValueError(f"{entity} type {i} has no attributes {unknown}")

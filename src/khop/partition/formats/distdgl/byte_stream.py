@@ -1,15 +1,19 @@
-"""DGL's binary streams: numbers, texts and arrays, one after the other. Imports no torch.
+"""DGL's binary streams: integers, texts and arrays, one after the other. Imports no torch.
 
-All numbers are little-endian. A text is its length (8 bytes) and its UTF-8 bytes. An array is
+Integers are little-endian. A text is its length (8 bytes) and its UTF-8 bytes. An array, as
+`dgl.save_tensors` and `dgl.save_graphs` of DGL 0.5 to 2.x write it, is::
 
     uint64 magic, uint64 reserved        _ARRAY_MAGIC, 0
     int32 device, int32 index            1 (CPU), 0
     int32 number of axes
-    uint8 kind, uint8 bits, uint16 lanes 0 int, 1 uint, 2 float, 4 bfloat16; lanes is 1
+    uint8 code, uint8 bits, uint16 lanes 0 int, 1 uint, 2 float, 4 bfloat16; lanes is 1
     int64 length of each axis
     int64 number of bytes, then the bytes
 
-as `dgl.save_tensors` and `dgl.save_graphs` of DGL 0.5 to 2.x write it.
+A file of named arrays, as `dgl.data.save_tensors` writes it, is::
+
+    uint64 magic, uint64 number of arrays, uint64 the same number again
+    for each: a text, its name; an array
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn
+from typing import BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -32,12 +36,12 @@ from khop.storage.folder import open_inside
 from khop.typing import Array
 
 ARRAY_MAGIC = 0xDD5E40F096B4A13F
+_TENSORS_MAGIC = 0xDD5A9FBE3FA2443F
 _CPU = 1
-_KINDS = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
 _NAMES = {
-    (code, bits): f"{kind}{bits}"
-    for kind, code in _KINDS.items()
-    for bits in {"float": (16, 32, 64), "bfloat": (16,)}.get(kind, (8, 16, 32, 64))
+    (code, bits): f"{prefix}{bits}"
+    for prefix, code in {"int": 0, "uint": 1, "float": 2, "bfloat": 4}.items()
+    for bits in {"float": (16, 32, 64), "bfloat": (16,)}.get(prefix, (8, 16, 32, 64))
 }
 _CODES = {name: code for code, name in _NAMES.items()}
 _MAX_AXES = 15
@@ -46,9 +50,9 @@ _PIECE = 1 << 24
 
 
 class Tensor(NamedTuple):
-    """Array of a file; `dtype` is 'bfloat16' where NumPy has uint16.
+    """Array of a file. `dtype` is 'bfloat16' for values that NumPy has as uint16.
 
-    Values of a file that was read lie in the mapped file, not necessarily aligned.
+    Values that were read lie in the mapped file, not necessarily aligned.
     """
 
     values: Array
@@ -58,11 +62,8 @@ class Tensor(NamedTuple):
 class ByteReader:
     """Reader of one file, from its begin to its end. Arrays are mapped, not read.
 
-    Nothing is taken on trust: each count is compared with what is left of the file first.
-
-    Args:
-        root: folder of the file; its path contains no links.
-        path: path of the file, relative to `root`.
+    Each count is first compared with the rest of the file. The path is relative to a folder whose
+    own path has no links.
 
     Raises:
         FolderError: the file is missing, not a regular file, or outside the folder.
@@ -81,38 +82,37 @@ class ByteReader:
         self.at = 0
 
     def refuse(self, why: str) -> NoReturn:
-        """Raise FolderError: the file is not what it should be."""
+        """Raise FolderError: the file is malformed."""
         raise FolderError(f"'{self.name}' is damaged, or no file of DGL: {why}")
 
     def skip(self, count: int) -> int:
-        """Pass over `count` bytes and return where they begin."""
+        """Pass over `count` bytes and return the offset of the first."""
         if not 0 <= count <= self.size - self.at:
             self.refuse(f"it ends at byte {self.size:,}, within {count:,} bytes at {self.at:,}")
         first, self.at = self.at, self.at + count
         return first
 
-    def number(self, code: str = "Q") -> int:
-        """Read one integer; `code` is that of `struct`."""
+    def integer(self, code: str = "Q") -> int:
+        """Read one integer, in a format of `struct`."""
         first = self.skip(struct.calcsize(code))
         value: int = struct.unpack_from(f"<{code}", self._bytes, first)[0]
         return value
 
-    def expect(self, value: int, what: str) -> None:
-        """Read eight bytes that must have one value."""
-        found = self.number()
-        if found != value:
-            self.refuse(f"{what} should be {value:#x} (got {found:#x} at byte {self.at - 8:,})")
+    def expect(self, value: int, field: str) -> None:
+        """Read eight bytes that must have one value, or refuse the field."""
+        stored = self.integer()
+        if stored != value:
+            self.refuse(f"{field} should be {value:#x} (got {stored:#x} at byte {self.at - 8:,})")
 
     def count(self, least: int) -> int:
-        """Read how many entries follow, of at least `least` bytes each."""
-        count = self.number()
+        """Read the number of entries that follow, of at least `least` bytes each."""
+        count = self.integer()
         if count * least > self.size - self.at:
             self.refuse(f"{count:,} entries do not fit into what follows byte {self.at:,}")
         return count
 
     def text(self) -> str:
-        """Read a text."""
-        length = self.number()
+        length = self.integer()
         if length > _MAX_TEXT:
             self.refuse(f"a name of {length:,} bytes")
         first = self.skip(length)
@@ -122,19 +122,18 @@ class ByteReader:
             self.refuse(f"a name at byte {first:,} is no UTF-8")
 
     def tensor(self) -> Tensor:
-        """Read an array."""
         self.expect(ARRAY_MAGIC, "the begin of an array")
         self.skip(16)  # reserved, device
-        axes = self.number("i")
-        kind, bits, lanes = self.number("B"), self.number("B"), self.number("H")
+        axes = self.integer("i")
+        code, bits, lanes = self.integer("B"), self.integer("B"), self.integer("H")
         if not 0 <= axes <= _MAX_AXES:
             self.refuse(f"an array of {axes} axes")
-        dtype = _NAMES.get((kind, bits))
+        dtype = _NAMES.get((code, bits))
         if dtype is None or lanes != 1:
-            self.refuse(f"an array of kind {kind} with {bits} bits and {lanes} lanes")
-        shape = tuple(self.number("q") for _ in range(axes))
+            self.refuse(f"an array of kind {code} with {bits} bits and {lanes} lanes")
+        shape = tuple(self.integer("q") for _ in range(axes))
         stored = storage_dtype(dtype)
-        nbytes = self.number("q")
+        nbytes = self.integer("q")
         if min(shape, default=0) < 0 or math.prod(shape) * stored.itemsize != nbytes:
             self.refuse(f"an array of shape {list(shape)} and {dtype} in {nbytes:,} bytes")
         first = self.skip(nbytes)
@@ -148,7 +147,7 @@ class ByteReader:
 
 @contextlib.contextmanager
 def open_writer(path: Path) -> Iterator[ByteWriter]:
-    """Make a new file and open it for writing; it is on the disk when the context ends.
+    """Make a new file and open it for writing. The content is on the disk when the context ends.
 
     Raises:
         OSError: it cannot be written.
@@ -171,39 +170,58 @@ class ByteWriter:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
-    def number(self, value: int, code: str = "Q") -> None:
-        """Write one integer."""
+    def integer(self, value: int, code: str = "Q") -> None:
         self._file.write(struct.pack(f"<{code}", value))
 
+    def integers(self, *values: int) -> None:
+        """Write integers of eight bytes."""
+        for value in values:
+            self.integer(value)
+
     def zeros(self, count: int) -> None:
-        """Write bytes that mean nothing, or False."""
+        """Write zero bytes: padding, or False."""
         self._file.write(bytes(count))
 
     def text(self, value: str) -> None:
-        """Write a text."""
         encoded = value.encode()
-        self.number(len(encoded))
+        self.integer(len(encoded))
         self._file.write(encoded)
 
     def tensor(self, values: Array, dtype: str | None = None) -> None:
-        """Write an array; bool becomes uint8, as DGL stores it."""
+        """Write an array, with bool as uint8, as DGL stores it."""
         stored = values.view(np.uint8) if values.dtype == np.bool_ else values
         name = stored.dtype.name if dtype in (None, "bool") else str(dtype)
-        self.number(ARRAY_MAGIC)
-        self.number(0)
+        self.integers(ARRAY_MAGIC, 0)
         self._file.write(struct.pack("<iii", _CPU, 0, stored.ndim))
-        kind, bits = _CODES[name]
-        self._file.write(struct.pack("<BBH", kind, bits, 1))
+        self._file.write(struct.pack("<BBH", *_CODES[name], 1))
         for length in stored.shape:
-            self.number(length, "q")
-        self.number(stored.nbytes, "q")
+            self.integer(length, "q")
+        self.integer(stored.nbytes, "q")
         step = max(1, _PIECE // max(1, stored.nbytes // max(1, len(stored))))
         for first in range(0, len(stored), step):
             self._file.write(np.ascontiguousarray(stored[first : first + step]).tobytes())
 
-    def tensors(self, tensors: Mapping[str, Any]) -> None:
+    def tensors(self, tensors: Mapping[str, Array | Tensor]) -> None:
         """Write a list of named arrays, or `Tensor`s."""
-        self.number(len(tensors))
+        self.integer(len(tensors))
         for name, value in tensors.items():
             self.text(name)
-            self.tensor(*(value if isinstance(value, Tensor) else (value,)))
+            if isinstance(value, Tensor):
+                self.tensor(value.values, value.dtype)
+            else:
+                self.tensor(value)
+
+
+def read_tensors(root: Path, path: str) -> dict[str, Tensor]:
+    """Map the arrays of a file of a folder. Raise FolderError as `ByteReader`."""
+    stream = ByteReader(root, path)
+    stream.expect(_TENSORS_MAGIC, "the begin of a file of tensors")
+    stream.count(least=0)
+    return stream.tensors()
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Array | Tensor]) -> None:
+    """Write named arrays to a new file."""
+    with open_writer(path) as stream:
+        stream.integers(_TENSORS_MAGIC, len(tensors))
+        stream.tensors(tensors)

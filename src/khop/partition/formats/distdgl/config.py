@@ -24,10 +24,9 @@ _MAX_JSON = 64 << 20
 
 
 class TypedIds:
-    """DistDGL's numbering of nodes, or edges, of all types: by part, and in it by type.
+    """DistDGL's numbering of nodes, or edges, of all types: by part, then by type.
 
-    Args:
-        sizes: [num_parts, num_types] int64 number of ids of each part and type.
+    `sizes` are the [num_parts, num_types] int64 numbers of ids.
     """
 
     def __init__(self, sizes: Int64Array) -> None:
@@ -36,27 +35,22 @@ class TypedIds:
         """[num_parts * num_types + 1] first id of each type in each part, and the end of all."""
         self._first = np.cumsum(sizes, axis=0) - sizes
 
-    def counts(self) -> Int64Array:
-        """Return [num_types] number of ids of each type."""
-        counts: Int64Array = self.sizes.sum(axis=0)
-        return counts
-
     def of_part(self, part: int) -> tuple[int, int]:
         """Return the first id of a part, and the end of its range."""
         types = self.sizes.shape[1]
         return int(self.starts[part * types]), int(self.starts[(part + 1) * types])
 
     def split(self, ids: IntArray) -> tuple[Int64Array, Int64Array]:
-        """Return the type of each id and its number within the type."""
+        """Return the type of each id, and its position within the type."""
         box = np.searchsorted(self.starts, ids, side="right") - 1
         within = ids - self.starts[box] + self._first.ravel()[box]
         return box % self.sizes.shape[1], within
 
-    def join(self, kind: int, within: IntArray) -> Int64Array:
-        """Return the ids of numbers within a type."""
-        part = np.searchsorted(self._first[:, kind], within, side="right") - 1
-        box = part * self.sizes.shape[1] + kind
-        joined: Int64Array = self.starts[box] + within - self._first[part, kind]
+    def join(self, type_index: int, within: IntArray) -> Int64Array:
+        """Return the ids of positions within a type."""
+        part = np.searchsorted(self._first[:, type_index], within, side="right") - 1
+        box = part * self.sizes.shape[1] + type_index
+        joined: Int64Array = self.starts[box] + within - self._first[part, type_index]
         return joined
 
 
@@ -65,11 +59,10 @@ class DistDGLConfig:
     """Content of the JSON file.
 
     Attributes:
-        root: the folder; its path contains no links.
-        node_types: khop's names of node types, in DGL's order.
-        edge_types: those of edge types.
+        root: the folder, whose path has no links.
+        node_types, edge_types: khop's names of types, in DGL's order.
         nodes, edges: numbering of ids.
-        files: for each part, {kind of file: its path relative to `root`}.
+        files: for each part, {'node_feats': path relative to `root`} and such entries.
     """
 
     root: Path
@@ -81,7 +74,6 @@ class DistDGLConfig:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts."""
         return len(self.files)
 
     @property
@@ -94,38 +86,25 @@ class DistDGLConfig:
         return str(Path(self.files[part]["node_feats"]).parent / name)
 
 
-def find_config(path: str | os.PathLike[str]) -> Path:
-    """Return the JSON file of a DistDGL folder.
-
-    Args:
-        path: the folder, or the file.
-
-    Raises:
-        FileNotFoundError, FolderError: there is none, or more than one.
-    """
-    place = Path(path).absolute()
-    if place.is_file():
-        return place
-    if not place.is_dir():
-        raise FileNotFoundError(f"no folder or file '{place}'")
-    found = sorted(place.glob("*.json"))
-    if len(found) != 1:
-        names = ", ".join(file.name for file in found) or "none"
-        raise FolderError(
-            f"'{place}' must have one .json file, that of DistDGL's partitions (found: {names}); "
-            "name the file, if there are several"
-        )
-    return found[0]
-
-
 def read_config(path: str | os.PathLike[str]) -> DistDGLConfig:
-    """Read and check the JSON file of a DistDGL folder.
+    """Read and check the JSON file of a DistDGL folder, or the file itself.
 
     Raises:
-        FileNotFoundError: there is none.
-        FolderError: it is not one that DistDGL 1.0 or later writes; the message says why.
+        FileNotFoundError: there is no such folder or file.
+        FolderError: the file is malformed, or of DistDGL before 1.0, or one of several.
     """
-    file = find_config(path)
+    folder = file = Path(path).absolute()
+    if not file.is_file():
+        if not folder.is_dir():
+            raise FileNotFoundError(f"no folder or file '{folder}'")
+        files = sorted(folder.glob("*.json"))
+        if len(files) != 1:
+            names = ", ".join(file.name for file in files) or "none"
+            raise FolderError(
+                f"'{folder}' must have one .json file, that of DistDGL's partitions (found: "
+                f"{names}); name the file, if there are several"
+            )
+        file = files[0]
     root = file.parent.resolve()
     with os.fdopen(open_inside(root, file.name), "rb") as opened:
         text = opened.read(_MAX_JSON + 1)
@@ -147,11 +126,11 @@ def _parsed(root: Path, content: Any) -> DistDGLConfig:
         raise ValueError(f"num_parts is {shown(num_parts)}")
     nodes, edges = _by_id(content["ntypes"], "ntypes"), _by_id(content["etypes"], "etypes")
     ids = {}
-    for kind, names in (("node", nodes), ("edge", edges)):
-        total = content[f"num_{kind}s"]
-        ids[kind] = TypedIds(_sizes(content[f"{kind}_map"], names, num_parts, f"{kind}_map"))
-        if type(total) is not int or ids[kind].starts[-1] != total:
-            raise ValueError(f"{kind}_map has {ids[kind].starts[-1]} {kind}s, num_{kind}s {total}")
+    for level, names in (("node", nodes), ("edge", edges)):
+        total, key = content[f"num_{level}s"], f"{level}_map"
+        ids[level] = TypedIds(_sizes(content[key], names, num_parts, key))
+        if type(total) is not int or ids[level].starts[-1] != total:
+            raise ValueError(f"{key} has {ids[level].starts[-1]} {level}s, num_{level}s {total}")
     single = (nodes, edges) == ([DGL_NODE], [DGL_EDGE])
     node_types = [NODE] if single else nodes
     edge_types = [EDGE] if single else [_edge_type(name, nodes) for name in edges]
@@ -159,13 +138,13 @@ def _parsed(root: Path, content: Any) -> DistDGLConfig:
     return DistDGLConfig(root, node_types, edge_types, ids["node"], ids["edge"], files)
 
 
-def _by_id(types: Any, what: str) -> list[str]:
-    """Return the names of types in the order of their numbers."""
+def _by_id(types: object, key: str) -> list[str]:
+    """Return the names of types in the order of their ids."""
     if not isinstance(types, Mapping) or not types or not all(isinstance(t, str) for t in types):
-        raise ValueError(f"{what} is no object of names")
+        raise ValueError(f"{key} is no object of names")
     names = sorted(types, key=lambda name: int(types[name]))
     if [types[name] for name in names] != list(range(len(names))):
-        raise ValueError(f"{what} does not number the types from 0 on")
+        raise ValueError(f"{key} does not number the types from 0 on")
     return names
 
 
@@ -180,40 +159,37 @@ def _edge_type(name: str, node_types: list[str]) -> EdgeType:
     return ends[0], ends[1], ends[2]
 
 
-def _sizes(ranges: Any, names: list[str], num_parts: int, what: str) -> Int64Array:
-    """Check ranges of ids, and return [num_parts, num_types] how many ids each has."""
+def _sizes(ranges: object, names: list[str], num_parts: int, key: str) -> Int64Array:
+    """Check ranges of ids, and return their sizes [num_parts, num_types]."""
     if not isinstance(ranges, Mapping) or set(ranges) != set(names):
-        raise ValueError(f"{what} does not have the ranges of each type")
+        raise ValueError(f"{key} does not have the ranges of each type")
     sizes = np.zeros((num_parts, len(names)), np.int64)
     end = 0
     for name in names:
         if not isinstance(ranges[name], list) or len(ranges[name]) != num_parts:
-            raise ValueError(f"{what} of '{name}' has not one range for each part")
+            raise ValueError(f"{key} of '{name}' has not one range for each part")
     for part in range(num_parts):
-        for kind, name in enumerate(names):
+        for column, name in enumerate(names):
             pair = ranges[name][part]
             if not (isinstance(pair, list) and [type(value) for value in pair] == [int, int]):
-                raise ValueError(f"{what} of '{name}' holds {shown(pair)}, not [first, end]")
+                raise ValueError(f"{key} of '{name}' holds {shown(pair)}, not [first, end]")
             if pair[0] == pair[1]:
-                continue  # of earlier versions: [-1, -1]
+                continue  # earlier versions write [-1, -1]
             if not end == pair[0] < pair[1] <= MAX_COUNT:
-                raise ValueError(f"{what} of '{name}' has {pair} in part {part}, after {end}")
-            sizes[part, kind], end = pair[1] - pair[0], pair[1]
+                raise ValueError(f"{key} of '{name}' has {pair} in part {part}, after {end}")
+            sizes[part, column], end = pair[1] - pair[0], pair[1]
     return sizes
 
 
-def _files(files: Any, part: int) -> dict[str, str]:
+def _files(files: object, part: int) -> dict[str, str]:
     if not isinstance(files, Mapping):
         raise ValueError(f"part-{part} is no object")
-    known = {
-        kind: files[kind]
-        for kind in ("node_feats", "edge_feats", "part_graph", "part_graph_graphbolt")
-        if kind in files
-    }
-    for kind, path in known.items():
+    keys = ("node_feats", "edge_feats", "part_graph", "part_graph_graphbolt")
+    known = {key: files[key] for key in keys if key in files}
+    for key, path in known.items():
         if not isinstance(path, str) or "\0" in path:
-            raise ValueError(f"'{kind}' of part-{part} is {shown(path)}, no path")
+            raise ValueError(f"'{key}' of part-{part} is {shown(path)}, no path")
         if Path(path).is_absolute() or ".." in Path(path).parts:
-            raise ValueError(f"'{kind}' of part-{part} leads out of the folder: {shown(path)}")
+            raise ValueError(f"'{key}' of part-{part} leads out of the folder: {shown(path)}")
     known["node_feats"], known["edge_feats"] = files["node_feats"], files["edge_feats"]
     return known

@@ -1,7 +1,7 @@
 """A partition folder written as DistDGL's. Imports no torch.
 
-Parts are written one after the other, with the edges of one in memory (about 120 bytes an edge);
-attributes are copied from file to file.
+Parts are written one after the other, with the edges of one in memory (about 120 bytes per edge).
+Attributes are copied from file to file.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from khop.partition.formats.distdgl.byte_stream import Tensor
+from khop.partition.formats.distdgl.byte_stream import Tensor, write_tensors
 from khop.partition.formats.distdgl.config import DGL_EDGE, DGL_NODE, TypedIds
 from khop.partition.formats.distdgl.graph_file import write_graph
-from khop.partition.formats.distdgl.tensor_file import write_tensors
 from khop.storage.folder import FolderMeta, PartitionFolder, temporary_of
 from khop.storage.part import Part
 from khop.typing import Int64Array, Progress
@@ -33,21 +32,21 @@ def to_distdgl(
 ) -> None:
     """Write a partition folder as DistDGL's partitions, for DGL 1.0 and later.
 
-    Nodes stay in their parts; each part has its edges and their sources as its halo. Attributes
-    keep their names; bool is stored as uint8, as DGL does. Original ids are in `orig_nids.dgl` and
+    Nodes stay in their parts. Each part has its edges, and their sources as its halo. Attributes
+    keep their names. bool is stored as uint8, as DGL does. Original ids are in `orig_nids.dgl` and
     `orig_eids.dgl`, as DGL's `dispatch_data.py` writes them. DGL is not needed.
 
     Args:
-        folder: the folder, or its path; all parts must be on this machine.
-        output_dir: the folder to write; it must not exist, or be empty.
-        graph_name: name of the graph and of the JSON file. If None, that of `output_dir`.
-        progress: called as progress(what, done, total).
+        folder: the folder, or its path, with all parts on this machine.
+        output_dir: the folder to write, which must not exist, or be empty.
+        graph_name: name of the graph and of the JSON file. If None, the name of `output_dir`.
+        progress: called as progress(step, done, total). If None, progress is not reported.
 
     Raises:
         FolderError: `folder` is damaged, or a part is missing.
         FileExistsError: `output_dir` exists.
-        ValueError: neighbours are drawn along edges (`edge_dir` 'out'), which DistDGL's folders
-            have no way to say; a type's name holds ':' or '/'.
+        ValueError: neighbours are drawn along edges (`edge_dir` 'out'), which DistDGL does not do,
+            or a type's name holds ':' or '/'.
 
     Example:
         >>> to_distdgl(folder, path / "dgl", graph_name="ring")
@@ -89,20 +88,15 @@ def _check(meta: FolderMeta, root: Path, name: str) -> None:
     if not meta.edge_types:
         raise ValueError("the graph has no edge type, and DistDGL's need one")
     types = {t.name for t in meta.node_types} | {n for t in meta.edge_types for n in t.name}
-    attrs = {a for kind in ("node", "edge") for t in meta.types(kind) for a in t.attrs}
+    attrs = {a for level in ("node", "edge") for t in meta.types(level) for a in t.attrs}
     for names, separators in ((types, ":/"), (attrs, "/")):
-        for found in names:
-            if not set(separators).isdisjoint(found):
-                raise ValueError(f"name '{found}' holds one of '{separators}', which join DGL's")
+        for used in names:
+            if not set(separators).isdisjoint(used):
+                raise ValueError(f"name '{used}' holds one of '{separators}', which join DGL's")
 
 
 class _Writer:
-    """Writer of the files of all parts.
-
-    Args:
-        parts: the parts of the folder.
-        root: folder to write to.
-    """
+    """Writer of the files of all parts into folder `root`."""
 
     def __init__(self, parts: list[Part], root: Path) -> None:
         self._parts, self._root, self._meta = parts, root, parts[0].meta
@@ -113,7 +107,6 @@ class _Writer:
         self._edges = _ids_of([t.bounds for t in self._meta.edge_types])
 
     def config(self, name: str) -> dict[str, Any]:
-        """Return the content of the JSON file."""
         parts = {
             f"part-{p}": {
                 "node_feats": f"part{p}/node_feat.dgl",
@@ -137,31 +130,30 @@ class _Writer:
         }
 
     def write_part(self, index: int) -> None:
-        """Write the folder of a part."""
         folder = self._root / f"part{index}"
         folder.mkdir()
         self._write_graph(folder / "graph.dgl", index)
         part = self._parts[index]
-        for kind, names in (("node", self._node_names), ("edge", self._edge_names)):
+        for level, names in (("node", self._node_names), ("edge", self._edge_names)):
             attrs, ids = {}, {}
-            for i, described in enumerate(self._meta.types(kind)):
+            for i, described in enumerate(self._meta.types(level)):
                 for name in described.attrs:
-                    feature = part.feature(kind, i, name)
+                    feature = part.feature(level, i, name)
                     attrs[f"{names[i]}/{name}"] = Tensor(feature.array, feature.dtype)
-                original = part.feature(kind, i, "id" if kind == "node" else "edge_id")
+                original = part.feature(level, i, "id" if level == "node" else "edge_id")
                 ids[names[i]] = np.asarray(original.array, np.int64)
-            write_tensors(folder / f"{kind}_feat.dgl", attrs)
-            write_tensors(folder / f"orig_{kind[0]}ids.dgl", ids)
+            write_tensors(folder / f"{level}_feat.dgl", attrs)
+            write_tensors(folder / f"orig_{level[0]}ids.dgl", ids)
 
     def _write_graph(self, path: Path, index: int) -> None:
-        """Write the graph of a part: its own nodes, then its halo, the sources that others own."""
+        """Write the graph of a part: its own nodes, then its halo, sources in other parts."""
         ends = [self._ends(index, i) for i in range(len(self._edge_names))]
         src, dst = np.concatenate(ends, axis=1)
         first, end = self._nodes.of_part(index)
         halo = np.unique(src[(src < first) | (src >= end)])
         node_ids = np.concatenate([np.arange(first, end), halo])
         own = (src >= first) & (src < end)
-        numbers = np.where(own, src - first, end - first + np.searchsorted(halo, src))
+        sources = np.where(own, src - first, end - first + np.searchsorted(halo, src))
         inner = np.arange(len(node_ids)) < end - first
         starts = self._nodes.starts[:: len(self._node_names)]
         nodes = {
@@ -176,13 +168,13 @@ class _Writer:
         if len(self._node_names) > 1 or len(self._edge_names) > 1:
             nodes["_TYPE"] = self._nodes.split(node_ids)[0].astype(np.int16)
             edges["_TYPE"] = self._edges.split(edges["_ID"])[0].astype(np.int32)
-        write_graph(path, len(node_ids), numbers, dst - first, nodes, edges)
+        write_graph(path, len(node_ids), sources, dst - first, nodes, edges)
 
-    def _ends(self, index: int, kind: int) -> Int64Array:
+    def _ends(self, index: int, type_index: int) -> Int64Array:
         """Return [2, n] DistDGL's ids of sources and destinations of a part's edges of a type."""
-        part, edge_type = self._parts[index], self._meta.edge_types[kind]
-        source, target = part.relations[kind]
-        indptr, neighbors = part.rows(kind)
+        part, edge_type = self._parts[index], self._meta.edge_types[type_index]
+        source, target = part.relations[type_index]
+        indptr, neighbors = part.rows(type_index)
         rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
         rows += self._meta.row_type(edge_type).bounds[index]
         ends = self._nodes.join(source, neighbors), self._nodes.join(target, rows)
@@ -190,7 +182,7 @@ class _Writer:
 
 
 def _ids_of(bounds: list[list[int]]) -> TypedIds:
-    """Return DistDGL's numbering of types whose parts have these bounds."""
+    """Return DistDGL's numbering, from the bounds of each type's parts."""
     return TypedIds(np.diff(np.array(bounds, np.int64), axis=1).T)
 
 

@@ -1,4 +1,6 @@
-"""Files of graphs, as `dgl.save_graphs` writes them; DistDGL's have one graph of one type.
+"""Files of graphs, as `dgl.save_graphs` writes them. DistDGL's have one graph of one type.
+
+The layout is::
 
     uint64 magic, version 2, kind 2, number of graphs; zeros up to byte 4,096
     uint64 where the graph begins; the labels, a list of named arrays
@@ -12,10 +14,10 @@
     uint64 16; uint64 1, uint64 where the graph begins; uint64 16
 
 The graph of types is a magic number and a compressed matrix. A matrix is a magic number, int64
-columns, int64 rows and arrays: row, column and edge id of each edge (COO, then two bytes on their
-order), or pointers, indices and edge ids (compressed, then one byte). An empty array of edge ids
-says that edges are in their order. Formats are bits: 1 COO, 2 by source (CSR), 4 by destination
-(CSC). Imports no torch.
+columns, int64 rows and three arrays. COO has row, column and edge id of each edge, then two bytes
+on their order. Compressed matrices have pointers, indices and edge ids, then one byte. An empty
+array of edge ids means that edges are in their order. Formats are bits: 1 COO, 2 by source (CSR), 4
+by destination (CSC). Imports no torch.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ _CSR, _COO, _RELATION = 0xDD6CD31205DFF127, 0xDD61FFD305DFF127, 0xDD2E60F0F6B4A1
 _VERSION, _HETEROGRAPH = 2, 2
 _BY_EDGE, _BY_SOURCE, _BY_DESTINATION = 1, 2, 4
 _ALL_FORMATS = 7
-_NEW_CODE = 1 << 32  # set in codes of formats that are bits; before, 1, 2 and 3 were the formats
+_NEW_CODE = 1 << 32  # set if the formats are bits; earlier versions write 1, 2 or 3
 _FIRST = 4096
 _NO_IDS = np.empty(0, np.int64)
 
 
 class PartGraph(NamedTuple):
-    """Graph of one part: edges by number of its nodes, and arrays of nodes and edges."""
+    """Graph of one part: edges by its own node ids from 0 on, and arrays of nodes and edges."""
 
     num_nodes: int
     src: IntArray
@@ -51,7 +53,7 @@ class PartGraph(NamedTuple):
 
 
 def read_graph(root: Path, path: str) -> PartGraph:
-    """Read the only graph of a file of a folder; its arrays stay in the file.
+    """Read the only graph of a file of a folder. Its arrays stay in the file.
 
     Raises:
         FolderError: the file is missing, damaged, outside the folder, of DGL before 0.5, or has
@@ -59,19 +61,19 @@ def read_graph(root: Path, path: str) -> PartGraph:
     """
     stream = ByteReader(root, path)
     stream.expect(_FILE, "the begin of a file of graphs")
-    if (version := stream.number()) != _VERSION:
+    if (version := stream.integer()) != _VERSION:
         stream.refuse(f"version {version}, not {_VERSION}: load and save it with DGL 0.5 or later")
     stream.expect(_HETEROGRAPH, "the kind of graph")
     stream.expect(1, "the number of graphs")
     stream.skip(_FIRST - stream.at)
-    first = stream.number()
+    first = stream.integer()
     stream.skip(first - stream.at)  # labels
     stream.expect(_GRAPH, "the begin of a graph")
     _read_types(stream)
     stream.expect(1, "the number of edge types")
     src, dst, num_rows = _read_relation(stream)
     stream.expect(1, "the number of node types")
-    num_nodes = stream.number("q")
+    num_nodes = stream.integer("q")
     stream.expect(1, "the number of lists of node data")
     nodes = stream.tensors()
     stream.expect(1, "the number of lists of edge data")
@@ -97,12 +99,11 @@ def _read_types(stream: ByteReader) -> None:
 def _read_relation(stream: ByteReader) -> tuple[IntArray, IntArray, int]:
     """Read sources and destinations in the order of edge ids, and the number of rows."""
     stream.expect(_RELATION, "the begin of an edge type")
-    stored, _ = stream.number("q"), stream.number("q")
-    # Of earlier versions: 1, 2, 3.
+    stored, _ = stream.integer("q"), stream.integer("q")
     formats = stored % _NEW_CODE if stored >> 32 else {1: 1, 2: 2, 3: 4}.get(stored, 0)
     if not 0 < formats <= _ALL_FORMATS:
         stream.refuse(f"sparse formats {stored:#x}")
-    found = None
+    edges = None
     for known in (_BY_EDGE, _BY_SOURCE, _BY_DESTINATION):
         if not formats & known:
             continue
@@ -111,18 +112,18 @@ def _read_relation(stream: ByteReader) -> tuple[IntArray, IntArray, int]:
             num_rows, src, dst, ids = _read_matrix(stream, _COO)
         else:
             num_rows, pointers, inner, ids = _read_matrix(stream, _CSR)
-            if found is None:
+            if edges is None:
                 outer = _expanded(stream, pointers, len(inner), num_rows)
                 src, dst = (outer, inner) if known == _BY_SOURCE else (inner, outer)
-        found = found or (*_in_order(stream, src, dst, ids), num_rows)
-    assert found is not None
-    return found
+        edges = edges or (*_in_order(stream, src, dst, ids), num_rows)
+    assert edges is not None
+    return edges
 
 
 def _read_matrix(stream: ByteReader, magic: int) -> tuple[int, IntArray, IntArray, IntArray]:
     """Read the number of rows and three arrays of ids."""
     stream.expect(magic, "the begin of a matrix")
-    columns, rows = stream.number("q"), stream.number("q")
+    columns, rows = stream.integer("q"), stream.integer("q")
     if rows != columns or rows < 0:
         stream.refuse(f"a matrix of {rows} rows and {columns} columns")
     first, second, ids = (_ids(stream) for _ in range(3))
@@ -133,7 +134,7 @@ def _read_matrix(stream: ByteReader, magic: int) -> tuple[int, IntArray, IntArra
 def _ids(stream: ByteReader) -> IntArray:
     values = stream.tensor().values
     if values.shape == (0,):
-        return _NO_IDS  # an empty list of a user's has another dtype
+        return _NO_IDS  # lists of users may be empty, with another dtype
     if values.ndim != 1 or values.dtype not in (np.int32, np.int64):
         stream.refuse(f"a matrix of {values.dtype} of shape {list(values.shape)}")
     return values
@@ -157,7 +158,7 @@ def _in_order(
         return src, dst
     order = np.argsort(ids, kind="stable")
     if not np.array_equal(ids[order], np.arange(len(ids))):
-        stream.refuse("ids of edges are not each number once")
+        stream.refuse("ids of edges are not a permutation")
     return src[order], dst[order]
 
 
@@ -171,41 +172,30 @@ def write_graph(
 ) -> None:
     """Write one graph of one type, with arrays of nodes and edges, to a new file.
 
-    Args:
-        path: the file.
-        num_nodes: number of nodes.
-        src: [num_edges] int64 source of each edge.
-        dst: [num_edges] int64 destination of each edge.
-        nodes: name -> [num_nodes, ...].
-        edges: name -> [num_edges, ...].
+    `src` and `dst` are [num_edges] int64. Arrays have a row per node, or edge.
     """
     with open_writer(path) as stream:
-        for value in (_FILE, _VERSION, _HETEROGRAPH, 1):
-            stream.number(value)
+        stream.integers(_FILE, _VERSION, _HETEROGRAPH, 1)
         stream.zeros(_FIRST - 32)
         first = _FIRST + 16
-        for value in (first, 0, _GRAPH):  # no labels
-            stream.number(value)
+        stream.integers(first, 0, _GRAPH)  # no labels
         _write_types(stream)
-        for value in (1, _RELATION, _BY_EDGE | _NEW_CODE, _ALL_FORMATS | _NEW_CODE):
-            stream.number(value)
+        stream.integers(1, _RELATION, _BY_EDGE | _NEW_CODE, _ALL_FORMATS | _NEW_CODE)
         _write_types(stream)
         _write_matrix(stream, _COO, num_nodes, (src, dst, _NO_IDS))
-        for value in (1, num_nodes):
-            stream.number(value)
+        stream.integers(1, num_nodes)
         for tensors in (nodes, edges):
-            stream.number(1)
+            stream.integer(1)
             stream.tensors(tensors)
         for name in ("_N", "_E"):
-            stream.number(1)
+            stream.integer(1)
             stream.text(name)
-        for value in (16, 1, first, 16):
-            stream.number(value)
+        stream.integers(16, 1, first, 16)
 
 
 def _write_types(stream: ByteWriter) -> None:
     """Write the graph of types: one node type, and an edge type that joins it to itself."""
-    stream.number(_TYPES)
+    stream.integer(_TYPES)
     one = np.zeros(1, np.int64)
     _write_matrix(stream, _CSR, 1, (np.array([0, 1]), one, one))
 
@@ -213,8 +203,7 @@ def _write_types(stream: ByteWriter) -> None:
 def _write_matrix(
     stream: ByteWriter, magic: int, num_rows: int, arrays: tuple[IntArray, IntArray, IntArray]
 ) -> None:
-    for value in (magic, num_rows, num_rows):
-        stream.number(value)
+    stream.integers(magic, num_rows, num_rows)
     for array in arrays:
         stream.tensor(array)
     stream.zeros(2 if magic == _COO else 1)

@@ -140,7 +140,7 @@ def test_full(ring):
 )
 def test_leases_outside_the_ring(ring, offset, nbytes):
     """What another process claims is checked."""
-    with pytest.raises(ProtocolError, match="lies outside a ring"):
+    with pytest.raises(ProtocolError, match="exceeds an arena"):
         ring[1].lease(offset, nbytes, None)
 
 

@@ -175,7 +175,7 @@ def test_batches_that_are_none(device):
     offset, nbytes, head = write(writer, 10)
     for place, message in [
         ((offset, nbytes, b"abc"), "no layout"),
-        ((offset, nbytes, head[:20]), "have no room"),
+        ((offset, nbytes, head[:20]), "too few"),
         ((CAPACITY, nbytes, head), "lies outside"),
         ((offset, 64, head), "promises"),
         ((offset, nbytes, b"\x04" + head[1:]), "unknown layout"),

@@ -1,34 +1,53 @@
-"""Reader of OGB's node property prediction data sets as they are downloaded, without OGB's package.
+"""Reader of OGB's node property prediction data sets as they are downloaded, or by OGB's package.
+
+OGB's package is needed for downloads only, and reads a data set as a whole.
 
 A data set is a folder with raw/ and split/NAME/. Of raw/ there are four layouts:
 
-- data.npz and node-label.npz: one graph (papers100M, and own ones of `ogb.io.DatasetSaver`);
-- edge.csv.gz, node-feat.csv.gz, node-label.csv.gz, num-node-list.csv.gz, ...: one graph;
-- edge_index_dict.npz, num_nodes_dict.npz, node_feat_dict.npz, ...: a heterogeneous graph;
+- data.npz and node-label.npz: one graph (papers100M, and own ones of `ogb.io.DatasetSaver`)
+- edge.csv.gz, node-feat.csv.gz, node-label.csv.gz, num-node-list.csv.gz, ...: one graph
+- edge_index_dict.npz, num_nodes_dict.npz, node_feat_dict.npz, ...: a heterogeneous graph
 - relations/SRC___REL___DST/edge.csv.gz, node-feat/TYPE/, node-label/TYPE/: a heterogeneous graph.
 
-The result is what OGB's loader for PyG makes of it: attributes x, edge_attr, y and those with names
-of their own; train_mask, val_mask and test_mask are made of the split.
-Any process; imports torch for a split in a file of torch.
+The result is the same as of OGB's loader for PyG: attributes x, edge_attr, y and further ones by
+OGB's names. train_mask, val_mask and test_mask are made of the split.
+Imports torch for OGB's package, and for a split in a file of torch.
 """
 
 from __future__ import annotations
 
+import contextlib
+import pickle
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from khop.data.files import check_regular
+from khop.data import RowStore
+from khop.data.files import check_regular, load_torch
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.safe_versions import check_torch
 from khop.sources.base import Source
-from khop.sources.columns import attribute, edge_type_of, edges_of, flat_labels, ids_of, mask_of
+from khop.sources.columns import (
+    attribute,
+    edge_type_of,
+    edges_of,
+    ids_of,
+    label_attribute,
+    mask_attribute,
+)
 from khop.sources.npz import Npz
-from khop.sources.ogb_package import read_with_ogb
-from khop.sources.scratch import Scratch, identity
+from khop.sources.scratch import Scratch
 from khop.sources.tables import read_columns, read_rows
-from khop.sources.torch_files import load_numbers
+from khop.sources.torch_files import (
+    INSTEAD,
+    containers_admitted,
+    load_numbers,
+    reason_of,
+    refusing_code,
+)
 from khop.typing import EDGE, NODE, Array, EdgeType, NodeType
 
 # OGB's loader adds the reverse of every edge to these, whose files have one direction.
@@ -55,92 +74,63 @@ class Ogb(Source):
 
     def matches(self, spec: str) -> bool:
         """Return True for the data sets' names, and for the folder of one."""
-        return spec.startswith("ogb:") or is_ogb(Path(spec))
+        return spec.startswith("ogb:") or _is_ogb(Path(spec))
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read a data set; OGB's package downloads a named one that is not there."""
-        if not spec.startswith("ogb:"):
-            return read_ogb_raw(Path(spec), scratch)
-        name = spec.removeprefix("ogb:")
-        stored = find_ogb(name, root)
-        if stored is None:
-            return GraphSource.from_data(read_with_ogb(name, root))
-        return read_ogb_raw(stored, scratch)
+        """Read a data set. OGB's package downloads a named one that is not there."""
+        folder = Path(spec)
+        if spec.startswith("ogb:"):
+            name = spec.removeprefix("ogb:")
+            is_own = (root / "meta_dict.pt").exists()  # `DatasetSaver` wrote it
+            folder = root / ("_".join(name.split("-")[1:]) if is_own else name.replace("-", "_"))
+            if not _is_ogb(folder):
+                return GraphSource.from_data(read_with_ogb(name, root))
+        raw, graph = folder / "raw", _Graph(folder, scratch)
+        if (raw / "data.npz").exists():
+            _read_npz(raw, graph)
+        elif (raw / "edge_index_dict.npz").exists():
+            _read_npz_by_type(raw, graph)
+        elif (raw / "edge.csv.gz").exists():
+            _read_csv(raw, graph, folder.name.removeprefix("ogbn_") in _ONE_DIRECTION)
+        else:
+            _read_csv_by_type(raw, graph)
+        return graph.with_masks()
 
 
-def find_ogb(name: str, root: Path) -> Path | None:
-    """Return the folder of a data set, as downloaded or as `DatasetSaver` wrote it; None if none.
-
-    Args:
-        name: 'ogbn-products' for example.
-        root: folder of data sets, or the one that `DatasetSaver` wrote.
-    """
-    own = "_".join(name.split("-")[1:])
-    folders = (
-        (root / own,) if (root / "meta_dict.pt").exists() else (root / name.replace("-", "_"),)
-    )
-    return next((folder for folder in folders if is_ogb(folder)), None)
-
-
-def is_ogb(folder: Path) -> bool:
-    """Return True if a folder is a data set of OGB."""
+def _is_ogb(folder: Path) -> bool:
     return any((folder / "raw" / mark).exists() for mark in _MARKS)
 
 
-def read_ogb_raw(folder: Path, scratch: Scratch) -> GraphSource:
-    """Read a data set from its folder.
-
-    Args:
-        folder: with raw/ and split/.
-        scratch: where what is compressed is unpacked.
-
-    Raises:
-        FileNotFoundError: a file of the layout is missing.
-        ValueError, TypeError, IndexError: a file has wrong content; the message names it.
-    """
-    raw = folder / "raw"
-    graph = _Graph(folder, scratch)
-    if (raw / "data.npz").exists():
-        _read_npz(raw, graph)
-    elif (raw / "edge_index_dict.npz").exists():
-        _read_npz_by_type(raw, graph)
-    elif (raw / "edge.csv.gz").exists():
-        _read_csv(raw, graph, folder.name.removeprefix("ogbn_") in _ONE_DIRECTION)
-    else:
-        _read_csv_by_type(raw, graph)
-    return graph.with_masks()
-
-
 class _Graph:
-    """A graph that is being read: nodes and edges so far."""
+    """Nodes and edges read so far."""
 
     def __init__(self, folder: Path, scratch: Scratch) -> None:
         self.folder, self.scratch = folder, scratch
         self.nodes: dict[NodeType, NodeSource] = {}
         self.edges: dict[EdgeType, EdgeSource] = {}
 
-    def add_nodes(self, node_type: NodeType, counts: Array, what: str) -> None:
-        """Add a node type by the list of its numbers of nodes, one for each graph."""
-        self.nodes[node_type] = NodeSource(_only(counts, what))
+    def add_nodes(self, node_type: NodeType, counts: Array, title: str) -> None:
+        """Add a node type by the list of its numbers of nodes, one per graph."""
+        self.nodes[node_type] = NodeSource(_only(counts, title))
 
     def add_edges(
-        self, edge_type: EdgeType, edges: EdgeSource, counts: Array | None, what: str
+        self, edge_type: EdgeType, edges: EdgeSource, counts: Array | None, title: str
     ) -> None:
-        """Add an edge type; if `counts` are given, edges must be as many."""
-        if counts is not None and _only(counts, what) != edges.num_edges:
-            raise ValueError(f"{what} has {edges.num_edges} edges, not {_only(counts, what)}")
+        """Add an edge type, after a comparison with the list of its numbers of edges."""
+        if counts is not None and _only(counts, title) != edges.num_edges:
+            raise ValueError(f"{title} has {edges.num_edges} edges, not {_only(counts, title)}")
         self.edges[edge_type] = edges
 
-    def add_attr(self, holder: NodeType | EdgeType, name: str, values: Array, what: str) -> None:
+    def add_attr(self, holder: NodeType | EdgeType, name: str, values: RowStore, of: str) -> None:
         """Add an attribute by OGB's name for it."""
         holders: Mapping[Any, NodeSource | EdgeSource] = {**self.nodes, **self.edges}
         if holder not in holders:
-            raise ValueError(f"{what} is of {holder!r}, of which there are neither nodes nor edges")
-        holders[holder].attrs[_NAMES.get(name, name)] = attribute(values, what)
+            raise ValueError(f"{of} is of {holder!r}, of which there are neither nodes nor edges")
+        holders[holder].attrs[_NAMES.get(name, name)] = values
 
     def add_labels(self, node_type: NodeType, values: Array, file: Path) -> None:
         """Add labels as `y`."""
-        labels = flat_labels(values, [identity(file), node_type], self.scratch)
+        labels = label_attribute(values, file, self.scratch, node_type)
         self.add_attr(node_type, "y", labels, f"'{file}'")
 
     def with_masks(self) -> GraphSource:
@@ -150,17 +140,17 @@ class _Graph:
             for node_type, ids in of_types.items():
                 if node_type not in self.nodes:
                     raise ValueError(f"'{file}' is a split of '{node_type}', which has no nodes")
-                count, key = self.nodes[node_type].count, [identity(file), split, node_type]
-                mask = mask_of(ids, count, key, self.scratch, f"'{file}'")
-                self.nodes[node_type].attrs[_SPLITS[split]] = attribute(mask, f"'{file}'")
+                node, key = self.nodes[node_type], [split, node_type]
+                mask = mask_attribute(ids, node.count, file, key, self.scratch)
+                node.attrs[_SPLITS[split]] = mask
         return GraphSource(self.nodes, self.edges, heterogeneous)
 
 
-def _only(counts: Array, what: str) -> int:
-    """Return the only number of a list of numbers, one for each graph."""
-    counts = ids_of(counts.reshape(-1), what)
+def _only(counts: Array, title: str) -> int:
+    """Return the only entry of a list with one entry per graph."""
+    counts = ids_of(counts.reshape(-1), title)
     if len(counts) != 1:
-        raise ValueError(f"{what} has {len(counts)} graphs: khop partitions one")
+        raise ValueError(f"{title} has {len(counts)} graphs: khop partitions one")
     return int(counts[0])
 
 
@@ -181,7 +171,8 @@ def _read_npz(raw: Path, graph: _Graph) -> None:
         holder = holders.get(name[:4])
         if holder is None:
             raise ValueError(f"array '{name}' of '{path}' is neither of nodes nor of edges")
-        graph.add_attr(holder, name, arrays[name], f"'{name}' of '{path}'")
+        title = f"'{name}' of '{path}'"
+        graph.add_attr(holder, name, attribute(arrays[name], title), title)
     labels = raw / "node-label.npz"
     if labels.exists():
         graph.add_labels(NODE, Npz(labels, graph.scratch)["node_label"], labels)
@@ -213,7 +204,7 @@ def _add_csv_edges(raw: Path, edge_type: EdgeType, graph: _Graph, one_direction:
 def _add_csv(file: Path, holder: Any, graph: _Graph, both_ways: str = "") -> None:
     name = file.name.removesuffix(_GZ).replace("-", "_")
     rows = read_rows([file], graph.scratch, both_ways=both_ways, narrow=True)
-    graph.add_attr(holder, name, rows, f"'{file}'")
+    graph.add_attr(holder, name, attribute(rows, f"'{file}'"), f"'{file}'")
 
 
 # Graphs with several types.
@@ -227,16 +218,18 @@ def _read_npz_by_type(raw: Path, graph: _Graph) -> None:
         Npz(raw / f"{name}.npz", graph.scratch) for name in ("edge_index_dict", "num_edges_dict")
     )
     for edge_type, key in sorted((_edge_type(key, edges.path), key) for key in edges):
-        what = f"'{key}' of '{edges.path}'"
-        found = edges_of(edges[key], what, by_rows=False)
-        graph.add_edges(edge_type, found, numbers.get(key), what)
+        title = f"'{key}' of '{edges.path}'"
+        pairs = edges_of(edges[key], title, by_rows=False)
+        graph.add_edges(edge_type, pairs, numbers.get(key), title)
     for file in sorted([*raw.glob("node_*.npz"), *raw.glob("edge_*.npz")]):
         if file == edges.path:
             continue
         of_edges = file.name.startswith("edge_")
         for key, values in Npz(file, graph.scratch).items():
             holder: NodeType | EdgeType = _edge_type(key, file) if of_edges else key
-            graph.add_attr(holder, file.stem.removesuffix("_dict"), values, f"'{key}' of '{file}'")
+            title = f"'{key}' of '{file}'"
+            name = file.stem.removesuffix("_dict")
+            graph.add_attr(holder, name, attribute(values, title), title)
     labels = raw / "node-label.npz"
     if labels.exists():
         for node_type, values in Npz(labels, graph.scratch).items():
@@ -262,8 +255,8 @@ def _read_csv_by_type(raw: Path, graph: _Graph) -> None:
             graph.add_labels(node_type, read_rows([labels], graph.scratch), labels)
 
 
-def _edge_type(name: str, place: Path) -> EdgeType:
-    return edge_type_of(name, "___", f"'{place}'")
+def _edge_type(name: str, path: Path) -> EdgeType:
+    return edge_type_of(name, "___", f"'{path}'")
 
 
 # Splits.
@@ -273,16 +266,16 @@ def _splits(
     folder: Path, scratch: Scratch, heterogeneous: bool
 ) -> list[tuple[str, Path, dict[NodeType, Array]]]:
     """Return of each part of the split its name, its file and ids of nodes by node type."""
-    found = [path for path in (folder / "split").glob("*") if path.is_dir()]
-    if len(found) > 1:
-        raise ValueError(f"'{folder / 'split'}' holds {len(found)} splits: keep one of them")
-    if not found:
+    folders = [path for path in (folder / "split").glob("*") if path.is_dir()]
+    if len(folders) > 1:
+        raise ValueError(f"'{folder / 'split'}' holds {len(folders)} splits: keep one of them")
+    if not folders:
         return []
-    stored = found[0] / "split_dict.pt"
+    stored = folders[0] / "split_dict.pt"
     if stored.exists():
         splits = load_numbers(stored)
         return [(name, stored, _by_type(splits, name, stored)) for name in _SPLITS]
-    types = [path for path in found[0].iterdir() if path.is_dir()] if heterogeneous else [found[0]]
+    types = [p for p in folders[0].iterdir() if p.is_dir()] if heterogeneous else folders
     return [
         (name, path / f"{name}{_GZ}", {path.name if heterogeneous else NODE: ids})
         for path in sorted(types)
@@ -297,3 +290,92 @@ def _by_type(splits: Any, name: str, file: Path) -> dict[NodeType, Array]:
     if not all(isinstance(key, str) and hasattr(ids, "__len__") for key, ids in by_type.items()):
         raise ValueError(f"'{file}' holds no lists of nodes called {', '.join(_SPLITS)}")
     return {node_type: np.asarray(ids) for node_type, ids in by_type.items()}
+
+
+# OGB's package.
+
+
+def read_with_ogb(name: str, root: Path) -> Any:
+    """Read a data set as a PyG object, with masks made of its split.
+
+    Args:
+        name: 'ogbn-products' for example.
+        root: folder of OGB data sets, or the folder of a data set of one's own.
+
+    Raises:
+        SecurityError: torch is older than 2.10.
+        FileNotFoundError, ValueError: the data set is missing, or damaged.
+        ModuleNotFoundError: OGB's package is not installed.
+    """
+    try:
+        from ogb.nodeproppred import PygNodePropPredDataset
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"OGB data sets need package ogb: pip install ogb ({error})"
+        ) from None
+    stored = root if (root / "meta_dict.pt").exists() else root / name.replace("-", "_")
+    check_torch(stored, INSTEAD)
+    for file in stored.rglob("*"):
+        if not file.is_dir():
+            check_regular(file)  # OGB does not check
+    try:
+        # OGB prints, asks before large downloads, and calls exit().
+        with contextlib.redirect_stdout(sys.stderr), containers_admitted(), refusing_code():
+            dataset = PygNodePropPredDataset(name, str(root), meta_dict=_ogb_meta(name, root))
+            data, splits = dataset[0], dataset.get_idx_split()
+    except (EOFError, SystemExit):
+        raise FileNotFoundError(
+            f"data set '{name}' is not in '{root}' and was not downloaded"
+        ) from None
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"the stored copy of '{name}' in '{root}' holds more than a graph, or is damaged: "
+            f"remove its 'processed' folder ({reason_of(error)})"
+        ) from None
+    if dataset.is_hetero:
+        return _hetero_of_ogb(data, splits)
+    _add_labels_and_masks(data, data.y, splits)
+    return data
+
+
+def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
+    """Read the description of a data set of `ogb.io.DatasetSaver`, or None for OGB's own."""
+    file = root / "meta_dict.pt"
+    if not file.is_file():
+        return None
+    try:
+        meta: dict[str, Any] = load_torch(file, INSTEAD)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(f"'{file}' is damaged: {reason_of(error)}") from None
+    folder = root / Path(str(meta["dir_path"])).name  # it may have been moved
+    if folder.name != "_".join(name.split("-")[1:]):
+        raise FileNotFoundError(f"'{root}' holds data set '{folder.name}', not '{name}'")
+    return {**meta, "dir_path": str(folder)}
+
+
+def _hetero_of_ogb(data: Any, splits: dict[str, Any]) -> Any:
+    """Convert OGB's dictionaries by type (`x_dict`, `edge_index_dict`, `node_year`)."""
+    from torch_geometric.data import HeteroData
+
+    graph = HeteroData()
+    for node_type, count in data.num_nodes_dict.items():
+        graph[node_type].num_nodes = int(count)
+    for name, values in data.to_dict().items():
+        if isinstance(values, dict) and name not in ("num_nodes_dict", "y_dict"):
+            for of_type, value in values.items():
+                graph[of_type][name.removesuffix("_dict")] = value
+    for node_type, labels in data.y_dict.items():
+        split = {part: ids[node_type] for part, ids in splits.items()}
+        _add_labels_and_masks(graph[node_type], labels, split)
+    return graph
+
+
+def _add_labels_and_masks(store: Any, labels: Any, splits: dict[str, Any]) -> None:
+    """Store OGB's labels [N, 1] as [N], and its lists of training nodes and so on as masks."""
+    import torch
+
+    for name, split in (("train_mask", "train"), ("val_mask", "valid"), ("test_mask", "test")):
+        store[name] = torch.zeros(int(store.num_nodes), dtype=torch.bool)
+        store[name][torch.from_numpy(np.asarray(splits[split]))] = True
+    if labels is not None:
+        store.y = labels.flatten() if labels.dim() == 2 and labels.size(1) == 1 else labels

@@ -1,0 +1,308 @@
+"""Options of a cut, for `khop partition` and `khop repartition`, and what both print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from khop.cli.arguments import Arguments, fanouts, name_list, named_value
+from khop.log import printable
+from khop.partition.out_of_core.engines import ENGINES, check_engine
+from khop.storage.folder import ORDERS
+
+if TYPE_CHECKING:
+    from khop.partition import PartitionerBase
+
+# Which methods know which options.
+_OPTIONS_OF = {
+    ("fanout", "base", "batch_size", "cache_ratio", "cache_budget", "seed_type"): ("frequency",),
+    ("balance", "slack"): ("stream", "metis", "cluster-metis"),
+    ("passes",): ("stream",),
+}
+_OF_BATCHES = ("fanout", "batch_size", "seed_type")  # comparisons draw batches of any method
+
+
+def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) -> None:
+    """Add the options of a cut.
+
+    Args:
+        parser: gets them.
+        of_folder: whether a folder is cut again. Its options are the defaults.
+    """
+
+    def default(value: str) -> str:
+        return f"(default: {'as in FOLDER' if of_folder else value})"
+
+    cut = Arguments(parser, "the cut")
+    cut.value("--num-parts", "P", "number of parts", int, required=True)
+    cut.value(
+        "--method",
+        "METHOD",
+        "random; by how likely each part's batches touch a node (frequency); or so that few "
+        "edges are cut: nodes one after the other (stream), METIS (metis, needs pymetis), METIS of "
+        f"clusters, for large graphs (cluster-metis); or your own, package:Class "
+        f"{default('random')}",
+    )
+    cut.values(
+        "--option",
+        "NAME=VALUE",
+        "an option of your own method, as JSON or text; once for each",
+        named_value,
+    )
+    cut.value(
+        "--assignment",
+        "DIR",
+        "take the part of each node from DIR/TYPE.npy or DIR/TYPE.txt (of a homogeneous graph "
+        "node.npy), in place of --method",
+    )
+    cut.value(
+        "--edge-dir",
+        None,
+        f"neighbours are drawn against the edges (in, as PyG does) or along {default('in')}",
+        choices=["in", "out"],
+    )
+    cut.value("--seed", "S", f"of random choices {default('0')}", int)
+    held = Arguments(parser, "what the folder holds")
+    held.value(
+        "--time-attr", "NAME", "node or edge attribute that holds times, for temporal sampling"
+    )
+    held.value("--weight-attr", "NAME", "edge attribute that holds weights, for weighted sampling")
+    held.flag(
+        "--neighbor-ids",
+        "also write original ids of neighbours (4 or 8 bytes an edge), which LABOR needs",
+    )
+    held.flag(
+        "--no-edge-ids",
+        "write no original ids of edges (4 or 8 bytes an edge): batches number edges as the folder "
+        "does",
+    )
+    held.value(
+        "--order",
+        None,
+        "order of rows within a part: by original ids, by how likely batches touch them (hotness), "
+        f"clusters together, or by degree; batches do not depend on it {default('original')}",
+        choices=ORDERS,
+    )
+    held.flag(
+        "--cluster-ids",
+        "keep a cluster of each node as attribute 'cluster', for training by clusters: those of "
+        "cluster-metis, or about as many as --clusters says",
+    )
+    hot = Arguments(parser, "with --method frequency")
+    hot.value(
+        "--fanout",
+        "K,K,...",
+        "neighbours drawn in each hop of training, -1 for all (default: 15,10,5)",
+        fanouts,
+    )
+    hot.value(
+        "--base",
+        "METHOD",
+        "place nodes by this method, stream, metis, cluster-metis or your own, and copies by how "
+        "likely batches touch them",
+    )
+    hot.value("--batch-size", "N", "seeds in a batch of training (default: 1024)", int)
+    hot.value(
+        "--cache-ratio",
+        "R",
+        "share of all nodes whose rows a part keeps copies of, hottest first (default: 0)",
+        float,
+    )
+    hot.value("--cache-budget", "BYTES", "bound of these copies, such as 512MB (per part)")
+    hot.value(
+        "--seed-type",
+        "TYPE",
+        "node type that is trained on (default: the one that has a train_mask)",
+    )
+    few = Arguments(parser, "with --method stream, metis or cluster-metis")
+    few.value(
+        "--balance",
+        "NAME,...",
+        "what parts get even shares of: nodes (of each type), edges, train (nodes of train_mask), "
+        "bytes, or node attributes (default: nodes)",
+        name_list,
+    )
+    few.value(
+        "--slack",
+        "SHARE",
+        "how much more than the mean of each a part may hold (default: 0.03)",
+        float,
+    )
+    few.value("--passes", "N", "of stream: passes over the nodes (default: 10)", int)
+    few.value(
+        "--clusters",
+        "N",
+        "about how many clusters METIS gets of cluster-metis (default: 1000000; with --cluster-ids "
+        "at most one for 64 nodes), or --cluster-ids keeps with any other method",
+        int,
+    )
+    large = Arguments(parser, "for graphs that are larger than memory")
+    large.value(
+        "--memory",
+        "BYTES",
+        "use no more, such as 8GB: edges go through files, and a run that was ended goes on if it "
+        "is started again (default: edges are kept in memory)",
+    )
+    large.value("--tmp", "DIR", "folder of these files (default: that of OUTPUT)")
+    large.value("--jobs", "J", "threads (default: one for each core, at most 8)", int)
+    large.flag("--clean", "first remove what ended runs for OUTPUT left")
+    large.value(
+        "--on",
+        None,
+        "cut and write on the machines of a cluster: --memory is what a task takes (default: 1GB), "
+        "--jobs how many run at a time; SOURCE and OUTPUT lie on storage that all share (default: "
+        "this machine alone)",
+        choices=ENGINES,
+    )
+    large.value(
+        "--ray",
+        "ADDRESS",
+        "address of the Ray cluster, HOST:6379 as `ray start --head` prints it (default: "
+        "RAY_ADDRESS)",
+    )
+    done = Arguments(parser, "what is done and printed")
+    done.flag(
+        "--plan",
+        "print what would be read and written, memory and time; cut nothing, write nothing",
+    )
+    done.flag("--overwrite", "replace a partition folder at OUTPUT")
+    done.flag("--quiet", "no progress bar, no summary")
+    done.flag("--json", "print the summary as JSON")
+
+
+def cut_options(
+    arguments: argparse.Namespace, compared: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Return the keyword arguments of `partition_graph`, or `repartition`.
+
+    Args:
+        arguments: the arguments. Those without a value are left out.
+        compared: the methods that are compared. If None, a single one is run.
+    """
+    names = (
+        *("num_parts", "method", "edge_dir", "time_attr", "weight_attr", "seed", "order"),
+        *("batch_size", "cache_ratio", "base", "balance", "slack", "passes"),
+        *("memory", "tmp", "jobs"),
+    )
+    options = {name: getattr(arguments, name) for name in names}
+    options |= {
+        "neighbor_ids": arguments.neighbor_ids or None,
+        "edge_ids": False if arguments.no_edge_ids else None,
+        "overwrite": arguments.overwrite or None,
+        "clean": arguments.clean or None,
+        "num_neighbors": arguments.fanout,
+        "seeds": None if arguments.seed_type is None else (arguments.seed_type, None),
+        "cache_memory_budget": arguments.cache_budget,
+        "on": _engine(arguments),
+    }
+    if not arguments.quiet and compared is None:
+        stream = sys.stderr if arguments.json else sys.stdout
+        options["on_plan"] = lambda plan: print(printable(str(plan)), file=stream, flush=True)
+    if arguments.method == "cluster-metis" or compared:
+        options |= {"clusters": arguments.clusters, "cluster_ids": arguments.cluster_ids or None}
+    elif arguments.cluster_ids:
+        options["cluster_ids"] = arguments.clusters
+    if arguments.assignment is not None:
+        options |= {"method": "assigned", "owners": arguments.assignment}
+    return {n: v for n, v in options.items() if v is not None} | dict(arguments.option)
+
+
+def check_options(arguments: argparse.Namespace, compared: Sequence[str] | None = None) -> None:
+    """Check that options fit one another, and import the methods that they name.
+
+    Args:
+        arguments: the arguments.
+        compared: the methods that are compared. If None, a single one is run.
+
+    Raises:
+        ValueError: they do not fit, or a method is not known.
+    """
+    from khop.partition.cut import PARTITIONERS, check_num_parts
+
+    check_num_parts(arguments.num_parts, name="--num-parts")
+    if arguments.ray is not None and arguments.on != "ray":
+        raise ValueError("--ray needs --on ray")
+    check_engine(_engine(arguments))
+    if arguments.plan and (arguments.clean or arguments.quiet):
+        raise ValueError("--plan removes nothing and prints: leave --clean and --quiet out")
+    if arguments.plan and arguments.on:
+        raise ValueError(f"--plan estimates one machine's work: leave --on {arguments.on} out")
+    method = arguments.method
+    if arguments.assignment is not None and method not in (None, "random"):
+        raise ValueError(
+            f"--assignment takes the place of --method {method}: leave one of them out"
+        )
+    _check_plugins(arguments)
+    methods = {method} if compared is None else {name.partition("+")[0] for name in compared}
+    if "cluster-metis" not in methods and arguments.cluster_ids != (arguments.clusters is not None):
+        raise ValueError(
+            "--clusters needs --method cluster-metis or --cluster-ids, and --cluster-ids needs "
+            "--method cluster-metis or --clusters, the number of clusters"
+        )
+    if any(name not in PARTITIONERS.builtin for name in methods if name):
+        return  # the options of a user's own method are known when it is made
+    for options, owners in _OPTIONS_OF.items():
+        for name in options:
+            is_free = compared is not None and name in _OF_BATCHES
+            if getattr(arguments, name) is not None and methods.isdisjoint(owners) and not is_free:
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option} needs --method {' or '.join(owners)}")
+
+
+def _check_plugins(arguments: argparse.Namespace) -> None:
+    """Import the methods that the arguments name, and check `--option`."""
+    from khop.partition.cut import PARTITIONERS, base_of, shared_options
+
+    if arguments.method is not None:
+        PARTITIONERS.resolve(arguments.method)
+    if arguments.base is not None:
+        base_of(arguments.base)
+    for name, _ in arguments.option:
+        if name in shared_options():
+            raise ValueError(f"--option is for a method's own options, which '{name}' is not")
+
+
+def _engine(arguments: argparse.Namespace) -> str | None:
+    """Return the engine that does the work, with its cluster's address if there is one."""
+    on: str | None = arguments.on
+    return on if on is None or arguments.ray is None else f"{on}:{arguments.ray}"
+
+
+def print_outcome(arguments: argparse.Namespace, partitioner: PartitionerBase) -> None:
+    """Print the plan, or the summary of the folder written, as the arguments ask for.
+
+    Raises:
+        ValueError: of a plan, after it: memory or disk would not suffice.
+    """
+    from khop.partition import FolderSummary, PartitionFolder
+
+    if arguments.plan:
+        plan = partitioner.plan()
+        print(json.dumps(plan.to_dict()) if arguments.json else plan.table(), flush=True)
+        plan.check_memory()
+        plan.check_disk()
+        return
+    summary = FolderSummary.of(PartitionFolder(arguments.output))
+    if arguments.json:
+        print(json.dumps(summary.to_dict()))
+    elif not arguments.quiet:
+        print(summary)
+
+
+def left_overs_of(arguments: argparse.Namespace) -> list[Path]:
+    """Return the files and folders that ended runs for OUTPUT left."""
+    from khop.partition.out_of_core.effort import left_overs
+
+    tmp = None if arguments.tmp is None else Path(arguments.tmp)
+    return left_overs(Path(arguments.output), tmp)
+
+
+def advice_when_ended(arguments: argparse.Namespace) -> str:
+    """Return how a run that was ended can go on."""
+    if not left_overs_of(arguments):
+        return "nothing is left of it"
+    return "the same command goes on where this one was; with --clean it removes that, and begins"

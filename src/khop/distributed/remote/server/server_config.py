@@ -1,0 +1,134 @@
+"""Configuration of a graph server, from `khop serve` or `init_server`. Imports no torch."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import zmq
+
+from khop.distributed.processes.hosts import host_address
+from khop.distributed.rpc.keys import ServerKeys, check_secured
+from khop.distributed.rpc.limits import DEFAULT
+from khop.distributed.rpc.server_sockets import ServerSockets
+from khop.errors import RendezvousError
+from khop.storage.folder import PartitionFolder
+
+_ANY_ADDRESS = ("0.0.0.0", "*")
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Configuration of a graph server.
+
+    Attributes:
+        root: the partition folder.
+        rank: rank of the server.
+        num_servers, num_clients: numbers of servers and clients. 0 clients: any number.
+        master: 'HOST:PORT' of server 0.
+        parts: partitions to serve. If None, every num_servers-th from `rank` on.
+        host, port: address to listen at. If None, server 0 listens at `master`, others at a free
+            port of the address on the route to it.
+        keys: `ServerKeys.to_json()`. If None, there are no keys.
+        key_file: file of these keys, read again when it changes. If None, they do not change.
+        insecure: listen beyond loopback without keys.
+        buffer_limit: most bytes of the sessions of all clients.
+        sampler_limit: most sampler processes of the sessions of all clients.
+        connection_limit: most connections over TCP.
+        lease: seconds of silence after which a client counts as lost. If None, $KHOP_LEASE, or 30.
+            A session ends after 10 s, or after this time if that is less.
+        timeout: seconds that samplers wait for other servers.
+        graph_mode, feature_mode: location of graph and attributes for samplers on devices.
+        metrics_port: port of the counters as Prometheus text. If None, there is none.
+        methods: modules of users' sampling methods, or names of installed ones, which the server
+            and its samplers import.
+        requests: modules of users' requests, which it imports, see `rpc.state_handler`.
+        stores: `NamedStore.to_json()` of attributes in users' stores.
+        has_labels: a `share()`d block is passed along, {index of a node type: labels by original
+            id}.
+    """
+
+    root: str
+    rank: int
+    num_servers: int
+    num_clients: int
+    master: str
+    parts: list[int] | None = None
+    host: str | None = None
+    port: int | None = None
+    keys: dict[str, Any] | None = None
+    key_file: str | None = None
+    insecure: bool = False
+    buffer_limit: int = 8 << 30
+    sampler_limit: int = 1024
+    connection_limit: int = DEFAULT.connections
+    lease: float | None = None
+    timeout: float = 180.0
+    graph_mode: str = "ZERO_COPY"
+    feature_mode: str = "ZERO_COPY"
+    metrics_port: int | None = None
+    methods: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    stores: list[Any] = field(default_factory=list)
+    has_labels: bool = False
+
+    def parts_of(self, folder: PartitionFolder) -> list[int]:
+        """Return the partitions to serve.
+
+        Raises:
+            IndexError, ValueError: there are no such partitions, or not enough of them.
+        """
+        rank, num_servers = self.rank, self.num_servers
+        if not 0 <= rank < num_servers:
+            raise ValueError(
+                f"rank {rank} is not one of {num_servers} servers (0 to {num_servers - 1})"
+            )
+        if self.parts is None and num_servers > folder.num_parts:
+            raise ValueError(
+                f"'{folder.root}' has {folder.num_parts} partitions for {num_servers} graph "
+                "servers: start fewer, or choose the partitions of each (--part, once for each)"
+            )
+        default = range(rank, folder.num_parts, num_servers)
+        parts = default if self.parts is None else sorted(set(self.parts))
+        if not parts:
+            raise ValueError("a graph server needs a partition to serve")
+        return [folder.check_part(part) for part in parts]
+
+    def create_sockets(self, keys: ServerKeys | None, ipc_path: str) -> ServerSockets:
+        """Return the server's sockets, whose TCP address is the one to publish.
+
+        Raises:
+            ValueError: `master` is malformed.
+            SecurityError: the server would listen beyond loopback without keys.
+            RendezvousError: `host` has no address, or the address cannot be bound.
+        """
+        master, _, master_port = self.master.rpartition(":")
+        if not master or not master_port.isdecimal() or not 0 < int(master_port) < 1 << 16:
+            raise ValueError(f"master must be HOST:PORT (got '{self.master}')")
+        is_first = self.rank == 0
+        published = self.host
+        if not published or published in _ANY_ADDRESS:
+            published = master if is_first else host_address(master)
+        listen = self.host or published
+        if listen not in _ANY_ADDRESS:  # sockets are bound to addresses, not to names
+            try:
+                results = socket.getaddrinfo(listen, None, socket.AF_INET, socket.SOCK_STREAM)
+            except OSError as error:
+                text = f"'{listen}' is no address of this machine: {error}"
+                raise RendezvousError(text) from None
+            listen = str(results[0][4][0])
+        check_secured(listen, keys, self.insecure, f"graph server {self.rank}")
+        port = self.port or (int(master_port) if is_first else 0)
+        limits = replace(DEFAULT, connections=self.connection_limit)
+        curve = None if keys is None else keys.curve()
+        try:
+            sockets = ServerSockets(ipc_path, listen, curve, port, limits)
+        except zmq.ZMQError as error:
+            raise RendezvousError(
+                f"graph server {self.rank} cannot listen at {listen}:{port or '(any port)'}: "
+                f"{error.strerror}. Is another server there, or is it another machine's address?"
+            ) from None
+        own_port = sockets.addresses["tcp"].rpartition(":")[2]
+        sockets.addresses["tcp"] = f"tcp://{published}:{own_port}"
+        return sockets

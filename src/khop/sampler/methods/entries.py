@@ -1,0 +1,63 @@
+"""Arithmetic on rows of neighbours, which several methods share. Imports no torch.
+
+An *entry* is a position in the neighbours of `Rows`, which lie row by row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from khop.sampler.methods.access import Rows
+from khop.typing import Array, Float64Array, Int64Array
+
+
+def ranges(begins: Array, counts: Array) -> Int64Array:
+    """Return begins[i], ..., begins[i] + counts[i] - 1 for each i, one range after the other."""
+    before = np.cumsum(counts, dtype=np.int64) - counts
+    return np.arange(int(counts.sum(dtype=np.int64))) + np.repeat(begins - before, counts)
+
+
+def positions_in_rows(rows: Int64Array) -> Int64Array:
+    """Return the position of each entry in its row, from 0.
+
+    Args:
+        rows: [n] int64 row of each entry, ascending.
+    """
+    begins = np.flatnonzero(np.diff(rows, prepend=-1) != 0)
+    return ranges(np.zeros_like(begins), np.diff(begins, append=len(rows)))
+
+
+def kept(rows: Rows, entries: Int64Array) -> Rows:
+    """Return rows with some of their neighbours.
+
+    Args:
+        rows: the rows.
+        entries: [n] int64 entries that stay, ascending. An entry can repeat.
+    """
+    counts, neighbors, edges = rows
+    row = np.repeat(np.arange(len(counts)), counts)
+    left = np.bincount(row[entries], minlength=len(counts)).astype(np.int32)
+    return left, neighbors[entries], None if edges is None else edges[entries]
+
+
+def numbered(ids: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Number ids in the order in which they first appear.
+
+    Returns:
+        The distinct ids in this order, and the number of each id.
+    """
+    distinct, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return distinct[order], np.argsort(order)[inverse.reshape(-1)]
+
+
+def scaled_to_counts(norm: Float64Array, row: Int64Array) -> Float64Array:
+    """Scale positive weights of edges so that each row's sum is its number of edges.
+
+    Args:
+        norm: [n] float64.
+        row: [n] int64 row of each edge.
+    """
+    counts, sums = np.bincount(row), np.bincount(row, norm)
+    scale = np.divide(counts, sums, out=np.zeros(len(sums)), where=sums > 0)
+    return norm * scale[row]
