@@ -48,10 +48,10 @@ from torch_geometric.loader.cluster import ClusterData as PygClusterData
 
 from khop import _native, loader as ours
 from khop.data import Graph, Topology
+from khop.data.steps import run
 from khop.datasets import DebianPackages, PowerLaw
 from khop.sampler import FastGcn, Hgt, Labor, Ladies, PoissonLadies, RippleWalk, SaintNodes
 from khop.sampler.drawing.batch_draw import BatchDraw
-from khop.sampler.drawing.engine import finish
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.methods.walk import WalkPlan, acceptance, walks
@@ -401,7 +401,7 @@ def walks_of(
         draw = BatchDraw(GraphRows(view, None), subgraph, (), (), (1, 0), False)
         if not at_once:
             draw.whole_rows = None
-        return torch.from_numpy(finish(walks(draw, starts, plan, False))[0])
+        return torch.from_numpy(run(walks(draw, starts, plan, False))[0])
 
     if at_once and not torch.equal(walk(), walks_of(view, starts, p, q, False)()):
         raise AssertionError("walks at once differ from walks step by step")

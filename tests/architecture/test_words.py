@@ -21,7 +21,7 @@ CHECKED = [
 ]
 
 
-@pytest.mark.parametrize("root", CHECKED, ids=lambda root: f"{root.parent.name}/{root.name}")
+@pytest.mark.parametrize("root", CHECKED, ids=lambda root: root.name)
 def test_words(root: Path) -> None:
     assert [str(finding) for finding in check([root])] == []
 
