@@ -263,7 +263,14 @@ class EpochLoader(StatefulLoader):
         return batch
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
+        """Return fan-outs or method, seeds and batches."""
+        sampler = self._sampler
+        sampling = f"{sampler.spec.summary}, " if isinstance(sampler, NeighborSampler) else ""
+        counts = f"{self._num_seeds:,} seeds, {len(self):,} batches"
+        return f"{type(self).__name__}({sampling}{counts})"
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}()"  # as PyG's
 
 
 def _replayed(

@@ -70,6 +70,13 @@ class SamplingSpec:
     method: MethodSpec = NEIGHBOR
 
     @property
+    def summary(self) -> str:
+        """Fan-outs if all edge types have the same, else the method's name."""
+        if self.method.program is None and len(set(self.fanouts)) == 1:
+            return str(list(self.fanouts[0]))
+        return self.method.name
+
+    @property
     def num_hops(self) -> int:
         """Number of hops."""
         return len(self.fanouts[0]) if self.fanouts else 0

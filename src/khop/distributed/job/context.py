@@ -61,6 +61,11 @@ class DistContext:
         self.rank = rank
         self.group_name = group_name
 
+    def __repr__(self) -> str:
+        """Return the rank among the processes of this role."""
+        rank = f"rank {self.rank} of {self.world_size}"
+        return f"{type(self).__name__}({rank}, group '{self.group_name}')"
+
     @property
     def worker_name(self) -> str:
         """Name of this process."""

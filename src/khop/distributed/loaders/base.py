@@ -158,6 +158,12 @@ class DistLoader(StatefulLoader, abc.ABC):
         """Return the number of batches in an epoch."""
         return self._plan.num_batches
 
+    def __repr__(self) -> str:
+        """Return the graph, fan-outs or method, seeds and batches."""
+        sampling, seeds = self._spec.sampling.summary, self._plan.num_seeds
+        counts = f"{seeds:,} seeds, {len(self):,} batches"
+        return f"{type(self).__name__}({self.data!r}, {sampling}, {counts})"
+
     def _open(self, progress: EpochProgress) -> BackendBatches:
         """Return the source of an epoch's batches, from the first that has not been delivered."""
         return BackendBatches(self, progress)

@@ -70,6 +70,9 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  #
         super().__init__(data, sampler, items, transform=transform, batch_size=batch_size, **kwargs)
         self._set_up(num_items, seed, stream, worker_type, kwargs)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} batches)"
+
     @abc.abstractmethod
     def _chosen(self, items: Int64Array, key: BatchKey) -> list[SeedSet]:
         """Return the nodes of a batch, of each type once and without repetition. Run in threads."""

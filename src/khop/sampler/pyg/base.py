@@ -88,6 +88,11 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         self._drawer = self._make_drawer()
         self._kept: _KeptSampler | None = None
 
+    def __repr__(self) -> str:
+        """Return fan-outs or method, and the number of nodes."""
+        nodes = sum(self._info.node_counts.values())
+        return f"{type(self).__name__}({self._spec.summary}, {nodes:,} nodes)"
+
     @property
     def info(self) -> GraphInfo:
         """The graph, with the times and weights that matter."""

@@ -76,6 +76,9 @@ class ServedGraph(PartitionedGraph):
         """Metadata of the folder. Labels that servers add are attributes `y`."""
         return self._meta
 
+    def __repr__(self) -> str:
+        return f"ServedGraph({self._servers.master})"
+
     @property
     def where(self) -> str:
         return f"the graph served at {self._servers.master}"
