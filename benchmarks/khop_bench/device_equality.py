@@ -2,7 +2,7 @@
 
 A configuration is a random graph of some node and edge types, with or without weights and times,
 and a batch with any options that the graph allows: with replacement, disjoint, temporal, latest,
-with edges left out, completed to an induced subgraph. All of it follows from its number.
+with edges left out, completed to an induced subgraph. The number of a configuration determines all of this.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Configuration:
     """A graph and a batch.
 
     Attributes:
-        num_nodes: of each node type.
+        num_nodes: number of nodes per node type.
         relations: (source, destination) of each edge type.
         csrs: rows of each edge type.
-        fanouts: of each edge type, hop by hop.
-        weighted: for each edge type.
+        fanouts: fan-outs per edge type and hop.
+        weighted: draws by weight, per edge type.
         seeds: (node type, ids, times or None), in order of calls.
         excluded: (edge type, rows, neighbours).
         replace, last, disjoint, with_edges, induced: options.
@@ -94,8 +94,8 @@ class Comparison:
     """Result of drawing configurations on a device and on the CPU.
 
     Attributes:
-        tried: how many were drawn.
-        different: those unlike the CPU's, by number: 'differs', or the error that was raised.
+        tried: number of drawn configurations.
+        different: {number of a configuration that differs from the CPU's: 'differs', or the error}.
     """
 
     tried: int = 0

@@ -1,7 +1,7 @@
 """The task `Sections` with two DDP trainers.
 
-Each has the whole graph and PyG's loader, or a partition and khop's, which asks the other
-trainer's partition for what it lacks.
+With PyG's loader, each trainer has the whole graph. With khop's loader, each trainer has a
+partition, and the loader requests missing rows from the partition of the other trainer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Five training tasks, each with PyG's loader or khop's: what `benchmarks/losses.py` compares."""
+"""Five training tasks, each with PyG's loader or khop's, for `benchmarks/losses.py`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Task(abc.ABC):
     """A graph, a model, a loss and a score.
 
     Attributes:
-        name: what is learned.
-        metric: what `score` returns, 'accuracy' or 'AUC'.
+        name: name of the task.
+        metric: unit of `score`, 'accuracy' or 'AUC'.
         lr: learning rate of Adam.
     """
 
@@ -220,7 +220,7 @@ class Dependencies(Task):
 
 
 class Citations(Task):
-    """Temporal links: whom a new paper cites. Made up: topics, and papers that cite their own's.
+    """Temporal links: citations of new papers in a synthetic graph, within topics.
 
     A paper's topic hardly follows from its own noisy features, but from the features of papers that
     cited it before. A batch draws for each link the graph before its time.

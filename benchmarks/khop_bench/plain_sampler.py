@@ -1,7 +1,7 @@
-"""PyG's neighbour sampler with its compiled kernels replaced by NumPy: runs where neither imports.
+"""PyG's neighbour sampler with its compiled kernels replaced by NumPy.
 
-Everything else, from seeds over negative links to batches, stays PyG's own. Slow: it is there to
-compare losses with, not times.
+It runs if neither pyg-lib nor torch-sparse can be imported. Seeds, negative links and batches stay
+PyG's own. It is slow, and serves to compare losses, not times.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PlainSampler(NeighborSampler):  # type: ignore[misc]
 class _Draw:
     """One draw: nodes by type, in order of their first appearance, and edges between them.
 
-    A node is known by its key: the number of its seed, if seeds share no nodes, and its id.
+    A node has a key: its id and, if seeds share no nodes, the number of its seed.
     """
 
     def __init__(self, edges: dict[str, Any], node_time: Any, disjoint: bool) -> None:

@@ -130,8 +130,7 @@ def to_markdown(
 def write(folder: Path, name: str, content: Mapping[str, Any], markdown: str) -> list[Path]:
     """Write the report as JSON and as Markdown, and return its files.
 
-    Earlier files of the name are replaced at once: whoever is killed meanwhile leaves one or the
-    other.
+    Earlier files of the name are replaced at once. A killed process leaves the old or the new file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}.json", folder / f"{name}.md"]

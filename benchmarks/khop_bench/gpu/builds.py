@@ -1,4 +1,4 @@
-"""Stages `build` and `doctor`: the extension for the GPU that is there, and what khop sees."""
+"""Stages `build` and `doctor`: the extension for the GPU of this machine, and `khop doctor`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def build(stage: Stage) -> None:
     if options.is_dry:
         return
     step = stage.run("build", ["cmake", "--build", folder, "--parallel"])
-    if step.code:  # warnings of another compiler must not keep us from measuring
+    if step.code:  # warnings of another compiler must not prevent measurements
         stage.run("configure leniently", ["cmake", "-B", folder, "-DKHOP_WERROR=OFF"], 60)
         stage.run("build leniently", ["cmake", "--build", folder, "--parallel"])
     for made in sorted(folder.glob("_native*.so")):

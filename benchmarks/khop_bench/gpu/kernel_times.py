@@ -220,10 +220,10 @@ def profiled(test_device: Place, run: Callable[[], object]) -> list[Launch]:
 
     Args:
         test_device: the device.
-        run: what to do.
+        run: function to profile.
     """
     test_device.wait()
-    # Without a GPU there is nothing to see, but a profile is taken and read all the same.
+    # Without a GPU, the profile is empty, but this code runs as on a GPU.
     activities = [ProfilerActivity.CUDA if test_device.is_cuda else ProfilerActivity.CPU]
     with profile(activities=activities) as result:
         run()
@@ -298,7 +298,7 @@ def measure_gather(test_device: Place, mode: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure what the command line says."""
+    """Measure as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--scale", type=float, default=0.05, help="of products (default: 0.05)")

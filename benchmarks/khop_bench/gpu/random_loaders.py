@@ -1,12 +1,12 @@
-"""Random loaders on a device against the same on the CPU, bit for bit, for some minutes.
+"""Random loaders on a device, compared with the same loaders on the CPU bit for bit.
 
     python -m khop_bench.gpu.random_loaders --device cuda --seconds 300 --output FILE
     python -m khop_bench.gpu.random_loaders --device cuda --first 4711 --seconds 1
 
 On a GPU, batches are taken on torch's current stream or on another one, while large kernels run
 there. From time to time nearly all of the GPU's memory is taken, so that torch's allocator gives
-back and reuses its memory. Everything about a loader follows from its number. Writes FILE
-whenever a loader has differed, and every few seconds.
+back and reuses its memory. The number of a loader determines all of its options. The program writes
+FILE whenever a loader has differed, and every few seconds.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def compare(loader_number: int, device: str) -> str | None:
         batches = []
         for batch in loader:
             large_kernel(rng, device)
-            # Of some batches nothing but a part is kept, and the rest's memory used again.
+            # Some batches are dropped, so that their memory is used again.
             batches.append(batch if rng.random() < 0.7 else None)
             del batch
         for index, (device_batch, host_batch) in enumerate(
@@ -191,15 +191,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cuda", help="'cuda' or 'emulated' (default: cuda)")
     parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first one")
-    parser.add_argument("--output", type=Path, help="file for what is found, as JSON")
+    parser.add_argument(
+        "--first", type=int, default=0, metavar="N", help="number of the first loader"
+    )
+    parser.add_argument("--output", type=Path, help="JSON file of results")
     arguments = parser.parse_args()
     begin = written = time.monotonic()
     different: dict[int, str] = {}
     for tried, loader_number in enumerate(itertools.count(arguments.first), start=1):
         try:
             why = compare(loader_number, arguments.device)
-        except Exception:  # a CUDA error, say: it is reported, and the next loader may work
+        except Exception:  # an error such as CUDA's is reported, and the next loader may work
             why = traceback.format_exc(limit=-3)
         if why is not None:
             different[loader_number] = why

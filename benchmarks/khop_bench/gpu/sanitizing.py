@@ -1,6 +1,6 @@
-"""Stages that run tests under compute-sanitizer, and what its findings are.
+"""Stages that run tests under compute-sanitizer, and their findings.
 
-Tests take ten times as long under it and longer: each tool has the files that it says most of.
+Tests take at least ten times as long under it. Each tool therefore runs only the most useful files.
 """
 
 from __future__ import annotations
