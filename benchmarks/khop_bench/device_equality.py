@@ -2,7 +2,8 @@
 
 A configuration is a random graph of some node and edge types, with or without weights and times,
 and a batch with any options that the graph allows: with replacement, disjoint, temporal, latest,
-with edges left out, completed to an induced subgraph. The number of a configuration determines all of this.
+with edges left out, completed to an induced subgraph. The number of a configuration determines all
+of this.
 """
 
 from __future__ import annotations
