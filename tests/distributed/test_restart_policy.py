@@ -8,7 +8,7 @@ from khop.distributed.sampling.process_pool import RestartPolicy
 def test_restarts_are_bounded():
     policy = RestartPolicy(2)
     assert [policy.record_exit(None, []) for _ in range(2)] == [None, None]
-    assert "2 times; max_restarts" in policy.record_exit(None, [])
+    assert "2 times (max_restarts" in policy.record_exit(None, [])
     assert policy.num_restarts == 2
 
 

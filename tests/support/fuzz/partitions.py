@@ -198,10 +198,10 @@ def meta(root: Path) -> Run:
         folder = PartitionFolder.__new__(PartitionFolder)
         folder.root = root
         try:
-            read = folder._parse(text)
+            _, meta, listing = folder._parse(text)
         except FolderError:
             return
-        for path in [*read.listing.files, *read.meta.files()]:
+        for path in [*listing.files, *meta.files()]:
             assert ".." not in path and not path.startswith("/"), path
 
     return run
