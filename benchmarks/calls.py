@@ -1,13 +1,18 @@
-"""Calls that a batch takes: functions of khop entered by the trainer's thread, by mode.
+"""Count of calls per batch: functions of khop that the trainer's thread enters, by mode.
 
     python benchmarks/calls.py            a table
-    python benchmarks/calls.py --files    and the calls of each file
+    python benchmarks/calls.py --files    the table, and the calls of each file
 
-Batches have 16 seeds and fan-outs 5, 5. Counted are calls of functions (and each time that a
-generator goes on), files that they lie in, changes from a file to another, and how deep calls are
-nested; comprehensions and generator expressions are left out, which not all versions of Python
-call. The smallest numbers of several batches of the same seeds are given: they do not depend on
-when a reply comes.
+Batches have 16 seeds and fan-outs 5, 5. The table has these counts per mode:
+
+- calls of functions, where each resumption of a generator is a call
+- files that contain these functions
+- changes from one file to another
+- the largest depth of nested calls
+
+Comprehensions and generator expressions are left out, because only some versions of Python call
+them. Each count is the smallest of several batches of the same seeds. The smallest count does not
+depend on when a reply arrives.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ _ROOT = str(Path(khop.__file__).parent) + "/"
 
 
 class Calls:
-    """What the calls of a batch came to."""
+    """Counts of the calls of a batch."""
 
     def __init__(self) -> None:
         self.by_file: Counter[str] = Counter()
@@ -54,7 +59,7 @@ class Calls:
         self._last = ""
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        """Take in an event of `sys.setprofile`."""
+        """Count an event of `sys.setprofile`."""
         code = frame.f_code
         if not code.co_filename.startswith(_ROOT) or code.co_name in (
             "<listcomp>",
@@ -86,11 +91,11 @@ class Calls:
 
 
 def calls_of(loader: Any) -> Calls:
-    """Return the calls of a batch: of those that took the fewest, once caches are warm."""
+    """Return the calls of the batch with the fewest calls, after batches that warm the caches."""
     batches = iter(loader)
     for _ in range(NUM_BATCHES // 4):
         next(batches)
-    found = []
+    by_batch = []
     for _ in range(NUM_BATCHES // 2):
         calls = Calls()
         sys.setprofile(calls)
@@ -98,12 +103,12 @@ def calls_of(loader: Any) -> Calls:
             next(batches)
         finally:
             sys.setprofile(None)
-        found.append(calls)
-    return min(found, key=lambda calls: (calls.total, calls.switches))
+        by_batch.append(calls)
+    return min(by_batch, key=lambda calls: (calls.total, calls.switches))
 
 
 def graph() -> Data:
-    """A random graph with features and labels."""
+    """Return a random graph with features and labels."""
     rng = np.random.default_rng(0)
     edges = torch.from_numpy(rng.integers(0, NUM_NODES, (2, NUM_EDGES)))
     return Data(x=torch.zeros(NUM_NODES, 16), y=torch.arange(NUM_NODES), edge_index=edges)
@@ -111,7 +116,7 @@ def graph() -> Data:
 
 @contextlib.contextmanager
 def partitioned(data: Data, num_parts: int) -> Iterator[DistDataset]:
-    """A dataset that serves all parts of a graph."""
+    """Yield a dataset that serves all parts of a graph."""
     with tempfile.TemporaryDirectory() as folder:
         RandomPartitioner.from_data(data, folder, num_parts, overwrite=True).partition()
         yield DistDataset().load(folder, 0, also_serve=range(1, num_parts))
@@ -119,7 +124,7 @@ def partitioned(data: Data, num_parts: int) -> Iterator[DistDataset]:
 
 
 def modes(data: Data) -> Iterator[tuple[str, Any]]:
-    """Yield names of modes, and loaders."""
+    """Yield the name and the loader of each mode."""
     nodes = torch.arange(SEEDS).repeat(NUM_BATCHES)
     links = torch.arange(2 * SEEDS).view(2, -1).repeat(1, NUM_BATCHES)
     common = {"batch_size": SEEDS, "seed": 1}
@@ -127,12 +132,12 @@ def modes(data: Data) -> Iterator[tuple[str, Any]]:
     negative = {"neg_sampling": "binary", **common}
     yield "in memory, links", LinkNeighborLoader(data, FANOUTS, links, **negative)
     collocated = CollocatedDistSamplingWorkerOptions
-    ways: list[tuple[str, int, Callable[[], Any]]] = [
+    cases: list[tuple[str, int, Callable[[], Any]]] = [
         ("collocated, 1 part", 1, collocated),
         ("collocated, 2 parts", 2, collocated),
         ("a sampler process, the trainer's side", 2, MpDistSamplingWorkerOptions),
     ]
-    for name, num_parts, worker_options in ways:
+    for name, num_parts, worker_options in cases:
         with partitioned(data, num_parts) as dataset:
             yield (
                 name,
@@ -147,13 +152,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--files", action="store_true", help="print the calls of each file")
     arguments = parser.parse_args()
-    print("| mode | files | calls per batch | of them framing | changes of file | depth |")
+    print("| mode | files | calls per batch | share of framing | changes of file | depth |")
     print("|---|---|---|---|---|---|")
-    found = {}
+    by_mode = {}
     for mode, loader in modes(graph()):
-        found[mode] = calls_of(loader)
-        print(found[mode].row(mode), flush=True)
-    for mode, calls in found.items() if arguments.files else ():
+        by_mode[mode] = calls_of(loader)
+        print(by_mode[mode].row(mode), flush=True)
+    for mode, calls in by_mode.items() if arguments.files else ():
         print(f"\n{mode}:")
         for file, count in sorted(calls.by_file.items(), key=lambda item: (-item[1], item[0])):
             print(f"  {count:4d}  {file}")

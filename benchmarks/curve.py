@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Throughput of khop's row fetch under CURVE, against libzmq's own CURVE in a bare loop.
+"""Throughput of khop's row fetch under CURVE, compared with a bare loop of libzmq's CURVE.
 
     python benchmarks/curve.py                  # a minute
 
 A `PartitionClient` fetches rows from a partition server over TCP on loopback, with and without
-CURVE: replies of 1 MB, a few on their way at a time, as samplers ask for them. The bare loop sends
-frames of the same number and size both ways, and does nothing else: no JSON, no checks, no gather,
-no arrays. Server and client are processes of their own. Cases take turns; ratios are formed turn by
-turn, and their median is given with the smallest and largest.
+CURVE. Replies have 1 MB. A few requests are in flight at a time, as in samplers. The bare loop
+sends frames of the same count and size in both directions. It has no JSON, checks, gathers or
+arrays.
+
+Server and client are separate processes. Cases take turns. Ratios are computed per turn. The result
+is the median ratio, with the smallest and the largest.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ from khop.distributed.rpc.keys import JobKeys
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.partition import PartitionFolder
 
-_ROWS = 2000  # of 520 bytes with their id: a sampler's request, whose reply fits a frame
+_ROWS = 2000  # rows of 520 bytes, id included: the reply to a sampler's request fits a frame
 _IN_FLIGHT = 4
 _PART = 1
 _CASES = ("bare, CURVE", "khop, CURVE", "bare, plain", "khop, plain")
 
 
 def make_folder(root: Path) -> PartitionFolder:
-    """200,000 nodes of 128 float32 in two parts; 51 MB each."""
+    """Partition 200,000 nodes with 128 float32 features into two parts of 51 MB."""
     import torch
     from torch_geometric.data import Data
 
@@ -56,7 +58,7 @@ def make_folder(root: Path) -> PartitionFolder:
 
 @contextmanager
 def khop_fetch(folder: PartitionFolder, keys: JobKeys | None) -> Iterator[Callable[[], int]]:
-    """What fetches a batch of replies; returns their bytes."""
+    """Yield a function that fetches 32 replies and returns their bytes."""
     config = {
         "root": str(folder.root),
         "part": _PART,
@@ -95,7 +97,7 @@ def khop_fetch(folder: PartitionFolder, keys: JobKeys | None) -> Iterator[Callab
 
 
 def frames_of(folder: PartitionFolder) -> tuple[list[int], list[int]]:
-    """Sizes of the frames of a request and of its reply."""
+    """Return the sizes of the frames of a request and of its reply."""
     from khop.distributed.rpc.partition_handler import RequestHandler
     from khop.distributed.rpc.protocol import PROTOCOL
     from khop.storage.part import Part
@@ -113,7 +115,7 @@ def frames_of(folder: PartitionFolder) -> tuple[list[int], list[int]]:
 def bare_loop(
     sizes: tuple[list[int], list[int]], keys: JobKeys | None
 ) -> Iterator[Callable[[], int]]:
-    """The same frames, and nothing else."""
+    """Yield a function that receives the same frames from a bare server, and counts bytes."""
     curve = [] if keys is None else [keys.server.public, keys.server.secret]
     command = [sys.executable, __file__, "--bare", ",".join(map(str, sizes[1]))]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -133,10 +135,10 @@ def bare_loop(
 
     def fetch() -> int:
         received = 0
-        for number in range(32 + _IN_FLIGHT):
-            if number < 32:
+        for step in range(32 + _IN_FLIGHT):
+            if step < 32:
                 socket.send_multipart(request, copy=False)
-            if number >= _IN_FLIGHT:
+            if step >= _IN_FLIGHT:
                 received += sum(len(frame) for frame in socket.recv_multipart(copy=False))
         return received
 
@@ -150,7 +152,7 @@ def bare_loop(
 
 
 def serve_bare(sizes: list[int]) -> None:
-    """Answers each request with frames of these sizes, until stdin closes."""
+    """Reply to each request with frames of these sizes, until stdin closes."""
     curve = sys.stdin.readline().split()
     context = zmq.Context()
     socket = context.socket(zmq.ROUTER)
@@ -173,7 +175,7 @@ def serve_bare(sizes: list[int]) -> None:
 
 
 def rate(fetch: Callable[[], int], seconds: float) -> float:
-    """Megabytes a second."""
+    """Return the megabytes per second of a fetch function."""
     fetch()
     began, nbytes = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
@@ -182,16 +184,18 @@ def rate(fetch: Callable[[], int], seconds: float) -> float:
 
 
 def main() -> None:
-    """Runs the benchmark."""
+    """Run the benchmark, or the bare server."""
     if sys.argv[1:2] == ["--bare"]:
         serve_bare([int(size) for size in sys.argv[2].split(",")])
         return
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--repeat", type=int, default=7, help="turns (7)")
-    parser.add_argument("--seconds", type=float, default=1.5, help="of a case in a turn (1.5)")
+    parser.add_argument(
+        "--seconds", type=float, default=1.5, help="seconds of a case in a turn (1.5)"
+    )
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="khop-curve-") as place, ExitStack() as stack:
-        folder = make_folder(Path(place) / "parts")
+    with tempfile.TemporaryDirectory(prefix="khop-curve-") as temporary, ExitStack() as stack:
+        folder = make_folder(Path(temporary) / "parts")
         sizes, keys = frames_of(folder), JobKeys.new()
         cases = {}
         for name in _CASES:
@@ -208,13 +212,13 @@ def main() -> None:
         ]
     for name in _CASES:
         print(f"{name:12}  {_spread([turn[name] for turn in turns], '.0f')} MB/s")
-    for of, to in (
+    for case, base in (
         ("khop, CURVE", "bare, CURVE"),
         ("khop, plain", "bare, plain"),
         ("khop, CURVE", "khop, plain"),
     ):
-        ratios = [turn[of] / turn[to] for turn in turns]
-        print(f"{of} : {to}  {_spread(ratios, '.2f')}")
+        ratios = [turn[case] / turn[base] for turn in turns]
+        print(f"{case} : {base}  {_spread(ratios, '.2f')}")
 
 
 def _spread(values: list[float], form: str) -> str:

@@ -1,11 +1,11 @@
-"""Cuts of a graph: share of edges between parts, balance and seconds, for each partitioner.
+"""Cuts of a graph by each partitioner: share of edges between parts, balance and seconds.
 
-    python benchmarks/cuts.py                       Debian's packages, undirected, in 2, 4, 8 parts
-    python benchmarks/cuts.py --products 0.1        time of whole partitionings: a graph of the size
-                                                    of ogbn-products, scaled, that has communities
+    python benchmarks/cuts.py                   # Debian's packages
+    python benchmarks/cuts.py --products 0.1    # time of whole partitionings
     python benchmarks/cuts.py --products 1 --methods random frequency cluster-metis
 
-METIS is left out where pymetis is not installed. Nothing is written but to a temporary folder.
+--products S partitions a graph with communities, of the size of ogbn-products x S. If pymetis
+is not installed, METIS is left out. All files are in a temporary folder.
 """
 
 from __future__ import annotations
@@ -38,25 +38,26 @@ SEVERAL = {"balance": ["nodes", "edges", "train"], "slack": 0.05}
 
 
 def has_metis() -> bool:
-    """Return whether METIS can be called here."""
+    """Return whether METIS is installed."""
     return importlib.util.find_spec("pymetis") is not None
 
 
 def rows(clusters: int) -> list[tuple[str, Any, dict[str, Any]]]:
-    """Name, class and options of what is measured."""
-    found: list[tuple[str, Any, dict[str, Any]]] = [("stream", StreamPartitioner, {})]
+    """Return name, class and options of each partitioner."""
+    plain: list[tuple[str, Any, dict[str, Any]]] = [("stream", StreamPartitioner, {})]
     if has_metis():
-        found += [
+        plain += [
             ("metis", MetisPartitioner, {}),
             (f"cluster-metis, {clusters:,}", ClusterMetisPartitioner, {"clusters": clusters}),
         ]
-    return found + [(f"{name}; nodes, edges, train", c, {**o, **SEVERAL}) for name, c, o in found]
+    return plain + [(f"{name}; nodes, edges, train", c, {**o, **SEVERAL}) for name, c, o in plain]
 
 
 def with_communities(scale: float) -> Data:
-    """A graph of the size of ogbn-products: of its edges 88 % join nodes of one community.
+    """Return a graph of ogbn-products's size x scale, with communities.
 
-    Communities have 200 nodes, degrees a heavy tail; ids tell nothing.
+    88 % of the edges join nodes of one community. Communities have 200 nodes. Degrees have a heavy
+    tail. Ids of nodes are random.
     """
     num_nodes = round(2_449_029 * scale) // 200 * 200
     rng = np.random.default_rng(0)
@@ -76,7 +77,7 @@ def with_communities(scale: float) -> Data:
 
 
 def compare_times(scale: float, methods: list[str], num_parts: int) -> None:
-    """Print the time in which each method makes a partition folder."""
+    """Print the time in which each method writes a partition folder."""
     data = with_communities(scale)
     print(f"{data.num_nodes:,} nodes, {data.num_edges:,} edges, {num_parts} parts\n")
     print("| method | seconds | processor seconds | cut |")
@@ -92,7 +93,7 @@ def compare_times(scale: float, methods: list[str], num_parts: int) -> None:
 
 
 def processor_seconds() -> float:
-    """Return the processor time of this process and of those that it has started."""
+    """Return the processor time of this process and its children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(u.ru_utime + u.ru_stime for u in used)
 
@@ -102,12 +103,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--clusters", type=int, default=20_000)
-    parser.add_argument("--products", type=float, metavar="SCALE", help="measure times at a scale")
+    parser.add_argument(
+        "--products", type=float, metavar="SCALE", help="measure times on a graph of this scale"
+    )
     parser.add_argument(
         "--methods",
         nargs="+",
         default=["random", "frequency", *["cluster-metis", "metis"] * has_metis()],
-        help="of --products",
+        help="methods to measure with --products",
     )
     arguments = parser.parse_args()
     if arguments.products is not None:
@@ -116,16 +119,17 @@ def main() -> None:
     data = DebianPackages(undirected=True)[0]
     source = GraphSource.from_data(data)
     src, dst = data.edge_index.numpy()
-    judged = Constraints.of(source, SEVERAL["balance"], "in")
+    constraints = Constraints.of(source, SEVERAL["balance"], "in")
     print(f"{source.nodes['node'].count:,} nodes, {len(src):,} edges\n")
     print("| parts | method | cut | largest / mean: nodes | edges | train | seconds |")
     print("|---|---|---|---|---|---|---|")
     for num_parts in arguments.parts:
-        for name, kind, options in rows(arguments.clusters):
+        for name, partitioner, options in rows(arguments.clusters):
             began = time.perf_counter()
-            labels = kind.from_data(source, "unused", num_parts, **options).assign_nodes("node")
+            made = partitioner.from_data(source, "unused", num_parts, **options)
+            labels = made.assign_nodes("node")
             seconds = time.perf_counter() - began
-            loads = judged.loads(labels, num_parts)
+            loads = constraints.loads(labels, num_parts)
             largest = (loads / loads.mean(axis=1, keepdims=True)).max(axis=1)
             cells = [f"{value:.3f}" for value in (np.mean(labels[src] != labels[dst]), *largest)]
             print(f"| {num_parts} | {name} | {' | '.join(cells)} | {seconds:.1f} |", flush=True)

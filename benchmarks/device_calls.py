@@ -1,12 +1,14 @@
-"""What a batch that a device draws asks of the CUDA runtime, and how long the host takes over it.
+"""Calls of the CUDA runtime per batch that a device draws, and time of the host per batch.
 
     scripts/sanitize benchmarks/device_calls.py     # with an extension built for the fake runtime
 
-On the runtime of `tests/fake_cuda`, which counts calls, launches, copies, waits and allocations,
-and the time that is spent in it, kernels included: what is left is khop's own. Two graphs, of one
-edge type and of twenty; three hops; `NeighborSampler(device=...)`, from seeds to tensors, as
-loaders ask it. Torch's tensors lie on the CPU there: what its allocator of GPU memory takes is not
-in these times.
+The runtime of `tests/fake_cuda` counts calls, launches, copies, waits and allocations. It also
+measures the time within the runtime, kernels included. The rest of a batch's time is the time of
+khop's own code on the host.
+
+`NeighborSampler(device=...)` draws batches of three hops, from seeds to tensors, as in a loader.
+One graph has one edge type, the other has twenty. Torch's tensors are on the CPU here. The times
+do not include torch's allocator of GPU memory.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ _COPIES = ("uploads_pinned", "uploads_pageable", "downloads_pinned", "downloads_
 
 
 def homogeneous(num_nodes: int, degree: int) -> Data:
-    """A random graph of one edge type, in no order: edges have ids of their own."""
+    """Return a random graph of one edge type, unsorted, so that edges need a table of ids."""
     edges = torch.randint(0, num_nodes, (2, num_nodes * degree))
     return Data(edge_index=edges, num_nodes=num_nodes)
 
 
 def heterogeneous(num_nodes: int, degree: int, num_types: int, num_relations: int) -> HeteroData:
-    """The same of several types."""
+    """Return a random graph of several node and edge types, unsorted."""
     data = HeteroData()
     for t in range(num_types):
         data[f"t{t}"].num_nodes = num_nodes
@@ -55,7 +57,7 @@ def heterogeneous(num_nodes: int, degree: int, num_types: int, num_relations: in
 def measure(
     name: str, data: Data | HeteroData, seeds: torch.Tensor, args: argparse.Namespace
 ) -> None:
-    """Prints a row for a graph, launched step by step, and one for recorded batches."""
+    """Print one row for batches that are launched, and one for batches that are recorded."""
     for recorded in (False, True):
         torch.manual_seed(0)
         sampler = NeighborSampler(
@@ -64,33 +66,33 @@ def measure(
             device="emulated",
             device_options=DeviceOptions(cuda_graph=recorded),
         )
-        # Torch has no streams on this device and waits for it; on a GPU it records an event.
+        # Torch has no streams on this device, and would wait. On a GPU, it records an event.
         assert sampler.device is not None
         sampler.device.mark = lambda: None  # type: ignore[method-assign]
         node_type = None if isinstance(data, Data) else "t0"
-        asked = NodeSamplerInput(input_id=None, node=seeds, input_type=node_type)
-        seed_set = sampler.seed_set(asked)
+        sampler_input = NodeSamplerInput(input_id=None, node=seeds, input_type=node_type)
+        seed_set = sampler.seed_set(sampler_input)
         before: dict[str, int] = {}
         times = []
-        for number in range(args.warm_up + args.batches):
-            if number == args.warm_up:
+        for index in range(args.warm_up + args.batches):
+            if index == args.warm_up:
                 before = counted()
             in_calls = control.count("nanoseconds_in_calls")
             begin = time.perf_counter_ns()
-            sampler.draw_nodes(seed_set, BatchKey(1, number))
+            sampler.draw_nodes(seed_set, BatchKey(1, index))
             elapsed = time.perf_counter_ns() - begin
             in_calls = control.count("nanoseconds_in_calls") - in_calls
             control.finish()
-            if number >= args.warm_up:
+            if index >= args.warm_up:
                 times.append((elapsed - in_calls) / 1000)
-        a_batch = {key: (counted()[key] - n) / args.batches for key, n in before.items()}
-        cells = [f"{a_batch[key]:.1f}" for key in before]
+        per_batch = {key: (counted()[key] - n) / args.batches for key, n in before.items()}
+        cells = [f"{per_batch[key]:.1f}" for key in before]
         label = f"{name}, {'recorded' if recorded else 'launched'}"
         print(" | ".join([label.ljust(32), *cells, f"{statistics.median(times):.0f}"]))
 
 
 def counted() -> dict[str, int]:
-    """What the runtime has counted so far."""
+    """Return the counts of the runtime so far."""
     counters = {name: control.count(name) for name in _COUNTERS}
     return {
         **counters,
@@ -100,14 +102,14 @@ def counted() -> dict[str, int]:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=30)
     parser.add_argument("--warm-up", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=64)
     args = parser.parse_args()
     control.set_mode("lazy")
-    print("a batch | " + " | ".join([*_COUNTERS, "copies", "calls"]) + " | host, us")
+    print("per batch | " + " | ".join([*_COUNTERS, "copies", "calls"]) + " | host, us")
     measure("1 edge type", homogeneous(2000, 8), torch.arange(args.seeds), args)
     measure("20 edge types", heterogeneous(500, 4, 5, 20), torch.arange(args.seeds), args)
 

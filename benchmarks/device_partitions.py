@@ -1,25 +1,28 @@
 #!/usr/bin/env python3
-"""Whether a GPU should draw the home part's rows where a graph has several partitions.
+"""Bus traffic of batches if a GPU draws the home part's rows of a graph with several partitions.
 
     python benchmarks/device_partitions.py                       # half a minute
     python benchmarks/device_partitions.py --graph debian        # a real graph, which has clusters
 
-Of several partitions samplers draw on the CPU today, and a GPU gathers. It could draw the rows of
-the part at hand and put hops together, too, if the ids of the other rows came down at each hop and
-the other parts' replies went up. This counts what would cross the bus then, and how often the host
-would wait, against today; for 2 and 4 partitions, random ones and those by hotness, the best that
-khop makes. No GPU is needed: batches are drawn by khop's own engine from the partition folder, and
-what it asks of other parts is counted. Features of the part at hand take the same way in both cases
-and are left out.
+The *home* part of a trainer is the part that its sampler reads from its own folder. At present, a
+sampler of a partitioned graph draws on the CPU, and a GPU gathers. A GPU could also draw the home
+part's rows and build the batch. At each hop, ids of other parts' rows would then go to the host.
+The replies of the other parts would go to the GPU.
 
-Batches are smaller by the scale of the graph, so that they meet themselves as often as batches of
-1024 seeds do in the whole graph, and the figures are those of 1024 seeds.
+The program compares both designs. It counts bytes over the bus and waits of the host, for 2 and 4
+partitions. Partitions are random, or by hotness, which is the best method of khop for this purpose.
+No GPU is needed. khop's own engine draws the batches from the partition folder, and the program
+counts the requests to other parts. Features of the home part take the same path in both designs and
+are left out.
 
-    home        share of a hop's rows that lie in the part of the trainer; rows of the seeds all do
-    waits       how often the host waits for the device
+The batch size is 1024 x the scale of the graph. A batch then has the same share of repeated nodes
+as 1024 seeds in the whole graph. The printed figures are converted to 1024 seeds. Columns::
+
+    home        share of a hop's rows that are in the home part (all rows of seeds are)
+    waits       times that the host waits for the device
     up, down    copies to and from the device, and megabytes
-    own CPU     milliseconds that the sampler's own core draws the home rows, splits and merges
-    others      milliseconds that other parts' servers draw, on one core
+    own CPU     milliseconds in which the sampler's core draws the home rows, splits and merges
+    others      milliseconds in which servers of other parts draw, on one core
 """
 
 from __future__ import annotations
@@ -49,23 +52,23 @@ from khop.storage.part import Part
 FANOUTS = (15, 10, 5)
 BATCH_SIZE = 1024
 PARTS = (2, 4)
-_ID = 8  # bytes of an id on its way down, and of what batches hold
+_ID = 8  # bytes of an id on the bus, and of an id in a batch
 _FEATURE = 400  # bytes of a row of ogbn-products
 
 
 @dataclass
 class Traffic:
-    """What batches were, and what they asked of other parts.
+    """Sizes of batches, and their requests to other parts.
 
     Attributes:
-        frontier: rows of each hop.
-        elsewhere: of them, those of other parts.
-        reply_bytes: counts and neighbours that other parts sent.
-        nodes: nodes of the batches.
-        nodes_elsewhere: of them, those whose features are elsewhere.
-        edges: edges of the batches.
-        seconds: time of the engine, without that of the other parts.
-        seconds_elsewhere: time that other parts drew.
+        frontier: number of rows per hop.
+        elsewhere: number of rows of other parts per hop.
+        reply_bytes: bytes of counts and neighbours that other parts sent.
+        nodes: number of nodes in all batches.
+        nodes_elsewhere: number of nodes with features in other parts.
+        edges: number of edges in all batches.
+        seconds: time of the engine, without the time of other parts.
+        seconds_elsewhere: time in which other parts drew.
     """
 
     frontier: list[int] = field(default_factory=lambda: [0] * len(FANOUTS))
@@ -79,7 +82,7 @@ class Traffic:
 
 
 class Answered:
-    """A request that has been answered."""
+    """A request with its reply."""
 
     done = True
 
@@ -87,16 +90,16 @@ class Answered:
         self._arrays = arrays
 
     def result(self) -> list[Any]:
-        """The reply."""
+        """Return the arrays of the reply."""
         return self._arrays
 
 
 class Neighbours:
-    """The other partitions, which answer at once; what is asked of them is counted.
+    """The other partitions, which reply at once. Requests are counted.
 
     Args:
         folder: the partition folder.
-        traffic: where to.
+        traffic: counts of the requests.
     """
 
     def __init__(self, folder: PartitionFolder, traffic: Traffic) -> None:
@@ -104,7 +107,7 @@ class Neighbours:
         self._traffic = traffic
 
     def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Answered:
-        """See `RemoteParts`."""
+        """Draw neighbours in another part, as `RemoteParts.sample` does."""
         began = time.perf_counter()
         drawn = rows.draw(self._csrs[part][relation], request)
         self._traffic.seconds_elsewhere += time.perf_counter() - began
@@ -115,7 +118,7 @@ class Neighbours:
 
 
 def measure(folder: PartitionFolder, batch_size: int, batches: int) -> Traffic:
-    """Draws so many batches for the trainer of each part, after one that does not count."""
+    """Draw `batches` batches for the trainer of each part, after one that does not count."""
     spec = SamplingSpec.create(
         list(FANOUTS), [t.name for t in folder.meta.edge_types], False, False
     )
@@ -134,17 +137,17 @@ def draw_batches(
     numbers: range,
     traffic: Traffic,
 ) -> None:
-    """Draws the batches of these numbers for the trainer of a part."""
+    """Draw the batches of these numbers for the trainer of a part."""
     node_type = folder.meta.node_types[0]
     low, high = node_type.bounds[part], node_type.bounds[part + 1]
     held = np.asarray(folder.split(node_type.name, "train_mask"), np.int64)
     seeds = np.random.default_rng(part).permutation(held[(held >= low) & (held < high)])
     engine: Any = Engine(GraphView.of_part(Part(folder, part)), spec, Neighbours(folder, traffic))
     key = _native.run_key(1, 0, part)
-    for number in numbers:
-        begin = number * batch_size % max(1, len(seeds) - batch_size)
+    for index in numbers:
+        begin = index * batch_size % max(1, len(seeds) - batch_size)
         before, began = traffic.seconds_elsewhere, time.perf_counter()
-        steps = engine.sample([SeedSet(0, seeds[begin : begin + batch_size])], key, number)
+        steps = engine.sample([SeedSet(0, seeds[begin : begin + batch_size])], key, index)
         subgraph = finish(steps)
         spent = time.perf_counter() - began
         traffic.seconds += spent - (traffic.seconds_elsewhere - before)
@@ -160,7 +163,7 @@ def draw_batches(
 
 
 def finish(steps: Any) -> Any:
-    """Runs an engine whose requests are answered at once."""
+    """Run an engine whose requests have replies at once, and return its result."""
     while True:
         try:
             next(steps)
@@ -170,14 +173,14 @@ def finish(steps: Any) -> Any:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a batch asks of the bus.
+    """Bus traffic of a batch.
 
     Attributes:
-        waits: how often the host waits.
-        up: copies to the device.
-        up_bytes: their bytes.
-        down: copies from the device.
-        down_bytes: their bytes.
+        waits: number of waits of the host.
+        up: number of copies to the device.
+        up_bytes: bytes of these copies.
+        down: number of copies from the device.
+        down_bytes: bytes of these copies.
     """
 
     waits: int
@@ -187,27 +190,33 @@ class Cost:
     down_bytes: float
 
     def __str__(self) -> str:
-        """As a part of a table's line."""
+        """Return the cells of a table's line."""
         return (
             f"{self.waits:3d}   {self.up:3d} {self.up_bytes / 1e6:6.1f}"
             f"   {self.down:3d} {self.down_bytes / 1e6:6.2f}"
         )
 
 
-def today(of: Traffic, parts: int, per_batch: float) -> Cost:
-    """The CPU draws: edges, ids, where each row is staged and comes from, others' features."""
-    home = of.nodes - of.nodes_elsewhere
-    features = _FEATURE * of.nodes_elsewhere
-    nbytes = 2 * _ID * of.edges + 2 * _ID * of.nodes + _ID * home + features
+def on_host(traffic: Traffic, parts: int, per_batch: float) -> Cost:
+    """Return the traffic if the CPU draws.
+
+    Edges, ids, staged positions and sources of rows, and features of other parts go to the device.
+    """
+    home = traffic.nodes - traffic.nodes_elsewhere
+    features = _FEATURE * traffic.nodes_elsewhere
+    nbytes = 2 * _ID * traffic.edges + 2 * _ID * traffic.nodes + _ID * home + features
     return Cost(1, 4 + parts - 1, nbytes * per_batch, 0, 0.0)
 
 
-def on_device(of: Traffic, parts: int, per_batch: float) -> Cost:
-    """The device draws: seeds and replies go up, ids of others' rows and nodes come down."""
+def on_device(traffic: Traffic, parts: int, per_batch: float) -> Cost:
+    """Return the traffic if the device draws.
+
+    Seeds and replies go to the device. Ids of other parts' rows and nodes go to the host.
+    """
     hops, others = len(FANOUTS), parts - 1
-    up = _ID * of.frontier[0] + of.reply_bytes + _FEATURE * of.nodes_elsewhere
-    down = _ID * (sum(of.elsewhere) + of.nodes_elsewhere)
-    # Counts and neighbours of each other part, a hop; the sizes come with the last ids.
+    up = _ID * traffic.frontier[0] + traffic.reply_bytes + _FEATURE * traffic.nodes_elsewhere
+    down = _ID * (sum(traffic.elsewhere) + traffic.nodes_elsewhere)
+    # Per hop: counts and neighbours of each other part. The sizes come with the last ids.
     return Cost(
         hops + 1, 1 + hops * 2 * others + others, up * per_batch, hops + 1, down * per_batch
     )
@@ -225,32 +234,34 @@ METHODS: dict[str, Make] = {
 
 
 def report(data: Data, batch_size: int, batches: int) -> None:
-    """Prints the table."""
+    """Print the table."""
     hops = "  ".join(f"hop {hop + 1}" for hop in range(len(FANOUTS)))
     costs = "waits  up    MB  down    MB"
     print(
-        f"{'':17s} {'home, %':24s}   {'today':27s}   {'drawn on the device':27s}   ms on one core"
+        f"{'':17s} {'home, %':24s}   {'drawn on the host':27s}   {'drawn on the device':27s}   "
+        "ms on one core"
     )
     print(f"{'':17s} {hops}    all   {costs}   {costs}   own CPU  others")
     for parts in PARTS:
         for method, make in METHODS.items():
-            with tempfile.TemporaryDirectory(prefix="khop-device-partitions-") as place:
-                root = Path(place) / "parts"
+            with tempfile.TemporaryDirectory(prefix="khop-device-partitions-") as temporary:
+                root = Path(temporary) / "parts"
                 make(data, root, parts, batch_size)
-                found = measure(PartitionFolder(root), batch_size, batches)
+                traffic = measure(PartitionFolder(root), batch_size, batches)
             per_batch = BATCH_SIZE / (batch_size * batches * parts)
             shares = [
                 100 * (1 - away / rows)
                 for away, rows in zip(
-                    [*found.elsewhere, sum(found.elsewhere)],
-                    [*found.frontier, sum(found.frontier)],
+                    [*traffic.elsewhere, sum(traffic.elsewhere)],
+                    [*traffic.frontier, sum(traffic.frontier)],
                     strict=True,
                 )
             ]
             print(
-                f"{parts} {method:15s} {_shown(shares)}   {today(found, parts, per_batch)}   "
-                f"{on_device(found, parts, per_batch)}   {1e3 * found.seconds * per_batch:7.1f} "
-                f"{1e3 * found.seconds_elsewhere * per_batch:7.1f}",
+                f"{parts} {method:15s} {_shown(shares)}   {on_host(traffic, parts, per_batch)}   "
+                f"{on_device(traffic, parts, per_batch)}   "
+                f"{1e3 * traffic.seconds * per_batch:7.1f} "
+                f"{1e3 * traffic.seconds_elsewhere * per_batch:7.1f}",
                 flush=True,
             )
 
@@ -260,7 +271,7 @@ def _shown(shares: Sequence[float]) -> str:
 
 
 def graph_of(name: str, scale: float) -> tuple[Data, int]:
-    """A graph without features, and the size of its batches."""
+    """Return a graph without features, and the size of its batches."""
     if name == "debian":
         whole: Any = DebianPackages(undirected=True)[0]
         return Data(
@@ -271,17 +282,19 @@ def graph_of(name: str, scale: float) -> tuple[Data, int]:
 
 
 def main() -> int:
-    """Runs it."""
+    """Run the comparison."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--graph", choices=["products", "debian"], default="products")
-    parser.add_argument("--scale", type=float, default=0.2, help="of the products shape")
-    parser.add_argument("--batches", type=int, default=12, help="of each part")
+    parser.add_argument(
+        "--scale", type=float, default=0.2, help="scale of the products-shaped graph"
+    )
+    parser.add_argument("--batches", type=int, default=12, help="batches per part")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     data, batch_size = graph_of(arguments.graph, arguments.scale)
     print(
-        f"{arguments.graph}: {data.num_nodes:,} nodes, {data.num_edges:,} edges; batches of "
-        f"{batch_size}, figures of {BATCH_SIZE} seeds, fan-outs {FANOUTS}"
+        f"{arguments.graph}: {data.num_nodes:,} nodes, {data.num_edges:,} edges, batches of "
+        f"{batch_size} seeds, figures for {BATCH_SIZE} seeds, fan-outs {FANOUTS}"
     )
     report(data, batch_size, arguments.batches)
     return 0

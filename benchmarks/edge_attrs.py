@@ -1,11 +1,13 @@
-"""What edge ids and edge attributes cost in batches over partitions.
+"""Cost of edge ids and edge attributes in batches from partitions.
 
     python benchmarks/edge_attrs.py
 
-A power law, partitioned with 100 floats per node, without and with 4 floats per edge. Loaders with
-`with_edge=False` and `with_edge=True` make the same batches in turns, in the trainer's process.
-Prints processor time per batch, of the trainer and its partition servers, and its ratio to the time
-without edge ids; and bytes per batch.
+The graph is a power law with 100 floats per node. It is partitioned without edge attributes, and
+with 4 floats per edge. Loaders with `with_edge=False` and `with_edge=True` take turns. They make
+the same batches in the trainer's process.
+
+The program prints processor time and bytes per batch. The time includes the trainer and its
+partition servers. The ratio is to the time without edge ids.
 """
 
 from __future__ import annotations
@@ -34,20 +36,20 @@ CASES = {
 
 
 def folders(root: Path, nodes: int, edges: int, num_parts: int) -> dict[bool, Path]:
-    """Partitionings of a graph, by whether its edges have attributes."""
+    """Partition a graph, and return the folders without (False) and with edge attributes (True)."""
     data = PowerLaw(nodes, edges, undirected=True).data()
     data.x = torch.rand(nodes, 100)
-    found = {}
+    roots = {}
     for has_attrs in (False, True):
         if has_attrs:
             data.edge_attr = torch.rand(data.num_edges, 4)
-        found[has_attrs] = root / f"{num_parts}-{has_attrs}"
-        RandomPartitioner.from_data(data, found[has_attrs], num_parts).partition()
-    return found
+        roots[has_attrs] = root / f"{num_parts}-{has_attrs}"
+        RandomPartitioner.from_data(data, roots[has_attrs], num_parts).partition()
+    return roots
 
 
 def processor_time(loader: DistNeighborLoader) -> float:
-    """Seconds of processor time so far, of this process and its partition servers."""
+    """Return the processor time of this process and its partition servers so far, in seconds."""
     seconds = time.process_time()
     for server in loader.data.service().endpoint_registry.supervisor.servers.values():
         stat = Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -56,14 +58,14 @@ def processor_time(loader: DistNeighborLoader) -> float:
 
 
 def num_bytes(batch: Any) -> int:
-    """Bytes of a batch's tensors."""
+    """Return the bytes of a batch's tensors."""
     return sum(v.nbytes for v in batch.to_dict().values() if isinstance(v, torch.Tensor))
 
 
 def measure(
     loaders: dict[str, DistNeighborLoader], turns: int, batches: int
 ) -> Iterator[tuple[str, float, int]]:
-    """Median seconds of processor time per batch, and bytes of a batch, of each loader."""
+    """Yield name, median processor seconds per batch, and bytes per batch of each loader."""
     taken: dict[str, list[float]] = {name: [] for name in loaders}
     sizes = {}
     for _ in range(turns + 1):  # the first one reads the files
@@ -77,7 +79,7 @@ def measure(
 
 
 def main() -> None:
-    """Measure and print a table for each number of parts."""
+    """Measure, and print a table for each number of parts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=200_000)
     parser.add_argument("--edges", type=int, default=8_000_000)
@@ -99,11 +101,11 @@ def main() -> None:
                 )
                 for name, (has_attrs, options) in CASES.items()
             }
-            print(f"{num_parts} part(s); processor time and bytes per batch:")
+            print(f"{num_parts} part(s), processor time and bytes per batch:")
             first = None
             for name, seconds, size in measure(loaders, arguments.turns, arguments.batches):
                 first = seconds if first is None else first
-                line = f"{1000 * seconds:7.1f} ms, {seconds / first:.2f}; {size / 1e6:6.1f} MB"
+                line = f"{1000 * seconds:7.1f} ms, {seconds / first:.2f}, {size / 1e6:6.1f} MB"
                 print(f"  {name:24} {line}", flush=True)
             for loader in loaders.values():
                 loader.shutdown()

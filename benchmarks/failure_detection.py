@@ -1,11 +1,11 @@
-"""Seconds after which a process notices that another one has failed.
+"""Time until a process notices that another process has failed.
 
     python benchmarks/failure_detection.py [CASE ...] [--most 100]
 
-Two trainers on this machine, in layer-wise inference or with a loader of two partitions; a process
-is killed or stopped, and the time is taken until the other trainer raises an exception, or until a
-graph server gives a client up. `--most` ends a case that takes longer. Times of a case that waits
-for a lease are those of the defaults.
+Two trainers run on this machine. They run layer-wise inference, or a loader over two partitions.
+The program kills or stops one process. It measures the time until the other trainer raises an
+exception, or until a graph server ends the session of a client. `--most` limits the time of a case.
+Leases have their default times.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ CASES = {
     "store killed": "the trainer that has the job's store is killed in its layer",
     "store stopped": "the trainer that has the job's store is stopped in its layer",
     "loader": "a trainer is killed whose partition server another trainer's loader uses",
-    "client killed": "a client of a graph server is killed: its session ends",
-    "client gone": "a client and its receiver are killed: its session ends",
-    "client stopped": "a client and its receiver are stopped: its session ends",
+    "client killed": "a client of a graph server is killed, and its session ends",
+    "client gone": "a client and its receiver are killed, and its session ends",
+    "client stopped": "a client and its receiver are stopped, and its session ends",
 }
 
 
 def main() -> None:
-    """Measure the cases that are named, or all."""
+    """Measure the named cases, or all cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--most", type=float, default=100.0)
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def measure(case: str, root: Path, most: float) -> tuple[float, str]:
-    """Return the seconds from a failure to its notice, and the first words of the notice."""
+    """Return the seconds from a failure to its detection, and the error message."""
     graph = torch.arange(2000).view(2, 1000) % 400
     data = Data(x=torch.randn(400, 4), edge_index=graph)
     RandomPartitioner.from_data(data, root / "parts", 2).partition()
@@ -96,7 +96,7 @@ def measure(case: str, root: Path, most: float) -> tuple[float, str]:
 
 
 def train(case: str, rank: int, root: Path, port: int, begun: Any, noticed: Any) -> None:
-    """Be a trainer: one of them fails, the other notices."""
+    """Run a trainer. One trainer fails, and the other detects the failure."""
     torch.set_num_threads(1)
     os.environ.update(
         RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
@@ -108,7 +108,7 @@ def train(case: str, rank: int, root: Path, port: int, begun: Any, noticed: Any)
     def layer(x: Any, edge_index: Any) -> Any:
         if fails and case == "error":
             begun.put([])
-            raise ArithmeticError("no good")
+            raise ArithmeticError("error of this benchmark")
         if fails:
             begun.put([os.getpid()])
             time.sleep(1000.0)
@@ -140,7 +140,7 @@ def train(case: str, rank: int, root: Path, port: int, begun: Any, noticed: Any)
 
 
 def serve(case: str, rank: int, root: Path, port: int, begun: Any, noticed: Any) -> None:
-    """Run a graph server, and look when a client's session is gone."""
+    """Run a graph server, and wait until the session of a client has ended."""
     from khop.distributed.remote.addresses import Servers
     from khop.distributed.remote.directory_client import DirectoryClient
     from khop.distributed.remote.messages import Statistics, read_json
@@ -149,19 +149,19 @@ def serve(case: str, rank: int, root: Path, port: int, begun: Any, noticed: Any)
     init_server(1, rank, dataset, "127.0.0.1", port, 1)
     client = DirectoryClient(Servers(f"127.0.0.1:{port}"))
     client.wait_for_servers()
-    had = False
+    was_open = False
     while True:
         reply = client.request(0, Statistics())
         sessions = read_json(reply.arrays, "it")["sessions"]
-        had = had or bool(sessions)
-        if had and not sessions:
+        was_open = was_open or bool(sessions)
+        if was_open and not sessions:
             noticed.put((time.monotonic(), "the session has ended"))
             return
         time.sleep(0.05)
 
 
 def be_client(case: str, rank: int, root: Path, port: int, begun: Any, noticed: Any) -> None:
-    """Be a client that fails."""
+    """Run a client that fails."""
     context = init_client(1, 1, 0, "127.0.0.1", port)
     options = RemoteDistSamplingWorkerOptions(server_rank=0, num_workers=1, shared_memory=False)
     loader = DistNeighborLoader(
@@ -177,7 +177,7 @@ def be_client(case: str, rank: int, root: Path, port: int, begun: Any, noticed: 
 
 
 def free_port() -> int:
-    """Return a port that nothing listens at."""
+    """Return a free port."""
     with contextlib.closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

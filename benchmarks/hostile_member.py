@@ -1,4 +1,4 @@
-"""What a hostile member of a job does, for `members.py`, which names it all."""
+"""Attacks of a hostile member of a job, for `members.py`, which describes them."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Member:
         self.socket.connect(address)
 
     def send(self, request: Any, arrays: Any = ()) -> None:
-        """Sends a request, or a header that is none."""
+        """Send a request, or a header that is not a valid request."""
         header = request if isinstance(request, dict) else request_header(request, 1)
         with contextlib.suppress(zmq.Again):
             self.socket.send_multipart(pack(header, list(arrays)))
 
     def ask(self, request: Any, arrays: Any = ()) -> tuple[dict[str, Any], list[Any]]:
-        """The reply; empty if none comes."""
+        """Send a request and return the reply, or an empty reply after 2 s."""
         self.send(request, arrays)
         try:
             return unpack(self.socket.recv_multipart())
@@ -72,7 +72,7 @@ def _text(content: str) -> Any:
 
 
 def nested(members: list[Member], spec: PipelineSpec) -> None:
-    """See the module; so are the others."""
+    """Publish values nested 985 deep, and request them."""
     one = members[0]
     one.ask(RegisterClient(5, "h", 1, 0, "hostile", 1))
     one.ask(Publish(5, "h", "n"), [_text("[" * 985 + "]" * 985)])
@@ -83,7 +83,7 @@ def nested(members: list[Member], spec: PipelineSpec) -> None:
 
 
 def doubled(members: list[Member], spec: PipelineSpec) -> None:
-    """Names an attribute twice."""
+    """Open a session that names an attribute twice."""
     session = to_json(session_of("hostile", spec))
     session["pipeline"]["collect"]["node_attrs"] = [["x", "x"]]
     header = {"op": "open", "protocol": PROTOCOL, "id": 1, "outstanding": [], "names": []}
@@ -91,7 +91,7 @@ def doubled(members: list[Member], spec: PipelineSpec) -> None:
 
 
 def servers(members: list[Member], spec: PipelineSpec) -> None:
-    """Acts for others."""
+    """Register as server 0, say goodbye for all members, and register clients with long names."""
     one = members[0]
     addresses = Addresses("tcp://127.0.0.1:1")
     one.ask(RegisterServer(0, "h", 1, 0, [0], addresses, "h", 1, "f", {0: "a"}))
@@ -103,18 +103,18 @@ def servers(members: list[Member], spec: PipelineSpec) -> None:
 
 
 def unread(members: list[Member], spec: PipelineSpec) -> None:
-    """Asks without reading."""
+    """Request all published values, and read no reply."""
     one, other = members[:2]
     for rank in range(10, 50):
         one.ask(RegisterClient(rank, "h", 1, 0, "hostile", 1))
         one.ask(Publish(rank, "h", "big"), [_text('"' + "x" * 60_000 + '"')])
-    ask = WaitFor(10, "h", "big", list(range(10, 50)), 0.0)
+    request = WaitFor(10, "h", "big", list(range(10, 50)), 0.0)
     for _ in range(5000):
-        other.send(ask)
+        other.send(request)
 
 
 def crowd(members: list[Member], spec: PipelineSpec) -> None:
-    """Many connections, each with work waiting."""
+    """Send many requests over many connections at once."""
     ids = np.zeros(1 << 17, np.int64)
     for member in members:
         for _ in range(8):
@@ -127,7 +127,7 @@ def crowd(members: list[Member], spec: PipelineSpec) -> None:
 
 
 def sessions(members: list[Member], spec: PipelineSpec) -> None:
-    """Takes what is others'."""
+    """Open, cancel and close the sessions of other clients."""
     one = members[0]
     _, arrays = one.ask(Statistics())
     names = [s["session"] for s in json.loads(arrays[0].tobytes())["sessions"]] if arrays else []
@@ -150,7 +150,7 @@ def _drain(members: list[Member]) -> None:
 
 
 def labor(members: list[Member], spec: PipelineSpec) -> None:
-    """A partition of one part has the nodes' own ids: node 0 is the hub."""
+    """Draw from the hub by LABOR. With one part, ids do not change, and the hub is node 0."""
     hop = HopRequest(1, False, False, 7, method=Labor([1]).spec())
     for member in members:
         for _ in range(20):
@@ -159,7 +159,7 @@ def labor(members: list[Member], spec: PipelineSpec) -> None:
 
 
 def excluded(members: list[Member], spec: PipelineSpec) -> None:
-    """As `labor`."""
+    """Draw from the hub around 100,000 excluded edges."""
     pairs = [np.zeros(100_000, np.int64), np.arange(100_000)]
     request = Sample(0, ["excluded"], HopRequest(1, False, False, 7))
     for member in members:
@@ -169,7 +169,7 @@ def excluded(members: list[Member], spec: PipelineSpec) -> None:
 
 
 def induced(members: list[Member], spec: PipelineSpec) -> None:
-    """As `labor`."""
+    """Search the hub's row for edges among no nodes."""
     for member in members:
         for _ in range(20):
             arrays = [np.zeros(4000, np.int64), np.zeros(0, np.int64)]
@@ -178,7 +178,7 @@ def induced(members: list[Member], spec: PipelineSpec) -> None:
 
 
 def opens(members: list[Member], spec: PipelineSpec) -> None:
-    """Asks for more than there is, so that it costs no sampler."""
+    """Open sessions that exceed the limits, so that the server starts no sampler."""
     session = to_json(session_of("hostile", spec))
     session["pipeline"]["sampling"]["fanouts"] = [list(range(1000))] * len(spec.sampling.fanouts)
     session["buffer_bytes"] = 1 << 50
@@ -190,12 +190,12 @@ def opens(members: list[Member], spec: PipelineSpec) -> None:
 
 
 def waits(members: list[Member], spec: PipelineSpec) -> None:
-    """With as many clients as one may register."""
+    """Wait for values of many clients, with the largest number of registered clients."""
     one = members[0]
     for rank in range(500, 700):
         one.send(RegisterClient(rank, "h", 1, 0, "hostile", 1))
-    for number in range(500):
-        one.send(WaitFor(500, "h", f"n{number % 8}", list(range(2048)), 10.0))
+    for index in range(500):
+        one.send(WaitFor(500, "h", f"n{index % 8}", list(range(2048)), 10.0))
     for _ in range(200):
         one.send(Publish(500, "h", "m"), [_text("1")])
     _drain(members)
@@ -211,7 +211,7 @@ ATTACKS: dict[str, Callable[[list[Member], PipelineSpec], None]] = {
 
 
 def attack(name: str, address: str, keys: ClientKeys, spec: PipelineSpec, seconds: float) -> None:
-    """Does it again and again."""
+    """Repeat an attack for some seconds."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     count = 40 if name == "crowd" else 2
     members = [Member(context, address, keys) for _ in range(count)]

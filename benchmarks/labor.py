@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""LABOR against uniform sampling: nodes of a batch, LABOR-i, time of hubs, accuracy.
+"""LABOR compared with uniform sampling: nodes per batch, LABOR-i, time of hubs, accuracy.
 
     python benchmarks/labor.py nodes       # seconds: Debian's packages, and a graph of heavy tails
     python benchmarks/labor.py importance  # a minute: LABOR-i on Debian's packages
@@ -7,17 +7,21 @@
     python benchmarks/labor.py accuracy    # minutes: GraphSAGE on Debian's packages
     python benchmarks/labor.py blocks      # a minute: nodes in the form of DGL's blocks
     python benchmarks/labor.py products    # minutes, --scale 0.1: batches with features, end to end
-    python benchmarks/labor.py cache       # minutes: what a cache misses, by batch_dependency
-    python benchmarks/labor.py parts       # minutes: what a second partition costs
+    python benchmarks/labor.py cache       # minutes: misses of a cache, by batch_dependency
+    python benchmarks/labor.py parts       # minutes: cost of a second partition
 
-All in memory and in this process. `nodes` prints the nodes and edges of batches of 1024 seeds, and
-their ratios. `importance` prints these and the time of a batch for LABOR-0, -1, -3 and -*, in
-sequential and in Poisson draws. `hubs` prints the time of drawing a batch whose seeds have the most
-neighbours: LABOR reads whole rows, uniform sampling reads as many entries as it draws. Cases take
-turns, and the median ratio is given with the smallest and largest. `accuracy` trains the
-quickstart's model with one trainer, with either method at the same fan-outs, and prints accuracy on
-the test nodes. The last four are in `labor_costs.py`. All of these but `blocks` are of graphs of
-ogbn-products' shape, scaled: --scale 1 has 2.4 million nodes and 124 million entries.
+Everything runs in memory and in this process.
+
+- `nodes` prints the nodes and edges of batches of 1024 seeds, and their ratios.
+- `importance` prints nodes, edges and time per batch for LABOR-0, -1, -3 and -*. Draws are
+  sequential or Poisson.
+- `hubs` prints the time of a batch whose seeds have the most neighbours. LABOR reads whole rows.
+  Uniform sampling reads as many entries as it draws. Cases take turns. The result is the median
+  ratio, with the smallest and the largest.
+- `accuracy` trains the quickstart's model with one trainer. Both methods have the same fan-outs. It
+  prints accuracy on the test nodes.
+- The last four cases are in `labor_costs.py`. Except for `blocks`, they run on graphs with the
+  shape of ogbn-products. --scale 1 has 2.4 million nodes and 124 million entries.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ _BATCH, _BATCHES = 1024, 10
 
 
 def graphs() -> dict[str, Data]:
-    """The graphs without attributes, by name."""
+    """Return the graphs without attributes, by name."""
     debian = DebianPackages(undirected=True)[0]
     return {
         "Debian": Data(edge_index=debian.edge_index, num_nodes=debian.num_nodes),
@@ -55,7 +59,7 @@ def graphs() -> dict[str, Data]:
 
 
 def count(data: Data, method: Any) -> tuple[float, float]:
-    """Mean nodes and edges of a batch."""
+    """Return the mean nodes and edges per batch."""
     order = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0))
     loader = NeighborLoader(data, method, order[: _BATCH * _BATCHES], batch_size=_BATCH, seed=1)
     for _ in loader:
@@ -65,7 +69,7 @@ def count(data: Data, method: Any) -> tuple[float, float]:
 
 
 def compare_nodes() -> None:
-    """Prints nodes and edges of a batch by graph, fan-outs and method."""
+    """Print nodes and edges per batch by graph, fan-outs and method."""
     print("| graph | fan-outs | method | nodes | ratio | edges | ratio |")
     print("|---|---|---|---|---|---|---|")
     for name, data in graphs().items():
@@ -81,14 +85,14 @@ def compare_nodes() -> None:
 
 
 def seconds(loader: NeighborLoader) -> float:
-    """The time of an epoch, for each batch."""
+    """Return the seconds per batch of an epoch."""
     begun = time.perf_counter()
     batches = sum(1 for _ in loader)
     return (time.perf_counter() - begun) / batches
 
 
 def compare_importance() -> None:
-    """Prints nodes, edges and time of a batch by fan-outs, form of draws and iterations."""
+    """Print nodes, edges and time per batch by fan-outs, form of draws and iterations."""
     data = graphs()["Debian"]
     order = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0))
     print("| fan-outs | method | nodes | edges | ms |")
@@ -108,23 +112,23 @@ def compare_importance() -> None:
         for name, method in methods.items():
             seeds = order[: _BATCH * _BATCHES]
             loader = NeighborLoader(data, method, seeds, batch_size=_BATCH, seed=1)
-            time_each = seconds(loader)
+            time_per_batch = seconds(loader)
             stats = loader.stats()
             print(
                 f"| {', '.join(map(str, fanouts))} | {name} | {stats.nodes / stats.batches:,.0f} | "
-                f"{stats.edges / stats.batches:,.0f} | {1000 * time_each:.0f} |",
+                f"{stats.edges / stats.batches:,.0f} | {1000 * time_per_batch:.0f} |",
                 flush=True,
             )
 
 
 def compare_hubs(turns: int) -> None:
-    """Prints the time of batches whose seeds have the most neighbours, and of random seeds."""
+    """Print the time of batches whose seeds have the most neighbours, and of random seeds."""
     data = PowerLaw(200_000, 10_000_000, max_degree=50_000, exponent=2.2).data()
     degree = torch.bincount(data.edge_index[1], minlength=data.num_nodes)
     hubs = degree.argsort(descending=True)[:_BATCH]
     generator = torch.Generator().manual_seed(0)
-    anybody = torch.randperm(data.num_nodes, generator=generator)[:_BATCH]
-    for name, seeds in (("hubs", hubs), ("random seeds", anybody)):
+    random_seeds = torch.randperm(data.num_nodes, generator=generator)[:_BATCH]
+    for name, seeds in (("hubs", hubs), ("random seeds", random_seeds)):
         loaders = [
             NeighborLoader(data, method, seeds.repeat(8), batch_size=_BATCH)
             for method in ([10], Labor([10]))
@@ -141,7 +145,7 @@ def compare_hubs(turns: int) -> None:
 
 
 def train(data: Data, method: Any, seed: int, epochs: int) -> tuple[float, float]:
-    """Test accuracy after some epochs, and the mean nodes of a training batch."""
+    """Return test accuracy after some epochs, and the mean nodes per training batch."""
     torch.manual_seed(seed)
     model = GraphSAGE(data.num_features, 128, 2, int(data.y.max()) + 1, dropout=0.5)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.004)
@@ -155,14 +159,14 @@ def train(data: Data, method: Any, seed: int, epochs: int) -> tuple[float, float
             F.cross_entropy(out, batch.y[: batch.batch_size]).backward()
             optimizer.step()
     model.eval()
-    with torch.no_grad():  # of whole neighbourhoods, so that only training differs
+    with torch.no_grad():  # over all neighbours, so that methods differ in training only
         right = model(data.x, data.edge_index).argmax(1) == data.y
     stats = loader.stats()
     return float(right[data.test_mask].float().mean()), stats.nodes / stats.batches
 
 
 def compare_accuracy(epochs: int, runs: int) -> None:
-    """Prints test accuracy by method, over several seeds."""
+    """Print test accuracy by method, over several seeds."""
     data = DebianPackages(undirected=True)[0]
     for name in ("uniform", "LABOR"):
         results = [train(data, _METHODS[name]([10, 10]), seed, epochs) for seed in range(runs)]
@@ -170,24 +174,28 @@ def compare_accuracy(epochs: int, runs: int) -> None:
         nodes = statistics.mean(n for _, n in results)
         print(
             f"{name}: {statistics.mean(accuracies):.3f} "
-            f"({', '.join(f'{a:.3f}' for a in accuracies)}), {nodes:,.0f} nodes a batch",
+            f"({', '.join(f'{a:.3f}' for a in accuracies)}), {nodes:,.0f} nodes per batch",
             flush=True,
         )
 
 
 def main() -> None:
-    """Runs what the command line names."""
+    """Run the case that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cases = ("nodes", "importance", "hubs", "accuracy", "blocks", "products", "cache", "parts")
     parser.add_argument("case", choices=cases)
-    parser.add_argument("--scale", type=float, default=0.1, help="of products' shape")
-    parser.add_argument("--batches", type=int, default=8, help="of products' shape, a turn")
-    parser.add_argument("--features", type=int, default=100, help="of `products`")
-    parser.add_argument("--seeds", type=int, default=96, help="a batch of `cache`")
-    parser.add_argument("--cached", type=float, default=0.2, help="share of nodes of `cache`")
-    parser.add_argument("--epochs", type=int, default=3, help="of `accuracy`")
-    parser.add_argument("--runs", type=int, default=3, help="seeds of `accuracy`")
-    parser.add_argument("--turns", type=int, default=7, help="of cases that take turns")
+    parser.add_argument("--scale", type=float, default=0.1, help="scale of products-shaped graphs")
+    parser.add_argument(
+        "--batches", type=int, default=8, help="batches per turn, on products-shaped graphs"
+    )
+    parser.add_argument("--features", type=int, default=100, help="features of `products`")
+    parser.add_argument("--seeds", type=int, default=96, help="seeds per batch of `cache`")
+    parser.add_argument(
+        "--cached", type=float, default=0.2, help="share of nodes in the cache of `cache`"
+    )
+    parser.add_argument("--epochs", type=int, default=3, help="epochs of `accuracy`")
+    parser.add_argument("--runs", type=int, default=3, help="number of seeds of `accuracy`")
+    parser.add_argument("--turns", type=int, default=7, help="turns of each case")
     args = parser.parse_args()
     if args.case == "nodes":
         compare_nodes()

@@ -1,6 +1,6 @@
-"""Sub-commands of `labor.py` that compare whole batches: blocks, products, cache and parts.
+"""Cases of `labor.py` that compare whole batches: blocks, products, cache and parts.
 
-Not a program: run `labor.py`. All cases of a sub-command take turns in one run.
+Run `labor.py`. This module is not a program. The cases that are compared take turns in one run.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ BATCH, FANOUTS = 1024, [10, 10, 10]
 
 
 def compare_blocks(turns: int) -> None:
-    """Prints nodes and edges of batches in which all nodes draw in each hop, and only new ones.
+    """Print nodes and edges of batches with two rules: all nodes draw per hop, or only new nodes.
 
-    The former are DGL's blocks, of which peers' figures are.
+    With the first rule, batches are DGL's blocks. Peers publish figures for DGL's blocks.
     """
     data = DebianPackages(undirected=True)[0]
     bare = Data(edge_index=data.edge_index, num_nodes=data.num_nodes)
@@ -70,7 +70,7 @@ def compare_blocks(turns: int) -> None:
 
 
 def compare_products(scale: float, turns: int, batches: int, num_features: int) -> None:
-    """Prints nodes and time of batches with features, LABOR-0 against uniform sampling."""
+    """Print nodes and time of batches with features, for LABOR-0 and uniform sampling."""
     data = PowerLaw.products(scale, num_features=num_features).data()
     print(f"{data.num_nodes:,} nodes, {data.num_edges:,} entries, {data.num_features} features")
     generator = torch.Generator().manual_seed(0)
@@ -81,22 +81,22 @@ def compare_products(scale: float, turns: int, batches: int, num_features: int) 
             method: NeighborLoader(graph, fanouts, seeds, batch_size=BATCH, seed=1)
             for method, fanouts in (("uniform", FANOUTS), ("LABOR", Labor(FANOUTS)))
         }
-        for what, clock in (("", time.perf_counter), (", processor time", time.process_time)):
+        for suffix, clock in (("", time.perf_counter), (", processor time", time.process_time)):
             cases = {m: _stream(loader, clock) for m, loader in loaders.items()}
-            _print_ratios(f"{name}{what}", cases, turns)
+            _print_ratios(f"{name}{suffix}", cases, turns)
         counts = [loader.stats() for loader in loaders.values()]
         nodes, edges = (
-            [getattr(c, what) / c.batches for c in counts] for what in ("nodes", "edges")
+            [getattr(c, name) / c.batches for c in counts] for name in ("nodes", "edges")
         )
         print(
-            f"  nodes {nodes[0]:,.0f} and {nodes[1]:,.0f}: {nodes[1] / nodes[0]:.2f}; "
+            f"  nodes {nodes[0]:,.0f} and {nodes[1]:,.0f}: {nodes[1] / nodes[0]:.2f}, "
             f"edges {edges[0]:,.0f} and {edges[1]:,.0f}: {edges[1] / edges[0]:.2f}",
             flush=True,
         )
 
 
 def _stream(loader: Any, clock: Callable[[], float] = time.perf_counter) -> Callable[[], float]:
-    """Returns a function that measures the seconds a batch of an epoch."""
+    """Return a function that measures the seconds per batch of an epoch."""
 
     def turn() -> float:
         begun = clock()
@@ -107,7 +107,10 @@ def _stream(loader: Any, clock: Callable[[], float] = time.perf_counter) -> Call
 
 
 def _print_ratios(name: str, cases: dict[str, Callable[[], float]], turns: int) -> None:
-    """Prints the median times of two cases that take turns, and their ratio; one turn warms up."""
+    """Print the median times of two cases that take turns, and their ratio.
+
+    The first turn does not count.
+    """
     pairs = [[turn() for turn in cases.values()] for _ in range(turns + 1)][1:]
     ratios = sorted(b / a for a, b in pairs)
     medians = [1000 * statistics.median(column) for column in zip(*pairs, strict=True)]
@@ -123,29 +126,29 @@ def _print_ratios(name: str, cases: dict[str, Callable[[], float]], turns: int) 
 
 
 def compare_caches(scale: float, batches: int, share: float, num_seeds: int) -> None:
-    """Prints the rows that a cache of the nodes used last misses, by `batch_dependency`."""
+    """Print the misses of a cache of the most recently used nodes, by `batch_dependency`."""
     data = PowerLaw.products(scale, num_features=0).data()
     size = int(share * data.num_nodes)
     order = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0))
-    wanted = 2 * batches * num_seeds
-    seeds = order.repeat(-(-wanted // data.num_nodes))[:wanted]
-    print(f"{data.num_nodes:,} nodes, a cache of {size:,} of them, batches of {num_seeds} seeds")
-    print("| method | nodes | missed | share | missed, of uniform's |")
+    num_needed = 2 * batches * num_seeds
+    seeds = order.repeat(-(-num_needed // data.num_nodes))[:num_needed]
+    print(f"{data.num_nodes:,} nodes, a cache of {size:,} nodes, batches of {num_seeds} seeds")
+    print("| method | nodes | missed | share | missed / uniform's |")
     print("|---|---|---|---|---|")
     methods: dict[str, Any] = {"uniform": FANOUTS, "LABOR": Labor(FANOUTS)}
     methods |= {f"LABOR, K={k}": Labor(FANOUTS, batch_dependency=k) for k in (8, 32)}
     first = None
     for name, method in methods.items():
-        used = np.full(data.num_nodes, -1)  # the batch in which each node was used last
+        used = np.full(data.num_nodes, -1)  # the last batch that used each node
         cached = np.zeros(data.num_nodes, bool)
         nodes = missed = 0
         loader = NeighborLoader(data, method, seeds, batch_size=num_seeds, seed=1)
-        for number, batch in enumerate(loader):
+        for index, batch in enumerate(loader):
             ids = batch.n_id.numpy()
-            if number >= batches:
+            if index >= batches:
                 nodes += len(ids)
                 missed += len(ids) - int(cached[ids].sum())
-            used[ids] = number
+            used[ids] = index
             newest = np.argpartition(-used, size - 1)[:size]
             cached[:] = False
             cached[newest[used[newest] >= 0]] = True
@@ -161,7 +164,7 @@ def compare_caches(scale: float, batches: int, share: float, num_seeds: int) -> 
 
 
 def compare_parts(scale: float, turns: int, batches: int) -> None:
-    """Prints what a second partition adds to a batch, for LABOR and for uniform sampling."""
+    """Print the cost of a second partition per batch, for LABOR and for uniform sampling."""
     data = PowerLaw.products(scale).data()
     seeds = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0))
     seeds = seeds[: BATCH * batches]
@@ -190,18 +193,18 @@ def _compare_parts_with(roots: list[Path], seeds: Any, samplers: int, turns: int
     ratios = sorted(b / a for a, b in zip(costs["uniform"], costs["LABOR"], strict=True))
     for method, cost in costs.items():
         print(
-            f"{samplers or 'no'} sampler, {method}: {medians[method, 1]:.1f} ms, of two parts "
-            f"{medians[method, 2]:.1f} ms: {statistics.median(cost):.2f} times",
+            f"{samplers or 'no'} sampler, {method}: one part {medians[method, 1]:.1f} ms, "
+            f"two parts {medians[method, 2]:.1f} ms, ratio {statistics.median(cost):.2f}",
         )
     print(
-        f"  LABOR's cost of the second part against uniform's: {statistics.median(ratios):.2f} "
+        f"  ratio of two parts to one, LABOR / uniform: {statistics.median(ratios):.2f} "
         f"({ratios[0]:.2f} to {ratios[-1]:.2f})",
         flush=True,
     )
 
 
 class _opened:
-    """A loader of a folder, all of whose parts this machine serves."""
+    """Loader of a folder. This machine serves all parts."""
 
     def __init__(self, root: Path, parts: int, method: Any, seeds: Any, options: Any) -> None:
         dataset = DistDataset().load(root, 0, also_serve=range(1, parts))

@@ -1,27 +1,35 @@
-"""What a hostile member of a job makes of a graph server, and what an honest one notices of it.
+"""Attacks of a hostile member of a job on a graph server, and their effect on an honest member.
 
     python benchmarks/members.py [--seconds 8] [--scale 0.01]
 
-Starts `khop serve`'s program with a key pair for each of two clients on loopback. One asks for
-batches all the time and compares each with the first one of the same seeds. The other, a process of
-its own, does what the names below say, as fast as it is answered or faster. For each it prints the
-honest client's rate against that before, and against that while the same is done to *another*
-server on this machine, which takes as much of the processors; how long the honest client waits for
-new ids of a few nodes and for its session's heartbeat, in the middle and at most, before and
-meanwhile; the server's resident memory at most; and whether a batch has changed. Nothing is
-asserted but that the server lives. Last, a server is sent all of it and SIGTERM.
+The program starts `khop serve`'s program on loopback, with a key pair for each of two clients. The
+honest client requests batches all the time, and compares each batch with the first batch of the
+same seeds. The hostile client runs in a separate process. It repeats an attack as fast as it can.
 
-    nested      publishes values nested 985 deep, and asks for them
+The program prints these figures per attack:
+
+- the rate of the honest client, compared with its rate before the attack
+- the same rate, compared with its rate during the same attack on another server of this machine,
+  which uses as much processor time
+- waits of the honest client for new ids of a few nodes and for its session's heartbeat: median and
+  maximum, before and during the attack
+- the largest resident memory of the server
+- the number of changed batches
+
+The program checks only that the server survives. At the end, a server receives all attacks and
+SIGTERM. Attacks::
+
+    nested      publishes values nested 985 deep, and requests them
     doubled     opens sessions that name an attribute twice
-    servers     registers as server 0, says goodbye for all, registers clients under long names
-    unread      asks for everything that was published and never reads a reply
-    crowd       40 connections, each with requests for a million ids waiting
-    sessions    opens and closes sessions, takes over those that statistics name
-    labor       draws from a row of 200,000 neighbours, again and again, by LABOR
-    excluded    draws from it around 100,000 excluded edges
-    induced     looks for edges among no nodes in it
-    opens       opens sessions of a thousand hops that do not fit
-    waits       waits for values of everybody, and publishes one
+    servers     registers as server 0, says goodbye for all, registers clients with long names
+    unread      requests all published values and never reads a reply
+    crowd       40 connections, each with pending requests for a million ids
+    sessions    opens and closes sessions, also the sessions that statistics name
+    labor       draws many times by LABOR from a row of 200,000 neighbours
+    excluded    draws from this row around 100,000 excluded edges
+    induced     searches this row for edges among no nodes
+    opens       opens sessions of a thousand hops that exceed the limits
+    waits       waits for values of all clients, and publishes one
 """
 
 from __future__ import annotations
@@ -83,48 +91,48 @@ _SEEDS, _ROUNDS = 256, 8
 _HUB_DEGREE = 200_000
 
 
-# The honest one -----------------------------------------------------------------------------------
+# The honest client --------------------------------------------------------------------------------
 
 
 class Honest:
-    """Asks for batches of the same few seeds again and again, and knows what they must be."""
+    """Client that requests batches of the same few seeds, and compares them with the first ones."""
 
     def __init__(self, address: str, keys: ClientKeys, spec: PipelineSpec) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         endpoint = Endpoint(address, keys.server_key)
-        self._link = Connection(self._context, keys.credentials(), endpoint)
+        self._connection = Connection(self._context, keys.credentials(), endpoint)
         self._spec = session_of("honest", spec)
-        self._number = 0
+        self._next = 0
         self._layouts: dict[int, Layout] = {}
         self._arrived: dict[int, list[bytes]] = {}
         self._known: dict[int, int] = {}
         self.batches = self.changed = 0
 
     def _send(self, request: Any, arrays: Any = ()) -> None:
-        self._link.send(pack(request_header(request, 1), list(arrays)))
+        self._connection.send(pack(request_header(request, 1), list(arrays)))
 
     def _ask(self) -> None:
-        self._number += 1
-        which = self._number % _ROUNDS
-        seeds = np.arange(_SEEDS)[None] + which * _SEEDS
-        self._send(Batch("honest", self._number, which, 7), [seeds])
+        self._next += 1
+        index = self._next % _ROUNDS
+        seeds = np.arange(_SEEDS)[None] + index * _SEEDS
+        self._send(Batch("honest", self._next, index, 7), [seeds])
 
     def run(self, seconds: float) -> float:
-        """Batches a second."""
+        """Receive batches for some seconds, and return the batches per second."""
         began, before = time.monotonic(), self.batches
         while time.monotonic() - began < seconds:
             self._pump()
             poller = zmq.Poller()
-            for each in self._link.sockets():
+            for each in self._connection.sockets():
                 poller.register(each, zmq.POLLIN)
             poller.poll(100)
         return (self.batches - before) / (time.monotonic() - began)
 
     def _pump(self) -> None:
-        if self._link.pump():
+        if self._connection.pump():
             self._send(Open(self._spec, [], []))
         nbytes = 0
-        for header, arrays, _ in self._link.receive():
+        for header, arrays, _ in self._connection.receive():
             if header.get("event") == "layout":
                 layout = Layout.from_json(json.loads(arrays[0].tobytes()))
                 self._layouts[header["layout"]] = layout
@@ -134,7 +142,9 @@ class Honest:
             elif "held" in header:
                 for _ in range(6):
                     self._ask()
-            elif header.get("error", {}).get("type") == "LookupError":  # it was silent for long
+            elif (
+                header.get("error", {}).get("type") == "LookupError"
+            ):  # the session ended after a long silence
                 self._arrived.clear()
                 self._send(Open(self._spec, [], []))
             elif "error" in header:
@@ -143,26 +153,26 @@ class Honest:
             self._send(Acknowledge("honest", nbytes))
 
     def _take(self, header: dict[str, Any], chunk: bytes) -> None:
-        number = header["batch_id"]
-        pieces = self._arrived.setdefault(number, [])
+        batch = header["batch_id"]
+        pieces = self._arrived.setdefault(batch, [])
         pieces.append(chunk)
         if header["offset"] + len(chunk) == header["nbytes"]:
-            raw = b"".join(self._arrived.pop(number))
-            # The arrays alone: what stands before them says when it was made, too.
+            raw = b"".join(self._arrived.pop(batch))
+            # The arrays alone, because the bytes before them contain a time.
             received = self._layouts[header["layout"]].read(np.frombuffer(raw, np.uint8))
-            found = zlib.crc32(b"".join(array.tobytes() for array in received.arrays))
-            self.changed += found != self._known.setdefault(number % _ROUNDS, found)
+            checksum = zlib.crc32(b"".join(array.tobytes() for array in received.arrays))
+            self.changed += checksum != self._known.setdefault(batch % _ROUNDS, checksum)
             self.batches += 1
             self._ask()
 
     def close(self) -> None:
-        """Leaves."""
-        self._link.close()
+        """Close the connection."""
+        self._connection.close()
         self._context.destroy(0)
 
 
 class Delays(threading.Thread):
-    """A connection of the honest one that asks for little, ten times a second."""
+    """Second connection of the honest client, with small requests ten times per second."""
 
     def __init__(self, address: str, keys: ClientKeys, spec: PipelineSpec) -> None:
         super().__init__(daemon=True)
@@ -171,7 +181,7 @@ class Delays(threading.Thread):
         self.waited: dict[str, list[float]] = {"ids": [], "alive": []}
 
     def run(self) -> None:
-        """Asks until `end`."""
+        """Send requests until `end`."""
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         member = Member(context, self._address, self._keys)
         member.socket.rcvtimeo = 60_000
@@ -189,17 +199,17 @@ class Delays(threading.Thread):
         member.ask(Close("delays"))
         context.destroy(0)
 
-    def told(self) -> str:
-        """Milliseconds since the last call: in the middle, and at most."""
+    def take_summary(self) -> str:
+        """Return median and maximum of the waits since the last call, in milliseconds."""
         texts = []
         for name, waited in self.waited.items():
-            some = sorted(waited) or [0.0]
-            texts.append(f"{name} {1e3 * some[len(some) // 2]:.0f} ({1e3 * some[-1]:.0f})")
+            ordered = sorted(waited) or [0.0]
+            texts.append(f"{name} {1e3 * ordered[len(ordered) // 2]:.0f} ({1e3 * ordered[-1]:.0f})")
             waited.clear()
         return " ".join(texts)
 
     def end(self) -> None:
-        """Leaves."""
+        """Stop the thread."""
         self._ended.set()
         self.join(60)
 
@@ -209,7 +219,7 @@ class Delays(threading.Thread):
 
 @contextlib.contextmanager
 def graph_server(root: Path, keys: JobKeys, expects_end: bool = False) -> Iterator[tuple[int, str]]:
-    """A server: process id and address."""
+    """Start a server, and yield its process id and address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         master = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -226,20 +236,20 @@ def graph_server(root: Path, keys: JobKeys, expects_end: bool = False) -> Iterat
 
 
 def resident(pid: int) -> float:
-    """Megabytes."""
+    """Return the resident memory of a process in megabytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 1e6
 
 
 def main() -> int:
-    """Runs all attacks."""
+    """Run all attacks."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--nodes", type=int, default=50_000)
     parser.add_argument("--only", nargs="*", choices=list(ATTACKS))
     arguments = parser.parse_args()
     keys = JobKeys.new(["honest", "hostile"])
-    with tempfile.TemporaryDirectory(prefix="khop-members-") as place:
-        root = Path(place) / "parts"
+    with tempfile.TemporaryDirectory(prefix="khop-members-") as temporary:
+        root = Path(temporary) / "parts"
         generator = torch.Generator().manual_seed(1)
         edges = torch.randint(1, arguments.nodes, (2, 10 * arguments.nodes), generator=generator)
         hub = torch.stack([edges[0, :1].repeat(_HUB_DEGREE), torch.zeros(_HUB_DEGREE)]).long()
@@ -257,13 +267,13 @@ def main() -> int:
 
 
 def time_to_end(root: Path, keys: JobKeys, spec: PipelineSpec) -> float:
-    """Seconds from SIGTERM to the end of a server at work."""
+    """Return the seconds from SIGTERM to the end of a busy server."""
     with contextlib.ExitStack() as stack:
         pid, address = stack.enter_context(graph_server(root, keys, expects_end=True))
         context = stack.enter_context(zmq.Context())
         member = Member(context, address, keys.for_client("hostile"))
-        for of in (labor, excluded, induced, opens, waits):
-            of([member], spec)
+        for run in (labor, excluded, induced, opens, waits):
+            run([member], spec)
         time.sleep(1.0)
         began = time.monotonic()
         os.kill(pid, signal.SIGTERM)
@@ -275,7 +285,7 @@ def time_to_end(root: Path, keys: JobKeys, spec: PipelineSpec) -> float:
 def compare(
     arguments: argparse.Namespace, keys: JobKeys, spec: PipelineSpec, at: tuple[int, str, str]
 ) -> None:
-    """Prints a line for each attack."""
+    """Print a line per attack."""
     pid, address, other = at
     honest = Honest(address, keys.for_client("honest"), spec)
     honest.run(3.0)
@@ -283,29 +293,30 @@ def compare(
     delays.start()
     print(f"server: {resident(pid):.0f} MB at the start")
     for name in arguments.only or ATTACKS:
-        delays.told()
+        delays.take_summary()
         quiet = honest.run(arguments.seconds)
-        before = delays.told()
+        before = delays.take_summary()
         rates, most = [], resident(pid)
         for target in (other, address):
-            words = name, target, keys.for_client("hostile"), spec, arguments.seconds
-            hostile = multiprocessing.get_context("spawn").Process(target=attack, args=words)
+            attack_args = name, target, keys.for_client("hostile"), spec, arguments.seconds
+            hostile = multiprocessing.get_context("spawn").Process(target=attack, args=attack_args)
             hostile.start()
-            honest.run(2.0)  # it takes that long to start
-            delays.told()
+            honest.run(2.0)  # until the process has started
+            delays.take_summary()
             parts = []
             for _ in range(4):
                 parts.append(honest.run((arguments.seconds - 3.0) / 4))
                 most = max(most, resident(pid))
             rates.append(sum(parts) / len(parts))
-            during = delays.told()
+            during = delays.take_summary()
             hostile.join(30)
             hostile.kill()
         honest.run(1.0)
         print(
-            f"{name:10s} {quiet:6.1f} batches a second, then {rates[1]:6.1f}: "
-            f"{rates[1] / quiet:.2f}; against the same on another server ({rates[0]:.1f}) "
-            f"{rates[1] / rates[0]:.2f}; ms {before}, meanwhile {during}; at most {most:.0f} MB; "
+            f"{name:10s} {quiet:6.1f} batches/s before, {rates[1]:6.1f} during: "
+            f"ratio {rates[1] / quiet:.2f}, ratio to an attack on another server ({rates[0]:.1f}) "
+            f"{rates[1] / rates[0]:.2f}, ms {before} before, {during} during, "
+            f"{most:.0f} MB at most, "
             f"{honest.changed} of {honest.batches} batches changed",
             flush=True,
         )

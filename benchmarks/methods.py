@@ -1,28 +1,33 @@
 #!/usr/bin/env python3
-"""Sampling methods against one another, and against PyG's where it can be imported.
+"""Sampling methods of khop, compared with one another and with PyG's.
 
     python benchmarks/methods.py subgraphs    # a minute: loaders that choose nodes
     python benchmarks/methods.py layers       # a minute: errors of layers by importance
-    python benchmarks/methods.py variance     # a minute: a picture of errors against nodes
-    python benchmarks/methods.py cooperative  # a minute: one batch of all trainers against one each
-    python benchmarks/methods.py walks        # five minutes: walks at once against step by step
+    python benchmarks/methods.py variance     # a minute: a chart of errors against nodes
+    python benchmarks/methods.py cooperative  # a minute: one common batch against one per trainer
+    python benchmarks/methods.py walks        # five minutes: walks in one call, or step by step
 
-All in memory and in this process, on Debian's packages, undirected, without attributes.
-`subgraphs` prints, for each loader, what a batch has, the time of a batch and of an epoch, and how
-many times as long PyG's loader of the same name takes, where it works without torch-sparse or can
-import it. Loaders take turns; times are medians, ratios are formed turn by turn. `layers` prints
-how far means over the drawn neighbours of 512 nodes are from those over all, for normal attributes:
-bias and mean squared error, and nodes, edges and time of a batch; `variance` draws the error
-against the nodes, for several sizes (`--output`). Times are of the processor, in one thread.
+Everything runs in memory, in one thread of this process, on the undirected graph of Debian's
+packages without attributes. Times are processor times. Cases take turns. Times are medians, and
+ratios are computed per turn.
 
-`cooperative` prints, for P trainers of 1,024 seeds each, what a trainer reads and computes of one
-batch of all (`khop.distributed.CooperativeLoader`) as shares of what it does of its own batch, and
-how many activations it gets from others, with parts at random and by METIS.
+`subgraphs` prints sizes and times of each loader's batches, and the time of an epoch. It also
+prints the ratio of the time of PyG's loader of the same name. PyG's loader is left out if it needs
+torch-sparse and cannot import it.
 
-`walks` prints millions of steps a second: of one call of the kernels, of the steps taken one after
-the other that walks over partitions take (the same walks, which is checked), and of torch-cluster's
-`random_walk` if it can be imported; its rows are sorted by destination. Walks have 20 steps, from
-random nodes of Debian's packages and of a graph with more and larger hubs.
+`layers` compares means over the drawn neighbours of 512 nodes with means over all neighbours.
+Attributes are normal. It prints bias and mean squared error, and nodes, edges and time per batch.
+`variance` draws the error against the number of nodes, for several sizes (`--output`).
+
+`cooperative` compares one batch of all P trainers (`khop.distributed.CooperativeLoader`) with
+separate batches of 1,024 seeds per trainer. It prints the rows and edges of a trainer as shares of
+the same trainer's separate batch. It also prints the activations that a trainer receives. Parts are
+random, or by METIS.
+
+`walks` prints millions of steps per second. Walks run in one call of the kernels, or one step at a
+time as over partitions. The program checks that both give the same walks. If torch-cluster can be
+imported, its `random_walk` also runs, with rows sorted by destination. Walks have 20 steps from
+random nodes. The second graph has more and larger hubs than Debian's.
 """
 
 from __future__ import annotations
@@ -43,10 +48,10 @@ from torch_geometric.loader.cluster import ClusterData as PygClusterData
 
 from khop import _native, loader as ours
 from khop.data import Graph, Topology
+from khop.data.steps import run
 from khop.datasets import DebianPackages, PowerLaw
 from khop.sampler import FastGcn, Hgt, Labor, Ladies, PoissonLadies, RippleWalk, SaintNodes
 from khop.sampler.drawing.batch_draw import BatchDraw
-from khop.sampler.drawing.engine import finish
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.methods.walk import WalkPlan, acceptance, walks
@@ -55,13 +60,13 @@ _PARTS = 64
 
 
 def graph() -> Data:
-    """Debian's packages without attributes."""
+    """Return the graph of Debian's packages without attributes."""
     data = DebianPackages(undirected=True)[0]
     return Data(edge_index=data.edge_index, num_nodes=data.num_nodes)
 
 
 def timed(loader: Any) -> tuple[float, int, int, int]:
-    """Seconds of processor of an epoch, its batches, and their nodes and edges."""
+    """Return processor seconds, batches, nodes and edges of an epoch."""
     begun, batches, nodes, edges = time.process_time(), 0, 0, 0
     for batch in loader:
         batches += 1
@@ -74,7 +79,7 @@ def timed(loader: Any) -> tuple[float, int, int, int]:
 
 
 def clusters_of(data: Data) -> ours.ClusterData:
-    """METIS's clusters, or random ones where METIS cannot be imported."""
+    """Return METIS's clusters, or random clusters without METIS."""
     try:
         begun = time.perf_counter()
         clusters = ours.ClusterData(data, _PARTS, log=False)
@@ -84,30 +89,30 @@ def clusters_of(data: Data) -> ours.ClusterData:
             _PARTS, (data.num_nodes,), generator=torch.Generator().manual_seed(0)
         )
         clusters = ours.ClusterData(data, _PARTS, assignment=random)
-        print("METIS cannot be imported: clusters are random\n")
+        print("METIS cannot be imported, so clusters are random\n")
     return clusters
 
 
 def pygs_clusters(data: Data, clusters: ours.ClusterData) -> Any:
-    """PyG's `ClusterData` of the same clusters."""
+    """Return PyG's `ClusterData` of the same clusters."""
     partition = clusters.partition
     sizes = partition.partptr.diff()
     assignment = torch.empty(data.num_nodes, dtype=torch.long)
     assignment[partition.node_perm] = torch.arange(_PARTS).repeat_interleave(sizes)
 
-    class Given(PygClusterData):  # type: ignore[misc]
+    class FixedClusters(PygClusterData):  # type: ignore[misc]
         def _metis(self, *_: Any) -> torch.Tensor:
             return assignment
 
-    return Given(data, _PARTS, log=False)
+    return FixedClusters(data, _PARTS, log=False)
 
 
 Pair = tuple[Callable[[], Any], "Callable[[], Any] | None"]
-"""What makes khop's loader, and PyG's."""
+"""Functions that make khop's loader and PyG's."""
 
 
 def subgraph_loaders(data: Data) -> dict[str, Pair]:
-    """The loaders, by name."""
+    """Return the loaders, by name."""
     clusters = clusters_of(data)
     theirs = pygs_clusters(data, clusters)
     roots = torch.arange(0, data.num_nodes, 16)
@@ -148,11 +153,11 @@ def subgraph_loaders(data: Data) -> dict[str, Pair]:
 
 
 def compare_subgraphs(turns: int) -> None:
-    """Prints nodes, edges and times of the loaders that choose nodes."""
+    """Print nodes, edges and times of the loaders that choose nodes."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     loaders = subgraph_loaders(graph())
-    print("| loader | nodes | edges | ms a batch | epoch, s | PyG, times as long |")
+    print("| loader | nodes | edges | ms per batch | epoch, s | PyG's time / khop's |")
     print("|---|---|---|---|---|---|")
     for name, (make, make_pygs) in loaders.items():
         loader = make()
@@ -182,7 +187,7 @@ def compare_subgraphs(turns: int) -> None:
 
 
 class Layer:
-    """One layer over 512 nodes, and what a method's draws of it are compared with."""
+    """One layer over 512 nodes, with its exact means over all neighbours."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
@@ -196,14 +201,14 @@ class Layer:
         self.exact = row_sums(whole, self.x) / self.degrees[self.rows].view(-1, 1)
 
     def errors(self, method: Any, by_degree: bool, turns: int) -> dict[str, float]:
-        """Nodes, edges, bias, mean squared error and milliseconds of a method's batches.
+        """Return nodes, edges, bias, mean squared error and milliseconds per batch of a method.
 
         Args:
-            method: the method.
-            by_degree: its sums are of whole neighbourhoods, not of the drawn ones.
-            turns: batches, in twenties.
+            method: the sampling method.
+            by_degree: divide sums by the degree instead of the number of drawn neighbours.
+            turns: number of batches / 20.
         """
-        found, nodes, edges, seconds = [], 0, 0, 0.0
+        means, nodes, edges, seconds = [], 0, 0, 0.0
         for turn in range(20 * turns):
             loader = ours.NeighborLoader(self.data, method, self.rows, batch_size=512, seed=turn)
             spent, _, num_nodes, num_edges = timed(loader)
@@ -211,9 +216,9 @@ class Layer:
             counts = torch.bincount(batch.edge_index[1])[:512]
             counts = self.degrees[self.rows] if by_degree else counts
             counts = torch.nn.functional.pad(counts, (0, 512 - len(counts))).clamp(min=1)
-            found.append(row_sums(batch, self.x) / counts.view(-1, 1))
+            means.append(row_sums(batch, self.x) / counts.view(-1, 1))
             nodes, edges, seconds = nodes + num_nodes, edges + num_edges, seconds + spent
-        error, count = torch.stack(found) - self.exact, len(found)
+        error, count = torch.stack(means) - self.exact, len(means)
         return {
             "nodes": nodes / count,
             "edges": edges / count,
@@ -224,7 +229,7 @@ class Layer:
 
 
 def compare_layers(turns: int) -> None:
-    """Prints errors of one layer's means, of methods with about as many nodes."""
+    """Print errors of one layer's means, for methods with about equal numbers of nodes."""
     layer = Layer()
     methods = {
         "PoissonLadies, 2,000, ht": (PoissonLadies([2000], edge_norm="ht"), True),
@@ -235,19 +240,19 @@ def compare_layers(turns: int) -> None:
         "uniform, fan-out 5": ([5], False),
         "Labor, fan-out 5": (Labor([5]), False),
     }
-    print("| method | nodes | edges | bias | mean squared error | ms a batch |")
+    print("| method | nodes | edges | bias | mean squared error | ms per batch |")
     print("|---|---|---|---|---|---|")
     for name, (method, by_degree) in methods.items():
-        found = layer.errors(method, by_degree, turns)
+        result = layer.errors(method, by_degree, turns)
         print(
-            f"| {name} | {found['nodes']:,.0f} | {found['edges']:,.0f} | {found['bias']:.4f} | "
-            f"{found['error']:.4f} | {found['ms']:.1f} |",
+            f"| {name} | {result['nodes']:,.0f} | {result['edges']:,.0f} | {result['bias']:.4f} | "
+            f"{result['error']:.4f} | {result['ms']:.1f} |",
             flush=True,
         )
 
 
 def draw_variance(turns: int, file: Path) -> None:
-    """Draws the mean squared error of one layer's means against its nodes, by method and size."""
+    """Draw the mean squared error of one layer's means against its nodes, by method and size."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -269,20 +274,20 @@ def draw_variance(turns: int, file: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     print("| method | size | nodes | mean squared error |\n|---|---|---|---|")
     for name, (make, sizes) in families.items():
-        found = [layer.errors(make(size), False, turns) for size in sizes]
-        for size, point in zip(sizes, found, strict=True):
+        points = [layer.errors(make(size), False, turns) for size in sizes]
+        for size, point in zip(sizes, points, strict=True):
             print(
                 f"| {name} | {size:,} | {point['nodes']:,.0f} | {point['error']:.4f} |", flush=True
             )
-        axes.plot([f["nodes"] for f in found], [f["error"] for f in found], "o-", label=name)
-    axes.set(xlabel="nodes of a batch of 512 rows, these included", ylabel="mean squared error")
-    axes.set(yscale="log", title="One layer's means against those over all neighbours")
+        axes.plot([p["nodes"] for p in points], [p["error"] for p in points], "o-", label=name)
+    axes.set(xlabel="nodes of a batch, including its 512 rows", ylabel="mean squared error")
+    axes.set(yscale="log", title="Error of one layer's means over drawn neighbours")
     axes.legend(frameon=False)
     figure.savefig(file)
 
 
 def row_sums(batch: Any, x: torch.Tensor) -> torch.Tensor:
-    """Sums over the drawn neighbours of a batch's first 512 nodes, weighted if it has weights."""
+    """Return sums over the drawn neighbours of a batch's first 512 nodes, with weights if any."""
     src, dst = batch.edge_index
     values = x[batch.n_id[src]]
     if "edge_norm" in batch:
@@ -295,13 +300,13 @@ def row_sums(batch: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def compare_cooperative(turns: int) -> None:
-    """Prints shares of rows and edges, and activations that travel, for 2, 4 and 8 trainers."""
+    """Print shares of rows and edges, and received activations, for 2, 4 and 8 trainers."""
     data = graph()
     order = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0))
     clusters: dict[str, Any] = {"random": lambda p: order % p}
     if importlib.util.find_spec("pymetis") is not None:
         clusters["METIS"] = lambda p: metis_parts(data, p)
-    print("| trainers | parts | rows read | edges computed | activations got, of rows |")
+    print("| trainers | parts | rows read | edges computed | activations received / rows |")
     print("|---|---|---|---|---|")
     for trainers in (2, 4, 8):
         alone, together = (
@@ -312,21 +317,21 @@ def compare_cooperative(turns: int) -> None:
             owners = make(trainers)
             src, dst = together.n_id[together.edge_index]
             far = owners[src] != owners[dst]
-            got = torch.unique(torch.stack([src[far], owners[dst[far]]]), dim=1).size(1)
+            received = torch.unique(torch.stack([src[far], owners[dst[far]]]), dim=1).size(1)
             rows, edges = (
-                getattr(together, what) / (trainers * getattr(alone, what))
-                for what in ("num_nodes", "num_edges")
+                getattr(together, name_of) / (trainers * getattr(alone, name_of))
+                for name_of in ("num_nodes", "num_edges")
             )
             print(
                 f"| {trainers} | {name} | {rows:.2f} | {edges:.2f} | "
-                f"{got / together.num_nodes:.2f} |",
+                f"{received / together.num_nodes:.2f} |",
                 flush=True,
             )
     del turns
 
 
 def metis_parts(data: Data, num_parts: int) -> torch.Tensor:
-    """The part of each node, by METIS."""
+    """Return the part of each node, by METIS."""
     partition = ours.ClusterData(data, num_parts, log=False).partition
     owners = torch.empty(data.num_nodes, dtype=torch.long)
     parts = torch.arange(num_parts).repeat_interleave(partition.partptr.diff())
@@ -338,7 +343,7 @@ def metis_parts(data: Data, num_parts: int) -> torch.Tensor:
 
 
 def compare_walks(turns: int) -> None:
-    """Prints steps a second of walks at once, step by step, and of torch-cluster's."""
+    """Print steps per second of walks at once, step by step, and of torch-cluster."""
     torch.set_num_threads(1)
     graphs = {
         "Debian": graph(),
@@ -354,26 +359,26 @@ def compare_walks(turns: int) -> None:
         )
         starts = np.random.default_rng(0).integers(0, data.num_nodes, 200_000)
         for p, q in ((1.0, 1.0), (1.0, 2.0), (4.0, 0.25), (0.25, 4.0)):
-            some = starts if (p, q) == (1, 1) else starts[:4_000]
+            first_nodes = starts if (p, q) == (1, 1) else starts[:4_000]
             ways = {
-                "at once": walks_of(view, some, p, q, True),
-                "step by step": walks_of(view, some, p, q, False),
-                "torch-cluster": torch_clusters(data, some, p, q),
+                "at once": walks_of(view, first_nodes, p, q, True),
+                "step by step": walks_of(view, first_nodes, p, q, False),
+                "torch-cluster": torch_clusters(data, first_nodes, p, q),
             }
-            found: dict[str, list[float]] = {way: [] for way in ways}
+            rates: dict[str, list[float]] = {way: [] for way in ways}
             for _ in range(turns):
                 for way, walk in ways.items():
                     if walk is not None:
                         begun = time.process_time()
                         nodes = walk()
                         steps = int((nodes[:, 1:] >= 0).sum())
-                        found[way].append(steps / (time.process_time() - begun) / 1e6)
-            print(f"| {name} | {p:g}, {q:g} | {speeds(found)} |", flush=True)
+                        rates[way].append(steps / (time.process_time() - begun) / 1e6)
+            print(f"| {name} | {p:g}, {q:g} | {speeds(rates)} |", flush=True)
 
 
-def speeds(found: dict[str, list[float]]) -> str:
-    """Medians of steps a second, and their ratios turn by turn."""
-    first, *others = found.values()
+def speeds(rates: dict[str, list[float]]) -> str:
+    """Return medians of steps per second, and ratios per turn, as cells of a table."""
+    first, *others = rates.values()
     cells = [f"{statistics.median(first):.3g}"]
     for other in others:
         if not other:
@@ -388,7 +393,7 @@ def speeds(found: dict[str, list[float]]) -> str:
 def walks_of(
     view: GraphView, starts: Any, p: float, q: float, at_once: bool
 ) -> Callable[[], torch.Tensor]:
-    """What walks 20 steps from starts, at once or step by step."""
+    """Return a function that walks 20 steps from `starts`, at once or step by step."""
     plan = WalkPlan((0,) * 20, (0,) * 20, *acceptance(p, q))
 
     def walk() -> torch.Tensor:
@@ -396,15 +401,15 @@ def walks_of(
         draw = BatchDraw(GraphRows(view, None), subgraph, (), (), (1, 0), False)
         if not at_once:
             draw.whole_rows = None
-        return torch.from_numpy(finish(walks(draw, starts, plan, False))[0])
+        return torch.from_numpy(run(walks(draw, starts, plan, False))[0])
 
     if at_once and not torch.equal(walk(), walks_of(view, starts, p, q, False)()):
-        raise AssertionError("walks at once are not those step by step")
+        raise AssertionError("walks at once differ from walks step by step")
     return walk
 
 
 def torch_clusters(data: Data, starts: Any, p: float, q: float) -> Callable[[], Any] | None:
-    """The same by torch-cluster, without its compression of the graph in each call."""
+    """Return a function that walks by torch-cluster, without its compression of the graph."""
     try:
         from torch_cluster import random_walk as _  # type: ignore[import-not-found] # noqa: F401
     except ImportError:
@@ -418,7 +423,7 @@ def torch_clusters(data: Data, starts: Any, p: float, q: float) -> Callable[[], 
 
 
 def main() -> None:
-    """Runs a comparison."""
+    """Run a comparison."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     comparisons: dict[str, Callable[[int], None]] = {
         "subgraphs": compare_subgraphs,
@@ -426,14 +431,16 @@ def main() -> None:
         "walks": compare_walks,
         "cooperative": compare_cooperative,
     }
-    parser.add_argument("what", choices=[*comparisons, "variance"])
+    parser.add_argument("comparison", choices=[*comparisons, "variance"])
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=Path("variance.svg"), help="of `variance`")
+    parser.add_argument(
+        "--output", type=Path, default=Path("variance.svg"), help="chart of `variance`"
+    )
     options = parser.parse_args()
-    if options.what == "variance":
+    if options.comparison == "variance":
         draw_variance(options.turns, options.output)
     else:
-        comparisons[options.what](options.turns)
+        comparisons[options.comparison](options.turns)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
-"""What each sampling method makes of the same training time: GraphSAGE on Debian's packages.
+"""Accuracy of each sampling method in equal training time: GraphSAGE on Debian's packages.
 
     python benchmarks/methods_training.py                     # all methods: half an hour
-    python benchmarks/methods_training.py uniform labor       # some; ratios are to the first
+    python benchmarks/methods_training.py uniform labor       # ratios are to the first one
     python benchmarks/methods_training.py --output methods    # and methods.json, methods.svg
 
-The model, the methods and the loss are those of `examples/methods.py`. Loaders draw in the
-trainer's process, in one thread, so that an epoch's time is that of sampling plus that of the
-model: the share of an epoch that is spent sampling is the time in `next(loader)`. Methods take
-turns, one epoch each, until each has trained for `--epochs` epochs and as long as the first method
-takes for them; for each the test accuracy is measured, outside the clock, every `--every` batches.
-Printed are nodes, edges and time of a batch, that share, accuracy after `--epochs` epochs, accuracy
-in the time that the first method takes for them, and the time to a test accuracy of `--goal`, as a
-multiple of the first method's: means over `--runs` seeds.
+The model, the methods and the loss come from `examples/methods.py`. Loaders draw in one thread of
+the trainer's process. The time of an epoch is therefore the time of sampling plus the time of the
+model. Sampling is the time in `next(loader)`.
+
+Methods take turns of one epoch. A method ends after `--epochs` epochs, or later, when it has
+trained as long as the first method's `--epochs` epochs. Test accuracy is measured every `--every`
+batches, outside of the measured time.
+
+The program prints means over `--runs` seeds:
+
+- nodes, edges and time per batch, and the share of sampling
+- accuracy after `--epochs` epochs
+- accuracy in the time of the first method's `--epochs` epochs
+- time to a test accuracy of `--goal`, as a multiple of the first method's time
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ from khop.datasets import DebianPackages
 
 @dataclass
 class Run:
-    """One method's training.
+    """Training of one method.
 
     Attributes:
         curve: (seconds of training so far, batches so far, test accuracy), ascending.
@@ -57,11 +63,11 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Time of training so far, without tests."""
+        """Seconds of training so far, without tests."""
         return self.sampling + self.training
 
     def epoch(self, data: Data, every: int) -> None:
-        """Trains for an epoch."""
+        """Train for an epoch."""
         for batch in self._timed(iter(self.loader)):
             begun = time.perf_counter()
             self.model.train()
@@ -89,21 +95,21 @@ class Run:
             yield batch
 
     def test(self, data: Data) -> None:
-        """Adds a point to the curve."""
-        found = example.accuracy(self.model, data, data.test_mask, self.name)
-        self.curve.append((self.seconds, self.batches, found))
+        """Add the present test accuracy to the curve."""
+        accuracy = example.accuracy(self.model, data, data.test_mask, self.name)
+        self.curve.append((self.seconds, self.batches, accuracy))
 
     def accuracy_at(self, seconds: float) -> float:
-        """Test accuracy after a time of training; as far as it went, if that is less."""
+        """Return the last test accuracy within a time of training."""
         return [a for s, _, a in self.curve if s <= seconds or s == self.curve[0][0]][-1]
 
     def time_to(self, goal: float) -> float | None:
-        """Time of training until the test accuracy first reached `goal`."""
+        """Return the seconds of training to a test accuracy of `goal`, or None."""
         return next((s for s, _, a in self.curve if a >= goal), None)
 
 
 def train_all(data: Data, names: list[str], seed: int, args: argparse.Namespace) -> list[Run]:
-    """Trains all methods, in turns."""
+    """Train all methods in turns of one epoch."""
     runs = []
     for name in names:
         options = example.parse_arguments(["--method", name, "--seed", str(seed)])
@@ -125,16 +131,16 @@ def train_all(data: Data, names: list[str], seed: int, args: argparse.Namespace)
 
 
 def mean(values: list[float | None]) -> float | None:
-    """The mean; None if one is missing."""
+    """Return the mean, or None if a value is missing."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def table(seeds: list[list[Run]], args: argparse.Namespace) -> str:
-    """The results as a table."""
+    """Return the results as a table."""
     lines = [
-        "| method | nodes | edges | ms a batch | sampling | accuracy, equal epochs | equal time | "
-        f"time to {args.goal:g} |",
+        "| method | nodes | edges | ms per batch | sampling | accuracy, equal epochs | "
+        f"equal time | time to {args.goal:g} |",
         "|---|---|---|---|---|---|---|---|",
     ]
     budgets = [runs[0].epoch_ends[args.epochs - 1][0] for runs in seeds]
@@ -158,7 +164,7 @@ def table(seeds: list[list[Run]], args: argparse.Namespace) -> str:
 
 
 def draw(runs: list[Run], file: Path) -> None:
-    """The picture: test accuracy against time of training, and against batches."""
+    """Draw test accuracy against time of training, and against batches."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -166,11 +172,11 @@ def draw(runs: list[Run], file: Path) -> None:
 
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained", sharey=True)
     styles = ["-", "--", ":"]
-    for number, run in enumerate(runs):
-        seconds, batches, found = zip(*run.curve, strict=True)
-        style = styles[number // 10 % len(styles)]
-        axes[0].plot(seconds, found, style, label=run.name)
-        axes[1].plot(batches, found, style)
+    for index, run in enumerate(runs):
+        seconds, batches, accuracies = zip(*run.curve, strict=True)
+        style = styles[index // 10 % len(styles)]
+        axes[0].plot(seconds, accuracies, style, label=run.name)
+        axes[1].plot(batches, accuracies, style)
     axes[0].set(xlabel="seconds of training", ylabel="test accuracy", ylim=(0.6, None))
     axes[1].set(xlabel="batches", xscale="log")
     figure.legend(loc="outside right center", frameon=False)
@@ -178,18 +184,18 @@ def draw(runs: list[Run], file: Path) -> None:
 
 
 def main() -> None:
-    """Trains, prints, draws."""
+    """Train, print a table, and write files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("methods", nargs="*", metavar="NAME", help="all if none is named")
+    parser.add_argument("methods", nargs="*", metavar="NAME", help="default: all")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--every", type=int, default=10, help="batches between tests")
-    parser.add_argument("--goal", type=float, default=0.74, help="test accuracy")
-    parser.add_argument("--runs", type=int, default=1, help="seeds")
-    parser.add_argument("--output", type=Path, help="write NAME.json and NAME.svg, too")
+    parser.add_argument("--goal", type=float, default=0.74, help="test accuracy to reach")
+    parser.add_argument("--runs", type=int, default=1, help="number of seeds")
+    parser.add_argument("--output", type=Path, help="also write NAME.json and NAME.svg")
     args = parser.parse_args()
     unknown = [name for name in args.methods if name not in example.METHODS]
     if unknown:
-        parser.error(f"no methods {unknown}: there are {', '.join(example.METHODS)}")
+        parser.error(f"unknown methods {unknown}. The methods are {', '.join(example.METHODS)}")
     torch.set_num_threads(1)
     data = DebianPackages(undirected=True)[0]
     names = args.methods or list(example.METHODS)

@@ -1,12 +1,13 @@
-"""Order of rows in a part: time to gather a batch's feature rows from a mapped file.
+"""Time to gather a batch's feature rows from a mapped file, by the order of rows in a part.
 
-    python benchmarks/order.py                 a power law with the degrees of ogbn-products
-    python benchmarks/order.py --graph debian  Debian's packages, which have clusters
+    python benchmarks/order.py                 # a power law with the degrees of ogbn-products
+    python benchmarks/order.py --graph debian  # Debian's packages, which have clusters
 
-A file of 400-byte rows for each order; batches are drawn once, and each order gathers the same
-rows in alternating turns: with all of the file in the page cache, and with none of it. Prints the
-pages of 4 KiB that a batch touches, milliseconds a batch and their ratio to original order. Files
-go to a temporary folder (--folder).
+Each order has a file of 400-byte rows. Batches are drawn once, and all orders gather the same
+nodes. Orders take alternating turns. The file is in the page cache as a whole, or not at all.
+
+The program prints the pages of 4 KiB that a batch touches, and milliseconds per batch. Ratios are
+to the original order. Files are in a temporary folder (--folder).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PRODUCTS_NODES, PRODUCTS_EDGES = 2_449_029, 123_718_280
 
 
 def graph_of(name: str, scale: float) -> GraphSource:
-    """The graph, without features."""
+    """Return the graph, without features."""
     if name == "debian":
         return GraphSource.from_data(DebianPackages(undirected=True)[0])
     edges = int(PRODUCTS_EDGES * scale) // 2 * 2
@@ -41,7 +42,7 @@ def graph_of(name: str, scale: float) -> GraphSource:
 
 
 def written(folder: Path, order: str, numbering: Numbering, width: int) -> Path:
-    """A file of rows in an order."""
+    """Write a file of rows in an order."""
     file, count = folder / f"{order}.npy", len(numbering.owners)
     rows = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=(count, width))
     step = 1 << 16
@@ -54,13 +55,15 @@ def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--graph", choices=["products", "debian"], default="products")
-    parser.add_argument("--scale", type=float, default=1.0, help="of products' nodes and edges")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="scale of products' nodes and edges"
+    )
     parser.add_argument("--row-bytes", type=int, default=400)
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--cold-turns", type=int, default=1)
-    parser.add_argument("--folder", help="for the files (default: a temporary one)")
+    parser.add_argument("--folder", help="folder of the files (default: temporary)")
     arguments = parser.parse_args()
     source = graph_of(arguments.graph, arguments.scale)
     rows, (node_type, ids) = typed_rows(source, "in"), seeds_of(source, None)
@@ -68,23 +71,23 @@ def main() -> None:
     count = source.nodes[node_type].count
     batches = [b[0] for b in random_batches(rows, [[15, 10, 5]], seeds, arguments.batches)]
     drawn = np.mean([len(batch) for batch in batches])
-    print(f"{count:,} nodes, {len(source.edges[next(iter(source.edges))].src):,} edges; ", end="")
-    print(f"{drawn:,.0f} rows of {arguments.row_bytes} bytes a batch\n", flush=True)
+    print(f"{count:,} nodes, {len(source.edges[next(iter(source.edges))].src):,} edges, ", end="")
+    print(f"{drawn:,.0f} rows of {arguments.row_bytes} bytes per batch\n", flush=True)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        features, places, seconds = {}, {}, {}
+        features, positions, seconds = {}, {}, {}
         for order in ORDERS:
             began = time.perf_counter()
-            keys = row_keys(source, "in", order, 0, lambda what, done, total: None)
+            keys = row_keys(source, "in", order, 0, lambda step, done, total: None)
             numbering = Numbering(np.zeros(count, np.int32), 1, keys.get(node_type))
             seconds[order] = time.perf_counter() - began
             features[order] = written(Path(folder), order, numbering, arguments.row_bytes // 4)
-            places[order] = [numbering.new_of_old[batch] for batch in batches]
-        warm = measured(features, places, arguments.turns, cold=False)
-        cold = measured(features, places, arguments.cold_turns, cold=True)
+            positions[order] = [numbering.new_of_old[batch] for batch in batches]
+        warm = measured(features, positions, arguments.turns, cold=False)
+        cold = measured(features, positions, arguments.cold_turns, cold=True)
     print("| order | pages | ms, cached | of original | ms, from disk | of original | s to order |")
     print("|---|---|---|---|---|---|---|")
     for order in ORDERS:
-        pages = np.mean([pages_of(batch, arguments.row_bytes) for batch in places[order]])
+        pages = np.mean([pages_of(batch, arguments.row_bytes) for batch in positions[order]])
         cells = [f"{pages:,.0f}"]
         for times in (warm, cold):
             ratio = np.median(times[order] / times["original"])
@@ -93,39 +96,39 @@ def main() -> None:
 
 
 def pages_of(rows: np.ndarray, row_bytes: int) -> int:
-    """Pages of 4 KiB that rows lie in."""
+    """Return the number of pages of 4 KiB that contain the rows."""
     first, last = rows * row_bytes // 4096, ((rows + 1) * row_bytes - 1) // 4096
     return len(np.unique(np.concatenate([first, last])))
 
 
 def measured(
-    features: dict[str, Path], places: dict[str, list[np.ndarray]], turns: int, cold: bool
+    features: dict[str, Path], positions: dict[str, list[np.ndarray]], turns: int, cold: bool
 ) -> dict[str, np.ndarray]:
-    """Seconds of each turn's mean batch, for each order."""
-    kept = {order: Feature(np.load(file, mmap_mode="r")) for order, file in features.items()}
+    """Return the mean seconds per batch of each turn, by order."""
+    opened = {order: Feature(np.load(file, mmap_mode="r")) for order, file in features.items()}
     times: dict[str, list[float]] = {order: [] for order in features}
-    shape = kept["original"].row_shape
-    out = np.empty((max(map(len, places["original"])), *shape), np.float32)
+    shape = opened["original"].row_shape
+    out = np.empty((max(map(len, positions["original"])), *shape), np.float32)
     for turn in range(turns + (not cold)):
         for order in [*features][:: 1 if turn % 2 else -1]:
             spent = 0.0
-            for batch in places[order]:
+            for batch in positions[order]:
                 if cold:
-                    kept.pop(order)  # pages that are mapped stay in the cache
-                    kept[order] = Feature(forgotten(features[order]))
+                    opened.pop(order)  # mapped pages would stay in the cache
+                    opened[order] = Feature(forgotten(features[order]))
                 began = time.perf_counter()
-                kept[order].gather(batch, out[: len(batch)])
+                opened[order].gather(batch, out[: len(batch)])
                 spent += time.perf_counter() - began
             if turn or cold:
-                times[order].append(spent / len(places[order]))
-    return {order: np.array(found) for order, found in times.items()}
+                times[order].append(spent / len(positions[order]))
+    return {order: np.array(seconds) for order, seconds in times.items()}
 
 
 def forgotten(file: Path) -> np.ndarray:
-    """A file, mapped, none of which is in the page cache."""
-    with file.open("rb+") as opened:
-        os.fsync(opened.fileno())
-        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    """Map a file, after its pages have left the page cache."""
+    with file.open("rb+") as stream:
+        os.fsync(stream.fileno())
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return np.load(file, mmap_mode="r")
 
 

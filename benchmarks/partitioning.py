@@ -1,12 +1,13 @@
-"""Partitioning in bounded memory: seconds and bytes an edge, and peak memory, at growing sizes.
+"""Partitioning in bounded memory: seconds and bytes per edge, and peak memory, at growing sizes.
 
-    python benchmarks/partitioning.py                          up to 32 million edges
+    python benchmarks/partitioning.py                          # up to 32 million edges
     python benchmarks/partitioning.py --edges 400e6 --nodes 28e6 --memory 2GB
     python benchmarks/partitioning.py --edges 100e6 --memory 1GB --method stream
 
-Each size runs in a process of its own. RLIMIT_AS enforces --memory and 20 bytes a node beyond what
-the interpreter, its libraries and the mapped input take before. Graphs are random, with degrees of
-a heavy tail, and are made in a folder that is removed, as the partition folder is.
+Each size runs in a separate process. RLIMIT_AS limits the growth of its address space to --memory
+plus 20 bytes per node. The interpreter, its libraries and the mapped input do not count. Graphs are
+random, with a heavy tail of degrees. The program removes its graphs and partition folders at the
+end.
 """
 
 from __future__ import annotations
@@ -44,50 +45,52 @@ def make(folder: Path, num_nodes: int, num_edges: int) -> None:
     mapped.flush()
 
 
-def numbers(path: str) -> dict[str, int]:
-    """Return the numbers of a file in /proc: bytes, or kilobytes."""
-    found = {}
+def read_proc(path: str) -> dict[str, int]:
+    """Return the values of a file in /proc, in bytes or kilobytes."""
+    values = {}
     for line in Path(path).read_text().splitlines():
         name, _, value = line.partition(":")
         words = value.split()
         if words and words[0].isdecimal():
-            found[name] = int(words[0])
-    return found
+            values[name] = int(words[0])
+    return values
 
 
 def measure(folder: Path, out: Path, num_nodes: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Partition a graph in this process, under the limit; return what it took."""
+    """Partition a graph in this process, under the limit, and return its costs."""
     from khop.data.hot_rows import parse_bytes
     from khop.partition import GraphSource, make_partitioner
 
     edges = np.load(folder / "edge_index.npy", mmap_mode="r")
     source = GraphSource.from_arrays(num_nodes, edges)
     partitioner = make_partitioner(source, out, 2, **options)
-    before = numbers("/proc/self/status")
+    before = read_proc("/proc/self/status")
     if options["memory"] is not None:
         allowed = parse_bytes(options["memory"]) + 20 * num_nodes
         limit = before["VmSize"] * 1024 + allowed
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    moved = numbers("/proc/self/io")
+    moved = read_proc("/proc/self/io")
     steps: dict[str, float] = {}
     last = began = time.perf_counter()
 
-    def progress(what: str, done: int, total: int) -> None:
+    def progress(step: str, done: int, total: int) -> None:
         nonlocal last
         now = time.perf_counter()
-        name = what.split(maxsplit=1)[0]
+        name = step.split(maxsplit=1)[0]
         steps[name] = steps.get(name, 0.0) + now - last
         last = now
 
     partitioner.progress = progress
     partitioner.partition()
     seconds = time.perf_counter() - began
-    after, io = numbers("/proc/self/status"), numbers("/proc/self/io")
+    after, io = read_proc("/proc/self/status"), read_proc("/proc/self/io")
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "seconds": seconds,
         "cpu": usage.ru_utime + usage.ru_stime,
-        "read": io["rchar"] - moved["rchar"] + 2 * edges.nbytes,  # mapped: no call reads it
+        "read": io["rchar"]
+        - moved["rchar"]
+        + 2 * edges.nbytes,  # the mapped input counts as read twice
         "written": io["wchar"] - moved["wchar"],
         "peak": (after["VmHWM"] - before["VmRSS"]) * 1024,
         "address": (after["VmPeak"] - before["VmSize"]) * 1024,
@@ -96,7 +99,7 @@ def measure(folder: Path, out: Path, num_nodes: int, options: dict[str, Any]) ->
 
 
 def run(arguments: argparse.Namespace, num_nodes: int, num_edges: int) -> dict[str, Any]:
-    """Measure one size in a process of its own."""
+    """Measure one size in a separate process."""
     root = Path(tempfile.mkdtemp(prefix="khop-partitioning-", dir=arguments.folder))
     try:
         graph = root if arguments.graph is None else Path(arguments.graph)
@@ -109,8 +112,8 @@ def run(arguments: argparse.Namespace, num_nodes: int, num_edges: int) -> dict[s
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(done.stderr)
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        costs: dict[str, Any] = json.loads(done.stdout)
+        return costs
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -120,11 +123,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--edges", type=float, nargs="+", default=[2e6, 8e6, 32e6])
     parser.add_argument("--nodes", type=float, help="default: a fourteenth of the edges")
-    parser.add_argument("--memory", default="128MB", help="or 'none': in memory")
+    parser.add_argument("--memory", default="128MB", help="limit, or 'none' to partition in memory")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--method", default="random")
-    parser.add_argument("--folder", help="where files are made (default: the system's)")
-    parser.add_argument("--graph", help="folder of an edge_index.npy that is there")
+    parser.add_argument("--folder", help="folder of files (default: the system's)")
+    parser.add_argument("--graph", help="folder of an existing edge_index.npy")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child is not None:
@@ -134,20 +137,20 @@ def main() -> None:
         print(json.dumps(measure(Path(graph), Path(out), int(nodes), options)))
         return
     print(
-        "| edges | nodes | memory | s | ns an edge | CPU ns | B read | B written | peak | steps |"
+        "| edges | nodes | memory | s | ns per edge | CPU ns | B read | B written | peak | steps |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for edges in map(int, arguments.edges):
         nodes = int(arguments.nodes or edges // 14)
-        found = run(arguments, nodes, edges)
-        each = [found[name] / edges for name in ("seconds", "cpu")]
-        moved = [f"{found[name] / edges:.0f}" for name in ("read", "written")]
-        steps = ", ".join(f"{name} {seconds:.0f}" for name, seconds in found["steps"].items())
+        costs = run(arguments, nodes, edges)
+        each = [costs[name] / edges for name in ("seconds", "cpu")]
+        moved = [f"{costs[name] / edges:.0f}" for name in ("read", "written")]
+        steps = ", ".join(f"{name} {seconds:.0f}" for name, seconds in costs["steps"].items())
         cells = [
-            *(f"{edges:,}", f"{nodes:,}", arguments.memory, f"{found['seconds']:.1f}"),
+            *(f"{edges:,}", f"{nodes:,}", arguments.memory, f"{costs['seconds']:.1f}"),
             *(f"{value * 1e9:.0f}" for value in each),
             *moved,
-            f"{found['peak'] / 2**20:.0f} MB",
+            f"{costs['peak'] / 2**20:.0f} MB",
             steps,
         ]
         print(f"| {' | '.join(cells)} |", flush=True)

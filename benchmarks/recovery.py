@@ -1,12 +1,14 @@
-"""What a trainer notices of a killed sampler or partition server.
+"""Delay of a trainer's batches after a sampler or partition server was killed.
 
     python benchmarks/recovery.py [--kills 9] [--scale 0.05] [--samplers 1 2] [--json out.json]
 
-A loader's batches are taken one after the other, by a trainer that does nothing else: the hardest
-case, since nothing is there that was made ahead. Now and then a sampler (or the server of the other
-partition) gets SIGKILL; the longest wait for one of the next batches is the gap. For servers there
-is also the time from the server's return to the first batch that was made with it. Each line has
-the median and the worst of all kills, in milliseconds and as multiples of a batch's usual time.
+The trainer takes a loader's batches without pause. No batch is therefore ready when a process dies,
+which is the hardest case. From time to time, a sampler or the server of the other partition
+receives SIGKILL. The gap is the longest wait for one of the next batches.
+
+After a server's death, the program also measures the time from the server's return to the first
+batch of the new server. Each line has the median and the maximum over all kills, in milliseconds
+and as multiples of a batch's usual time.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ LIVES_SECONDS = 2.5
 
 
 class Case(NamedTuple):
-    """A loader and what is killed."""
+    """A loader, and the process that is killed."""
 
     graph: str
     samplers: int
@@ -50,7 +52,7 @@ class Case(NamedTuple):
 
 
 def main() -> None:
-    """Measures all cases and prints a table."""
+    """Measure all cases and print a table."""
     arguments = _arguments()
     rows = []
     print(f"{'':<52}{'batch':>9}{'gap: median':>14}{'worst':>9}{'batches':>9}{'after return':>14}")
@@ -80,7 +82,9 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=9)
-    parser.add_argument("--scale", type=float, default=0.05, help="of the products-shaped graph")
+    parser.add_argument(
+        "--scale", type=float, default=0.05, help="scale of the products-shaped graph"
+    )
     parser.add_argument("--samplers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
@@ -100,7 +104,7 @@ def _measure(case: Case, root: Path, num_nodes: int, arguments: Any) -> dict[str
         next(batches)
     for _ in range(arguments.kills):
         waits += [_timed(batches)[0] for _ in range(BETWEEN_KILLS // 2)]
-        # Servers that die again and again, as soon as they are there, are given up.
+        # A server that dies soon after each start is not restarted any more.
         lived = time.monotonic() + LIVES_SECONDS
         while case.victim == "server" and time.monotonic() < lived:
             next(batches)
@@ -165,7 +169,7 @@ def _forever(loader: DistNeighborLoader) -> Iterator[Any]:
 
 
 def _timed(batches: Iterator[Any]) -> tuple[float, float]:
-    """How long the next batch was waited for, and when it came."""
+    """Return the wait for the next batch, and the time of its arrival."""
     began = time.monotonic()
     next(batches)
     ended = time.monotonic()
@@ -174,12 +178,13 @@ def _timed(batches: Iterator[Any]) -> tuple[float, float]:
 
 def _line(row: dict[str, Any]) -> str:
     samplers = f"{row['samplers']} samplers" if row["samplers"] else "in the trainer"
-    what = f"{row['graph']}, {samplers}, killed: {row['victim']}"
-    what += ", standby" * row["standby"]
+    label = f"{row['graph']}, {samplers}, killed: {row['victim']}"
+    label += ", standby" * row["standby"]
     after = row["worst_after_return_ms"]
     return (
-        f"{what:<52}{row['batch_ms']:>6.0f} ms{row['gap_ms']:>11.0f} ms{row['worst_gap_ms']:>6.0f} "
-        f"ms{row['gap_batches']:>9.1f}" + ("" if after is None else f"{after:>11.0f} ms")
+        f"{label:<52}{row['batch_ms']:>6.0f} ms{row['gap_ms']:>11.0f} ms"
+        f"{row['worst_gap_ms']:>6.0f} ms{row['gap_batches']:>9.1f}"
+        + ("" if after is None else f"{after:>11.0f} ms")
     )
 
 

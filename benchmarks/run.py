@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Measures khop, a floor and its peers on this machine, in turns; README.md has the method.
+"""Measure khop, a floor and its peers on this machine, in turns. README.md describes the method.
 
-    python benchmarks/run.py                  # all suites but options and draws, in minutes
-    python benchmarks/run.py --scale 1        # the record: a graph of the size of ogbn-products
+    python benchmarks/run.py
+    python benchmarks/run.py --scale 1        # a graph of the size of ogbn-products
     python benchmarks/run.py kernels small    # some suites
-    python benchmarks/run.py --device cuda    # sampling, gathering and training on a GPU
+    python benchmarks/run.py --device cuda    # a GPU
 
-Measures the khop of this checkout if its extension is built in `src/khop`, else the installed one;
-a path in PYTHONPATH comes before both.
+The program measures the khop of this checkout if its extension is built in `src/khop`. Otherwise,
+it measures the installed khop. A path in PYTHONPATH comes before both.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def prefer_checkout() -> None:
     source = Path(__file__).resolve().parents[1] / "src"
     if any((source / "khop").glob("_native*.so")):
         installed = sysconfig.get_path("purelib")
-        place = sys.path.index(installed) if installed in sys.path else len(sys.path)
-        sys.path.insert(place, str(source))
+        position = sys.path.index(installed) if installed in sys.path else len(sys.path)
+        sys.path.insert(position, str(source))
 
 
 if __name__ == "__main__":

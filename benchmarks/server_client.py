@@ -1,17 +1,19 @@
-"""What server-client mode costs, and how fair it is.
+"""Cost and fairness of server-client mode.
 
     python benchmarks/server_client.py overhead [--scale 0.05] [--batches 30] [--turns 7]
     python benchmarks/server_client.py checks   [--scale 0.05] [--batches 30]
-    python benchmarks/server_client.py clients  [--clients 64] [--seconds 20]
-    python benchmarks/server_client.py curve    [--megabytes 2000]
+    python benchmarks/server_client.py clients  [--clients 64]
+    python benchmarks/server_client.py curve
 
-`overhead`: batches of the products-shaped graph (fan-out 15,10,5, batch 1024) from one sampler
-process, in worker mode and through a graph server of this machine, in turns: written into the
-trainer's memory, as is usual on one machine, and sent, as between machines. The trainer takes the
-batches and nothing else. `checks`: what a receiver's checks of a batch's contents cost, beside what
-its making does. `clients`: so many clients with a sampler each ask one server for small
-batches as fast as they come; how many each got. `curve`: bytes a second of a session's stream with
-CURVE and without, and of a bare ZeroMQ loop with the same messages.
+- `overhead` compares worker mode with a graph server of this machine, with one sampler process.
+  Cases take turns. Batches come from the products-shaped graph (fan-outs 15, 10, 5, batch size
+  1024). The server writes them into the trainer's memory, as usual on one machine, or sends them,
+  as between machines. The trainer only takes the batches.
+- `checks` compares the time of a receiver's checks of a batch with the time to make the batch.
+- `clients` starts --clients clients with one sampler each. They request small batches from one
+  server at full speed. It prints the batches per client.
+- `curve` prints bytes per second of a session's stream, with and without CURVE, and of a bare
+  ZeroMQ loop with the same messages.
 """
 
 from __future__ import annotations
@@ -67,14 +69,14 @@ CHUNK = 1 << 20
 
 
 def spec_of(folder: PartitionFolder, fanouts: tuple[int, ...]) -> PipelineSpec:
-    """Batches with all attributes of nodes."""
+    """Return the spec of batches with all node attributes."""
     sampling = SamplingSpec.create(list(fanouts), [t.name for t in folder.meta.edge_types])
     return PipelineSpec(sampling, collect_spec(folder.meta, sampling, True))
 
 
 @contextlib.contextmanager
 def graph_server(root: Path, keys: JobKeys | None = None) -> Iterator[tuple[Servers, str]]:
-    """A server of a folder of one part: how to find it, and its TCP address."""
+    """Start a server of a folder of one part, and yield its addresses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         master = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -96,16 +98,16 @@ def graph_server(root: Path, keys: JobKeys | None = None) -> Iterator[tuple[Serv
 
 
 def statistics_of(watcher: DirectoryClient) -> dict[str, Any]:
-    """What the server has counted."""
-    found: dict[str, Any] = read_json(watcher.request(0, Statistics()).arrays, "the server")
-    return found
+    """Return the statistics of the server."""
+    content: dict[str, Any] = read_json(watcher.request(0, Statistics()).arrays, "the server")
+    return content
 
 
 # Overhead -----------------------------------------------------------------------------------------
 
 
 def overhead(arguments: argparse.Namespace) -> None:
-    """Worker mode against a graph server of the same machine."""
+    """Compare worker mode with a graph server of the same machine."""
     graphs = Graphs(default_cache(), arguments.scale)
     root = graphs.products_parts(1)
     data = graphs.products(with_features=False)
@@ -118,59 +120,59 @@ def overhead(arguments: argparse.Namespace) -> None:
     with graph_server(root) as (servers, _), watching(servers) as watcher:
         ring = 6 * 400 * (1 << 20) // max(1, round(1 / arguments.scale))
         watcher.wait_for_servers()
-        wanted = remote_config(servers, folder, spec, ring)
+        remote = remote_config(servers, folder, spec, ring)
         common = [None], 4, False, ring, 0, None
         groups = {
             "worker mode": SamplerPool(local_config(folder, spec), *common),
             "shared memory": SamplerPool(
-                wanted, *common, program=LocalSamplerFactory(watcher, [0])
+                remote, *common, program=LocalSamplerFactory(watcher, [0])
             ),
-            "sent": SamplerPool(wanted, *common, program=receiver),
+            "sent": SamplerPool(remote, *common, program=receiver),
         }
         times: dict[str, list[float]] = {name: [] for name in groups}
         for turn in range(arguments.turns + 1):
             for name, group in groups.items():
                 seconds = epoch_of(group, plan, columns)
-                if turn:  # the first one touches everything for the first time
+                if turn:  # the first turn touches all memory for the first time
                     times[name].append(1e3 * seconds / plan.num_batches)
-        for name, found in times.items():
-            pairs = zip(found, times["worker mode"], strict=True)
-            ratios = sorted(ours / theirs for ours, theirs in pairs)
+        for name, values in times.items():
+            pairs = zip(values, times["worker mode"], strict=True)
+            ratios = sorted(value / base for value, base in pairs)
             print(
-                f"{name:14s} {statistics.median(found):8.2f} ms a batch  (min {min(found):.2f}); "
-                f"{statistics.median(ratios):.3f} of worker mode ({ratios[0]:.3f} to "
-                f"{ratios[-1]:.3f})"
+                f"{name:14s} {statistics.median(values):8.2f} ms per batch  "
+                f"(min {min(values):.2f}), {statistics.median(ratios):.3f} of worker mode "
+                f"({ratios[0]:.3f} to {ratios[-1]:.3f})"
             )
         count = plan.num_batches * (arguments.turns + 1)
-        found = statistics_of(watcher)
-        streams = [session for session in found["sessions"] if not session["direct"]]
+        counts = statistics_of(watcher)
+        streams = [session for session in counts["sessions"] if not session["direct"]]
         spent = {
             "sampler, worker mode": processor_seconds(groups["worker mode"].workers[0].pid),
             "sampler, shared memory": processor_seconds(groups["shared memory"].workers[0].pid),
             "sampler, sent": processor_seconds(streams[0]["samplers"][0]["pid"]),
-            "graph server, sent": found["cpu_seconds"],
+            "graph server, sent": counts["cpu_seconds"],
             "receiver, sent": processor_seconds(groups["sent"].workers[0].pid),
         }
         for name, seconds in spent.items():
-            print(f"{name:24s} {1e3 * seconds / count:8.2f} ms of processor time a batch")
-        print(f"a batch: {found['batches']['bytes'] / found['batches']['count'] / 1e6:.1f} MB")
+            print(f"{name:24s} {1e3 * seconds / count:8.2f} ms of processor time per batch")
+        print(f"per batch: {counts['batches']['bytes'] / counts['batches']['count'] / 1e6:.1f} MB")
         for group in groups.values():
             group.close()
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time that a process has taken so far, start-up included."""
+    """Return the processor seconds of a process so far, start-up included."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def receiver(config: Any, memory: Any) -> ChildProcess:
-    """What brings batches from servers."""
+    """Start a receiver process, which fetches batches from servers."""
     return ChildProcess("khop.distributed.remote.client.receiver", config, memory)
 
 
 def local_config(folder: PartitionFolder, spec: PipelineSpec) -> dict[str, Any]:
-    """Of a sampler process of worker mode."""
+    """Return the config of a sampler process of worker mode."""
     return {
         "root": str(folder.root),
         "part": 0,
@@ -189,7 +191,7 @@ def local_config(folder: PartitionFolder, spec: PipelineSpec) -> dict[str, Any]:
 def remote_config(
     servers: Servers, folder: PartitionFolder, spec: PipelineSpec, ring: int
 ) -> dict[str, Any]:
-    """Of a receiver."""
+    """Return the config of a receiver."""
     return {
         "master": asdict(servers.directory),
         "credentials": None,
@@ -213,7 +215,7 @@ def remote_config(
 
 
 def epoch_of(group: SamplerPool, plan: EpochPlan, columns: Any) -> float:
-    """Seconds of an epoch, from its first batch on."""
+    """Return the seconds of an epoch, extrapolated from all batches but the first."""
     epoch = group.open_epoch(7, plan, columns)
     group.take(epoch, 0)
     began = time.perf_counter()
@@ -228,7 +230,7 @@ def epoch_of(group: SamplerPool, plan: EpochPlan, columns: Any) -> float:
 
 
 def checks(arguments: argparse.Namespace) -> None:
-    """What it costs to check a batch that a server has sent."""
+    """Compare the time to check a batch with the time to make it."""
     graphs = Graphs(default_cache(), arguments.scale)
     folder = PartitionFolder(graphs.products_parts(1))
     spec = spec_of(folder, FANOUTS)
@@ -253,7 +255,7 @@ def checks(arguments: argparse.Namespace) -> None:
         checked.append(1e3 * (time.perf_counter() - middle))
     (nodes,), (edges,) = (record.layout.read(memory[0]).counter(n) for n in ("nodes", "edges"))
     making, checking = statistics.median(made[2:]), statistics.median(checked[2:])
-    print(f"a batch: {nodes} nodes, {edges} edges, {record.nbytes / 1e6:.1f} MB")
+    print(f"per batch: {nodes} nodes, {edges} edges, {record.nbytes / 1e6:.1f} MB")
     print(f"made in {making:.2f} ms, checked in {checking:.3f} ms: {checking / making:.2%}")
 
 
@@ -261,14 +263,14 @@ def checks(arguments: argparse.Namespace) -> None:
 
 
 class Client:
-    """A session, without a receiver: asks for the next batch whenever one has arrived."""
+    """Session without a receiver, which requests the next batch when a batch has arrived."""
 
     def __init__(
         self, servers: Servers, address: str, spec: PipelineSpec, name: str, **options: Any
     ) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         endpoint = Endpoint(address, servers.server_key)
-        self.link = Connection(self._context, servers.credentials, endpoint)
+        self.connection = Connection(self._context, servers.credentials, endpoint)
         self._name = name
         self._next = 0
         self.batches = 0
@@ -290,20 +292,20 @@ class Client:
         )
 
     def send(self, request: Any, arrays: Any = ()) -> None:
-        """Sends a request."""
-        self.link.send(pack(request_header(request, 1), list(arrays)))
+        """Send a request."""
+        self.connection.send(pack(request_header(request, 1), list(arrays)))
 
     def ask(self, seeds: Any) -> None:
-        """Asks for another batch."""
+        """Request another batch."""
         self._next += 1
         self.send(Batch(self._name, self._next, self._next, 1), [seeds])
 
     def pump(self, seeds: Any) -> None:
-        """Takes in what has arrived, and asks for as much again."""
-        if self.link.pump():
+        """Receive messages, and request one batch per received batch."""
+        if self.connection.pump():
             self.send(Open(self._spec, [], []))
         received = 0
-        for header, arrays, _ in self.link.receive():
+        for header, arrays, _ in self.connection.receive():
             if "error" in header:
                 raise RuntimeError(header["error"])
             if header.get("event") == "chunk":
@@ -321,7 +323,7 @@ class Client:
 
 
 def clients(arguments: argparse.Namespace) -> None:
-    """So many clients on one server: how many batches each gets."""
+    """Count the batches per client of many clients on one server."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "parts"
         edges = torch.randint(0, 20_000, (2, 200_000))
@@ -344,23 +346,23 @@ def clients(arguments: argparse.Namespace) -> None:
                 pump_all(many, seeds)
                 if time.monotonic() - looked > 1:
                     looked = time.monotonic()
-                    found = statistics_of(watcher)
-                    most = max(most, sum(s["buffered_bytes"] for s in found["sessions"]))
+                    counts = statistics_of(watcher)
+                    most = max(most, sum(s["buffered_bytes"] for s in counts["sessions"]))
             got = sorted(c.batches - b for c, b in zip(many, before, strict=True))
             mean = statistics.mean(got)
             print(f"{len(many)} clients, {sum(got)} batches in {arguments.seconds} s")
-            print(f"a client: mean {mean:.1f}, min {got[0]}, max {got[-1]}", end="; ")
+            print(f"per client: mean {mean:.1f}, min {got[0]}, max {got[-1]}", end=", ")
             print(f"off the mean by {max(got[-1] / mean - 1, 1 - got[0] / mean):.1%}")
             limit = sum(16 << 20 for _ in many)
             print(f"buffered at most {most / 1e6:.1f} MB of {limit / 1e6:.1f} MB allowed")
-            print(f"server: rss {found['rss'] / 1e6:.0f} MB, {found['descriptors']} descriptors")
+            print(f"server: rss {counts['rss'] / 1e6:.0f} MB, {counts['descriptors']} descriptors")
             for client in many:
-                client.link.close()
+                client.connection.close()
 
 
 @contextlib.contextmanager
 def watching(servers: Servers) -> Iterator[DirectoryClient]:
-    """Somebody who only looks."""
+    """Yield a client that only reads statistics."""
     client = DirectoryClient(servers)
     try:
         yield client
@@ -369,10 +371,10 @@ def watching(servers: Servers) -> Iterator[DirectoryClient]:
 
 
 def pump_all(many: list[Client], seeds: Any) -> None:
-    """Sleeps until something has arrived, and lets all take it in."""
+    """Wait for messages, and let all clients receive them."""
     poller = zmq.Poller()
     for client in many:
-        for each in client.link.sockets():
+        for each in client.connection.sockets():
             poller.register(each, zmq.POLLIN)
     poller.poll(100)
     for client in many:
@@ -383,11 +385,11 @@ def pump_all(many: list[Client], seeds: Any) -> None:
 
 
 def curve(arguments: argparse.Namespace) -> None:
-    """A session's stream over TCP, with and without CURVE, against bare loops."""
+    """Compare a session's stream over TCP with bare loops, with and without CURVE."""
     total = arguments.megabytes << 20
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "parts"
-        # Batches of 32 MB that cost next to nothing to make.
+        # Batches of 32 MB with almost no sampling work.
         RandomPartitioner.from_data(
             Data(x=torch.rand(2000, 4096), edge_index=torch.zeros(2, 1, dtype=torch.int64)),
             root,
@@ -397,19 +399,19 @@ def curve(arguments: argparse.Namespace) -> None:
         rates: dict[str, list[float]] = {}
         for _ in range(arguments.turns):
             for keys in (None, JobKeys.new()):
-                kind = "plain" if keys is None else "CURVE"
+                security = "plain" if keys is None else "CURVE"
                 stream, bare = stream_rate(root, spec, keys, total), bare_rate(keys, total)
-                rates.setdefault(f"{kind} stream", []).append(stream)
-                rates.setdefault(f"{kind} bare", []).append(bare)
-                rates.setdefault(f"{kind} ratio", []).append(stream / bare)
-    for name, found in rates.items():
+                rates.setdefault(f"{security} stream", []).append(stream)
+                rates.setdefault(f"{security} bare", []).append(bare)
+                rates.setdefault(f"{security} ratio", []).append(stream / bare)
+    for name, values in rates.items():
         unit = "" if name.endswith("ratio") else " MB/s"
         scale = 1 if name.endswith("ratio") else 1e6
-        print(f"{name:14s} {statistics.median(found) / scale:9.3f}{unit}")
+        print(f"{name:14s} {statistics.median(values) / scale:9.3f}{unit}")
 
 
 def stream_rate(root: Path, spec: PipelineSpec, keys: JobKeys | None, total: int) -> float:
-    """Bytes a second that a client gets."""
+    """Return the bytes per second that a client receives."""
     seeds = np.arange(2000)[None]
     with graph_server(root, keys) as (servers, address):
         options = {"buffer_bytes": 512 << 20, "concurrency": 4}
@@ -420,12 +422,12 @@ def stream_rate(root: Path, spec: PipelineSpec, keys: JobKeys | None, total: int
         while client.bytes - before < total:
             pump_all([client], seeds)
         rate = (client.bytes - before) / (time.perf_counter() - began)
-        client.link.close()
+        client.connection.close()
     return rate
 
 
 def bare_rate(keys: JobKeys | None, total: int) -> float:
-    """Bytes a second from a ROUTER to a DEALER, in messages of a chunk, eight on the way."""
+    """Return the bytes per second from a ROUTER to a DEALER, with eight messages in flight."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     server, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
     if keys is not None:
@@ -458,7 +460,7 @@ def bare_rate(keys: JobKeys | None, total: int) -> float:
 
 
 def curve_of(server: Any, client: Any, keys: JobKeys) -> None:
-    """Gives two sockets the keys of a job."""
+    """Set the keys of a job on two sockets."""
     credentials: KeyPair = keys.for_client().credentials()
     server.curve_server = True
     server.curve_publickey = keys.server.public.encode()
@@ -469,9 +471,9 @@ def curve_of(server: Any, client: Any, keys: JobKeys) -> None:
 
 
 def main() -> int:
-    """Runs what is asked for."""
+    """Run the case that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=["overhead", "checks", "clients", "curve"])
+    parser.add_argument("case", choices=["overhead", "checks", "clients", "curve"])
     parser.add_argument("--scale", type=float, default=0.05)
     parser.add_argument("--batches", type=int, default=30)
     parser.add_argument("--turns", type=int, default=7)
@@ -480,7 +482,7 @@ def main() -> int:
     parser.add_argument("--megabytes", type=int, default=1000)
     arguments = parser.parse_args()
     run_of = {"overhead": overhead, "checks": checks, "clients": clients, "curve": curve}
-    run_of[arguments.what](arguments)
+    run_of[arguments.case](arguments)
     return 0
 
 

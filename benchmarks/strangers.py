@@ -1,25 +1,25 @@
-"""What machines without keys can make a graph server use, and what its members notice of it.
+"""Resources of a graph server that machines without keys can use, and the effect on its members.
 
     python benchmarks/strangers.py [--idle 10000] [--huge 12] [--megabytes 250] [--seconds 12]
-                                    [--descriptors N]
 
-Starts `khop serve` with keys on loopback, and a member that asks it for rows over TCP all the time.
-Then, one after the other, strangers do what can be done without a key:
+The program starts `khop serve` with keys on loopback. A member requests rows over TCP all the time.
+Strangers then run these attacks, which need no key, one after the other::
 
-    idle        so many connections that say nothing
-    stalled     so many that greet as CURVE clients do, and then say nothing
-    full        so many that greet, and send all but the end of a first command of a whole frame
-    handshakes  some that greet, announce a first command of so many megabytes, and send it
+    idle        --idle connections that send nothing
+    stalled     --idle connections that send a CURVE greeting and no more
+    full        --idle connections that greet, and send all but the end of a first command
+    handshakes  --huge connections that greet, and send a first command of --megabytes
 
-Connections that the server closes are opened again. For each attack it prints the server's resident
-memory and its descriptors before, at most, and after; the member's rate before and meanwhile; and
-how long a member that comes meanwhile waits for its first answer. Nothing is asserted.
+If the server closes a connection, the stranger opens a new one. The program prints these figures
+per attack:
 
-`--descriptors` lets the server have no more than so many, as `ulimit -n` would.
+- the server's resident memory and descriptors before, at most, and after
+- the member's rate before and during the attack
+- the wait of a new member for its first reply during the attack
 
-Strangers have processes of their own, which need a descriptor a connection: raise `ulimit -n`.
-Graph, rows and machine are small, so read the member's rates as ratios: strangers that open
-connections as fast as they can take their part of the processors, too.
+The program checks no figure. `--descriptors` limits the descriptors of the server, as `ulimit -n`
+does. Strangers run in separate processes, and need one descriptor per connection. Raise `ulimit -n`
+for them. Read the member's rates as ratios, because strangers also use processor time.
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ _PIECE = bytes(1 << 18)
 
 
 def keep_open(address: tuple[str, int], count: int, words: bytes, end: float) -> None:
-    """Keeps so many connections open, which say some words and no more."""
+    """Keep `count` connections open that send `words` and no more."""
     poller, connections = select.epoll(), dict[int, socket.socket]()
-    unsaid: dict[int, memoryview] = {}
+    unsent: dict[int, memoryview] = {}
     while time.monotonic() < end:
         for _ in range(min(500, count - len(connections))):
             fresh = socket.socket()
             fresh.setblocking(False)
             fresh.connect_ex(address)
             connections[fresh.fileno()] = fresh
-            unsaid[fresh.fileno()] = memoryview(words)
+            unsent[fresh.fileno()] = memoryview(words)
             poller.register(fresh, select.EPOLLOUT if words else select.EPOLLIN)
         for descriptor, event in poller.poll(0.01):
             with contextlib.suppress(OSError):
                 if event == select.EPOLLOUT:
-                    said = connections[descriptor].send(unsaid[descriptor])
-                    unsaid[descriptor] = unsaid[descriptor][said:]
-                    if not unsaid[descriptor]:
+                    sent = connections[descriptor].send(unsent[descriptor])
+                    unsent[descriptor] = unsent[descriptor][sent:]
+                    if not unsent[descriptor]:
                         poller.modify(descriptor, select.EPOLLIN)
                     continue
                 if event == select.EPOLLIN and connections[descriptor].recv(4096):
@@ -84,7 +84,7 @@ def keep_open(address: tuple[str, int], count: int, words: bytes, end: float) ->
 
 
 def send_commands(address: tuple[str, int], nbytes: int, end: float) -> None:
-    """Greets, and sends a first command of so many bytes; again and again."""
+    """Greet, and send a first command of `nbytes` bytes, repeatedly until `end`."""
     while time.monotonic() < end:
         with contextlib.suppress(OSError), socket.create_connection(address, 1.0) as connection:
             connection.sendall(_GREETING + b"\x06" + struct.pack(">Q", nbytes))
@@ -96,7 +96,7 @@ def send_commands(address: tuple[str, int], nbytes: int, end: float) -> None:
 
 
 def attack(arguments: argparse.Namespace) -> None:
-    """A process of strangers."""
+    """Run an attack in this process."""
     host, port = arguments.address.split(":")
     address, end = (host, int(port)), time.monotonic() + arguments.seconds
     if arguments.attack != "handshakes":
@@ -119,7 +119,7 @@ def attack(arguments: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def graph_server(folder: Path, descriptors: int | None) -> Iterator[tuple[int, str, ClientKeys]]:
-    """`khop serve` with keys: its process id, address and keys."""
+    """Start `khop serve` with keys, and yield its process id, address and keys."""
     generator = torch.Generator().manual_seed(1)
     edges = torch.randint(0, _NODES, (2, 10 * _NODES), generator=generator)
     features = torch.randn(_NODES, 100, generator=generator)
@@ -144,19 +144,19 @@ def graph_server(folder: Path, descriptors: int | None) -> Iterator[tuple[int, s
 
 
 def member(address: str, keys: ClientKeys) -> PartitionClient:
-    """A client of the job."""
+    """Return a client of the job."""
     return PartitionClient({0: Endpoint(f"tcp://{address}", keys.server_key)}, keys.credentials())
 
 
 def ask(client: PartitionClient) -> None:
-    """Fetches some rows."""
+    """Fetch some rows."""
     ticket = client.fetch(0, "node", 0, np.arange(_ROWS), ["x"])
     client.wait([ticket])
     ticket.result()
 
 
 def rate(client: PartitionClient, seconds: float) -> float:
-    """Answers a second."""
+    """Return the replies per second."""
     count, began = 0, time.monotonic()
     while time.monotonic() - began < seconds:
         ask(client)
@@ -165,7 +165,7 @@ def rate(client: PartitionClient, seconds: float) -> float:
 
 
 class Watch:
-    """Resident memory and descriptors of a process: now and, while it runs, at most."""
+    """Resident memory and descriptors of a process: at present, and the maximum."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -175,7 +175,7 @@ class Watch:
         self._thread.start()
 
     def now(self) -> tuple[float, int]:
-        """MB and descriptors."""
+        """Return resident memory in MB, and the number of descriptors."""
         status = Path(f"/proc/{self._pid}/status").read_text()
         resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
         count = sum(1 for _ in Path(f"/proc/{self._pid}/fd").iterdir())
@@ -187,14 +187,14 @@ class Watch:
             self.most = max(self.most[0], memory), max(self.most[1], count)
 
     def end(self) -> tuple[float, int]:
-        """What there was at most."""
+        """Stop, and return the maximum of both."""
         self._ended.set()
         self._thread.join()
         return self.most
 
 
 def measure(name: str, arguments: argparse.Namespace, folder: Path) -> None:
-    """One attack on a fresh server."""
+    """Measure one attack on a new server."""
     with graph_server(folder / name, arguments.descriptors) as (pid, address, keys):
         client = member(address, keys)
         ask(client)
@@ -207,7 +207,7 @@ def measure(name: str, arguments: argparse.Namespace, folder: Path) -> None:
         strangers = subprocess.Popen(command)
         began = time.monotonic()
         while watch.most[1] < before[1] + 8 and time.monotonic() - began < 5:
-            time.sleep(0.05)  # they import as much as this program
+            time.sleep(0.05)  # until their imports have ended
         time.sleep(2.0)
         waited: list[float] = []
         newcomer = threading.Thread(target=arrive, args=(address, keys, waited))
@@ -216,19 +216,19 @@ def measure(name: str, arguments: argparse.Namespace, folder: Path) -> None:
         newcomer.join()
         strangers.wait()
         most = watch.end()
-        time.sleep(7.0)  # handshakes have 5 s
+        time.sleep(7.0)  # handshakes time out after 5 s
         after = watch.now()
         print(
-            f"{name:11s} MB {before[0]:.0f}, at most {most[0]:.0f}, after {after[0]:.0f}; "
-            f"descriptors {before[1]}, at most {most[1]}, after {after[1]}; "
-            f"member {quiet:.0f} answers/s, meanwhile {meanwhile:.0f} ({meanwhile / quiet:.2f}); "
-            f"another member's first answer after {waited[0]:.1f} s"
+            f"{name:11s} MB {before[0]:.0f}, at most {most[0]:.0f}, after {after[0]:.0f}, "
+            f"descriptors {before[1]}, at most {most[1]}, after {after[1]}, "
+            f"member {quiet:.0f} replies/s, meanwhile {meanwhile:.0f} ({meanwhile / quiet:.2f}), "
+            f"another member's first reply after {waited[0]:.1f} s"
         )
         client.close()
 
 
 def arrive(address: str, keys: ClientKeys, waited: list[float]) -> None:
-    """A member comes; notes how long its first answer takes."""
+    """Connect a new member, and append the wait for its first reply to `waited`."""
     began = time.monotonic()
     client = member(address, keys)
     ask(client)
@@ -237,7 +237,7 @@ def arrive(address: str, keys: ClientKeys, waited: list[float]) -> None:
 
 
 def main() -> None:
-    """Measures all attacks, or is one."""
+    """Measure all attacks, or run one attack in this process."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--idle", type=int, default=10_000)
     parser.add_argument("--huge", type=int, default=12)

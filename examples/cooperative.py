@@ -1,11 +1,12 @@
-"""GraphSAGE on the Debian package graph, with one batch of all trainers.
+"""GraphSAGE on the Debian package graph, with batches that trainers share.
 
     khop partition debian parts --num-parts 2 --method stream --undirected
     torchrun --standalone --nproc-per-node=2 examples/cooperative.py --parts parts
 
-Each trainer loads one partition. Batches are cooperative (`CooperativeLoader`): a trainer has the
-nodes of its own partition in a batch of both, reads their features at home, and gets activations of
-other nodes from the other trainer, layer by layer. The task is that of `debian_sage.py`.
+Each trainer loads one partition. `CooperativeLoader` makes one batch for all trainers. Each trainer
+holds the nodes of the batch that belong to its partition, and reads their features from that
+partition. In each layer, it gets the activations of other nodes from the other trainers. The task
+is the same as in `debian_sage.py`.
 """
 
 import argparse
@@ -22,14 +23,14 @@ from khop.distributed import CooperativeLoader, DistDataset, init_worker_group
 
 
 class Sage(nn.Module):
-    """GraphSAGE whose layers fetch the activations that other trainers have."""
+    """GraphSAGE whose layers fetch activations that other trainers have computed."""
 
     def __init__(self, width: int, hidden: int, num_classes: int) -> None:
         super().__init__()
         self.convs = nn.ModuleList([SAGEConv(width, hidden), SAGEConv(hidden, num_classes)])
 
     def forward(self, batch) -> torch.Tensor:
-        """Returns the logits of this trainer's seeds."""
+        """Return the logits of this trainer's seeds."""
         x = batch.x
         for conv, layer in zip(self.convs, batch.layers, strict=True):
             x = conv((layer.sources(x), x[: layer.num_dst]), layer.edge_index)
@@ -39,7 +40,7 @@ class Sage(nn.Module):
 
 
 def run_epoch(model, loader, optimizer=None) -> tuple[float, float]:
-    """Mean loss and accuracy over the seeds of all trainers."""
+    """Return mean loss and accuracy over the seeds of all trainers."""
     model.train(optimizer is not None)
     sums = torch.zeros(3)
     with torch.set_grad_enabled(optimizer is not None):
@@ -49,7 +50,7 @@ def run_epoch(model, loader, optimizer=None) -> tuple[float, float]:
             sums += torch.tensor([float(loss.detach()), (logits.argmax(1) == y).sum(), len(y)])
             if optimizer is not None:
                 optimizer.zero_grad()
-                # DDP takes means over trainers; the batch's gradient is the sum.
+                # DDP averages over trainers. The gradient of the batch is a sum over trainers.
                 (loss * dist.get_world_size() / batch.num_seeds).backward()
                 optimizer.step()
     dist.all_reduce(sums)
@@ -57,11 +58,11 @@ def run_epoch(model, loader, optimizer=None) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Trains and reports."""
+    """Train, and print losses and test accuracy."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", required=True, help="partition folder, a part a trainer")
+    parser.add_argument("--parts", required=True, help="partition folder with one part per trainer")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=512, help="seeds a batch and trainer")
+    parser.add_argument("--batch-size", type=int, default=512, help="seeds per batch and trainer")
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--lr", type=float, default=0.004)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,21 +1,21 @@
-"""R-GCN or HGT on the Debian package graph with its sources, maintainers and tags, under DDP.
+"""R-GCN or HGT on the Debian package graph with sources, maintainers and tags, under DDP.
 
     khop partition debian-hetero parts --num-parts 2 --undirected
     torchrun --standalone --nproc-per-node=2 examples/debian_hetero.py --parts parts
 
-The task is that of debian_sage.py: tell a package's section of the archive, for packages of sources
-that training has not seen. Here each kind of relation between packages is an edge type of its own,
-and packages reach one another through their source, their maintainer and their debtags, which have
-no features:
+The task is the same as in debian_sage.py: predict the section of a package. Training does not
+see the sources of the test packages. Each relation between packages is an edge type. Packages also
+have paths to one another through their source, their maintainer and their debtags. These three node
+types have no features:
 
-- Maintainers and tags have packages in training and in test, so what is learned of one carries
-  over: each has a row in an `nn.Embedding`, looked up by `n_id`. The tables are dense. They have
-  2,845 rows in all, which DDP sums in a moment; sparse gradients would need an optimizer of their
-  own, and pay where a table is much larger than what a batch touches (see ogbn_mag.py).
-- A source is on one side of the split: a row of its own would be the label of its training packages
-  by another name, and noise for all others. Sources start from zero and pass messages on.
+- A maintainer or a tag has packages in both training and test. A learned row is therefore useful in
+  both. `nn.Embedding` holds one row per maintainer and tag, and `n_id` selects rows. The tables are
+  dense, because they have only 2,845 rows. Sparse gradients need their own optimizer. They save
+  time only if a batch reads a small share of a large table (see ogbn_mag.py).
+- A source has all of its packages in one split. A learned row would store the label of its training
+  packages, and would be noise for all other sources. Sources start from zero and pass messages on.
 
-Debtags are close to what is asked for; `--leave-out tag` shows how the model does without.
+Debtags are close to the label. `--leave-out tag` shows the accuracy without debtags.
 """
 
 import torch.distributed as dist
@@ -27,8 +27,8 @@ from torch_geometric.typing import EdgeType
 
 EMBEDDED = ("maintainer", "tag")
 
-# Neighbours drawn of each edge type, hop by hop. What packages need says most of them; of what a
-# maintainer or a tag has to do with, a few packages will do, since their embeddings know the rest.
+# Neighbours drawn per edge type and hop. Dependencies of packages predict the section best. A few
+# packages of each maintainer and tag suffice, since their embeddings learn from all packages.
 FANOUTS = {
     "depends": [5, 3],
     "rev_depends": [10, 5],
@@ -43,12 +43,12 @@ OTHER_FANOUT = [3, 2]
 
 
 class Input(nn.Module):
-    """What nodes start from: their features, a learned row, or zeros.
+    """Initial states of nodes: mapped features, a learned row, or zeros.
 
     Args:
         width: number of features of a package.
-        hidden: size of what is returned.
-        counts: numbers of nodes of the types that get a learned row each.
+        hidden: size of the states.
+        counts: number of nodes of each type whose nodes have learned rows.
     """
 
     def __init__(self, width: int, hidden: int, counts: dict[str, int]) -> None:
@@ -60,7 +60,7 @@ class Input(nn.Module):
             nn.init.normal_(table.weight, std=0.1)
 
     def forward(self, batch) -> Nodes:
-        """Maps each node type to float32 [num_nodes, hidden]."""
+        """Return states of each node type, float32 [num_nodes, hidden]."""
         return {
             node_type: self._start(node_type, batch[node_type]) for node_type in batch.node_types
         }
@@ -74,33 +74,33 @@ class Input(nn.Module):
 
 
 class Network(nn.Module):
-    """Two layers of either kind between `Input` and logits for the seeds.
+    """Two R-GCN or HGT layers between `Input` and logits for the seeds.
 
-    A batch's nodes and edges come hop by hop, so that what a layer has to compute is a prefix: the
-    first layer everything but the last hop's nodes, the second the seeds. States are normalised
-    after each layer; without, HGT learns slowly.
+    A batch lists its nodes and edges hop by hop. Each layer therefore computes a prefix of the
+    nodes. The first layer computes all nodes but the last hop's, and the second layer computes the
+    seeds. States are normalised after each layer. Without normalisation, HGT learns slowly.
 
     Args:
         model: 'rgcn' or 'hgt'.
-        start: makes the states that the first layer takes.
-        edge_types: edge types whose messages are heard.
+        start: makes the input states of the first layer.
+        edge_types: edge types that carry messages.
     """
 
     def __init__(self, model: str, start: Input, edge_types: list[EdgeType]) -> None:
         super().__init__()
         self.start = start
         layer = {"rgcn": RGCNLayer, "hgt": HGTLayer}[model]
-        heard = edge_types, [t for t in edge_types if t[2] == "package"]
-        self.layers = nn.ModuleList(layer(start.hidden, types) for types in heard)
+        layer_edge_types = edge_types, [t for t in edge_types if t[2] == "package"]
+        self.layers = nn.ModuleList(layer(start.hidden, types) for types in layer_edge_types)
         self.norms = nn.ModuleList(
             nn.ModuleDict({t: nn.LayerNorm(start.hidden) for t in targets_of(types)})
-            for types in heard
+            for types in layer_edge_types
         )
-        self.activation = nn.ReLU() if model == "rgcn" else nn.Identity()  # HGT's is inside
+        self.activation = nn.ReLU() if model == "rgcn" else nn.Identity()  # part of an HGT layer
         self.classify = nn.Linear(start.hidden, NUM_SECTIONS)
 
     def forward(self, batch) -> Tensor:
-        """Logits [batch_size, NUM_SECTIONS]."""
+        """Return logits of the seeds, float32 [batch_size, NUM_SECTIONS]."""
         x = self.start(batch)
         nodes, edges = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
         for depth, (layer, norms) in enumerate(zip(self.layers, self.norms, strict=True)):
@@ -116,13 +116,13 @@ class Network(nn.Module):
 
 
 def predict(model, batch):
-    """Logits and labels of the seeds, which come first."""
+    """Return logits and labels of the seeds, the first nodes of a batch."""
     package = batch["package"]
     return model(batch), package.y[: package.batch_size]
 
 
 def main() -> None:
-    """Trains, reports, draws."""
+    """Train, and report accuracy."""
     parser = argument_parser(__doc__.splitlines()[0])
     parser.add_argument("--model", choices=["rgcn", "hgt"], default="rgcn")
     others = ["source", "maintainer", "tag"]

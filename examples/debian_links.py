@@ -1,25 +1,36 @@
-"""Recommends missing dependencies of Debian packages: link prediction under DDP, from partitions.
+"""Recommend missing dependencies of Debian packages: link prediction under DDP, from partitions.
 
     torchrun --standalone --nproc-per-node=2 examples/debian_links.py --parts link-parts
 
-Of the pairs of packages between which there is a dependency (Depends, Pre-Depends), some are held
-out for validation and test, in both directions. What is left, with the reverse of every edge, is
-the graph that messages run on; the first trainer partitions it into --parts, a part a trainer, if
-there is no such folder yet. A GraphSAGE encodes packages from their descriptions and neighbours;
-each training link comes with strict negatives, and the batch's own links and their reverses stay
-out of the neighbourhoods: else the model learns to look whether the link is there
-(--keep-seed-edges lets it).
+Dependencies are edges of the kinds Depends and Pre-Depends. Some pairs of packages are held out for
+validation and test, with the edges of both directions. Messages run on the graph of all other edges
+and their reverses. If the folder --parts does not exist, the first trainer partitions this graph
+into one part per trainer.
 
-What is measured: for each held-out dependency (a, b), all packages but a are ranked by how much a
-needs them; the other packages that a is known to name, in whatever split, are left out (filtered
-ranking), and ties count half. MRR and hits@10 are means over the links. Two baselines rank the same
-candidates: popularity (number of packages that depend on b in the training graph), and chance (the
-expectation of a random order). Negatives are drawn as often as they are popular, so that the model
-learns what popularity does not tell; the ranking adds the logarithm of popularity.
+A GraphSAGE encodes packages from their descriptions and neighbours. Each training link comes with
+strict negatives. The links of a batch and their reverses are excluded from its neighbourhoods.
+Otherwise, the model learns to detect the link itself. --keep-seed-edges keeps these edges.
 
-Measured with the defaults, 21,311 test links: MRR 0.336 and hits@10 0.459; popularity 0.162 and
-0.237; chance 0.0002. What the links' own edges do: after two epochs, training with them in sight
-has the lower loss (0.39, without them 0.68) and the worse validation MRR (0.299, without 0.331).
+For each held-out dependency (a, b), the model ranks all packages but a as dependencies of a. The
+ranking is filtered: it leaves out all other packages that a names in any split. Ties count half.
+MRR and hits@10 are means over the links. Two baselines rank the same candidates:
+
+- Popularity is the number of packages that depend on b in the training graph.
+- Chance is the expectation of a random order.
+
+Negatives are drawn in proportion to popularity, so that the model learns other signals. The ranking
+adds the logarithm of popularity.
+
+Results with the defaults, on 21,311 test links:
+
+- model: MRR 0.336, hits@10 0.459
+- popularity: MRR 0.162, hits@10 0.237
+- chance: MRR 0.0002
+
+Results with and without the links' own edges, after two epochs:
+
+- with these edges: loss 0.39, validation MRR 0.299
+- without these edges: loss 0.68, validation MRR 0.331
 """
 
 import argparse
@@ -51,15 +62,15 @@ from khop.distributed import (
 from khop.partition import frequency_partition
 
 HELD_OUT = {"val": 0.02, "test": 0.08}
-STRONGEST_KINDS = 2  # of edges: Pre-Depends and Depends
-EULER = 0.5772156649  # the n-th harmonic number is digamma(n + 1) and this
+STRONGEST_KINDS = 2  # kinds of edges: Pre-Depends and Depends
+EULER = 0.5772156649  # the n-th harmonic number is digamma(n + 1) + EULER
 
 
 class Named:
-    """Whom each package names.
+    """Lists of the packages that each package names.
 
     Args:
-        edge_index: [2, num_edges] in order of sources.
+        edge_index: int64 [2, num_edges], sorted by source.
         num_nodes: number of packages.
     """
 
@@ -69,22 +80,26 @@ class Named:
         self._targets = edge_index[1]
 
     def by(self, sources: Tensor) -> tuple[Tensor, Tensor]:
-        """Of [n] sources: for each edge the place of its source, and whom that one names."""
+        """Return the edges of `sources` [n].
+
+        Returns:
+            For each edge, the position of its source in `sources`, and its target.
+        """
         count = self.count[sources]
-        place = torch.arange(len(sources)).repeat_interleave(count)
+        position = torch.arange(len(sources)).repeat_interleave(count)
         start = self._first[sources] - (count.cumsum(0) - count)
-        return place, self._targets[start[place] + torch.arange(len(place))]
+        return position, self._targets[start[position] + torch.arange(len(position))]
 
 
 class Task(NamedTuple):
     """Graph and links.
 
     Attributes:
-        graph: what messages run on, undirected, with features `x`.
-        links: {'train', 'val', 'test'}: dependencies, [2, num_links] from who needs to who is
-            needed, in random order.
-        popularity: [num_nodes] number of training links to each package.
-        named: whom each package names, in edges of all kinds and splits.
+        graph: undirected graph for messages, with features `x`.
+        links: dependencies of 'train', 'val' and 'test', int64 [2, num_links], in random order.
+            Row 0 holds dependent packages, row 1 their dependencies.
+        popularity: number of training links to each package, int64 [num_nodes].
+        named: packages that each package names, in edges of all kinds and splits.
     """
 
     graph: Data
@@ -94,19 +109,19 @@ class Task(NamedTuple):
 
 
 def make_task(seed: int) -> Task:
-    """Holds pairs of packages out, the same ones on every trainer."""
+    """Hold out pairs of packages, the same pairs on every trainer."""
     data = DebianPackages()[0]
     ends = data.edge_index.sort(dim=0).values
     _, pair = torch.unique(ends[0] * data.num_nodes + ends[1], return_inverse=True)
     generator = torch.Generator().manual_seed(seed)
-    lot = torch.rand(int(pair.max()) + 1, generator=generator)[pair]
-    is_test = lot < HELD_OUT["test"]
-    is_val = ~is_test & (lot < sum(HELD_OUT.values()))
+    random = torch.rand(int(pair.max()) + 1, generator=generator)[pair]
+    is_test = random < HELD_OUT["test"]
+    is_val = ~is_test & (random < sum(HELD_OUT.values()))
     dependency = data.edge_kind < STRONGEST_KINDS
     splits = {"train": ~(is_val | is_test), "val": is_val, "test": is_test}
-    mixed = torch.randperm(data.num_edges, generator=generator)
+    order = torch.randperm(data.num_edges, generator=generator)
     links = {
-        name: data.edge_index[:, mixed[(mask & dependency)[mixed]]] for name, mask in splits.items()
+        name: data.edge_index[:, order[(mask & dependency)[order]]] for name, mask in splits.items()
     }
     edge_index = to_undirected(data.edge_index[:, splits["train"]], num_nodes=data.num_nodes)
     popularity = torch.bincount(links["train"][1], minlength=data.num_nodes)
@@ -115,7 +130,7 @@ def make_task(seed: int) -> Task:
 
 
 class Recommender(nn.Module):
-    """Encodes packages; one projection for who needs, one for who is needed."""
+    """Encoder of packages, with one projection for sources of links and one for targets."""
 
     def __init__(self, width: int, hidden: int, num_layers: int) -> None:
         super().__init__()
@@ -124,7 +139,7 @@ class Recommender(nn.Module):
         self.offers = nn.Linear(hidden, hidden)
 
     def forward(self, batch: Data) -> Tensor:
-        """Scores [num_links, 1 + negatives a link]; that of the link itself comes first."""
+        """Return scores [num_links, 1 + negatives per link], with the link itself first."""
         h = self.encoder(
             batch.x,
             batch.edge_index,
@@ -138,12 +153,12 @@ class Recommender(nn.Module):
 
 
 def prior(popularity: Tensor) -> Tensor:
-    """How often a package is drawn as a negative, up to a factor."""
+    """Return weights of packages as negatives, [num_nodes]."""
     return popularity + 1.0
 
 
 def make_loader(task: Task, dataset: DistDataset, args: argparse.Namespace):
-    """This trainer's share of the training links, with negatives."""
+    """Return a loader of this trainer's share of the training links, with negatives."""
     links = task.links["train"][:, : args.max_links]
     return DistLinkNeighborLoader(
         dataset,
@@ -160,7 +175,7 @@ def make_loader(task: Task, dataset: DistDataset, args: argparse.Namespace):
 
 
 def train_epoch(model, loader, optimizer, label: str, show: bool) -> float:
-    """Mean loss of an epoch: cross-entropy of the link among its negatives."""
+    """Return the mean loss of an epoch: cross-entropy of each link among its negatives."""
     model.train()
     total = 0.0
     for batch in tqdm(loader, desc=label, disable=None if show else True, leave=False):
@@ -175,7 +190,10 @@ def train_epoch(model, loader, optimizer, label: str, show: bool) -> float:
 
 @torch.no_grad()
 def make_scores(model: Recommender, dataset: DistDataset, task: Task, folder: Path):
-    """Scores of all packages for some sources, from whole neighbourhoods of the training graph."""
+    """Return a function from sources [n] to scores of all packages [n, num_nodes].
+
+    The embeddings are computed from all neighbours in the training graph.
+    """
     model.eval()
     with layerwise_inference(dataset, model.encoder, folder, overwrite=True) as outputs:
         h = outputs[torch.arange(dataset.num_nodes)]
@@ -184,13 +202,15 @@ def make_scores(model: Recommender, dataset: DistDataset, task: Task, folder: Pa
 
 
 def ranks_of(scores: Tensor, source: Tensor, target: Tensor, named: Named) -> Tensor:
-    """[n] ranks of targets among all packages but the source and what it names besides.
+    """Return the rank of each target [n] among the candidates of its source.
+
+    Candidates are all packages but the source and the other packages that it names.
 
     Args:
-        scores: [n, num_nodes] of all packages for each source; changed.
-        source: [n] packages that need one.
-        target: [n] the ones held out.
-        named: whom packages name.
+        scores: scores of all packages for each source, [n, num_nodes]. Changed in place.
+        source: sources of held-out links, [n].
+        target: targets of held-out links, [n].
+        named: packages that each package names.
     """
     row = torch.arange(len(source))
     score = scores[row, target, None]
@@ -201,12 +221,12 @@ def ranks_of(scores: Tensor, source: Tensor, target: Tensor, named: Named) -> Te
 
 @torch.no_grad()
 def evaluate(scores_of, links: Tensor, named: Named) -> tuple[float, float]:
-    """MRR and hits@10 of links.
+    """Return MRR and hits@10 of links.
 
     Args:
-        scores_of: makes of [n] sources the scores [n, num_nodes].
-        links: [2, num_links] the same on every trainer, of which each ranks its share.
-        named: whom packages name.
+        scores_of: function from sources [n] to scores [n, num_nodes].
+        links: links [2, num_links], the same on every trainer. Each trainer ranks its share.
+        named: packages that each package names.
     """
     sums = torch.zeros(2, dtype=torch.float64)
     share = links[:, dist.get_rank() :: dist.get_world_size()]
@@ -219,48 +239,50 @@ def evaluate(scores_of, links: Tensor, named: Named) -> tuple[float, float]:
 
 
 def chance(links: Tensor, named: Named) -> tuple[float, float]:
-    """What `evaluate` is expected to find of a random order."""
+    """Return the expected result of `evaluate` for a random order."""
     candidates = (len(named.count) - named.count[links[0]]).double()
     harmonic = torch.digamma(candidates + 1) + EULER
     return float((harmonic / candidates).mean()), float((10 / candidates).clamp(max=1).mean())
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--parts", type=Path, required=True, help="partition folder, made if absent"
     )
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--batch-size", type=int, default=1024, help="links a batch and trainer")
+    parser.add_argument("--batch-size", type=int, default=1024, help="links per batch and trainer")
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--fanout", type=int, nargs="+", default=[8, 4])
-    parser.add_argument("--negatives", type=int, default=8, help="negatives a link")
-    parser.add_argument("--keep-seed-edges", action="store_true", help="let the model cheat")
-    parser.add_argument("--max-links", type=int, help="training links an epoch; default: all")
-    parser.add_argument("--max-test", type=int, help="links to rank; default: all held out")
-    parser.add_argument("--num-workers", type=int, default=1, help="sampler processes a trainer")
+    parser.add_argument("--negatives", type=int, default=8, help="negatives per link")
+    parser.add_argument(
+        "--keep-seed-edges", action="store_true", help="keep links of a batch as edges"
+    )
+    parser.add_argument("--max-links", type=int, help="training links per epoch (default: all)")
+    parser.add_argument("--max-test", type=int, help="links to rank (default: all held out)")
+    parser.add_argument("--num-workers", type=int, default=1, help="sampler processes per trainer")
     parser.add_argument("--lr", type=float, default=0.003)
-    parser.add_argument("--seed", type=int, default=0, help="of held-out links and of training")
+    parser.add_argument("--seed", type=int, default=0, help="seed of splits and training")
     return parser.parse_args()
 
 
 def load_parts(task: Task, args: argparse.Namespace, rank: int, world_size: int) -> DistDataset:
-    """This trainer's part of the training graph, which the first trainer cuts if need be."""
+    """Load this trainer's part. The first trainer partitions the graph if there is no folder."""
     if rank == 0 and not args.parts.exists():
         frequency_partition(task.graph, args.parts, world_size, args.fanout, cache_ratio=0.1)
     dist.barrier()
     dataset = DistDataset().load(args.parts, partition_idx=rank)
     src, dst = dataset.owned_edges()
-    wanted = task.graph.edge_index[0] * dataset.num_nodes + task.graph.edge_index[1]
-    known = np.isin(src * dataset.num_nodes + dst, wanted.numpy())
+    expected = task.graph.edge_index[0] * dataset.num_nodes + task.graph.edge_index[1]
+    known = np.isin(src * dataset.num_nodes + dst, expected.numpy())
     if dataset.num_edges != task.graph.num_edges or not known.all():
-        raise SystemExit(f"'{args.parts}' holds another graph: name a folder that does not exist")
+        raise SystemExit(f"'{args.parts}' holds another graph. Name a folder that does not exist")
     return dataset
 
 
 def main() -> None:
-    """Trains, ranks, reports."""
+    """Train, rank held-out links and print results."""
     args = parse_arguments()
     dist.init_process_group("gloo")
     torch.manual_seed(args.seed)
@@ -288,7 +310,7 @@ def main() -> None:
         mrr, _ = rank("val", scores_of)
         if first:
             print(
-                f"epoch {epoch}: loss {loss:.3f}, {trained - begin:.1f} s; validation MRR "
+                f"epoch {epoch}: loss {loss:.3f}, {trained - begin:.1f} s, validation MRR "
                 f"{mrr:.4f}, {time.perf_counter() - trained:.1f} s",
                 flush=True,
             )

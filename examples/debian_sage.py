@@ -3,11 +3,12 @@
     khop partition debian parts --num-parts 2 --method frequency --fanout 10,10 --undirected
     torchrun --standalone --nproc-per-node=2 examples/debian_sage.py --parts parts
 
-Each trainer loads one partition (trainer i loads partition i modulo their number), starts its own
-sampler processes, and trains on its share of the training packages. Rows that its partition does
-not hold come from copies of hot rows or from the other partition's server. The task: tell a
-package's section of the archive from its description and its dependencies, for packages of sources
-that training has not seen.
+Each trainer loads one partition: trainer i loads partition i modulo the number of partitions. It
+starts its own sampler processes, and trains on its share of the training packages. Rows of other
+partitions come from copies of hot rows or from the server of the other partition.
+
+The task is to predict the section of a package in the archive. The model reads the package's
+description and dependencies. Training does not see the sources of the test packages.
 """
 
 import torch.distributed as dist
@@ -17,13 +18,13 @@ from torch_geometric.nn import GraphSAGE
 
 
 def predict(model, batch):
-    """Logits and labels of the seeds, which come first."""
+    """Return logits and labels of the seeds, the first nodes of a batch."""
     out = model(batch.x, batch.edge_index)
     return out[: batch.batch_size], batch.y[: batch.batch_size]
 
 
 def main() -> None:
-    """Trains, reports, draws."""
+    """Train, and report accuracy."""
     parser = argument_parser(__doc__.splitlines()[0])
     parser.add_argument("--fanout", type=int, nargs="+", default=[10, 10])
     args = parser.parse_args()

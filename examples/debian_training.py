@@ -1,4 +1,4 @@
-"""What the Debian examples share: arguments, loaders, epochs, accuracy, and the report of a run."""
+"""Common code of the Debian examples: arguments, loaders, training, accuracy, and report."""
 
 import argparse
 import json
@@ -27,17 +27,17 @@ from khop.partition import PartitionFolder
 NUM_SECTIONS = 58
 
 Predict = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
-"""Makes of a model and a batch the logits and the labels of the batch's seeds."""
+"""Function from a model and a batch to logits and labels of the batch's seeds."""
 
 
 def argument_parser(description: str) -> argparse.ArgumentParser:
-    """The command line that the examples have in common."""
+    """Return a parser of the options that the examples share."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--parts", required=True, help="partition folder")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=512, help="seeds a batch and trainer")
+    parser.add_argument("--batch-size", type=int, default=512, help="seeds per batch and trainer")
     parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--num-workers", type=int, default=1, help="sampler processes a trainer")
+    parser.add_argument("--num-workers", type=int, default=1, help="sampler processes per trainer")
     parser.add_argument("--lr", type=float, default=0.004)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="folder for run.json and run.png")
@@ -45,9 +45,9 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
 
 
 def start(args: argparse.Namespace) -> tuple[DistContext, DistDataset]:
-    """Joins the trainers and opens a partition: trainer i that of number i modulo their number."""
+    """Join the trainers and open a partition: trainer i opens i modulo the number of partitions."""
     context = init_worker_group()
-    # torchrun's own store still has the addresses of trainers that it starts again.
+    # After a restart, torchrun's own store still has addresses of the previous trainers.
     dist.init_process_group(
         "gloo", store=context.store, rank=context.rank, world_size=context.world_size
     )
@@ -60,7 +60,14 @@ def start(args: argparse.Namespace) -> tuple[DistContext, DistDataset]:
 def make_loaders(
     dataset: DistDataset, fanouts: Any, args: argparse.Namespace, node_type: str | None = None
 ) -> dict[str, DistNeighborLoader]:
-    """This trainer's share of each split; `node_type` is the seeds', where there are several."""
+    """Return one loader per split, over this trainer's share of the seeds.
+
+    Args:
+        dataset: the trainer's partition.
+        fanouts: neighbours per hop, or per edge type and hop.
+        args: options of `argument_parser`.
+        node_type: node type of the seeds. If None, the graph is homogeneous.
+    """
     loaders = {}
     for name in ("train", "val", "test"):
         seeds = node_split(f"{name}_mask", dataset, node_type=node_type)
@@ -83,7 +90,7 @@ def fit(
     context: DistContext,
     args: argparse.Namespace,
 ) -> None:
-    """Trains, tells how each epoch went, and reports what the run came to."""
+    """Train, print loss and accuracy of each epoch, and report the run."""
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     train, first = loaders["train"], context.rank == 0
     history = []
@@ -108,7 +115,7 @@ def fit(
 
 
 def train_epoch(model, loader, predict: Predict, optimizer, label: str, show: bool) -> float:
-    """Mean loss of an epoch."""
+    """Return the mean loss of an epoch."""
     model.train()
     total = 0.0
     for batch in tqdm(loader, desc=label, disable=None if show else True, leave=False):
@@ -122,7 +129,7 @@ def train_epoch(model, loader, predict: Predict, optimizer, label: str, show: bo
 
 @torch.no_grad()
 def accuracy(model, loader, predict: Predict) -> float:
-    """Share of right answers over the seeds of all trainers."""
+    """Return the share of correct predictions over the seeds of all trainers."""
     model.eval()
     counts = torch.zeros(2)
     for batch in loader:
@@ -133,14 +140,14 @@ def accuracy(model, loader, predict: Predict) -> float:
 
 
 def gather_shares(loader) -> list[dict[str, float]]:
-    """Shares of local, cached and remote rows of each trainer."""
+    """Return the shares of local, cached and remote rows of each trainer."""
     shares: list = [None] * dist.get_world_size()
     dist.all_gather_object(shares, loader.stats().shares())
     return shares
 
 
 def report(history: list[dict], shares: list[dict[str, float]], output: Path | None) -> None:
-    """What the run came to."""
+    """Print shares of rows and test accuracy, and write run.json and run.png to `output`."""
     for rank, share in enumerate(shares):
         print(
             f"trainer {rank}: {share['local']:.1%} of rows local, {share['cached']:.1%} cached, "
@@ -151,11 +158,11 @@ def report(history: list[dict], shares: list[dict[str, float]], output: Path | N
         output.mkdir(parents=True, exist_ok=True)
         (output / "run.json").write_text(json.dumps({"history": history, "shares": shares}))
         draw(history, shares, output / "run.png")
-        print(f"picture: {output / 'run.png'}")
+        print(f"chart: {output / 'run.png'}")
 
 
 def draw(history: list[dict], shares: list[dict[str, float]], file: Path) -> None:
-    """The picture of a run: loss, accuracy, and where rows came from."""
+    """Write a chart of a run: loss, accuracy, and origin of rows."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -171,10 +178,10 @@ def draw(history: list[dict], shares: list[dict[str, float]], file: Path) -> Non
     axes[1].legend(loc="lower right")
     left = [0.0] * len(shares)
     names = [f"trainer {rank}" for rank in range(len(shares))]
-    for kind, colour in (("local", "tab:blue"), ("cached", "tab:cyan"), ("remote", "tab:orange")):
-        widths = [share[kind] for share in shares]
-        axes[2].barh(names, widths, left=left, label=kind, color=colour)
+    for origin, colour in (("local", "tab:blue"), ("cached", "tab:cyan"), ("remote", "tab:orange")):
+        widths = [share[origin] for share in shares]
+        axes[2].barh(names, widths, left=left, label=origin, color=colour)
         left = [a + b for a, b in zip(left, widths, strict=True)]
-    axes[2].set(title="Where feature rows came from", xlim=(0, 1), xlabel="share of rows")
+    axes[2].set(title="Origin of feature rows", xlim=(0, 1), xlabel="share of rows")
     axes[2].legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3, frameon=False)
     figure.savefig(file, dpi=120)

@@ -1,15 +1,15 @@
-"""Layers for batches of heterogeneous graphs, which compute no more than a batch needs.
+"""Layers for heterogeneous graphs that compute only the states that a batch needs.
 
-Nodes and edges of a batch come hop by hop, so that the nodes whose new states a layer has to
-compute are the first ones of each type: `num_targets`. Both layers take
+A batch lists its nodes and edges hop by hop. The targets of a layer are the nodes whose new states
+it computes. They are the first `num_targets` nodes of each type. Both layers take
 
     x: {node type: float32 [num_nodes, hidden]},
-    edge_index: {edge type: int64 [2, num_edges]}, ends among these nodes and targets,
-    num_targets: {node type: number of nodes to compute},
+    edge_index: {edge type: int64 [2, num_edges]}, from these nodes to targets,
+    num_targets: {node type: number of targets},
 
-and return {node type: float32 [num_targets, hidden]} of the types that edges lead to. What a
-relation does is done to targets, of which there are fewer than sources. All parameters take part in
-every batch, also in one that has no edge of some type, as DDP wants it.
+and return {node type: float32 [num_targets, hidden]} for the types that edges point to. The matrix
+of a relation is applied to targets, because a batch has fewer targets than sources. All parameters
+take part in every batch, as DDP requires. This includes batches without edges of some type.
 """
 
 import math
@@ -29,12 +29,13 @@ Edges = dict[EdgeType, Tensor]
 class RGCNLayer(nn.Module):
     """Relational graph convolution (https://arxiv.org/abs/1703.06103) on several node types.
 
-    A node's new state is a linear map of its own, one for each node type, and the sum over edge
-    types of the mean of its neighbours, mapped by one matrix for each edge type.
+    A node's new state is the sum of two terms. The first is a linear map of its old state, with one
+    map per node type. The second is a sum over edge types. It adds the mean of the neighbours,
+    mapped by one matrix per edge type.
 
     Args:
         hidden: size of states, old and new.
-        edge_types: edge types whose messages are heard.
+        edge_types: edge types that carry messages.
     """
 
     def __init__(self, hidden: int, edge_types: list[EdgeType]) -> None:
@@ -45,7 +46,7 @@ class RGCNLayer(nn.Module):
         )
 
     def forward(self, x: Nodes, edge_index: Edges, num_targets: dict[str, int]) -> Nodes:
-        """New states of the targets; see the module."""
+        """Return new states of the targets. The module docstring has the shapes."""
         targets = {t: x[t][: num_targets[t]] for t in self.own}
         out = {t: own(targets[t]) for t, own in self.own.items()}
         for (source, relation, target), conv in self.relations.items():
@@ -57,12 +58,13 @@ class RGCNLayer(nn.Module):
 class HGTLayer(nn.Module):
     """Heterogeneous graph transformer (https://arxiv.org/abs/2003.01332).
 
-    The function of PyG's `HGTConv`. That one maps keys and values of all nodes for each edge type;
-    here the query is mapped instead (q A k^T is the same either way) and the sum of the values.
+    The layer computes the same function as PyG's `HGTConv`. `HGTConv` maps keys and values of all
+    nodes once per edge type. This layer maps the query instead, because q A k^T is the same. It
+    also maps the sum of the values instead of each value.
 
     Args:
         hidden: size of states, old and new.
-        edge_types: edge types whose messages are heard.
+        edge_types: edge types that carry messages.
         heads: number of attention heads.
     """
 
@@ -88,7 +90,7 @@ class HGTLayer(nn.Module):
         self.skip = nn.ParameterDict({t: nn.Parameter(torch.ones(1)) for t in targets})
 
     def forward(self, x: Nodes, edge_index: Edges, num_targets: dict[str, int]) -> Nodes:
-        """New states of the targets; see the module."""
+        """Return new states of the targets. The module docstring has the shapes."""
         keys = {t: self._by_head(key(x[t])) for t, key in self.key.items()}
         values = {t: self._by_head(value(x[t])) for t, value in self.value.items()}
         out = {}
@@ -97,13 +99,13 @@ class HGTLayer(nn.Module):
             query = self._by_head(self.query[target](own))
             relations = [t for t in self.prior.keys() if t[2] == target]  # noqa: SIM118
             weights = self._weights(query, keys, edge_index, relations)
-            heard = torch.zeros_like(query)
+            received = torch.zeros_like(query)
             for relation, weight in zip(relations, weights, strict=True):
                 source, destination = edge_index[relation]
                 messages = weight.unsqueeze(-1) * values[relation[0]][source]
                 total = torch.zeros_like(query).index_add(0, destination, messages)
-                heard = heard + torch.einsum("nhd,hde->nhe", total, self.message[relation])
-            new = self.out[target](nn.functional.gelu(heard.flatten(1)))
+                received = received + torch.einsum("nhd,hde->nhe", total, self.message[relation])
+            new = self.out[target](nn.functional.gelu(received.flatten(1)))
             share = self.skip[target].sigmoid()
             out[target] = share * new + (1 - share) * own
         return out
@@ -111,7 +113,7 @@ class HGTLayer(nn.Module):
     def _weights(
         self, query: Tensor, keys: Nodes, edge_index: Edges, relations: list[EdgeType]
     ) -> list[Tensor]:
-        """Attention [num_edges, heads] of each relation; a target's sums to 1 over all of them."""
+        """Return attention weights per relation, [num_edges, heads]. They sum to 1 per target."""
         scores = []
         for relation in relations:
             source, destination = edge_index[relation]
@@ -127,5 +129,5 @@ class HGTLayer(nn.Module):
 
 
 def targets_of(edge_types: list[EdgeType]) -> list[str]:
-    """Node types that edges lead to, in order of names."""
+    """Return the node types that edges point to, sorted by name."""
     return sorted({t[2] for t in edge_types})

@@ -1,15 +1,15 @@
-"""Link prediction on ogbl-collab, with PyG's LinkNeighborLoader or khop's: one import apart.
+"""Link prediction on ogbl-collab, with PyG's LinkNeighborLoader or khop's: one import differs.
 
     python examples/link_prediction.py --root dataset --loader khop
     python examples/link_prediction.py --root dataset --loader pyg  # needs pyg-lib or torch-sparse
 
-A GraphSAGE encodes the authors, a perceptron scores the product of two of them, trained with one
-random negative a link. Reported is what OGB's own evaluator says, Hits@50 for ogbl-collab, of
-embeddings computed layer after layer over all neighbours. OGB downloads the data (0.1 GB) to
+A GraphSAGE encodes the authors. A perceptron scores the product of the embeddings of two authors.
+Each link comes with one random negative in training. The test computes embeddings layer by layer
+over all neighbours. OGB's evaluator then returns Hits@50. OGB downloads the data (0.1 GB) to
 --root.
 
-The model that trains on a link sees that link in the neighbourhood of its ends; with
---exclude-seed-edges, which only khop's loader knows, it does not.
+By default, the neighbourhood of a training link contains the link itself. --exclude-seed-edges
+excludes it. PyG's loader has no such option.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from tqdm import tqdm
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--loader", choices=["khop", "pyg"], default="khop")
     parser.add_argument("--root", default="dataset", help="folder of OGB data sets")
     parser.add_argument("--name", default="ogbl-collab", help="with 'Hits@K' as its metric")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=8192, help="links a batch")
+    parser.add_argument("--batch-size", type=int, default=8192, help="links per batch")
     parser.add_argument("--fanout", type=int, nargs="+", default=[10, 5])
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--exclude-seed-edges", action="store_true", help="khop only")
@@ -44,27 +44,27 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     if args.exclude_seed_edges and args.loader == "pyg":
-        parser.error("--exclude-seed-edges needs --loader khop: PyG's loader cannot")
+        parser.error("--exclude-seed-edges needs --loader khop. PyG's loader has no such option")
     return args
 
 
 def load(name: str, root: Path) -> tuple[Data, dict[str, dict[str, Tensor]]]:
-    """The training graph, and OGB's split of the links.
+    """Return the training graph, and OGB's split of the links.
 
-    With a data set of your own, `root` is the folder with its `meta_dict.pt`, as
-    `ogb.io.DatasetSaver` makes it; the folder may have been moved.
+    For a data set that is not part of OGB, `root` is a folder of `ogb.io.DatasetSaver`. The folder
+    contains `meta_dict.pt`, and may have moved.
     """
     dataset = PygLinkPropPredDataset(name, str(root), meta_dict=own_meta(root))
     data, split = dataset[0], dataset.get_edge_split()
     links = {
-        part: {kind: torch.as_tensor(pairs).T for kind, pairs in of.items() if "edge" in kind}
-        for part, of in split.items()
+        part: {name: torch.as_tensor(pairs).T for name, pairs in lists.items() if "edge" in name}
+        for part, lists in split.items()
     }
     return Data(x=data.x, edge_index=data.edge_index), links
 
 
 class LinkModel(nn.Module):
-    """Scores links: encoder, and a perceptron over the product of both ends."""
+    """Encoder of nodes, and a perceptron over the product of the embeddings of both ends."""
 
     def __init__(self, width: int, hidden: int, num_layers: int) -> None:
         super().__init__()
@@ -72,12 +72,12 @@ class LinkModel(nn.Module):
         self.decoder = MLP([hidden, hidden, 1], norm=None)
 
     def score(self, h: Tensor, links: Tensor) -> Tensor:
-        """[num_links] logits of links [2, num_links] between nodes of states `h`."""
+        """Return logits [num_links] of links [2, num_links], from embeddings `h` of nodes."""
         return self.decoder(h[links[0]] * h[links[1]]).squeeze(-1)
 
 
 def train_epoch(model: LinkModel, loader, optimizer, device, label: str) -> float:
-    """Mean loss of an epoch."""
+    """Return the mean loss of an epoch."""
     model.train()
     total = 0.0
     for batch in tqdm(loader, desc=label, disable=None, leave=False):
@@ -93,7 +93,7 @@ def train_epoch(model: LinkModel, loader, optimizer, device, label: str) -> floa
 
 @torch.no_grad()
 def evaluate(model: LinkModel, loader, links, evaluator: Evaluator, device) -> dict[str, float]:
-    """OGB's metric for the links held out, from all neighbours of all nodes."""
+    """Return OGB's metric for held-out links, from embeddings over all neighbours."""
     model.eval()
     h = model.encoder.inference(loader, device)
 
@@ -104,13 +104,14 @@ def evaluate(model: LinkModel, loader, links, evaluator: Evaluator, device) -> d
     metric = {}
     for part in ("valid", "test"):
         held_out = links[part]
-        found = {"y_pred_pos": scores(held_out["edge"]), "y_pred_neg": scores(held_out["edge_neg"])}
-        metric[part] = evaluator.eval(found)[evaluator.eval_metric]
+        positive, negative = scores(held_out["edge"]), scores(held_out["edge_neg"])
+        result = evaluator.eval({"y_pred_pos": positive, "y_pred_neg": negative})
+        metric[part] = result[evaluator.eval_metric]
     return metric
 
 
 def main() -> None:
-    """Trains and evaluates."""
+    """Train, evaluate and print results."""
     args = parse_arguments()
     if args.loader == "khop":
         from khop.loader import LinkNeighborLoader, NeighborLoader
@@ -144,9 +145,9 @@ def main() -> None:
         speed = num_links / seconds
         print(f"epoch {epoch}: loss {loss:.3f}, {seconds:.1f} s, {speed:,.0f} links/s", flush=True)
         if epoch % args.eval_every == 0 or epoch == args.epochs:
-            found = evaluate(model, all_neighbours, links, evaluator, args.device)
-            named = (f"{part} {evaluator.eval_metric}: {found[part]:.4f}" for part in found)
-            print(", ".join(named), flush=True)
+            metric = evaluate(model, all_neighbours, links, evaluator, args.device)
+            texts = (f"{part} {evaluator.eval_metric}: {metric[part]:.4f}" for part in metric)
+            print(", ".join(texts), flush=True)
 
 
 if __name__ == "__main__":

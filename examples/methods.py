@@ -4,13 +4,17 @@
     python examples/methods.py --method saint-walk --epochs 5
     python examples/methods.py --list
 
-One model, one table of methods, three kinds of batches. Methods that draw neighbourhoods put the
-batch's seeds first, the loss is theirs, and each layer computes only what the next needs
-(`ToLayers`). Methods that choose a subgraph train on all training
-packages in it, weighted by `node_norm` where batches have it. ShaDow gives each root a subgraph of
-its own, and `root_n_id` says where roots are. `edge_norm` weights the messages, where batches have
-it. Test accuracy is that of whole neighbourhoods, so that training alone differs, except for `ppr`
-and `pinsage`, whose edges are not the graph's.
+The same model trains with every method. Batches differ:
+
+- Methods that draw neighbourhoods put the seeds first, and the loss is over the seeds. With
+  `ToLayers`, each layer computes only the nodes that the next layer reads.
+- Methods that choose a subgraph train on all training packages in the subgraph. If batches have
+  `node_norm`, `node_norm` weights the losses.
+- ShaDow makes one subgraph per root. `root_n_id` holds the positions of the roots.
+
+If batches have `edge_norm`, `edge_norm` weights the messages. Test accuracy is computed over all
+neighbours, so that methods differ in training only. `ppr` and `pinsage` are exceptions, because
+they make their own edges. Their test uses these edges.
 """
 
 import argparse
@@ -46,7 +50,7 @@ LAYERS = ToLayers()
 def neighborhoods(
     method: Any, split: ToLayers | None = LAYERS
 ) -> Callable[[Data, argparse.Namespace], NeighborLoader]:
-    """Returns what makes a loader of the training packages' neighbourhoods, layer by layer."""
+    """Return a function that makes a loader of neighbourhoods of the training packages."""
 
     def make(data: Data, args: argparse.Namespace) -> NeighborLoader:
         options = {"batch_size": args.batch_size, "shuffle": True, "seed": args.seed}
@@ -55,40 +59,40 @@ def neighborhoods(
     return make
 
 
-def saint(kind: Any, share: float, *sizes: int) -> Callable[[Data, argparse.Namespace], Any]:
-    """Returns what makes a GraphSAINT loader whose batches draw `share` x nodes, with norms."""
+def saint(loader: Any, share: float, *sizes: int) -> Callable[[Data, argparse.Namespace], Any]:
+    """Return a function that makes a GraphSAINT loader. A batch draws `share` x num_nodes."""
 
     def make(data: Data, args: argparse.Namespace) -> Any:
         steps = -(-int(data.train_mask.sum()) // args.batch_size)
         options = {"num_steps": steps, "sample_coverage": 20, "log": False, "seed": args.seed}
-        return kind(data, int(share * data.num_nodes), *sizes, **options)
+        return loader(data, int(share * data.num_nodes), *sizes, **options)
 
     return make
 
 
 def clusters(data: Data, args: argparse.Namespace) -> ClusterLoader:
-    """A loader of METIS's clusters, twelve a batch; of blocks of ids where METIS is missing."""
+    """Return a loader of twelve METIS clusters per batch. Without METIS, clusters are id ranges."""
     try:
-        found = ClusterData(data, 600, log=False)
+        parts = ClusterData(data, 600, log=False)
     except ImportError:
         blocks = torch.arange(data.num_nodes) * 600 // data.num_nodes
-        found = ClusterData(data, 600, assignment=blocks)
-    return ClusterLoader(found, batch_size=12, shuffle=True, seed=args.seed)
+        parts = ClusterData(data, 600, assignment=blocks)
+    return ClusterLoader(parts, batch_size=12, shuffle=True, seed=args.seed)
 
 
 def shadow(data: Data, args: argparse.Namespace) -> ShaDowKHopSampler:
-    """A loader of a subgraph for each root."""
+    """Return a loader of one subgraph per root."""
     options = {"batch_size": args.batch_size, "shuffle": True, "seed": args.seed}
     return ShaDowKHopSampler(data, 2, 5, data.train_mask, **options)
 
 
 def random_nodes(data: Data, args: argparse.Namespace) -> RandomNodeLoader:
-    """A loader of random nodes and the edges among them."""
+    """Return a loader of random nodes and the edges between them."""
     return RandomNodeLoader(data, num_parts=8, shuffle=True, seed=args.seed)
 
 
 OWN_EDGES = {"ppr": Ppr(20, eps=1e-3), "pinsage": PinSage(10, num_random_walks=20)}
-"""Methods whose edges are not the graph's: models are trained and tested on them."""
+"""Methods that make their own edges. Models train and are tested on these edges."""
 
 METHODS: dict[str, Callable[[Data, argparse.Namespace], Any]] = {
     "uniform": neighborhoods(FANOUTS),
@@ -108,15 +112,15 @@ METHODS: dict[str, Callable[[Data, argparse.Namespace], Any]] = {
     "cluster": clusters,
     "random-node": random_nodes,
 }
-"""What makes the loader of each method."""
+"""Function of each method that makes its loader."""
 
 
 Step = tuple[Tensor, Tensor | None, tuple[int, int]]
-"""Edges of a layer, their weights, and its numbers of sources and destinations."""
+"""Edges of a layer, their weights, and the counts of sources and destinations."""
 
 
 class Sage(nn.Module):
-    """GraphSAGE whose messages have weights: means of weight x neighbour, and the node itself."""
+    """GraphSAGE with weighted messages: a mean of weight x neighbour, plus the node itself."""
 
     def __init__(self, width: int, hidden: int, num_classes: int, num_layers: int) -> None:
         super().__init__()
@@ -124,7 +128,7 @@ class Sage(nn.Module):
         self.layers = nn.ModuleList(GraphConv(a, b, aggr="mean") for a, b in pairwise(sizes))
 
     def forward(self, x: Tensor, steps: list[Step]) -> Tensor:
-        """Returns [num_nodes, num_classes] logits: of the last layer's destinations."""
+        """Return logits of the last layer's destinations, [num_nodes, num_classes]."""
         for layer, (edge_index, weight, size) in zip(self.layers, steps, strict=True):
             x = layer((x, x[: size[1]]), edge_index, weight)
             if layer is not self.layers[-1]:
@@ -133,21 +137,21 @@ class Sage(nn.Module):
 
 
 def steps_of(batch: Any) -> list[Step]:
-    """Returns what each layer of the model computes with: its own edges, or all of the batch's."""
+    """Return the input of each layer: its own edges, or all edges of the batch."""
     weight = batch.edge_norm if "edge_norm" in batch else batch.get("edge_weight")
     if "adjs" not in batch:
-        every = batch.num_nodes, batch.num_nodes
-        step = batch.edge_index, scaled(weight, batch.edge_index[1], every[1]), every
+        size = batch.num_nodes, batch.num_nodes
+        step = batch.edge_index, scaled(weight, batch.edge_index[1], size[1]), size
         return [step] * len(FANOUTS)
     steps = []
-    for (edge_index, _, size), place in zip(batch.adjs, batch.edge_ranges, strict=True):
-        own = None if weight is None else weight[place]
+    for (edge_index, _, size), edge_range in zip(batch.adjs, batch.edge_ranges, strict=True):
+        own = None if weight is None else weight[edge_range]
         steps.append((edge_index, scaled(own, edge_index[1], size[1]), size))
     return steps
 
 
 def scaled(weight: Tensor | None, rows: Tensor, num_rows: int) -> Tensor | None:
-    """Returns weights of edges, scaled so that a row's add up to its number of edges."""
+    """Return weights of edges, scaled so that the sum per row is its number of edges."""
     if weight is None:
         return None
     sums = torch.zeros(num_rows).index_add_(0, rows, weight)
@@ -156,7 +160,7 @@ def scaled(weight: Tensor | None, rows: Tensor, num_rows: int) -> Tensor | None:
 
 
 def batch_loss(model: nn.Module, batch: Any) -> Tensor:
-    """Returns the loss of a batch of any method."""
+    """Return the loss of a batch of any method."""
     logits = model(batch.x, steps_of(batch))
     if "root_n_id" in batch:
         return F.cross_entropy(logits[batch.root_n_id], batch.y)
@@ -170,7 +174,7 @@ def batch_loss(model: nn.Module, batch: Any) -> Tensor:
 
 
 def train_epoch(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer) -> float:
-    """Trains for an epoch; returns the mean loss."""
+    """Train for an epoch and return the mean loss."""
     model.train()
     total = 0.0
     for batch in loader:
@@ -184,7 +188,7 @@ def train_epoch(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer)
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: Data, mask: Tensor, method: str, seed: int = 0) -> float:
-    """Returns the share of right answers with whole neighbourhoods, or the method's own edges."""
+    """Return the share of correct predictions, over all neighbours or the method's own edges."""
     model.eval()
     if method not in OWN_EDGES:
         right = model(data.x, steps_of(data)).argmax(1) == data.y
@@ -198,27 +202,27 @@ def accuracy(model: nn.Module, data: Data, mask: Tensor, method: str, seed: int 
 
 
 def make_model(data: Data, args: argparse.Namespace) -> tuple[Sage, torch.optim.Optimizer]:
-    """Returns the model that all methods train, and its optimizer."""
+    """Return the model that all methods train, and its optimizer."""
     torch.manual_seed(args.seed)
     model = Sage(data.num_features, args.hidden, int(data.y.max()) + 1, len(FANOUTS))
     return model, torch.optim.Adam(model.parameters(), lr=args.lr)
 
 
-def parse_arguments(given: list[str] | None = None) -> argparse.Namespace:
-    """Command line."""
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--method", choices=METHODS, default="labor", metavar="NAME")
     parser.add_argument("--list", action="store_true", help="print the methods' names")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=512, help="seeds a batch")
+    parser.add_argument("--batch-size", type=int, default=512, help="seeds per batch")
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--lr", type=float, default=0.004)
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args(given)
+    return parser.parse_args(arguments)
 
 
 def main() -> None:
-    """Trains and reports."""
+    """Train, and print losses and accuracies."""
     args = parse_arguments()
     if args.list:
         print("\n".join(METHODS))
@@ -230,13 +234,13 @@ def main() -> None:
         begun = time.perf_counter()
         loss = train_epoch(model, loader, optimizer)
         seconds = time.perf_counter() - begun
-        found = accuracy(model, data, data.val_mask, args.method)
+        value = accuracy(model, data, data.val_mask, args.method)
         print(
-            f"epoch {epoch}: loss {loss:.3f}, validation accuracy {found:.4f}, {seconds:.1f} s",
+            f"epoch {epoch}: loss {loss:.3f}, validation accuracy {value:.4f}, {seconds:.1f} s",
             flush=True,
         )
     stats = loader.stats()
-    print(f"{stats.nodes / stats.batches:,.0f} nodes a batch")
+    print(f"{stats.nodes / stats.batches:,.0f} nodes per batch")
     print(f"test accuracy: {accuracy(model, data, data.test_mask, args.method):.4f}")
 
 

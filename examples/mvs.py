@@ -1,13 +1,15 @@
-"""Minimal variance sampling on the Debian package graph: seeds drawn by their gradients.
+"""Minimal variance sampling on the Debian package graph: gradients give the chances of seeds.
 
     python examples/mvs.py
-    python examples/mvs.py --uniform  # the same steps with uniform seeds
+    python examples/mvs.py --uniform  # the same training with uniform seeds
 
-MVS-GNN (https://arxiv.org/abs/2006.13866) has two sources of variance: neighbours, which the loader
-draws, and seeds. It draws seeds in proportion to the norm of their gradients, as of some steps ago,
-and divides their loss by the chance, so that a step's gradient has no bias and less variance. Here
-the norm is that of the loss by the logits, and `ByGradient` is a `batch_sampler` of
-khop's loader; `input_id` tells which seeds a batch has.
+Gradients of a batch vary for two reasons: the loader draws neighbours, and it draws seeds. MVS-GNN
+(https://arxiv.org/abs/2006.13866) reduces the variance from seeds. The chance of each seed is
+proportional to the norm of its gradient in an earlier step. The loss of a seed is divided by its
+chance. A step's gradient therefore has no bias and less variance.
+
+This example uses the norm of the gradient of the loss with respect to the logits. `ByGradient` is
+a `batch_sampler` of khop's loader. A batch has the positions of its seeds in `input_id`.
 """
 
 import argparse
@@ -28,9 +30,9 @@ class ByGradient:
 
     Args:
         num_seeds: number of seeds.
-        batch_size: seeds in a batch.
-        explore: share of the uniform distribution: no seed is left out for ever.
-        generator: source of the draws. The loader saves its state, so that epochs can be resumed.
+        batch_size: number of seeds per batch.
+        explore: share of uniform draws, which gives every seed a chance.
+        generator: random generator of the draws. The loader saves its state to resume epochs.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class ByGradient:
         self.batch_size, self.explore, self.generator = batch_size, explore, generator
 
     def chances(self) -> Tensor:
-        """Returns the chance of each seed in a draw."""
+        """Return the chance of each seed in a draw."""
         shares = self.norms / self.norms.sum()
         return self.explore / len(shares) + (1 - self.explore) * shares
 
@@ -56,7 +58,7 @@ class ByGradient:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--uniform", action="store_true", help="draw seeds uniformly instead")
     parser.add_argument("--epochs", type=int, default=3)
@@ -69,7 +71,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Trains and reports."""
+    """Train, and print the spread of gradients and the test accuracy."""
     args = parse_arguments()
     torch.manual_seed(args.seed)
     data = DebianPackages(undirected=True)[0]
@@ -84,7 +86,7 @@ def main() -> None:
         begun, spread = time.perf_counter(), []
         model.train()
         for batch in loader:
-            own = batch.input_id  # their positions among the seeds
+            own = batch.input_id  # positions of the seeds in `seeds`
             weight = 1 / (len(seeds) * plan.chances()[own])
             optimizer.zero_grad()
             logits = model(batch.x, batch.edge_index)[: batch.batch_size]
@@ -98,7 +100,7 @@ def main() -> None:
                 plan.norms[own] = norms
                 spread.append(float((norms * weight).std() / (norms * weight).mean()))
         print(
-            f"epoch {epoch}: gradients spread by {sum(spread) / len(spread):.2f} of their mean, "
+            f"epoch {epoch}: gradient norms spread by {sum(spread) / len(spread):.2f} of the mean, "
             f"{time.perf_counter() - begun:.1f} s",
             flush=True,
         )

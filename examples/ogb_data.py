@@ -1,4 +1,4 @@
-"""OGB data sets, as PyG's loaders want them."""
+"""OGB data sets in the form that PyG's loaders take."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import EdgeStorage, GlobalStorage, NodeStorage
 
-# OGB loads its files with torch.load's defaults, which since torch 2.6 admit no other classes than
-# those named: PyG's containers, and NumPy's arrays and numbers, as NumPy 2 calls them and as
-# NumPy 1 did when OGB's data sets were saved.
+# OGB calls torch.load with its defaults. Since torch 2.6, torch.load then rejects all classes that
+# are not registered. OGB's files contain PyG's containers, and NumPy's arrays and scalars. NumPy 1
+# wrote these files, and has other names for some functions than NumPy 2.
 _makers = [value.__reduce__()[0] for value in (np.zeros(1), np.int64(0))]
 torch.serialization.add_safe_globals(
     [
@@ -26,16 +26,16 @@ torch.serialization.add_safe_globals(
 
 
 def load_ogb(name: str, root: str) -> tuple[Data | HeteroData, int]:
-    """Reads a data set; OGB downloads it where `root` does not hold it.
+    """Read a data set. If `root` does not contain it, OGB downloads it.
 
     Args:
-        name: 'ogbn-products' for example.
-        root: OGB's folder of data sets; or, with a data set of your own, the folder with its
-            `meta_dict.pt`, as `ogb.io.DatasetSaver` makes it.
+        name: name of the data set, 'ogbn-products' for example.
+        root: OGB's folder of data sets. For a data set that is not part of OGB, a folder of
+            `ogb.io.DatasetSaver`, which contains `meta_dict.pt`.
 
     Returns:
-        The graph, with labels `y` int64 [N] and boolean `train_mask`, `val_mask`, `test_mask` [N]
-        (of the labelled node type), and the number of classes.
+        The graph and the number of classes. The labelled node type has labels `y` int64 [N], and
+        masks `train_mask`, `val_mask` and `test_mask`, bool [N].
     """
     dataset = PygNodePropPredDataset(name, root, meta_dict=own_meta(Path(root)))
     data, split = dataset[0], dataset.get_idx_split()
@@ -50,7 +50,7 @@ def load_ogb(name: str, root: str) -> tuple[Data | HeteroData, int]:
 
 
 def own_meta(root: Path) -> dict | None:
-    """What `DatasetSaver` says of a data set of your own; its folder may have been moved."""
+    """Return the description that `DatasetSaver` wrote, with the present folder of the data set."""
     file = root / "meta_dict.pt"
     if not file.exists():
         return None
@@ -59,7 +59,7 @@ def own_meta(root: Path) -> dict | None:
 
 
 def hetero_data(data: Data) -> HeteroData:
-    """OGB's dictionaries as `HeteroData`: features, numbers of nodes, and edges."""
+    """Convert OGB's dictionaries to `HeteroData` with node counts, features and edges."""
     graph = HeteroData()
     for node_type, num_nodes in data.num_nodes_dict.items():
         graph[node_type].num_nodes = num_nodes
@@ -71,9 +71,9 @@ def hetero_data(data: Data) -> HeteroData:
 
 
 def _add_labels(store, y: Tensor, split: dict) -> None:
-    """OGB's labels are [N, 1]; its splits are lists of nodes."""
+    """Add labels [N] and masks [N]. OGB has labels [N, 1], and lists of nodes as splits."""
     store.y = y.view(-1)
-    for ours, theirs in (("train", "train"), ("val", "valid"), ("test", "test")):
+    for name, ogb_name in (("train", "train"), ("val", "valid"), ("test", "test")):
         mask = torch.zeros(len(store.y), dtype=torch.bool)
-        mask[torch.as_tensor(split[theirs])] = True
-        store[f"{ours}_mask"] = mask
+        mask[torch.as_tensor(split[ogb_name])] = True
+        store[f"{name}_mask"] = mask

@@ -1,13 +1,16 @@
-"""A heterogeneous GraphSAGE on ogbn-mag, with PyG's NeighborLoader or khop's: one import apart.
+"""A heterogeneous GraphSAGE on ogbn-mag, with PyG's NeighborLoader or khop's: one import differs.
 
     python examples/ogbn_mag.py --root dataset --loader khop
     python examples/ogbn_mag.py --root dataset --loader pyg     # needs pyg-lib or torch-sparse
 
-The settings are those of PyG's own example: two layers of `SAGEConv` made heterogeneous by
-`to_hetero`, hidden size 64, 10 neighbours of each edge type in each hop, batches of 1,024 papers,
-reverse edges added. Papers alone have features. PyG's example downloads embeddings of the other
-types; here they are learned: 1.2 million rows, of which a batch touches some ten thousand, so that
-gradients are sparse and `SparseAdam` changes only those. OGB downloads the data (0.4 GB) to --root.
+The settings are the same as in PyG's own example. `to_hetero` makes two layers of `SAGEConv`
+heterogeneous. The hidden size is 64. Each hop draws 10 neighbours per edge type. Batches have 1,024
+papers. The graph gets reverse edges.
+
+Only papers have features. PyG's example downloads embeddings for the other node types. This example
+learns these embeddings, 1.2 million rows. A batch reads about ten thousand rows. Their gradients
+are sparse, and `SparseAdam` updates only the rows of the batch. OGB downloads the data (0.4 GB) to
+--root.
 """
 
 import argparse
@@ -52,14 +55,14 @@ class Network(nn.Module):
         self.classify = nn.Linear(hidden, num_classes)
 
     def forward(self, batch) -> Tensor:
-        """Logits [batch_size, num_classes]."""
+        """Return logits of the seeds, float32 [batch_size, num_classes]."""
         x = batch.x_dict | {t: table(batch[t].n_id) for t, table in self.rows.items()}
         x = self.convolve(x, batch.edge_index_dict)[self.seed_type]
         return self.classify(x[: batch[self.seed_type].batch_size])
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--loader", choices=["khop", "pyg"], default="khop")
     parser.add_argument("--root", default="dataset", help="folder of OGB data sets")
@@ -76,12 +79,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def labels_of(batch, seed_type: str) -> Tensor:
-    """Labels of the seeds, which come first."""
+    """Return labels of the seeds, the first nodes of a batch."""
     return batch[seed_type].y[: batch[seed_type].batch_size]
 
 
 def train_epoch(model, loader, optimizers, device, label: str) -> float:
-    """Mean loss of an epoch."""
+    """Return the mean loss of an epoch."""
     model.train()
     total = 0.0
     for batch in tqdm(loader, desc=label, disable=None, leave=False):
@@ -98,7 +101,7 @@ def train_epoch(model, loader, optimizers, device, label: str) -> float:
 
 @torch.no_grad()
 def accuracy(model, loader, device) -> float:
-    """Share of right answers."""
+    """Return the share of correct predictions."""
     model.eval()
     right = count = 0
     for batch in loader:
@@ -110,7 +113,7 @@ def accuracy(model, loader, device) -> float:
 
 
 def main() -> None:
-    """Trains and evaluates."""
+    """Train, evaluate and print results."""
     args = parse_arguments()
     if args.loader == "khop":
         from khop.loader import NeighborLoader
@@ -120,7 +123,7 @@ def main() -> None:
     torch.manual_seed(args.seed)
     data, num_classes = load_ogb(args.name, args.root)
     data = ToUndirected()(data)
-    (seed_type,) = (t for t in data.node_types if "y" in data[t])  # 'paper'
+    (seed_type,) = (t for t in data.node_types if "y" in data[t])  # papers in ogbn-mag
     loaders = {
         name: NeighborLoader(
             data,

@@ -1,11 +1,11 @@
-"""GraphSAGE on ogbn-products, with PyG's NeighborLoader or khop's: one import apart.
+"""GraphSAGE on ogbn-products, with PyG's NeighborLoader or khop's: one import differs.
 
     python examples/ogbn_products.py --root dataset --loader khop
     python examples/ogbn_products.py --root dataset --loader pyg     # needs pyg-lib or torch-sparse
 
-The settings are those of PyG's and OGB's own example: three layers of 256, 15, 10 and 5 neighbours,
-batches of 1,024 seeds, and an evaluation that computes layer after layer over all neighbours. OGB
-downloads the data (1.4 GB) to --root and asks first.
+The settings are the same as in PyG's and OGB's own example. The model has three layers of size 256.
+The hops draw 15, 10 and 5 neighbours. Batches have 1,024 seeds. The evaluation computes layer by
+layer over all neighbours. OGB asks first, and then downloads the data (1.4 GB) to --root.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--loader", choices=["khop", "pyg"], default="khop")
     parser.add_argument("--root", default="dataset", help="folder of OGB data sets")
@@ -37,7 +37,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def train_epoch(model, loader, optimizer, device, label: str) -> float:
-    """Mean loss of an epoch."""
+    """Return the mean loss of an epoch."""
     model.train()
     total = 0.0
     for batch in tqdm(loader, desc=label, disable=None, leave=False):
@@ -52,14 +52,14 @@ def train_epoch(model, loader, optimizer, device, label: str) -> float:
 
 
 def accuracies(model, loader, data, device) -> dict[str, float]:
-    """Share of right answers on each split, from all neighbours of all nodes."""
+    """Return the share of correct predictions per split, over all neighbours."""
     model.eval()
     right = model.inference(loader, device).argmax(-1) == data.y
     return {name: float(right[data[f"{name}_mask"]].float().mean()) for name in ("val", "test")}
 
 
 def main() -> None:
-    """Trains and evaluates."""
+    """Train, evaluate and print results."""
     args = parse_arguments()
     if args.loader == "khop":
         from khop.loader import NeighborLoader
@@ -87,8 +87,8 @@ def main() -> None:
             f"epoch {epoch}: loss {loss:.3f}, {seconds:.1f} s, {num_seeds / seconds:,.0f} seeds/s"
         )
         if epoch % args.eval_every == 0 or epoch == args.epochs:
-            found = accuracies(model, all_neighbours, data, args.device)
-            print(f"validation accuracy: {found['val']:.4f}, test accuracy: {found['test']:.4f}")
+            shares = accuracies(model, all_neighbours, data, args.device)
+            print(f"validation accuracy: {shares['val']:.4f}, test accuracy: {shares['test']:.4f}")
 
 
 if __name__ == "__main__":

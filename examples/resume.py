@@ -1,17 +1,20 @@
-"""GraphSAGE under DDP that goes on where it was when a trainer dies in the middle of an epoch.
+"""GraphSAGE under DDP that resumes in the middle of an epoch after a trainer has died.
 
     khop partition debian parts --num-parts 2 --undirected
     torchrun --standalone --nproc-per-node=2 --max-restarts=2 \
         examples/resume.py --parts parts --checkpoints checkpoints --die-at 40
 
-Every few batches all trainers write one checkpoint with `torch.distributed.checkpoint`: model,
-optimizer, the losses so far, and of each trainer its loader and the state of torch's generator
-(which dropout asks). At batch 40 the last trainer kills itself, torchrun starts all of them again,
-and they load the newest checkpoint. The losses are, digit for digit, those of a run without
-`--die-at`: the loader makes exactly the batches that had not been used.
+Every few batches, all trainers together write a checkpoint with `torch.distributed.checkpoint`. The
+checkpoint contains the model, the optimizer and the losses. It also contains the state of each
+trainer's loader and of each trainer's torch generator, which dropout uses.
 
-(With more than two trainers the last digits may differ, not because of the loader: DDP cuts
-gradients into other buckets in its first step, so that sums over trainers are rounded otherwise.)
+At batch 40, the last trainer kills itself. torchrun restarts all trainers, and they load the newest
+checkpoint. The loader then makes exactly the batches that were not used before. All digits of the
+losses are therefore the same as in a run without `--die-at`.
+
+With more than two trainers, the last digits of the losses may differ. The cause is DDP, not the
+loader. In its first step, DDP uses other gradient buckets than later. Sums over trainers then have
+other rounding errors.
 """
 
 import argparse
@@ -36,14 +39,14 @@ from khop.distributed import DistNeighborLoader
 
 
 class Training:
-    """Everything that a checkpoint holds; `torch.distributed.checkpoint` asks it for its state.
+    """State of a run that `torch.distributed.checkpoint` saves and loads.
 
     Attributes:
         model: the model, in DDP.
-        optimizer: its optimizer.
-        loader: of training batches.
-        losses: [number of batches of all epochs], the mean over trainers, as far as there are any.
-        step: number of batches so far.
+        optimizer: the optimizer of the model.
+        loader: the loader of training batches.
+        losses: mean loss over trainers per batch, [num_batches of all epochs]. Zero from `step` on.
+        step: number of completed batches.
     """
 
     def __init__(self, model: nn.Module, loader: DistNeighborLoader, args: argparse.Namespace):
@@ -54,7 +57,7 @@ class Training:
         self.step = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The state; what differs between trainers is under keys that do, too."""
+        """Return the state. Keys of values that differ between trainers contain the rank."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         return {
             "model": model,
@@ -66,7 +69,7 @@ class Training:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from there."""
+        """Set model, optimizer, loader, generator, losses and step to a saved state."""
         set_state_dict(
             self.model,
             self.optimizer,
@@ -79,9 +82,9 @@ class Training:
 
 
 class Checkpoints:
-    """A folder of checkpoints; the file `newest` names the last one that all trainers have written.
+    """Folder of checkpoints. The file `newest` names the last complete checkpoint.
 
-    Whoever is killed while writing one leaves the one before it in place.
+    If a trainer dies during a write, the previous checkpoint stays in place.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,7 +92,7 @@ class Checkpoints:
         self._newest = folder / "newest"
 
     def save(self, training: Training) -> None:
-        """Called by all trainers."""
+        """Write a checkpoint and remove the previous one. All trainers call it together."""
         folder = self._folder / f"step-{training.step}"
         dcp.save({"training": training}, checkpoint_id=folder)
         if dist.get_rank() > 0:
@@ -102,19 +105,19 @@ class Checkpoints:
             shutil.rmtree(self._folder / str(previous))
 
     def load(self, training: Training) -> None:
-        """Called by all trainers; does nothing if there is no checkpoint yet."""
+        """Load the newest checkpoint, if there is one. All trainers call it together."""
         if self._newest.exists():
             newest = self._newest.read_text()
             dcp.load({"training": training}, checkpoint_id=self._folder / newest)
             if dist.get_rank() == 0:
-                print(f"going on from checkpoint {newest}", flush=True)
+                print(f"resuming from checkpoint {newest}", flush=True)
 
 
 def train(training: Training, checkpoints: Checkpoints, args: argparse.Namespace) -> None:
-    """Trains to the end of the last epoch, from wherever training has come to."""
+    """Train from the present step to the end of the last epoch."""
     while training.step < len(training.losses):
         training.model.train()
-        for batch in training.loader:  # of an epoch that was interrupted, what is left
+        for batch in training.loader:  # after a restart, the rest of the epoch
             loss = train_step(training, batch)
             training.losses[training.step] = loss
             training.step += 1
@@ -125,7 +128,7 @@ def train(training: Training, checkpoints: Checkpoints, args: argparse.Namespace
 
 
 def train_step(training: Training, batch: Any) -> Tensor:
-    """One batch; returns the mean loss of all trainers."""
+    """Train on one batch and return the mean loss over trainers."""
     training.optimizer.zero_grad()
     loss = F.cross_entropy(*predict(training.model, batch))
     loss.backward()
@@ -136,17 +139,17 @@ def train_step(training: Training, batch: Any) -> Tensor:
 
 
 def die_once() -> None:
-    """Kills the last trainer, if torchrun has not started it again before."""
+    """Kill the last trainer, unless torchrun has restarted it before."""
     is_last = dist.get_rank() == dist.get_world_size() - 1
     if is_last and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:
-    """Trains, whatever happens; prints the losses."""
+    """Train, resume after failures, and print the losses."""
     parser = argument_parser(__doc__.splitlines()[0])
     parser.add_argument("--fanout", type=int, nargs="+", default=[10, 10])
-    parser.add_argument("--checkpoints", type=Path, required=True, help="folder for them")
+    parser.add_argument("--checkpoints", type=Path, required=True, help="folder of checkpoints")
     parser.add_argument("--every", type=int, default=10, help="batches between checkpoints")
     parser.add_argument("--die-at", type=int, help="batch after which the last trainer dies once")
     args = parser.parse_args()
@@ -160,8 +163,8 @@ def main() -> None:
     train(training, checkpoints, args)
     final = accuracy(training.model, loaders["test"], predict)
     if dist.get_rank() == 0:
-        for number, epoch in enumerate(training.losses.split(len(loaders["train"])), start=1):
-            print(f"epoch {number}: losses", *(f"{loss:.9g}" for loss in epoch.tolist()))
+        for epoch, losses in enumerate(training.losses.split(len(loaders["train"])), start=1):
+            print(f"epoch {epoch}: losses", *(f"{loss:.9g}" for loss in losses.tolist()))
         print(f"test accuracy: {final:.4f}")
     dist.destroy_process_group()
 

@@ -14,7 +14,7 @@ from khop_bench.goals import FLOOR
 from khop_bench.graphs import Graphs
 from khop_bench.measure import Case, Row, Turn, Unit, take_joint_turns, take_turns
 from khop_bench.peers import Peers
-from khop_bench.report import number
+from khop_bench.report import format_number
 from khop_bench.settings import Settings
 
 
@@ -26,7 +26,7 @@ class Bench:
         settings: options of the run.
         graphs: the graphs of its scale.
         peers: the peers that can be measured here.
-        say: prints a line.
+        print_line: prints a line.
         keep: writes the report with the rows that a suite has so far.
         notes: remarks that a reader of the figures needs.
         left_out: cases that could not be measured, a line each.
@@ -36,7 +36,7 @@ class Bench:
     settings: Settings
     graphs: Graphs
     peers: Peers
-    say: Callable[[str], None] = print
+    print_line: Callable[[str], None] = print
     keep: Callable[[list[Row]], None] = lambda rows: None
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -46,13 +46,13 @@ class Bench:
         """Print, once, a remark that a reader of the figures needs."""
         if line not in self.notes:
             self.notes.append(line)
-            self.say(line)
+            self.print_line(line)
 
     def leave_out(self, line: str) -> None:
         """Print, once, what is not measured, and why."""
         if line not in self.left_out:
             self.left_out.append(line)
-            self.say(line)
+            self.print_line(line)
 
     @cached_property
     def floor(self) -> Floor | None:
@@ -64,13 +64,13 @@ class Bench:
             return None
 
     @contextmanager
-    def survives(self, what: str) -> Iterator[None]:
+    def survives(self, part: str) -> Iterator[None]:
         """Keep what is measured after a part that fails. The run fails at its end."""
         try:
             yield
         except Exception as error:
-            self.say(traceback.format_exc())
-            self.failed.append(f"{what} failed: {type(error).__name__}: {error}")
+            self.print_line(traceback.format_exc())
+            self.failed.append(f"{part} failed: {type(error).__name__}: {error}")
             self.leave_out(self.failed[-1])
 
     def take_turns(
@@ -78,7 +78,7 @@ class Bench:
     ) -> list[Row]:
         """Measure cases in turns, `settings.repeat` times, see `measure.take_turns`."""
         rows = take_turns(group, cases, self.settings.repeat, unit, work_unit)
-        self._tell(rows)
+        self._print_rows(rows)
         return rows
 
     def take_joint_turns(
@@ -86,11 +86,13 @@ class Bench:
     ) -> list[Row]:
         """Measure several values at a time, likewise, see `measure.take_joint_turns`."""
         take_joint_turns(rows, measure, self.settings.repeat)
-        self._tell(rows)
+        self._print_rows(rows)
         return rows
 
-    def _tell(self, rows: Sequence[Row]) -> None:
+    def _print_rows(self, rows: Sequence[Row]) -> None:
         """Print a line for each group: its medians so far."""
         for group, members in groupby(rows, key=lambda row: row.group):
-            found = ", ".join(f"{row.name} {number(row.median)} {row.unit}" for row in members)
-            self.say(f"{group}: {found}")
+            medians = ", ".join(
+                f"{row.name} {format_number(row.median)} {row.unit}" for row in members
+            )
+            self.print_line(f"{group}: {medians}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from khop_bench.goals import FLOOR
 from khop_bench.measure import Row
-from khop_bench.report import number
+from khop_bench.report import format_number
 
 _OURS, _FLOOR, _OTHERS = "#4c72b0", "0.75", "#dd8452"
 _PEERS = ("PyG", "pyg-lib", "torch", "NumPy", "GLT", "GraphBolt")
@@ -73,32 +73,32 @@ def _num_lines(rows: Sequence[Row]) -> int:
 
 
 def _draw_panel(axes: Any, name: str, rows: Sequence[Row]) -> None:
-    place, ticks, labels = 0.0, [], []
+    height, ticks, labels = 0.0, [], []
     for group, members in groupby(rows, key=lambda row: row.group):
-        axes.text(0, place, group, va="center", ha="left", fontweight="bold", fontsize=8)
+        axes.text(0, height, group, va="center", ha="left", fontweight="bold", fontsize=8)
         for row in members:
-            place += 1
-            _draw_bar(axes, place, row)
-            ticks.append(place)
+            height += 1
+            _draw_bar(axes, height, row)
+            ticks.append(height)
             labels.append(row.name)
-        place += 1
+        height += 1
     highest = max(max(_values(row)) for row in rows)
     axes.set_xlim(0, highest * 1.22 or 1)  # room for the figures
-    axes.set_ylim(place, -0.8)
+    axes.set_ylim(height, -0.8)
     axes.set_yticks(ticks, labels)
     axes.tick_params(axis="y", length=0)
     axes.set_title(name, loc="left", fontsize=10)
 
 
-def _draw_bar(axes: Any, place: float, row: Row) -> None:
+def _draw_bar(axes: Any, height: float, row: Row) -> None:
     values = sorted(_values(row))
     middle = values[len(values) // 2]
-    axes.barh(place, middle, height=0.8, color=_color(row.name))
-    axes.plot([values[0], values[-1]], [place, place], color="0.25", linewidth=1)
+    axes.barh(height, middle, height=0.8, color=_color(row.name))
+    axes.plot([values[0], values[-1]], [height, height], color="0.25", linewidth=1)
     ratio = "" if row.ratio == 1 or math.isnan(row.ratio) else f"  (x {row.ratio:.2f})"
     axes.annotate(
-        f"{number(middle)}{ratio}",
-        (values[-1], place),
+        f"{format_number(middle)}{ratio}",
+        (values[-1], height),
         xytext=(4, 0),
         textcoords="offset points",
         va="center",

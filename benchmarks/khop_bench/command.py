@@ -1,4 +1,4 @@
-"""Command line of the benchmarks: what to measure, and how often. `main` is the program."""
+"""Command line of the benchmarks: suites and options. `main` is the program."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PROGRAM = "benchmarks/run.py"
 
 _BAD_INPUT, _INTERRUPTED = 2, 130
 _EPILOG = """\
-Cases of a suite take turns, so that a slow minute hits all of them. Figures are medians over turns;
-ratios are to the first case of a group, per unit of work where work is counted. Peers (PyG with
-pyg-lib or torch-sparse, GraphLearn-for-PyTorch, GraphBolt) are measured where they can be imported.
-Graphs are made once and kept in the cache; remove its folder to be rid of them.
+Cases of a suite take turns, so that a slow minute affects all of them. Figures are medians over
+turns. Ratios are to the first case of a group, per unit of work if work is counted. Peers are PyG
+with pyg-lib or torch-sparse, GraphLearn-for-PyTorch, and GraphBolt. Missing peers are left out.
+Graphs are made once and stay in the cache. Delete the folder of the cache to remove them.
 """
 
 
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.05,
         metavar="S",
-        help="size of the graphs; 1 is that of ogbn-products (default: 0.05)",
+        help="size of the graphs, 1 for ogbn-products (default: 0.05)",
     )
     add("--repeat", type=int, default=5, metavar="N", help="turns of each case (default: 5)")
     add(
@@ -89,15 +89,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--device",
         metavar="D",
-        help=f"run the suite '{DEVICE_SUITE}' on 'cuda', 'cuda:N' or 'emulated': the latter checks "
-        "everything on any machine, but its times mean nothing",
+        help=f"run the suite '{DEVICE_SUITE}' on 'cuda', 'cuda:N' or 'emulated'. The latter checks "
+        "everything on any machine, but its times have no meaning",
     )
     add(
         "--configurations",
         type=int,
         default=1000,
         metavar="N",
-        help="random batches that CPU and device must draw alike (default: 1000)",
+        help="random batches that CPU and device must draw equally (default: 1000)",
     )
     add(
         "--part",
@@ -132,8 +132,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.configurations,
         tuple(arguments.part or ()),
     )
-    wanted = arguments.suites or ([DEVICE_SUITE] if settings.device else DEFAULT)
-    names = [name for name in SUITES if name in wanted]  # in order, and once
+    selected = arguments.suites or ([DEVICE_SUITE] if settings.device else DEFAULT)
+    names = [name for name in SUITES if name in selected]  # in order, and once
     _check_device(names, settings)
     if settings.trace is not None and "loaders" not in names:
         raise ValueError(f"--trace records the suite 'loaders', which is not of {' '.join(names)}")

@@ -37,23 +37,23 @@ def run(bench: Bench) -> list[Row]:
     """Measure the suite."""
     assert bench.settings.device is not None
     rows: list[Row] = []
-    with open_place(bench.settings.device) as place:
-        if not place.is_cuda:
+    with open_place(bench.settings.device) as test_device:
+        if not test_device.is_cuda:
             bench.note("device: emulated on the CPU; its times say nothing of a GPU's")
         drawn = Drawn(bench)
         for name in bench.settings.parts or DEVICE_PARTS:
             with bench.survives(f"device: {name}"):  # the next part may work: GPUs are rare
-                rows += PARTS[name](bench, place, drawn)
+                rows += PARTS[name](bench, test_device, drawn)
             bench.keep(rows)
     return rows
 
 
-def _equality(bench: Bench, place: Place, _: Drawn) -> list[Row]:
+def _equality(bench: Bench, test_device: Place, _: Drawn) -> list[Row]:
     """Count the random batches that differ from the CPU's."""
-    found = compare(place, bench.settings.configurations)
-    for number, why in found.different.items():
-        bench.note(f"device: configuration {number} is not the CPU's: {why}")
-    counts = {"different": len(found.different), "all": found.tried}
+    result = compare(test_device, bench.settings.configurations)
+    for batch_number, why in result.different.items():
+        bench.note(f"device: configuration {batch_number} is not the CPU's: {why}")
+    counts = {"different": len(result.different), "all": result.tried}
     rows = [Row("batch equality", name, "batches", ratio=math.nan) for name in counts]
     for row, value in zip(rows, counts.values(), strict=True):
         row.add(Turn(value))
@@ -64,23 +64,25 @@ class DeviceKernel:
     """khop's sampling on a device, with output arrays there that are reused.
 
     Args:
-        place: the device.
+        test_device: the device.
         kernel: sampling on the CPU, of the same graph and with the same options.
         mode: location of the graph: 'CUDA' (the device) or 'ZERO_COPY' (the host).
         options: of each call that samples.
     """
 
-    def __init__(self, place: Place, kernel: KhopKernel, mode: str, **options: Any) -> None:
+    def __init__(self, test_device: Place, kernel: KhopKernel, mode: str, **options: Any) -> None:
         engine = kernel.engine
-        self._place = place
+        self._test_device = test_device
         self._options = options
         self._spec = engine.spec
         self._hops = engine.hops
         self._topology = next(iter(kernel.graph.topologies.values()))
         self._run_key = _native.run_key(0, 0, 0)
-        self._graphs = [_native.DeviceGraph(place.device, csr, mode) for csr in engine.view.csrs]
+        self._graphs = [
+            _native.DeviceGraph(test_device.device, csr, mode) for csr in engine.view.csrs
+        ]
         self._subgraph = _native.DeviceSubgraph(
-            place.device, engine.view.num_nodes, engine.view.relations, True, False
+            test_device.device, engine.view.num_nodes, engine.view.relations, True, False
         )
         self._arrays: dict[str, Any] = {}
 
@@ -103,8 +105,10 @@ class DeviceKernel:
     def written(self, seeds: Int64Array, batch: int) -> list[Int64Array]:
         """Draw one batch and return the written arrays: nodes, row, col, edges."""
         count = self.draw(seeds, batch)
-        self._place.device.synchronize()
-        nodes, ends, edges = (self._place.get(self._arrays[n]) for n in ("nodes", "ends", "edges"))
+        self._test_device.device.synchronize()
+        nodes, ends, edges = (
+            self._test_device.get(self._arrays[n]) for n in ("nodes", "ends", "edges")
+        )
         num_nodes = self._subgraph.num_nodes(0)
         return [nodes[:num_nodes], ends[:count], ends[count : 2 * count], edges[:count]]
 
@@ -126,31 +130,39 @@ class DeviceKernel:
         )
 
     def _address(self, name: str, size: int) -> int:
-        found = self._arrays.get(name)
-        if found is None or len(found) < size:
-            found = self._arrays[name] = self._place.empty(size + size // 8)
-        return self._place.address(found)
+        result = self._arrays.get(name)
+        if result is None or len(result) < size:
+            result = self._arrays[name] = self._test_device.empty(size + size // 8)
+        return self._test_device.address(result)
 
 
-def _sampling(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
+def _sampling(bench: Bench, test_device: Place, drawn: Drawn) -> list[Row]:
     """Measure time, edges per second and launches of a batch of the products-shaped graph."""
     kernel, seeds = drawn.kernel, drawn.seeds
-    ours = _device_kernels(bench, place, kernel, seeds)
-    cases = [device_case(place, name, draws.draw, seeds) for name, draws in ours.items()]
+    khop_kernels = _device_kernels(bench, test_device, kernel, seeds)
+    cases = [
+        device_case(test_device, name, draws.draw, seeds) for name, draws in khop_kernels.items()
+    ]
     cases.append(khop_case(ONE_CORE, kernel, seeds))
-    if place.is_cuda:
-        for name, peer in gpu_peers(bench, as_columns(drawn.topology), FANOUTS, place.torch_device):
-            cases.append(device_case(place, name, peer, seeds, by_wall=True))
+    if test_device.is_cuda:
+        for name, peer in gpu_peers(
+            bench, as_columns(drawn.topology), FANOUTS, test_device.torch_device
+        ):
+            cases.append(device_case(test_device, name, peer, seeds, by_wall=True))
     with one_thread():
-        rows = bench.take_turns(place.group(SAMPLING), cases, work_unit="edge")
-    model = [_model(place, name, ours[name], seeds) for name in MODELLED if name in ours]
-    rates = [_rate(place, row) for row in rows[: len(ours)]]
-    launches = [_launches(place, name, draws, seeds) for name, draws in ours.items()]
+        rows = bench.take_turns(test_device.group(SAMPLING), cases, work_unit="edge")
+    model = [
+        _model(test_device, name, khop_kernels[name], seeds)
+        for name in MODELLED
+        if name in khop_kernels
+    ]
+    rates = [_rate(test_device, row) for row in rows[: len(khop_kernels)]]
+    launches = [_launches(test_device, name, draws, seeds) for name, draws in khop_kernels.items()]
     return [*rows, *model, *rates, *launches]
 
 
 def _device_kernels(
-    bench: Bench, place: Place, kernel: KhopKernel, seeds: Seeds
+    bench: Bench, test_device: Place, kernel: KhopKernel, seeds: Seeds
 ) -> dict[str, DeviceKernel]:
     """Return khop's ways to draw on the device, each after it drew a batch as the CPU does."""
     ways: dict[str, tuple[str, dict[str, Any]]] = {
@@ -158,22 +170,22 @@ def _device_kernels(
         RECORDED: ("CUDA", {"cuda_graph": True}),
         f"{DEVICE}, rows in host memory": ("ZERO_COPY", {}),
     }
-    number, batch = seeds.of_turn(0)[0]
-    kernel.draw(batch.numpy(), None, number)
+    batch_number, batch = seeds.of_turn(0)[0]
+    kernel.draw(batch.numpy(), None, batch_number)
     expected = kernel.written(0)
-    found: dict[str, DeviceKernel] = {}
+    result: dict[str, DeviceKernel] = {}
     for name, (mode, options) in ways.items():
         with bench.survives(name):
-            made = DeviceKernel(place, kernel, mode, **options)
-            nodes, _, _, edges = made.written(batch.numpy(), number)
+            made = DeviceKernel(test_device, kernel, mode, **options)
+            nodes, _, _, edges = made.written(batch.numpy(), batch_number)
             if not (np.array_equal(nodes, expected[0]) and np.array_equal(edges, expected[1])):
                 raise RuntimeError("it draws another batch than the CPU does: report this as a bug")
-            found[name] = made
-    return found
+            result[name] = made
+    return result
 
 
 def device_case(
-    place: Place,
+    test_device: Place,
     name: str,
     draw: Callable[[Any, int], int],
     seeds: Seeds,
@@ -182,50 +194,50 @@ def device_case(
     """Make the case of sampling on a device.
 
     Args:
-        place: the device.
+        test_device: the device.
         name: of the case.
         draw: function of seeds and index of a batch, which returns the number of edges drawn.
         seeds: the seeds.
         by_wall: time by the host's clock: for peers with other CUDA streams.
     """
 
-    def turn(number: int) -> Turn:
-        batches = [(index, batch.numpy()) for index, batch in seeds.of_turn(number)]
+    def turn(turn_number: int) -> Turn:
+        batches = [(index, batch.numpy()) for index, batch in seeds.of_turn(turn_number)]
         edges: list[int] = []
         draw(batches[0][1], batches[0][0])
 
         def drawn() -> None:
             edges.extend(draw(ids, index) for index, ids in batches)
 
-        seconds = place.wall_seconds(drawn) if by_wall else place.seconds(drawn)
+        seconds = test_device.wall_seconds(drawn) if by_wall else test_device.seconds(drawn)
         return Turn(seconds / len(batches), sum(edges) / len(batches))
 
     return Case(name, turn)
 
 
-def _rate(place: Place, row: Row) -> Row:
+def _rate(test_device: Place, row: Row) -> Row:
     """Return the edges per second, turn by turn."""
-    rate = Row(place.group("sampled edges"), row.name, "G/s", ratio=math.nan)
+    rate = Row(test_device.group("sampled edges"), row.name, "G/s", ratio=math.nan)
     for per_edge in row.per_work:
         rate.add(Turn(1e9 / per_edge))
     return rate
 
 
-def _model(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
+def _model(test_device: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
     """Return the model's prediction for the first batch."""
-    number, batch = seeds.of_turn(0)[0]
-    counts = kernel.counts(batch.numpy(), number)
+    batch_number, batch = seeds.of_turn(0)[0]
+    counts = kernel.counts(batch.numpy(), batch_number)
     seconds = predict(counts, as_graph=name == RECORDED).seconds
-    return model_row(place.group(SAMPLING), name, seconds)
+    return model_row(test_device.group(SAMPLING), name, seconds)
 
 
-def _launches(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
+def _launches(test_device: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
     """Count the kernels that are launched for a batch, writing included."""
     row = Row("kernels for a batch", name, "launches", ratio=math.nan)
-    for number, batch in seeds.of_turn(0):
-        before = place.device.num_launches
-        kernel.draw(batch.numpy(), number)
-        row.add(Turn(place.device.num_launches - before))
+    for batch_number, batch in seeds.of_turn(0):
+        before = test_device.device.num_launches
+        kernel.draw(batch.numpy(), batch_number)
+        row.add(Turn(test_device.device.num_launches - before))
     return row
 
 

@@ -2,7 +2,8 @@
 
 A configuration is a random graph of some node and edge types, with or without weights and times,
 and a batch with any options that the graph allows: with replacement, disjoint, temporal, latest,
-with edges left out, completed to an induced subgraph. All of it follows from its number.
+with edges left out, completed to an induced subgraph. The number of a configuration determines all
+of this.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class Configuration:
     """A graph and a batch.
 
     Attributes:
-        num_nodes: of each node type.
+        num_nodes: number of nodes per node type.
         relations: (source, destination) of each edge type.
         csrs: rows of each edge type.
-        fanouts: of each edge type, hop by hop.
-        weighted: for each edge type.
+        fanouts: fan-outs per edge type and hop.
+        weighted: draws by weight, per edge type.
         seeds: (node type, ids, times or None), in order of calls.
         excluded: (edge type, rows, neighbours).
         replace, last, disjoint, with_edges, induced: options.
@@ -94,50 +95,52 @@ class Comparison:
     """Result of drawing configurations on a device and on the CPU.
 
     Attributes:
-        tried: how many were drawn.
-        different: those unlike the CPU's, by number: 'differs', or the error that was raised.
+        tried: number of drawn configurations.
+        different: {number of a configuration that differs from the CPU's: 'differs', or the error}.
     """
 
     tried: int = 0
     different: dict[int, str] = field(default_factory=dict)
 
 
-def compare(place: Place, configurations: int) -> Comparison:
+def compare(test_device: Place, configurations: int) -> Comparison:
     """Draw configurations on a device and on the CPU, until 50 have failed.
 
     Args:
-        place: the device.
+        test_device: the device.
         configurations: number of configurations.
     """
-    found = Comparison()
-    for number in range(configurations):
-        found.tried += 1
+    result = Comparison()
+    for config_number in range(configurations):
+        result.tried += 1
         try:
-            if not is_equal(place, configuration(number), number):
-                found.different[number] = "differs"
+            if not is_equal(test_device, configuration(config_number), config_number):
+                result.different[config_number] = "differs"
         except Exception as error:  # any error: the other configurations may explain it
-            found.different[number] = f"{type(error).__name__}: {error}"
-        if len(found.different) == _ENOUGH:
+            result.different[config_number] = f"{type(error).__name__}: {error}"
+        if len(result.different) == _ENOUGH:
             break
-    return found
+    return result
 
 
-def is_equal(place: Place, about: Configuration, number: int) -> bool:
+def is_equal(test_device: Place, about: Configuration, config_number: int) -> bool:
     """Return True if a device draws two batches in a row as the CPU does.
 
     The number also selects how the device draws. Every second one reads the graph in place. Two of
     four play a CUDA graph. Four of eight begin with too little memory, and have to draw again.
     """
-    mode = "ZERO_COPY" if number & 1 else "CUDA"
-    room: dict[str, Any] = {"room": 16} if number & 4 else {}
-    graphs = [_native.DeviceGraph(place.device, csr, mode) for csr in about.csrs]
-    ours = _native.DeviceSubgraph(place.device, *about.arguments(), **room)
-    theirs = _native.Subgraph(*about.arguments())
+    mode = "ZERO_COPY" if config_number & 1 else "CUDA"
+    room: dict[str, Any] = {"room": 16} if config_number & 4 else {}
+    graphs = [_native.DeviceGraph(test_device.device, csr, mode) for csr in about.csrs]
+    on_device = _native.DeviceSubgraph(test_device.device, *about.arguments(), **room)
+    on_host = _native.Subgraph(*about.arguments())
     for batch in (about, about.next()):
-        batch.draw(ours, graphs, cuda_graph=bool(number & 2))
-        batch.draw(theirs, about.csrs)
+        batch.draw(on_device, graphs, cuda_graph=bool(config_number & 2))
+        batch.draw(on_host, about.csrs)
         pairs = zip(
-            _contents_on_device(ours, about, place), _contents_on_host(theirs, about), strict=True
+            _contents_on_device(on_device, about, test_device),
+            _contents_on_host(on_host, about),
+            strict=True,
         )
         if not all(np.array_equal(a, b) for a, b in pairs):
             return False
@@ -161,30 +164,30 @@ def _contents_on_host(subgraph: Any, about: Configuration) -> Iterator[Array]:
             yield edges
 
 
-def _contents_on_device(subgraph: Any, about: Configuration, place: Place) -> Iterator[Array]:
+def _contents_on_device(subgraph: Any, about: Configuration, test_device: Place) -> Iterator[Array]:
     """Yield all arrays of a batch of a device, in the same order."""
     num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
-    nodes, trees = ([place.empty(n) for n in num_nodes] for _ in range(2))
-    ends, edges = ([place.empty((k, n)) for n in num_edges] for k in (2, 1))
+    nodes, trees = ([test_device.empty(n) for n in num_nodes] for _ in range(2))
+    ends, edges = ([test_device.empty((k, n)) for n in num_edges] for k in (2, 1))
     subgraph.write(
-        [place.address(n) for n in nodes],
-        [place.address(e) for e in ends],
-        [place.address(e) for e in edges] if about.with_edges else [],
-        [place.address(t) for t in trees],
+        [test_device.address(n) for n in nodes],
+        [test_device.address(e) for e in ends],
+        [test_device.address(e) for e in edges] if about.with_edges else [],
+        [test_device.address(t) for t in trees],
         [],
     )
-    place.device.synchronize()
+    test_device.device.synchronize()
     for hops, *arrays in zip(node_hops, nodes, trees, strict=True):
-        yield from (np.array(hops), *(place.get(array) for array in arrays))
+        yield from (np.array(hops), *(test_device.get(array) for array in arrays))
     for hops, end, edge in zip(edge_hops, ends, edges, strict=True):
-        yield from (np.array(hops), place.get(end))
+        yield from (np.array(hops), test_device.get(end))
         if about.with_edges:
-            yield place.get(edge)[0]
+            yield test_device.get(edge)[0]
 
 
-def configuration(number: int) -> Configuration:
+def configuration(config_number: int) -> Configuration:
     """Make the configuration of a number."""
-    rng = np.random.default_rng(number)
+    rng = np.random.default_rng(config_number)
     counts = rng.integers(1, 60, rng.integers(1, 4)).tolist()
     types = rng.integers(0, len(counts), (int(rng.integers(1, 5)), 2)).tolist()
     relations = [(source, destination) for source, destination in types]

@@ -33,27 +33,31 @@ _HOT = 0.2
 _UNSORTED = f"{DEVICE}, rows as asked for"
 
 
-def measure_gathers(bench: Bench, place: Place, _: Drawn) -> list[Row]:
+def measure_gathers(bench: Bench, test_device: Place, _: Drawn) -> list[Row]:
     """Measure gathers from device memory and from the host's, each against a copy."""
-    factor = 1 if place.is_cuda else _EMULATED
+    factor = 1 if test_device.is_cuda else _EMULATED
     table = _table(_TABLE_ROWS // factor)
     count = _ROWS // factor
-    out = place.empty((count, _COLUMNS), torch.float32)
+    out = test_device.empty((count, _COLUMNS), torch.float32)
     rows: list[Row] = []
     for mode, where in (("CUDA", "device memory"), ("ZERO_COPY", "host memory")):
         with bench.survives(f"gather, {where}"):
-            gathers = _native.DeviceTable(place.device, table, mode)
+            gathers = _native.DeviceTable(test_device.device, table, mode)
             bench.note(f"gather, {where}: rows lie in '{gathers.place}'")
             batches = bench.settings.batches
             cases = [
-                gather_case(place, gathers, table, count, out, batches),
-                copy_case(place, mode == "ZERO_COPY", out, batches),
+                gather_case(test_device, gathers, table, count, out, batches),
+                copy_case(test_device, mode == "ZERO_COPY", out, batches),
             ]
             if mode == "ZERO_COPY":
-                unsorted = _native.DeviceTable(place.device, table, mode, sorts_from=count + 1)
-                cases.append(gather_case(place, unsorted, table, count, out, batches, _UNSORTED))
+                unsorted = _native.DeviceTable(
+                    test_device.device, table, mode, sorts_from=count + 1
+                )
+                cases.append(
+                    gather_case(test_device, unsorted, table, count, out, batches, _UNSORTED)
+                )
                 del unsorted
-            group = place.group(f"gather, {where}")
+            group = test_device.group(f"gather, {where}")
             rows += bench.take_turns(group, cases, work_unit="kB")
             rows.append(model_row(group, DEVICE, gather(count, 4 * _COLUMNS, mode == "ZERO_COPY")))
             del gathers, cases
@@ -65,7 +69,7 @@ def _table(num_rows: int) -> Array:
 
 
 def gather_case(
-    place: Place,
+    test_device: Place,
     gathers: Any,
     table: Array,
     count: int,
@@ -76,7 +80,7 @@ def gather_case(
     """Make a case that gathers other random rows each time. The first result is checked.
 
     Args:
-        place: the device.
+        test_device: the device.
         gathers: the table of the device.
         table: the same on the host.
         count: rows of a gather.
@@ -89,39 +93,39 @@ def gather_case(
     """
     rng = np.random.default_rng(1)
     chosen = [rng.integers(0, len(table), count) for _ in range(batches + 1)]
-    rows = [place.put(some) for some in chosen]
+    rows = [test_device.put(some) for some in chosen]
     gathers.gather(rows[0], out)
-    if not np.array_equal(place.get(out), table[chosen[0]]):
+    if not np.array_equal(test_device.get(out), table[chosen[0]]):
         raise RuntimeError("gathered rows are not those of the table: report this as a bug")
 
-    def turn(number: int) -> Turn:
-        first = number * batches
+    def turn(turn_number: int) -> Turn:
+        first = turn_number * batches
         some = [rows[(first + i) % len(rows)] for i in range(batches)]
 
         def all_of_them() -> None:
-            for wanted in some:
-                gathers.gather(wanted, out)
+            for row_ids in some:
+                gathers.gather(row_ids, out)
 
-        return Turn(place.seconds(all_of_them) / batches, _kilobytes(out))
+        return Turn(test_device.seconds(all_of_them) / batches, _kilobytes(out))
 
     return Case(name, turn)
 
 
-def copy_case(place: Place, from_host: bool, out: Any, batches: int) -> Case:
+def copy_case(test_device: Place, from_host: bool, out: Any, batches: int) -> Case:
     """Make a case that copies as many bytes in one piece, on the device or from pinned memory."""
     target = torch.as_tensor(out)
     sources = [torch.rand(target.shape) for _ in range(2)]
     if from_host:
-        sources = [place.in_host_memory(source) for source in sources]
+        sources = [test_device.in_host_memory(source) for source in sources]
     else:
-        sources = [source.to(place.torch_device) for source in sources]
+        sources = [source.to(test_device.torch_device) for source in sources]
 
     def turn(_: int) -> Turn:
         def all_of_them() -> None:
             for i in range(batches):
                 target.copy_(sources[i % 2], non_blocking=True)
 
-        return Turn(place.seconds(all_of_them) / batches, _kilobytes(out))
+        return Turn(test_device.seconds(all_of_them) / batches, _kilobytes(out))
 
     return Case(COPY, turn)
 
@@ -130,15 +134,15 @@ def _kilobytes(out: Any) -> float:
     return float(np.prod(tuple(out.shape))) * 4e-3
 
 
-def measure_hot_cache(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
+def measure_hot_cache(bench: Bench, test_device: Place, drawn: Drawn) -> list[Row]:
     """Measure the share of batches' rows from device memory, and compare it with hotness."""
     kernel, seeds = drawn.kernel, drawn.seeds
     prob = _hotness(kernel, drawn.train, seeds.order.batch_size)
     hot = np.argsort(-prob, kind="stable")[: round(_HOT * len(prob))]
-    served = _counter(place, len(prob), hot)
+    served = _counter(test_device, len(prob), hot)
 
-    def turn(number: int) -> list[Turn]:
-        batches = seeds.of_turn(number)
+    def turn(turn_number: int) -> list[Turn]:
+        batches = seeds.of_turn(turn_number)
         nodes = np.concatenate([kernel.nodes(batch.numpy(), index) for index, batch in batches])
         share = served(nodes)
         predicted = float(prob[hot].sum() / prob.sum())
@@ -155,19 +159,19 @@ def _hotness(kernel: KhopKernel, seeds: Int64Array, batch_size: int) -> Array:
     return sample_prob(rows, spec.fanouts, Seeds(0, seeds, batch_size))[0]
 
 
-def _counter(place: Place, num_rows: int, hot: Int64Array) -> Callable[[Int64Array], float]:
+def _counter(test_device: Place, num_rows: int, hot: Int64Array) -> Callable[[Int64Array], float]:
     """Return a function that gathers rows, and returns the share served by the hot ones."""
     table = np.arange(num_rows, dtype=np.int64)[:, None]  # narrow: rows are only counted
-    group = _native.DeviceGroup([place.device])
+    group = _native.DeviceGroup([test_device.device])
     gathers = _native.DeviceTable(
-        place.device, table, "CUDA", _native.HotRows(group, table, hot.astype(np.int64))
+        test_device.device, table, "CUDA", _native.HotRows(group, table, hot.astype(np.int64))
     )
 
     def share(nodes: Int64Array) -> float:
-        out = place.empty((len(nodes), 1))
+        out = test_device.empty((len(nodes), 1))
         gathers.reset_served()
-        gathers.gather(place.put(nodes), out)
-        if not np.array_equal(place.get(out)[:, 0], nodes):
+        gathers.gather(test_device.put(nodes), out)
+        if not np.array_equal(test_device.get(out)[:, 0], nodes):
             raise RuntimeError("gathered rows are not those of the table: report this as a bug")
         from_device, from_host = gathers.served
         return float(from_device / (from_device + from_host))

@@ -196,8 +196,8 @@ def predict(counts: Counts, gpu: Gpu = H100, as_graph: bool = False) -> Predicti
         as_graph: the draws are launched as one.
     """
     drawn = [Work("seeds", 1, streamed=28 * counts.seeds, atomics=counts.seeds, chain=(2, 1))]
-    for number, hop in enumerate(counts.hops):
-        drawn += _hop(hop, counts, gpu, f"hop {number + 1}, ")
+    for hop_index, hop in enumerate(counts.hops):
+        drawn += _hop(hop, counts, gpu, f"hop {hop_index + 1}, ")
     return Prediction(gpu, drawn, _written(counts), as_graph)
 
 
@@ -332,8 +332,8 @@ def _count_hop(batch: Batch, hop: int) -> Hop:
         ends = np.concatenate([frontier, frontier + 1])
         pointers += _num_sectors(ends, batch.pointer_bytes[relation])
         columns += _num_sectors(picked, batch.column_bytes[relation])
-    found = sum(per_hop[hop + 1] for per_hop in batch.nodes_per_hop)
-    return Hop(rows, edges, found, pointers, columns)
+    num_new = sum(per_hop[hop + 1] for per_hop in batch.nodes_per_hop)
+    return Hop(rows, edges, num_new, pointers, columns)
 
 
 def _stretch(values: Int64Array, per_hop: Sequence[int], hop: int) -> Int64Array:
@@ -350,10 +350,10 @@ def _table_bytes(batch: Batch) -> int:
     frontier = [per_hop[0] for per_hop in batch.nodes_per_hop]
     positions = list(frontier)
     for hop in range(len(batch.edges_per_hop[0])):
-        found = [0] * len(frontier)
+        num_new = [0] * len(frontier)
         for relation, (source, destination) in enumerate(batch.relations):
-            found[source] += frontier[destination] * batch.fanouts[relation][hop]
-        positions = [p + f for p, f in zip(positions, found, strict=True)]
-        frontier = found
+            num_new[source] += frontier[destination] * batch.fanouts[relation][hop]
+        positions = [p + f for p, f in zip(positions, num_new, strict=True)]
+        frontier = num_new
     rooms = [min(p, _ROOM // len(positions)) for p in positions]
     return sum(8 << max(10, math.ceil(math.log2(2 * max(room, 1)))) for room in rooms)

@@ -89,23 +89,23 @@ def cugraph_draw(
         do_expensive_check=False,
     )
     del colptr, row, drawing
-    wanted = np.array(fanouts, np.int32)
+    fanout_array = np.array(fanouts, np.int32)
 
-    def draw(seeds: Int64Array, number: int) -> int:
-        found = library.homogeneous_uniform_neighbor_sample(
+    def draw(seeds: Int64Array, batch_number: int) -> int:
+        result = library.homogeneous_uniform_neighbor_sample(
             handle,
             graph,
             cupy.asarray(seeds),
             cupy.asarray([0, len(seeds)]),
-            wanted,
+            fanout_array,
             with_replacement=False,
             do_expensive_check=False,
             prior_sources_behavior="exclude",
             deduplicate_sources=True,
             renumber=True,
             compression="COO",
-            random_state=number,
+            random_state=batch_number,
         )
-        return len(found["minors"])
+        return len(result["minors"])
 
     return draw

@@ -31,12 +31,12 @@ _WARM_STEPS = {True: 5, False: 1}
 _STEPS = {True: 5, False: 1}  # for each batch that a turn of other suites has
 
 
-def measure_training(bench: Bench, place: Place, _: Drawn) -> list[Row]:
+def measure_training(bench: Bench, test_device: Place, _: Drawn) -> list[Row]:
     """Measure milliseconds per step, on one batch again and again, and with the loader."""
     data = bench.graphs.products()
     order = SeedOrder(data.train_mask.nonzero().view(-1), BATCH_SIZE)
-    steps = _STEPS[place.is_cuda] * bench.settings.batches
-    seeds = order.epoch(_WARM_STEPS[place.is_cuda] + steps)
+    steps = _STEPS[test_device.is_cuda] * bench.settings.batches
+    seeds = order.epoch(_WARM_STEPS[test_device.is_cuda] + steps)
     loader = NeighborLoader(
         data,
         FANOUTS,
@@ -46,16 +46,16 @@ def measure_training(bench: Bench, place: Place, _: Drawn) -> list[Row]:
         device=bench.settings.device,
         device_options=DeviceOptions(feature_mode="CUDA"),
     )
-    training = Training(data, place)
+    training = Training(data, test_device)
     batch = next(iter(loader))
     cases = [
         Case(REPEATED, lambda _: training.turn(_endlessly(batch), steps)),
         Case(WITH_LOADER, lambda _: training.turn(iter(loader), steps)),
     ]
-    rows = bench.take_turns(place.group("training"), cases)
+    rows = bench.take_turns(test_device.group("training"), cases)
     bench.note(
-        f"training: GraphSAGE, {len(FANOUTS)} layers, {_WIDTHS[place.is_cuda]} wide; one batch "
-        f"again and again is {batch.num_nodes:,} nodes and {batch.num_edges:,} edges"
+        f"training: GraphSAGE, {len(FANOUTS)} layers, {_WIDTHS[test_device.is_cuda]} wide. The "
+        f"repeated batch has {batch.num_nodes:,} nodes and {batch.num_edges:,} edges"
     )
     return rows
 
@@ -70,21 +70,21 @@ class Training:
 
     Args:
         data: for the number of features and classes.
-        place: device of the model.
+        test_device: device of the model.
     """
 
-    def __init__(self, data: Data, place: Place) -> None:
-        self._place = place
+    def __init__(self, data: Data, test_device: Place) -> None:
+        self._test_device = test_device
         torch.manual_seed(0)
-        widths = (data.num_features, _WIDTHS[place.is_cuda], int(data.y.max()) + 1)
-        self._model = Sage(*widths).to(place.torch_device)
+        widths = (data.num_features, _WIDTHS[test_device.is_cuda], int(data.y.max()) + 1)
+        self._model = Sage(*widths).to(test_device.torch_device)
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=1e-3)
 
     def turn(self, batches: Iterator[Any], steps: int) -> Turn:
         """Measure the seconds per step, after some steps that do not count."""
-        for _ in range(_WARM_STEPS[self._place.is_cuda]):
+        for _ in range(_WARM_STEPS[self._test_device.is_cuda]):
             self._step(next(batches))
-        seconds = self._place.wall_seconds(self._steps(batches, steps))
+        seconds = self._test_device.wall_seconds(self._steps(batches, steps))
         del batches
         return Turn(seconds / steps)
 
@@ -98,8 +98,8 @@ class Training:
     def _step(self, batch: Any) -> None:
         self._optimizer.zero_grad(set_to_none=True)
         size = batch.batch_size
-        found = self._model(batch.x, batch.edge_index)[:size]
-        loss: Any = nn.functional.cross_entropy(found, batch.y[:size].view(-1).long())
+        logits = self._model(batch.x, batch.edge_index)[:size]
+        loss: Any = nn.functional.cross_entropy(logits, batch.y[:size].view(-1).long())
         loss.backward()
         self._optimizer.step()
 

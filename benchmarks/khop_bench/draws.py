@@ -47,12 +47,12 @@ def _cases(degree: int, num_rows: int) -> list[Case]:
     ids = rng.integers(0, num_rows, _ROWS)
 
     def case(name: str, replace: bool, weighted: bool) -> Case:
-        def turn(number: int) -> Turn:
-            options = _native.HopOptions(_FANOUT, replace, False, number, weighted)
+        def turn(turn_number: int) -> Turn:
+            options = _native.HopOptions(_FANOUT, replace, False, turn_number, weighted)
             begin = time.perf_counter()
             counts, _, _ = _native.sample_rows(csr, ids, options)
             return Turn(time.perf_counter() - begin, float(counts.sum()))
 
         return Case(name, turn)
 
-    return [case(name, *kind) for name, kind in _KINDS.items()]
+    return [case(name, *flags) for name, flags in _KINDS.items()]

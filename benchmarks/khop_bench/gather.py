@@ -68,7 +68,9 @@ class RowsOfBatches:
         """Return the nodes of each batch. The last turn's are cached."""
         if turn != self._turn:
             batches = self._order.of_turn(turn, self._batches)
-            self._rows = [self._kernel.nodes(batch.numpy(), number) for number, batch in batches]
+            self._rows = [
+                self._kernel.nodes(batch.numpy(), batch_number) for batch_number, batch in batches
+            ]
             self._turn = turn
         return self._rows
 
@@ -80,8 +82,8 @@ class RowsOfBatches:
 def gather_turn(gather: Gather, draws: RowsOfBatches, out: Array) -> Callable[[int], Turn]:
     """Make a case's turn."""
 
-    def turn(number: int) -> Turn:
-        batches = draws.of_turn(number)
+    def turn(turn_number: int) -> Turn:
+        batches = draws.of_turn(turn_number)
         gather(batches[0], out[: len(batches[0])])
         begin = time.perf_counter()
         for rows in batches:

@@ -16,7 +16,7 @@ class Goal:
     Attributes:
         suite: suite of the rows.
         group: their group.
-        ours: khop's row.
+        khop_row: khop's row.
         against: the row it is compared with: the ratio is that row's cost per unit of work over
             khop's. If None, the bound is on the value of khop's row.
         bound: the bound.
@@ -26,7 +26,7 @@ class Goal:
 
     suite: str
     group: str
-    ours: str
+    khop_row: str
     against: str | None
     bound: float
     at_least: bool = True
@@ -35,7 +35,7 @@ class Goal:
     def text(self) -> str:
         """Return the goal as text, without its bound."""
         versus = "" if self.against is None else f" against {self.against}"
-        return f"{self.suite}, {self.group}: {self.ours}{versus}"
+        return f"{self.suite}, {self.group}: {self.khop_row}{versus}"
 
     def bound_text(self) -> str:
         """Return the bound as text."""
@@ -126,11 +126,11 @@ def standings(rows: Mapping[str, Sequence[Row]]) -> list[Standing]:
 
 
 def _measured(goal: Goal, rows: Sequence[Row]) -> float | None:
-    found = {row.name: row for row in rows if row.group == goal.group}
-    ours = found.get(goal.ours)
-    if ours is None:
+    result = {row.name: row for row in rows if row.group == goal.group}
+    khop_row = result.get(goal.khop_row)
+    if khop_row is None:
         return None
     if goal.against is None:
-        return ours.median
-    other = found.get(goal.against)
-    return None if other is None else ratio(other, ours)
+        return khop_row.median
+    other = result.get(goal.against)
+    return None if other is None else ratio(other, khop_row)

@@ -40,17 +40,17 @@ class Graphs:
     Args:
         cache: folder of the cache, made if need be.
         scale: size of the graphs, 1 for ogbn-products's.
-        say: called with a line when something has to be made.
+        print_line: called with a line when something has to be made.
     """
 
-    def __init__(self, cache: Path, scale: float, say: Say = print) -> None:
+    def __init__(self, cache: Path, scale: float, print_line: Say = print) -> None:
         self.cache = cache
         self.scale = scale
-        self._say = say
+        self._print_line = print_line
 
     def at(self, scale: float) -> Graphs:
         """Return the graphs of another scale."""
-        return Graphs(self.cache, scale, self._say)
+        return Graphs(self.cache, scale, self._print_line)
 
     def products(self, with_features: bool = True) -> Data:
         """Load the products-shaped graph.
@@ -115,7 +115,7 @@ class Graphs:
         _sweep(root)
         with _locked(root / f".{name}.lock"):
             if not folder.is_dir():  # no other process has made it meanwhile
-                self._say(f"making {folder}")
+                self._print_line(f"making {folder}")
                 workshop = root / f".{name}.unfinished"
                 shutil.rmtree(workshop, ignore_errors=True)  # of the last holder of the lock
                 workshop.mkdir()
@@ -154,7 +154,10 @@ class SeedOrder:
     def of_turn(self, turn: int, count: int) -> list[tuple[int, torch.Tensor]]:
         """Return the batches of a turn, with their numbers. The next turn has the next ones."""
         numbers = range(turn * count, (turn + 1) * count)
-        return [(number, self._batches[number % len(self._batches)]) for number in numbers]
+        return [
+            (batch_number, self._batches[batch_number % len(self._batches)])
+            for batch_number in numbers
+        ]
 
     def epoch(self, count: int) -> torch.Tensor:
         """Return the seeds of `count` batches, one batch after the other, as loaders take them."""

@@ -31,10 +31,10 @@ def _processor_time() -> float:
 
 
 def _children() -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     for file in Path("/proc/self/task").glob("*/children"):
-        found += map(int, _read(file).split())
-    return found
+        pids += map(int, _read(file).split())
+    return pids
 
 
 def _time_of(pid: int) -> float:

@@ -91,8 +91,8 @@ class KhopKernel:
 
     def draw(self, seeds: Int64Array, times: Int64Array | None, batch: int) -> int:
         """Draw and write one batch, and return its number of edges."""
-        given = [SeedSet(self._seed_type, seeds, times)]
-        subgraph = self.engine.sample_local(given, self._run_key, batch)
+        seed_sets = [SeedSet(self._seed_type, seeds, times)]
+        subgraph = self.engine.sample_local(seed_sets, self._run_key, batch)
         for i in range(len(self.engine.view.num_nodes)):
             subgraph.write_nodes(i, self._array(f"n{i}", subgraph.num_nodes(i)))
         total = 0
@@ -107,10 +107,10 @@ class KhopKernel:
 
     def _array(self, name: str, size: int) -> Int64Array:
         self._sizes[name] = size
-        found = self._arrays.get(name)
-        if found is None or len(found) < size:
-            found = self._arrays[name] = np.zeros(size + size // 8, np.int64)
-        return found[:size]
+        array = self._arrays.get(name)
+        if array is None or len(array) < size:
+            array = self._arrays[name] = np.zeros(size + size // 8, np.int64)
+        return array[:size]
 
     def written(self, index: int) -> tuple[Int64Array, Int64Array]:
         """Return the node ids and edge ids, of types of this index, that the last `draw` wrote."""
@@ -128,8 +128,8 @@ class KhopKernel:
 
     def drawn(self, seeds: Int64Array, times: Int64Array | None, batch: int) -> _Drawn:
         """Draw one batch of a homogeneous graph, as the floor takes it."""
-        given = [SeedSet(self._seed_type, seeds, times)]
-        subgraph = self.engine.sample_local(given, self._run_key, batch)
+        seed_sets = [SeedSet(self._seed_type, seeds, times)]
+        subgraph = self.engine.sample_local(seed_sets, self._run_key, batch)
         num_nodes, num_edges = subgraph.num_nodes(0), subgraph.num_edges(0)
         nodes = np.empty(num_nodes, np.int64)
         subgraph.write_nodes(0, nodes)
@@ -176,9 +176,9 @@ class Seeds(NamedTuple):
 def khop_case(name: str, kernel: KhopKernel, seeds: Seeds) -> Case:
     """Make the case of khop's kernel."""
 
-    def draw(number: int, batch: torch.Tensor) -> int:
+    def draw(batch_number: int, batch: torch.Tensor) -> int:
         ids = batch.numpy()
-        return kernel.draw(ids, seeds.times_of(ids), number)
+        return kernel.draw(ids, seeds.times_of(ids), batch_number)
 
     return Case(name, lambda turn: _timed(draw, seeds.of_turn(turn)))
 
@@ -193,16 +193,16 @@ def _timed(
 ) -> Turn:
     draw(*batches[0])  # the caches hold the last case's data
     begin = time.perf_counter()
-    edges = sum(draw(number, batch) for number, batch in batches)
+    edges = sum(draw(batch_number, batch) for batch_number, batch in batches)
     return Turn((time.perf_counter() - begin) / len(batches), edges / len(batches))
 
 
 def floor_case(floor: GraphFloor, kernel: KhopKernel, seeds: Seeds) -> Case:
     """Make the case of the floor: reading what khop's kernel touched, in the same order."""
 
-    def turn(number: int) -> Turn:
+    def turn(turn_number: int) -> Turn:
         batches = []
-        for index, batch in seeds.of_turn(number):
+        for index, batch in seeds.of_turn(turn_number):
             ids = batch.numpy()
             batches.append(kernel.drawn(ids, seeds.times_of(ids), index))
         floor.touch(*batches[0])

@@ -64,7 +64,7 @@ def _record(bench: Bench, cases: Sequence[Case]) -> None:
         for case in cases:
             if case.name.startswith("khop"):
                 case.turn(0)
-    bench.say(f"recorded in {bench.settings.trace}: open it in ui.perfetto.dev")
+    bench.print_line(f"recorded in {bench.settings.trace}: open it in ui.perfetto.dev")
 
 
 def _cases(bench: Bench, stack: ExitStack) -> Iterator[Case]:

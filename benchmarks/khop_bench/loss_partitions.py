@@ -1,7 +1,7 @@
 """The task `Sections` with two DDP trainers.
 
-Each has the whole graph and PyG's loader, or a partition and khop's, which asks the other
-trainer's partition for what it lacks.
+With PyG's loader, each trainer has the whole graph. With khop's loader, each trainer has a
+partition, and the loader requests missing rows from the partition of the other trainer.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from khop_bench.plain_sampler import pyg_sampler
 TRAINERS = 2
 
 
-def train_over_partitions(kind: str, seed: int, epochs: int) -> list[tuple[float, float]]:
+def train_over_partitions(library: str, seed: int, epochs: int) -> list[tuple[float, float]]:
     """Train with two trainers. Return the first one's curve, with mean losses of both."""
     with tempfile.TemporaryDirectory() as folder:
-        if kind == "khop":
+        if library == "khop":
             partition_graph(
                 Sections().data, f"{folder}/parts", TRAINERS, method="stream", seed=seed
             )
         with socket.create_server(("127.0.0.1", 0)) as free:
             address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
         spawn(  # type: ignore[no-untyped-call]
-            _trainer, (kind, seed, epochs, folder, address), nprocs=TRAINERS
+            _trainer, (library, seed, epochs, folder, address), nprocs=TRAINERS
         )
         curve: list[tuple[float, float]] = torch.load(f"{folder}/curve.pt")
     return curve
 
 
 def _trainer(
-    rank: int, kind: str, seed: int, epochs: int, folder: str, address: dict[str, str]
+    rank: int, library: str, seed: int, epochs: int, folder: str, address: dict[str, str]
 ) -> None:
     size = {"RANK": str(rank), "WORLD_SIZE": str(TRAINERS), "LOCAL_RANK": str(rank)}
     os.environ.update(address, **size, LOCAL_WORLD_SIZE=str(TRAINERS))
@@ -62,7 +62,9 @@ def _trainer(
     parallel = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(parallel.parameters(), lr=task.lr)
     torch.manual_seed(TRAINERS * seed + rank)
-    loader = _khop_loader(task, rank, seed, folder) if kind == "khop" else _pyg_loader(task, rank)
+    loader = (
+        _khop_loader(task, rank, seed, folder) if library == "khop" else _pyg_loader(task, rank)
+    )
     curve = []
     for _ in range(epochs):
         mean = torch.tensor(train_epoch(task, parallel, loader, optimizer))
@@ -73,7 +75,7 @@ def _trainer(
         curve.append((float(mean) / TRAINERS, score))
     if rank == 0:
         torch.save(curve, Path(folder) / "curve.pt")
-    if kind == "khop":
+    if library == "khop":
         loader.shutdown()
         shutdown_worker_group()
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Five training tasks, each with PyG's loader or khop's: what `benchmarks/losses.py` compares."""
+"""Five training tasks, each with PyG's loader or khop's, for `benchmarks/losses.py`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Task(abc.ABC):
     """A graph, a model, a loss and a score.
 
     Attributes:
-        name: what is learned.
-        metric: what `score` returns, 'accuracy' or 'AUC'.
+        name: name of the task.
+        metric: unit of `score`, 'accuracy' or 'AUC'.
         lr: learning rate of Adam.
     """
 
@@ -40,11 +40,11 @@ class Task(abc.ABC):
         """Return a new model, drawn from torch's generator."""
 
     @abc.abstractmethod
-    def loader(self, kind: str, seed: int) -> Any:
+    def loader(self, library: str, seed: int) -> Any:
         """Return the loader of training batches.
 
         Args:
-            kind: 'PyG' or 'khop'.
+            library: 'PyG' or 'khop'.
             seed: seed of khop's draws. PyG's come from torch's generator.
         """
 
@@ -87,10 +87,10 @@ class Sections(Task):
         made: nn.Module = GraphSAGE(self.data.num_features, 64, 2, NUM_SECTIONS, dropout=0.3)
         return made
 
-    def loader(self, kind: str, seed: int) -> Any:
+    def loader(self, library: str, seed: int) -> Any:
         """Return the loader of training packages."""
         seeds = self.data.train_mask
-        if kind == "khop":
+        if library == "khop":
             return NeighborLoader(
                 self.data, self.fan_outs, seeds, batch_size=self.batch_size, shuffle=True, seed=seed
             )
@@ -105,8 +105,8 @@ class Sections(Task):
     def score(self, model: nn.Module) -> float:
         """Return the accuracy on test packages."""
         data = self.data
-        found = model(data.x, data.edge_index).argmax(1) == data.y
-        return float(found[data.test_mask].float().mean())
+        is_right = model(data.x, data.edge_index).argmax(1) == data.y
+        return float(is_right[data.test_mask].float().mean())
 
 
 class TypedModel(nn.Module):
@@ -150,10 +150,10 @@ class TypedSections(Task):
         """Return a `TypedModel`."""
         return TypedModel(self.data, 32)
 
-    def loader(self, kind: str, seed: int) -> Any:
+    def loader(self, library: str, seed: int) -> Any:
         """Return the loader of training packages."""
         seeds = ("package", self.data["package"].train_mask)
-        if kind == "khop":
+        if library == "khop":
             return NeighborLoader(
                 self.data, self.fan_outs, seeds, batch_size=512, shuffle=True, seed=seed
             )
@@ -168,8 +168,8 @@ class TypedSections(Task):
     def score(self, model: nn.Module) -> float:
         """Return the accuracy on test packages."""
         package = self.data["package"]
-        found = model(self.data).argmax(1) == package.y
-        return float(found[package.test_mask].float().mean())
+        is_right = model(self.data).argmax(1) == package.y
+        return float(is_right[package.test_mask].float().mean())
 
 
 class Dependencies(Task):
@@ -195,10 +195,10 @@ class Dependencies(Task):
         made: nn.Module = GraphSAGE(self.data.num_features, 64, 2, 64)
         return made
 
-    def loader(self, kind: str, seed: int) -> Any:
+    def loader(self, library: str, seed: int) -> Any:
         """Return the loader of training links, each with a random negative one."""
         options = {"edge_label_index": self.links, "batch_size": 1024, "shuffle": True}
-        if kind == "khop":
+        if library == "khop":
             return LinkNeighborLoader(
                 self.data, self.fan_outs, neg_sampling="binary", seed=seed, **options
             )
@@ -220,7 +220,7 @@ class Dependencies(Task):
 
 
 class Citations(Task):
-    """Temporal links: whom a new paper cites. Made up: topics, and papers that cite their own's.
+    """Temporal links: citations of new papers in a synthetic graph, within topics.
 
     A paper's topic hardly follows from its own noisy features, but from the features of papers that
     cited it before. A batch draws for each link the graph before its time.
@@ -258,7 +258,7 @@ class Citations(Task):
         made: nn.Module = GraphSAGE(self.width, 32, 2, 32)
         return made
 
-    def loader(self, kind: str, seed: int) -> Any:
+    def loader(self, library: str, seed: int) -> Any:
         """Return the loader of early links, each just before the paper that cites."""
         options = {
             "edge_label_index": self.links,
@@ -267,7 +267,7 @@ class Citations(Task):
             "batch_size": 512,
             "shuffle": True,
         }
-        if kind == "khop":
+        if library == "khop":
             return LinkNeighborLoader(
                 self.data, self.fan_outs, time_attr="time", seed=seed, **options
             )

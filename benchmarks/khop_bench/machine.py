@@ -97,11 +97,11 @@ def _processor() -> str:
 
 def _caches() -> str:
     """Return the caches of the first core, such as 'L1 48K, L2 1280K, L3 49152K'."""
-    found = []
+    caches = []
     for folder in sorted(_CACHES.glob("index*")):
         if _read(folder / "type") != "Instruction":
-            found.append(f"L{_read(folder / 'level')} {_read(folder / 'size')}")
-    return ", ".join(found) or "unknown"
+            caches.append(f"L{_read(folder / 'level')} {_read(folder / 'size')}")
+    return ", ".join(caches) or "unknown"
 
 
 def _huge_pages() -> str:

@@ -64,8 +64,8 @@ def _cases(
     bench: Bench, data: Data, option: str, arguments: Mapping[str, Any], order: SeedOrder
 ) -> list[Case]:
     batches = bench.settings.batches
-    ours = NeighborSampler(data, FANOUTS, seed=0, **arguments)
-    cases = [Case(KHOP, lambda turn: _timed(ours, order.of_turn(turn, batches)))]
+    sampler = NeighborSampler(data, FANOUTS, seed=0, **arguments)
+    cases = [Case(KHOP, lambda turn: _timed(sampler, order.of_turn(turn, batches)))]
     for kernel in bench.peers.pyg_kernels:
         if reason := _why_not(kernel, arguments):
             bench.leave_out(f"options: PyG with {kernel}, {option}, is left out: {reason}")
@@ -93,9 +93,9 @@ def _why_not(kernel: str, arguments: Mapping[str, Any]) -> str | None:
 
 
 def _peer_case(kernel: str, sampler: Any, order: SeedOrder, batches: int) -> Case:
-    def turn(number: int) -> Turn:
+    def turn(turn_number: int) -> Turn:
         with pyg_kernel(kernel):
-            return _timed(sampler, order.of_turn(number, batches))
+            return _timed(sampler, order.of_turn(turn_number, batches))
 
     return Case(f"PyG, {kernel}", turn)
 

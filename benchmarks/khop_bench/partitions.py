@@ -36,7 +36,7 @@ _WAITING = "sampler, remote"
 _GROUPS = (
     _WHOLE,
     *(f"sampler, {phase}" for phase in PHASES),
-    *(f"server, {what}" for what in _SERVED.values()),
+    *(f"server, {phase}" for phase in _SERVED.values()),
     *(f"trainer, {phase}" for phase in TRAINER_PHASES),
 )
 _AHEAD = MpDistSamplingWorkerOptions().worker_concurrency
@@ -57,11 +57,11 @@ def run(bench: Bench) -> list[Row]:
         ]
 
         def turn(_: int) -> list[Turn]:
-            found = {
+            costs_of = {
                 parts: _costs(loader, bench.settings.batches)
                 for parts, loader in zip(_PARTS, loaders, strict=True)
             }
-            return [Turn(found[n][group]) for group in _GROUPS for n in _parts_of(group)]
+            return [Turn(costs_of[n][group]) for group in _GROUPS for n in _parts_of(group)]
 
         return bench.take_joint_turns(rows, turn)
 
@@ -98,7 +98,7 @@ def _costs(loader: Any, batches: int) -> dict[str, float]:
     settle()
     costs = {_WHOLE: seconds}
     costs |= {f"sampler, {phase}": stats.sampler_seconds[phase] for phase in PHASES}
-    costs |= {f"server, {what}": served[name] for name, what in _SERVED.items()}
+    costs |= {f"server, {phase}": served[name] for name, phase in _SERVED.items()}
     costs |= {f"trainer, {phase}": stats.trainer_seconds[phase] for phase in TRAINER_PHASES}
     return {group: cost / count for group, cost in costs.items()}
 

@@ -195,16 +195,16 @@ class HeteroKernels:
 
     def draw_by_pyg_lib(self, seeds: Tensor) -> int:
         """Draw by pyg-lib's `hetero_neighbor_sample`, and return the number of edges."""
-        given = ({self._seed_type: seeds}, self._fanouts)
+        inputs = ({self._seed_type: seeds}, self._fanouts)
         out = torch.ops.pyg.hetero_neighbor_sample(
-            *self._graph, *given, *_conditions(None, None), *_options(False)
+            *self._graph, *inputs, *_conditions(None, None), *_options(False)
         )
         return sum(row.numel() for row in out[0].values())
 
     def draw_by_torch_sparse(self, seeds: Tensor) -> int:
         """Draw by torch-sparse's `hetero_neighbor_sample`, and return the number of edges."""
-        given = ({self._seed_type: seeds}, self._fanouts, self._num_hops)
-        out = torch.ops.torch_sparse.hetero_neighbor_sample(*self._graph, *given, False, True)
+        inputs = ({self._seed_type: seeds}, self._fanouts, self._num_hops)
+        out = torch.ops.torch_sparse.hetero_neighbor_sample(*self._graph, *inputs, False, True)
         return sum(row.numel() for row in out[1].values())
 
 

@@ -1,7 +1,7 @@
-"""PyG's neighbour sampler with its compiled kernels replaced by NumPy: runs where neither imports.
+"""PyG's neighbour sampler with its compiled kernels replaced by NumPy.
 
-Everything else, from seeds over negative links to batches, stays PyG's own. Slow: it is there to
-compare losses with, not times.
+It runs if neither pyg-lib nor torch-sparse can be imported. Seeds, negative links and batches stay
+PyG's own. It is slow, and serves to compare losses, not times.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def pyg_sampler(data: Any, num_neighbors: Any, **options: Any) -> NeighborSample
         **options: of PyG's `NeighborSampler`.
     """
     temporal = options.get("time_attr") is not None
-    ours = torch_geometric.typing
-    if ours.WITH_PYG_LIB or (ours.WITH_TORCH_SPARSE and not temporal):
+    installed = torch_geometric.typing
+    if installed.WITH_PYG_LIB or (installed.WITH_TORCH_SPARSE and not temporal):
         return NeighborSampler(data, num_neighbors, **options)
     return PlainSampler(data, num_neighbors, **options)
 
@@ -47,19 +47,26 @@ class PlainSampler(NeighborSampler):  # type: ignore[misc]
             fan_outs = self.num_neighbors.get_mapped_values(self.edge_types)
             ends = {key: self.to_edge_type[key] for key in self.colptr_dict}
             edges = {
-                key: (kind[0], kind[2], self.colptr_dict[key], self.row_dict[key], fan_outs[key])
-                for key, kind in ends.items()
+                key: (
+                    ends_of[0],
+                    ends_of[2],
+                    self.colptr_dict[key],
+                    self.row_dict[key],
+                    fan_outs[key],
+                )
+                for key, ends_of in ends.items()
             }
             drawn = _Draw(edges, self.node_time, self.disjoint)
             drawn.run(seed, seed_time or {}, self.num_neighbors.num_hops)
             by_type = [
-                remap_keys(drawn.tensors(what), self.to_edge_type) for what in ("row", "col", "id")
+                remap_keys(drawn.tensors(array_name), self.to_edge_type)
+                for array_name in ("row", "col", "id")
             ]
             return HeteroSamplerOutput(drawn.nodes(), *by_type, drawn.batches())
         edges = {_ONE: (_ONE, _ONE, self.colptr, self.row, self.num_neighbors.get_mapped_values())}
         drawn = _Draw(edges, {_ONE: self.node_time}, self.disjoint)
         drawn.run({_ONE: seed}, {_ONE: seed_time}, self.num_neighbors.num_hops)
-        row, col, edge = (drawn.tensors(what)[_ONE] for what in ("row", "col", "id"))
+        row, col, edge = (drawn.tensors(array_name)[_ONE] for array_name in ("row", "col", "id"))
         batch = drawn.batches()
         return SamplerOutput(drawn.nodes()[_ONE], row, col, edge, batch and batch[_ONE])
 
@@ -67,7 +74,7 @@ class PlainSampler(NeighborSampler):  # type: ignore[misc]
 class _Draw:
     """One draw: nodes by type, in order of their first appearance, and edges between them.
 
-    A node is known by its key: the number of its seed, if seeds share no nodes, and its id.
+    A node has a key: its id and, if seeds share no nodes, the number of its seed.
     """
 
     def __init__(self, edges: dict[str, Any], node_time: Any, disjoint: bool) -> None:
@@ -76,8 +83,9 @@ class _Draw:
         types = {t for source, target, *_ in edges.values() for t in (source, target)}
         self.known = {t: np.empty(0, np.int64) for t in types}
         self.until = {t: np.empty(0) for t in types}
-        self.found: dict[str, dict[str, list[Any]]] = {
-            what: {key: [np.empty(0, np.int64)] for key in edges} for what in ("row", "col", "id")
+        self.drawn: dict[str, dict[str, list[Any]]] = {
+            array_name: {key: [np.empty(0, np.int64)] for key in edges}
+            for array_name in ("row", "col", "id")
         }
 
     def run(self, seeds: dict[str, Any], seed_time: dict[str, Any], num_hops: int) -> None:
@@ -89,7 +97,7 @@ class _Draw:
                 known = self.node_time.get(node_type)
                 times = np.full(len(ids), np.inf) if known is None else known[ids]
             tree = trees + np.arange(len(ids)) if self.disjoint else np.zeros(len(ids), np.int64)
-            self._number(node_type, tree << _ID_BITS | ids, np.asarray(times, np.float64))
+            self._add_nodes(node_type, tree << _ID_BITS | ids, np.asarray(times, np.float64))
             trees += len(ids)
         first = dict.fromkeys(self.known, 0)
         for hop in range(num_hops):
@@ -114,22 +122,22 @@ class _Draw:
             rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
             owner, edge = owner[rank < fan_outs[hop]], edge[rank < fan_outs[hop]]
         drawn = keys[owner] >> _ID_BITS << _ID_BITS | row.numpy()[edge]
-        self.found["row"][key].append(self._number(source, drawn, until[owner]))
-        self.found["col"][key].append(frontier.start + owner)
-        self.found["id"][key].append(edge)
+        self.drawn["row"][key].append(self._add_nodes(source, drawn, until[owner]))
+        self.drawn["col"][key].append(frontier.start + owner)
+        self.drawn["id"][key].append(edge)
 
-    def _number(self, node_type: str, keys: Any, until: Any) -> Any:
+    def _add_nodes(self, node_type: str, keys: Any, until: Any) -> Any:
         """Return the numbers of keys, which are added if they are new."""
         before = len(self.known[node_type])
         all_keys = np.concatenate([self.known[node_type], keys])
-        _, first, place = np.unique(all_keys, return_index=True, return_inverse=True)
+        _, first, position = np.unique(all_keys, return_index=True, return_inverse=True)
         in_order = np.argsort(first)
-        number = np.empty(len(first), np.int64)
-        number[in_order] = np.arange(len(first))
+        numbers = np.empty(len(first), np.int64)
+        numbers[in_order] = np.arange(len(first))
         kept = first[in_order]
         self.known[node_type] = all_keys[kept]
         self.until[node_type] = np.concatenate([self.until[node_type], until])[kept]
-        return number[place[before:]]
+        return numbers[position[before:]]
 
     def nodes(self) -> dict[str, Tensor]:
         """Return the ids of each type's nodes."""
@@ -142,6 +150,8 @@ class _Draw:
             return None
         return {t: torch.from_numpy(keys >> _ID_BITS) for t, keys in self.known.items()}
 
-    def tensors(self, what: str) -> dict[str, Tensor]:
+    def tensors(self, array_name: str) -> dict[str, Tensor]:
         """Return 'row', 'col' or 'id' of the edges of each type."""
-        return {key: torch.from_numpy(np.concatenate(of)) for key, of in self.found[what].items()}
+        return {
+            key: torch.from_numpy(np.concatenate(of)) for key, of in self.drawn[array_name].items()
+        }

@@ -28,23 +28,23 @@ def row_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    spread = f"{number(min(row.values))} - {number(max(row.values))}"
+    spread = f"{format_number(min(row.values))} - {format_number(max(row.values))}"
     per = ""
     if row.work_unit is not None:
         middle = sorted(row.per_work)[len(row.per_work) // 2]
-        per = f"{number(middle)} ns/{row.work_unit}"
-    return (row.name, f"{number(row.median)} {row.unit}", spread, per, _ratio(row))
+        per = f"{format_number(middle)} ns/{row.work_unit}"
+    return (row.name, f"{format_number(row.median)} {row.unit}", spread, per, _ratio(row))
 
 
 def _ratio(row: Row) -> str:
     return "" if math.isnan(row.ratio) else f"{row.ratio:.2f}"
 
 
-def goal_lines(found: Sequence[Standing]) -> list[str]:
+def goal_lines(goal_standings: Sequence[Standing]) -> list[str]:
     """Return a Markdown table of goals, aligned."""
     cells: list[Sequence[str]] = [("goal", "bound", "measured", "")]
-    for standing in found:
-        measured = "" if standing.measured is None else number(standing.measured)
+    for standing in goal_standings:
+        measured = "" if standing.measured is None else format_number(standing.measured)
         goal = standing.goal
         cells.append((goal.text(), goal.bound_text(), measured, standing.verdict))
     return table_lines(cells)
@@ -68,7 +68,7 @@ def table_lines(cells: Sequence[Sequence[str]]) -> list[str]:
     return [line(cells[0]), "| " + " | ".join(rule) + " |", *map(line, cells[1:])]
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a figure with three significant digits, or as an integer."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
@@ -78,7 +78,7 @@ def number(value: float) -> str:
 def to_json(
     about: Mapping[str, Any],
     rows: Mapping[str, Sequence[Row]],
-    found: Sequence[Standing],
+    goal_standings: Sequence[Standing],
     notes: Sequence[str],
     left_out: Sequence[str],
 ) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def to_json(
     Args:
         about: settings, machine and software, each under its name.
         rows: by suite.
-        found: the goals with their measured values.
+        goal_standings: the goals with their measured values.
         notes: remarks that a reader needs.
         left_out: cases that were not measured.
 
@@ -100,7 +100,7 @@ def to_json(
         "schema": SCHEMA,
         **about,
         "suites": {suite: [row.to_json() for row in some] for suite, some in rows.items()},
-        "goals": [standing.to_json() for standing in found],
+        "goals": [standing.to_json() for standing in goal_standings],
         "notes": list(notes),
         "left_out": list(left_out),
     }
@@ -109,7 +109,7 @@ def to_json(
 def to_markdown(
     about: Mapping[str, Any],
     rows: Mapping[str, Sequence[Row]],
-    found: Sequence[Standing],
+    goal_standings: Sequence[Standing],
     notes: Sequence[str],
     left_out: Sequence[str],
 ) -> str:
@@ -120,8 +120,8 @@ def to_markdown(
         lines += [f"{section.capitalize()}: {content}.", ""]
     for suite, some in rows.items():
         lines += [f"## {suite}", "", *row_lines(some), ""]
-    if found:
-        lines += ["## Goals", "", *goal_lines(found), ""]
+    if goal_standings:
+        lines += ["## Goals", "", *goal_lines(goal_standings), ""]
     if notes or left_out:
         lines += ["## Notes", "", *(f"- {line}" for line in [*notes, *left_out]), ""]
     return "\n".join(lines)
@@ -130,8 +130,7 @@ def to_markdown(
 def write(folder: Path, name: str, content: Mapping[str, Any], markdown: str) -> list[Path]:
     """Write the report as JSON and as Markdown, and return its files.
 
-    Earlier files of the name are replaced at once: whoever is killed meanwhile leaves one or the
-    other.
+    Earlier files of the name are replaced at once. A killed process leaves the old or the new file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}.json", folder / f"{name}.md"]

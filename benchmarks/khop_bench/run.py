@@ -24,7 +24,7 @@ def run_suites(
     names: Sequence[str],
     settings: Settings,
     output: Path,
-    say: Callable[[str], None] = print,
+    print_line: Callable[[str], None] = print,
 ) -> list[Path]:
     """Measure suites and write the report.
 
@@ -32,7 +32,7 @@ def run_suites(
         names: of the suites.
         settings: options of the run.
         output: folder for the report, made if need be.
-        say: called with each line of progress.
+        print_line: called with each line of progress.
 
     Returns:
         The files: `bench-scale<scale>[-<suites>][-<device>]` with .json, .md and, with matplotlib,
@@ -50,9 +50,9 @@ def run_suites(
     }
     if settings.device is not None:
         about["machine"].update(describe_device(settings.device))
-    bench = Bench(settings, Graphs(settings.cache, settings.scale, say), peers, say)
+    bench = Bench(settings, Graphs(settings.cache, settings.scale, print_line), peers, print_line)
     for section in ("machine", "software"):
-        say(", ".join(f"{k} {v}" for k, v in about[section].items() if v is not None))
+        print_line(", ".join(f"{k} {v}" for k, v in about[section].items() if v is not None))
     for line in peers.left_out:
         bench.leave_out(line)
     output.mkdir(parents=True, exist_ok=True)  # fail before the work rather than after it
@@ -65,7 +65,7 @@ def run_suites(
         return report.write(output, file_name, *texts)
 
     for name in names:
-        say(f"\n{name}: {SUITES[name]}")
+        print_line(f"\n{name}: {SUITES[name]}")
         begin = time.perf_counter()
 
         def keep(some: list[Row], name: str = name) -> None:
@@ -75,22 +75,22 @@ def run_suites(
         bench.keep = keep
         rows[name] = importlib.import_module(f"khop_bench.{name}").run(bench)
         gc.collect()  # a suite's graph may be large, and objects may be in reference cycles
-        say(f"({time.perf_counter() - begin:.0f} s)\n")
+        print_line(f"({time.perf_counter() - begin:.0f} s)\n")
         for line in report.row_lines(rows[name]):
-            say(line)
+            print_line(line)
         write()  # now: a run that is killed keeps what it has measured
 
-    found = standings(rows)
-    if found:
-        say("")
-        for line in report.goal_lines(found):
-            say(line)
+    reached = standings(rows)
+    if reached:
+        print_line("")
+        for line in report.goal_lines(reached):
+            print_line(line)
     files = write()
     if chart.can_draw():
         files.append(output / f"{file_name}.png")
         chart.draw(rows, f"khop benchmarks, scale {settings.scale:g}", files[-1])
     else:
-        say("no chart: matplotlib is not installed (pip install 'khop[plot]')")
+        print_line("no chart: matplotlib is not installed (pip install 'khop[plot]')")
     if bench.failed:
         raise RuntimeError("; ".join(bench.failed))
     return files

@@ -12,13 +12,13 @@ SUITES = {
     "kernels": "sampling alone on one thread: uniform, weighted, temporal, disjoint, heterogeneous",
     "gather": "the feature rows of a batch on one thread",
     "loaders": "batches with features, end to end",
-    "small": "what a small batch costs beside its kernels",
+    "small": "cost of a small batch without its kernels",
     "startup": "time to the first batch, and samplers' private memory",
     "growth": "the same at ten times the edges",
-    "partitions": "what a second partition on the same machine adds, and where",
-    "options": "what each sampling option costs",
-    "draws": "what one draw costs, by degree",
-    "device": "sampling, gathering and training on a GPU, and whether its batches are the CPU's",
+    "partitions": "cost of a second partition on the same machine, by phase",
+    "options": "cost of each sampling option",
+    "draws": "cost of a draw, by degree",
+    "device": "sampling, gathering and training on a GPU, and equality with the CPU's batches",
 }
 """Suite (and its module) -> its description."""
 

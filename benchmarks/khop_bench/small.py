@@ -91,9 +91,9 @@ class Kernels:
         self._edge_tables = [_table(data, name) for name in edge_attrs]
         self._outs: dict[int, Array] = {}
 
-    def run(self, seeds: Int64Array, number: int) -> None:
+    def run(self, seeds: Int64Array, batch_number: int) -> None:
         """Draw one batch and copy its rows."""
-        self._kernel.draw(seeds, None, number)
+        self._kernel.draw(seeds, None, batch_number)
         nodes, edges = self._kernel.written(0)
         if self._edge_ids is not None:
             edges = self._copied(self._edge_ids, edges).astype(np.int64, copy=False)
@@ -134,18 +134,18 @@ def _time_ready(loader: Any, count: int, in_a_row: int) -> float:
     """Return the median time in `next()` of ready batches, with a pause before each `in_a_row`."""
     iterator = iter(loader)
     batch = next(iterator)
-    found = []
-    for number in range(count):
-        if number % in_a_row == 0:
+    times = []
+    for batch_number in range(count):
+        if batch_number % in_a_row == 0:
             end = time.perf_counter() + _WAIT * in_a_row
             while time.perf_counter() < end:  # like a trainer that computes
                 pass
         begin = time.perf_counter()
         batch = next(iterator)
-        found.append(time.perf_counter() - begin)
+        times.append(time.perf_counter() - begin)
     del batch, iterator
     settle()
-    return statistics.median(found)
+    return statistics.median(times)
 
 
 def _median_time(loader: Any) -> float:
@@ -155,9 +155,9 @@ def _median_time(loader: Any) -> float:
 
 def _times(call: Callable[[Any], Any], arguments: Sequence[Any]) -> list[float]:
     """Return the seconds of each call. Its result is freed before the clock stops."""
-    found = []
+    times = []
     for argument in arguments:
         begin = time.perf_counter()
         call(argument)
-        found.append(time.perf_counter() - begin)
-    return found
+        times.append(time.perf_counter() - begin)
+    return times

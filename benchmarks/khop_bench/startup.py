@@ -37,8 +37,8 @@ def run(bench: Bench) -> list[Row]:
     start = starter(folder, training_order(folder, BATCH_SIZE), bench.settings.batches)
 
     def turn(_: int) -> list[Turn]:
-        found = start()
-        values = (found.first, found.made, found.memory.own, found.memory.mapped)
+        measured = start()
+        values = (measured.first, measured.made, measured.memory.own, measured.memory.mapped)
         return [Turn(value) for value in values]
 
     rows = [
@@ -98,10 +98,10 @@ def starter(folder: Path, order: SeedOrder, batches: int) -> Callable[[], Start]
             touch(batch)
             for _ in range(batches):
                 touch(next(iterator))
-            found = [private_memory(worker.pid) for worker in loader.workers]
+            measured = [private_memory(worker.pid) for worker in loader.workers]
             del batch, iterator
         settle()
-        return Start(first, made, max(found, key=lambda memory: memory.own))
+        return Start(first, made, max(measured, key=lambda memory: memory.own))
 
     return start
 

@@ -11,7 +11,13 @@ from support.words import REPOSITORY, Finding, check, check_docstring, check_tex
 
 CHECKED = [
     Path(khop.__file__).parent,
-    *(REPOSITORY / name for name in ("docs", "README.md", "CONTRIBUTING.md")),
+    *(
+        REPOSITORY / name
+        for name in (
+            *("docs", "README.md", "CONTRIBUTING.md", "SECURITY.md", "kernels/README.md"),
+            *("examples", "benchmarks/khop_bench", "benchmarks/README.md", "tests/soak"),
+        )
+    ),
 ]
 
 

@@ -178,7 +178,7 @@ def test_a_build_is_installed_and_brought_back(stage, asked, monkeypatch, tmp_pa
     builds.build(stage)
     assert [file.name for file in package.iterdir()] == ["_native.abi3.so"]
     assert (stage.options.out / "_native.abi3.so").read_text() == "new"
-    assert stage.found["code"] == {"sm_90": 3}
+    assert stage.results["code"] == {"sm_90": 3}
     assert "-DKHOP_CUDA=on" in asked["configure"].command
     assert str(ROOT / "scripts" / "kernel_resources") in asked["kernel resources"].command
 

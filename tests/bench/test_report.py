@@ -11,7 +11,7 @@ from khop_bench.chart import draw
 from khop_bench.idle import settle
 from khop_bench.measure import Row, Turn, take_joint_turns
 from khop_bench.peers import Peers
-from khop_bench.report import number, row_lines
+from khop_bench.report import format_number, row_lines
 from khop_bench.run import slug
 
 
@@ -38,7 +38,7 @@ def test_a_table_stands_in_line_and_is_markdown():
     ("value", "text"), [(0.123, "0.12"), (9.87, "9.87"), (12.34, "12.3"), (12345.6, "12,346")]
 )
 def test_figures(value, text):
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 def test_a_chart(tmp_path):

@@ -22,7 +22,7 @@ def test_a_trainer_dies_in_the_middle_of_an_epoch(run_example, debian_parts, tmp
     die_at = (num_batches // 5 + 1) * 5 + 4
     assert num_batches < die_at < 2 * num_batches
     again = run("killed", "--die-at", die_at)
-    assert f"going on from checkpoint step-{die_at - 4}" in again
+    assert f"resuming from checkpoint step-{die_at - 4}" in again
     assert re.findall(r"epoch \d: losses [\d. ]+|test accuracy: .*", again) == [
         *curve,
         *re.findall(r"test accuracy: .*", whole),

@@ -1,4 +1,4 @@
-"""Stages `build` and `doctor`: the extension for the GPU that is there, and what khop sees."""
+"""Stages `build` and `doctor`: the extension for the GPU of this machine, and `khop doctor`."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def build(stage: Stage) -> None:
     if options.is_dry:
         return
     step = stage.run("build", ["cmake", "--build", folder, "--parallel"])
-    if step.code:  # warnings of another compiler must not keep us from measuring
+    if step.code:  # warnings of another compiler must not prevent measurements
         stage.run("configure leniently", ["cmake", "-B", folder, "-DKHOP_WERROR=OFF"], 60)
         stage.run("build leniently", ["cmake", "--build", folder, "--parallel"])
     for made in sorted(folder.glob("_native*.so")):
         install(made)
         shutil.copy2(made, options.out)
-        stage.found = {"extension": made.name, "bytes": made.stat().st_size}
-        stage.found["toolkit"] = toolkit_of(folder)
-        stage.found["code"] = machine_code(made)
+        stage.results = {"extension": made.name, "bytes": made.stat().st_size}
+        stage.results["toolkit"] = toolkit_of(folder)
+        stage.results["code"] = machine_code(made)
         stage.write()
     stage.run("kernel resources", [sys.executable, RESOURCES, "check", folder], 30)
 
@@ -86,11 +86,11 @@ def toolkit_of(folder: Path) -> str | None:
     """
     for file in sorted(folder.glob("CMakeFiles/*/CMakeCUDACompiler.cmake")):
         text = file.read_text()
-        found = [
+        matches = [
             re.search(rf'set\(CMAKE_CUDA_COMPILER{name} "([^"]+)"\)', text)
             for name in ("_VERSION", "")
         ]
-        return ", ".join(match[1] for match in found if match)
+        return ", ".join(match[1] for match in matches if match)
     return None
 
 
@@ -98,11 +98,11 @@ def doctor(stage: Stage) -> None:
     """Run `khop doctor`, and fail if no GPU can be used."""
     step = stage.run("doctor", [sys.executable, "-m", "khop.cli.main", "doctor", "--json"])
     try:
-        stage.found["doctor"] = json.loads(stage.output[stage.output.index("{") :])
+        stage.results["doctor"] = json.loads(stage.output[stage.output.index("{") :])
     except ValueError:
         step.passed = False
         return
-    found = stage.found["doctor"].get("CUDA", {})
-    if not stage.options.is_dry and not found.get("usable"):
+    matches = stage.results["doctor"].get("CUDA", {})
+    if not stage.options.is_dry and not matches.get("usable"):
         step.passed = False
-        print(f"no GPU can be used: {found}")
+        print(f"no GPU can be used: {matches}")

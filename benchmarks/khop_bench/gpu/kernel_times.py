@@ -29,7 +29,7 @@ from khop_bench.goals import DEVICE
 from khop_bench.graphs import Graphs
 from khop_bench.on_device import Drawn, Place, open_place
 from khop_bench.peers import Peers
-from khop_bench.report import number, table_lines
+from khop_bench.report import format_number, table_lines
 from khop_bench.settings import Settings, default_cache
 
 WAYS: dict[str, dict[str, Any]] = {DEVICE: {}, RECORDED: {"cuda_graph": True}}
@@ -89,12 +89,12 @@ def launches_in(trace: Mapping[str, Any]) -> list[Launch]:
     Args:
         trace: of torch's profiler, as it exports it for Chrome.
     """
-    found = [
+    result = [
         Launch(event["name"], float(event["ts"]), float(event["dur"]), event["cat"] == "kernel")
         for event in trace["traceEvents"]
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
     ]
-    return sorted(found, key=lambda launch: launch.begin)
+    return sorted(result, key=lambda launch: launch.begin)
 
 
 def named_steps(launches: Iterable[Launch]) -> list[tuple[str, Launch]]:
@@ -103,7 +103,7 @@ def named_steps(launches: Iterable[Launch]) -> list[tuple[str, Launch]]:
     Args:
         launches: of some batches, in order.
     """
-    hop, after, found = 1, "", []
+    hop, after, result = 1, "", []
     for launch in launches:
         step = ""
         if not launch.is_kernel:
@@ -119,8 +119,8 @@ def named_steps(launches: Iterable[Launch]) -> list[tuple[str, Launch]]:
         for part, name in _WRITERS:
             if part in launch.name and not step:
                 step = f"write {name}"
-        found.append((step or _short(launch.name), launch))
-    return found
+        result.append((step or _short(launch.name), launch))
+    return result
 
 
 def _short(name: str) -> str:
@@ -176,9 +176,9 @@ def lines(steps: Sequence[StepTime]) -> list[str]:
             (
                 step.step,
                 f"{step.launches:g}" if step.launches else "",
-                number(step.us) if step.launches else "",
+                format_number(step.us) if step.launches else "",
                 f"{step.model_launches:g}" if step.model_launches else "",
-                number(step.model_us) if step.model_launches else "",
+                format_number(step.model_us) if step.model_launches else "",
                 "" if ratio is None else f"{ratio:.2f}",
             )
         )
@@ -215,90 +215,90 @@ def totals(
 # Measuring.
 
 
-def profiled(place: Place, run: Callable[[], object]) -> list[Launch]:
+def profiled(test_device: Place, run: Callable[[], object]) -> list[Launch]:
     """Run a function and return the launches of the GPU, none for an emulated device.
 
     Args:
-        place: the device.
-        run: what to do.
+        test_device: the device.
+        run: function to profile.
     """
-    place.wait()
-    # Without a GPU there is nothing to see, but a profile is taken and read all the same.
-    activities = [ProfilerActivity.CUDA if place.is_cuda else ProfilerActivity.CPU]
-    with profile(activities=activities) as found:
+    test_device.wait()
+    # Without a GPU, the profile is empty, but this code runs as on a GPU.
+    activities = [ProfilerActivity.CUDA if test_device.is_cuda else ProfilerActivity.CPU]
+    with profile(activities=activities) as result:
         run()
-        place.wait()
+        test_device.wait()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
-        found.export_chrome_trace(str(file))
+        result.export_chrome_trace(str(file))
         return launches_in(json.loads(file.read_text()))
 
 
 def measure_way(
-    place: Place, drawn: Drawn, way: str, num_batches: int, is_plain: bool
+    test_device: Place, drawn: Drawn, way: str, num_batches: int, is_plain: bool
 ) -> dict[str, Any]:
     """Draw batches in one of `WAYS`, and return steps and totals, nothing if `is_plain`.
 
     Args:
-        place: the device.
+        test_device: the device.
         drawn: the graph and the seeds.
         way: the way.
         num_batches: batches that are profiled.
         is_plain: only draw.
     """
-    ours = DeviceKernel(place, drawn.kernel, "CUDA", **WAYS[way])
+    kernel = DeviceKernel(test_device, drawn.kernel, "CUDA", **WAYS[way])
     batches = [(n, seeds.numpy()) for n, seeds in drawn.seeds.order.of_turn(0, num_batches)]
     for number_of, seeds in (batches * _WARM)[:_WARM]:
-        ours.draw(seeds, number_of)
+        kernel.draw(seeds, number_of)
 
     def draw() -> None:
         for number_of, seeds in batches:
-            ours.draw(seeds, number_of)
+            kernel.draw(seeds, number_of)
 
     if is_plain:
         draw()
-        place.wait()
+        test_device.wait()
         return {}
-    launches = profiled(place, draw)
-    counts: list[Counts] = [ours.counts(seeds, number_of) for number_of, seeds in batches]
+    launches = profiled(test_device, draw)
+    counts: list[Counts] = [kernel.counts(seeds, number_of) for number_of, seeds in batches]
     predictions = [predict(one, H100, way == RECORDED) for one in counts]
     steps = compare(launches, num_batches, predictions)
     print("\n".join(["", f"{way}, us per batch:", "", *lines(steps)]), flush=True)
     sums = totals(launches, num_batches, predictions)
-    print(", ".join(f"{name} {number(us)}" for name, us in sums.items() if us is not None))
+    print(", ".join(f"{name} {format_number(us)}" for name, us in sums.items() if us is not None))
     return {"steps": [step._asdict() for step in steps], "totals": sums}
 
 
-def measure_gather(place: Place, mode: str) -> dict[str, Any]:
+def measure_gather(test_device: Place, mode: str) -> dict[str, Any]:
     """Gather rows, and return microseconds per gather of each kernel, and the model's.
 
     Args:
-        place: the device.
+        test_device: the device.
         mode: of the table: 'CUDA' or 'ZERO_COPY'.
     """
-    factor = 1 if place.is_cuda else _EMULATED
+    factor = 1 if test_device.is_cuda else _EMULATED
     table = np.ones((2_450_000 // factor, _COLUMNS), np.float32)
     count = _ROWS // factor
-    gathers = _native.DeviceTable(place.device, table, mode)
-    rows = place.put(np.random.default_rng(0).integers(0, len(table), count))
-    out = place.empty((count, _COLUMNS), torch.float32)
+    gathers = _native.DeviceTable(test_device.device, table, mode)
+    rows = test_device.put(np.random.default_rng(0).integers(0, len(table), count))
+    out = test_device.empty((count, _COLUMNS), torch.float32)
     gathers.gather(rows, out)
 
     def gather_all() -> None:
         for _ in range(_GATHERS):
             gathers.gather(rows, out)
 
-    launches = profiled(place, gather_all)
+    launches = profiled(test_device, gather_all)
     took: dict[str, float] = {}
     for step, launch in named_steps(launches):
         took[step] = took.get(step, 0.0) + launch.us / _GATHERS
     model = 1e6 * (gather(count, 4 * _COLUMNS, mode == "ZERO_COPY") - H100.gap)
-    print(f"gather, {mode} ({gathers.place}): {took}, model {number(model)} us", flush=True)
+    print(f"gather, {mode} ({gathers.place}): {took}, model {format_number(model)} us", flush=True)
     return {"kernels": took, "model_us": model, "place": gathers.place}
 
 
 def main() -> None:
-    """Measure what the command line says."""
+    """Measure as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--scale", type=float, default=0.05, help="of products (default: 0.05)")
@@ -306,22 +306,22 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=20, help="of each way (default: 20)")
     parser.add_argument("--output", type=Path, help="file for the figures, as JSON")
     parser.add_argument("--plain", action="store_true", help="only draw, under another profiler")
-    given = parser.parse_args()
-    settings = Settings(given.scale, cache=given.cache, device=given.device)
-    bench = Bench(settings, Graphs(given.cache, given.scale), Peers())
-    found: dict[str, Any] = {"scale": given.scale, "batches": given.batches}
+    arguments = parser.parse_args()
+    settings = Settings(arguments.scale, cache=arguments.cache, device=arguments.device)
+    bench = Bench(settings, Graphs(arguments.cache, arguments.scale), Peers())
+    result: dict[str, Any] = {"scale": arguments.scale, "batches": arguments.batches}
 
     def keep(name: str, figures: dict[str, Any]) -> None:
-        found[name] = figures
-        if given.output is not None:
-            given.output.write_text(json.dumps(found, indent=1) + "\n")
+        result[name] = figures
+        if arguments.output is not None:
+            arguments.output.write_text(json.dumps(result, indent=1) + "\n")
 
-    with open_place(given.device) as place:
+    with open_place(arguments.device) as test_device:
         drawn = Drawn(bench)
         for way in WAYS:
-            keep(way, measure_way(place, drawn, way, given.batches, given.plain))
-        for mode in () if given.plain else ("CUDA", "ZERO_COPY"):
-            keep(f"gather, {mode}", measure_gather(place, mode))
+            keep(way, measure_way(test_device, drawn, way, arguments.batches, arguments.plain))
+        for mode in () if arguments.plain else ("CUDA", "ZERO_COPY"):
+            keep(f"gather, {mode}", measure_gather(test_device, mode))
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def _bench(stage: Stage, scale: float, parts: list[str]) -> None:
         ],
     )
     for file in sorted(folder.glob("*.json")):
-        stage.found["report"] = json.loads(file.read_text())
+        stage.results["report"] = json.loads(file.read_text())
     for file in sorted(folder.glob("*.md")):
         file.replace(options.out / f"{stage.name}.md")
     shutil.rmtree(folder, ignore_errors=True)
@@ -117,11 +117,11 @@ def ncu(stage: Stage) -> None:
     elif not shutil.which("ncu"):
         raise FileNotFoundError("ncu is not on the PATH: it comes with CUDA's toolkit")
     stage.run("ncu", [*command, *_kernel_times(stage, None, "--plain")])
-    stage.found["output"] = stage.output.splitlines()
+    stage.results["output"] = stage.output.splitlines()
 
 
 def _take(stage: Stage, file: Path) -> None:
     """Make what a program has written a part of the stage's file."""
     if file.exists():
-        stage.found["found"] = json.loads(file.read_text())
+        stage.results["found"] = json.loads(file.read_text())
         file.unlink()

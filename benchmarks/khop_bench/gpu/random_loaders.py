@@ -1,12 +1,12 @@
-"""Random loaders on a device against the same on the CPU, bit for bit, for some minutes.
+"""Random loaders on a device, compared with the same loaders on the CPU bit for bit.
 
     python -m khop_bench.gpu.random_loaders --device cuda --seconds 300 --output FILE
     python -m khop_bench.gpu.random_loaders --device cuda --first 4711 --seconds 1
 
 On a GPU, batches are taken on torch's current stream or on another one, while large kernels run
 there. From time to time nearly all of the GPU's memory is taken, so that torch's allocator gives
-back and reuses its memory. Everything about a loader follows from its number. Writes FILE
-whenever a loader has differed, and every few seconds.
+back and reuses its memory. The number of a loader determines all of its options. The program writes
+FILE whenever a loader has differed, and every few seconds.
 """
 
 from __future__ import annotations
@@ -99,14 +99,14 @@ def random_device_options(rng: np.random.Generator, num_nodes: int) -> DeviceOpt
     )
 
 
-def difference(ours: Data, theirs: Data) -> str | None:
+def difference(device_batch: Data, host_batch: Data) -> str | None:
     """Return the difference of two batches. If they are the same, None.
 
     Args:
-        ours: of the device.
-        theirs: of the CPU.
+        device_batch: of the device.
+        host_batch: of the CPU.
     """
-    a, b = ours.to_dict(), theirs.to_dict()
+    a, b = device_batch.to_dict(), host_batch.to_dict()
     if list(a) != list(b):
         return f"attributes {list(a)}, not {list(b)}"
     for name, value in a.items():
@@ -158,30 +158,32 @@ def large_kernel(rng: np.random.Generator, device: str) -> None:
         torch.mm(matrix, matrix)
 
 
-def compare(number: int, device: str) -> str | None:
+def compare(loader_number: int, device: str) -> str | None:
     """Load an epoch on the CPU and on a device. Return the difference, or None.
 
     Args:
-        number: of the loader.
+        loader_number: of the loader.
         device: 'cuda' or 'emulated'.
     """
-    rng = np.random.default_rng(number)
+    rng = np.random.default_rng(loader_number)
     data = random_data(rng)
     options = random_options(rng, data)
     expected = list(NeighborLoader(data, **options))
     placed = random_device_options(rng, len(data.y))
     with surroundings(rng, device):
         loader = NeighborLoader(data, **options, device=device, device_options=placed)
-        found = []
+        batches = []
         for batch in loader:
             large_kernel(rng, device)
-            # Of some batches nothing but a part is kept, and the rest's memory used again.
-            found.append(batch if rng.random() < 0.7 else None)
+            # Some batches are dropped, so that their memory is used again.
+            batches.append(batch if rng.random() < 0.7 else None)
             del batch
-        for place, (ours, theirs) in enumerate(itertools.zip_longest(found, expected)):
-            if ours is not None and (why := difference(ours, theirs)):
-                return f"batch {place}: {why}"
-    return None if len(found) == len(expected) else f"{len(found)} batches, not {len(expected)}"
+        for index, (device_batch, host_batch) in enumerate(
+            itertools.zip_longest(batches, expected)
+        ):
+            if device_batch is not None and (why := difference(device_batch, host_batch)):
+                return f"batch {index}: {why}"
+    return None if len(batches) == len(expected) else f"{len(batches)} batches, not {len(expected)}"
 
 
 def main() -> int:
@@ -189,25 +191,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cuda", help="'cuda' or 'emulated' (default: cuda)")
     parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first one")
-    parser.add_argument("--output", type=Path, help="file for what is found, as JSON")
-    given = parser.parse_args()
+    parser.add_argument(
+        "--first", type=int, default=0, metavar="N", help="number of the first loader"
+    )
+    parser.add_argument("--output", type=Path, help="JSON file of results")
+    arguments = parser.parse_args()
     begin = written = time.monotonic()
     different: dict[int, str] = {}
-    for tried, number in enumerate(itertools.count(given.first), start=1):
+    for tried, loader_number in enumerate(itertools.count(arguments.first), start=1):
         try:
-            why = compare(number, given.device)
-        except Exception:  # a CUDA error, say: it is reported, and the next loader may work
+            why = compare(loader_number, arguments.device)
+        except Exception:  # an error such as CUDA's is reported, and the next loader may work
             why = traceback.format_exc(limit=-3)
         if why is not None:
-            different[number] = why
-            print(f"loader {number}: {why}", flush=True)
+            different[loader_number] = why
+            print(f"loader {loader_number}: {why}", flush=True)
         now = time.monotonic()
-        is_over = now - begin > given.seconds or len(different) >= _ENOUGH
-        if given.output is not None and (is_over or why is not None or now - written > _EVERY):
+        is_over = now - begin > arguments.seconds or len(different) >= _ENOUGH
+        if arguments.output is not None and (is_over or why is not None or now - written > _EVERY):
             written = now
-            found = {"tried": tried, "seconds": now - begin, "different": different}
-            given.output.write_text(json.dumps(found, indent=1) + "\n")
+            batches = {"tried": tried, "seconds": now - begin, "different": different}
+            arguments.output.write_text(json.dumps(batches, indent=1) + "\n")
         if is_over:
             break
     print(f"{tried} loaders, {len(different)} of them different")

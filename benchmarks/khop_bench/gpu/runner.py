@@ -1,7 +1,7 @@
 """Stages of a check: commands within a time limit, and a file of results for each stage.
 
-A stage's file is written again after each of its commands, and what commands print goes to the log
-as they print it: whoever is killed loses the rest alone.
+A stage's file is written again after each of its commands. Output of commands goes to the log at
+once. If the program is killed, it loses only the later results.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Step:
         command: the command's words, in a line.
         code: exit code. If None, it was stopped at its limit or could not be started.
         seconds: time that it took.
-        passed: whether it went well.
+        passed: True if the exit code is 0.
         last_lines: end of its output.
-        about: what it found, where it found something.
+        about: results of the command, if it has any.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Stage:
     Attributes:
         name, options: as passed.
         steps: commands so far.
-        found: results of the stage beside them.
+        results: results of the stage beside them.
         output: what the last command printed.
     """
 
@@ -98,7 +98,7 @@ class Stage:
         self.name = name
         self.options = options
         self.steps: list[Step] = []
-        self.found: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
         self.output = ""
         self._environment = dict(environment)
         self._seconds = seconds
@@ -161,7 +161,7 @@ class Stage:
             return log.read(), code
 
     def write(self) -> None:
-        """Write what the stage has found so far to its file."""
+        """Write the results of the stage so far to its file."""
         content = {
             "schema": SCHEMA,
             "stage": self.name,
@@ -169,7 +169,7 @@ class Stage:
             "passed": self.passed,
             "seconds": round(time.monotonic() - self._begin, 1),
             "steps": [asdict(step) for step in self.steps],
-            **self.found,
+            **self.results,
         }
         self.options.out.mkdir(parents=True, exist_ok=True)
         file = self.options.out / f"{self.name}.json"

@@ -1,6 +1,6 @@
-"""Stages that run tests under compute-sanitizer, and what its findings are.
+"""Stages that run tests under compute-sanitizer, and their findings.
 
-Tests take ten times as long under it and longer: each tool has the files that it says most of.
+Tests take at least ten times as long under it. Each tool therefore runs only the most useful files.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def sanitize(stage: Stage, tool: str, options: Sequence[str], tests: Sequence[st
     # CUB's scans and sorts read unwritten memory by design, and torch's kernels are not khop's:
     # findings in them are reported, but are no failure.
     if step.code == FOUND:
-        ours = step.about["in khop"] + step.about["of unknown kind"]
-        step.passed = ours == 0 and step.about["tests passed"]
+        in_khop = step.about["in khop"] + step.about["of unknown kind"]
+        step.passed = in_khop == 0 and step.about["tests passed"]
     print(step.about)
 
 
@@ -107,7 +107,7 @@ def findings_in(output: str) -> dict[str, Any]:
         is_open = is_open and line.startswith("=========") and line.strip("= ") != ""
         if is_open:
             findings[-1].append(line)
-    ours = [finding for finding in findings if _is_ours(finding)]
+    in_khop = [finding for finding in findings if _is_ours(finding)]
     summary = re.findall(r"^=+ ((?:ERROR|RACECHECK) SUMMARY: .*)$", output, re.MULTILINE)
     counted = sum(map(int, re.findall(r"^=+ ERROR SUMMARY: (\d+) error", output, re.MULTILINE)))
     ended = re.findall(
@@ -116,9 +116,9 @@ def findings_in(output: str) -> dict[str, Any]:
     tests_end = ended[-1] if ended else ""
     return {
         "findings": len(findings),
-        "in khop": len(ours),
+        "in khop": len(in_khop),
         "of unknown kind": max(0, counted - len(findings)) if len(findings) < _PRINTED else 0,
-        "first": (ours or findings or [[]])[0][:6],
+        "first": (in_khop or findings or [[]])[0][:6],
         "summary": summary[-1] if summary else None,
         "tests": tests_end or None,
         "tests passed": "passed" in tests_end and not re.search("failed|error", tests_end),
@@ -129,5 +129,5 @@ def _is_ours(finding: Sequence[str]) -> bool:
     """Return True for a finding in a function of khop, or in a copy that khop started."""
     if "Host API" in finding[0]:
         return any("_native." in line for line in finding)
-    scopes = (found["scope"] for line in finding if (found := _PLACE.search(line)))
+    scopes = (match["scope"] for line in finding if (match := _PLACE.search(line)))
     return next(scopes, "khop") == "khop"

@@ -30,7 +30,7 @@ _WITHOUT_PYZMQ = ("tests/distributed", "tests/test_trace.py", "tests/examples")
 
 
 def boundary(stage: Stage) -> None:
-    """Test where khop meets CUDA."""
+    """Test the boundary of khop and CUDA."""
     stage.run("boundary", [*pytest(stage), *BOUNDARY])
 
 
@@ -46,7 +46,7 @@ def sharing(stage: Stage) -> None:
 
 
 def memory(stage: Stage) -> None:
-    """Test what becomes of failed allocations and of memory that is given back early."""
+    """Test failed allocations, and memory that is freed early."""
     stage.run("memory", [*pytest(stage), *MEMORY])
 
 
