@@ -98,7 +98,7 @@ class DistContext:
         return self._num_servers
 
     def num_clients(self) -> int:
-        """Return the number of clients of the graph servers. 0: any number, that come and go."""
+        """Return the number of the graph servers' clients. 0 if any number may come and go."""
         return self._num_clients
 
     def close(self, wait: bool = True) -> None:
@@ -128,9 +128,9 @@ class TrainerContext(DistContext):
         self._counts: dict[str, itertools.count[int]] = {}
 
     def next_name(self, prefix: str) -> str:
-        """Return a name for the next object of a sort: 'loader-0', 'loader-1', ...
+        """Return the name of the next object with a prefix: 'loader-0', 'loader-1', ...
 
-        All trainers create such objects in the same order, so the names agree.
+        All trainers create these objects in the same order, so the names agree.
 
         :meta private:
         """
@@ -152,9 +152,9 @@ class WorkerContext(TrainerContext):
         address: address at which other machines reach this one.
         insecure: whether traffic between machines goes without CURVE.
         others_have_finished: whether all others are known to have left the group.
-        store: torch.distributed store that holds only what these trainers write. For
+        store: torch.distributed store that holds only values of these trainers. Use
             `init_process_group(..., store=context.store, rank=context.rank,
-            world_size=context.world_size)` where trainers may be restarted: torchrun's own store
+            world_size=context.world_size)` if trainers may be restarted: torchrun's own store
             (torch 2.5 and later) still has addresses of the earlier processes.
 
     Example:
@@ -195,7 +195,7 @@ class WorkerContext(TrainerContext):
     def close(self, wait: bool = True) -> None:
         """Publish that this trainer leaves, then end its servers when all others have left, too.
 
-        The store may be trainer 0's: it leaves last.
+        Trainer 0 leaves last, since the job's store may be in its process.
 
         Args:
             wait: wait for the others, at most for the group's timeout.
@@ -270,7 +270,7 @@ def enter(make: Callable[[], _Context], role: DistRole) -> _Context:
 
 
 def set_context(context: DistContext) -> None:
-    """Make a context this process's, until it leaves or ends."""
+    """Set the context of this process, until the process leaves the job or ends."""
     global _context  # noqa: PLW0603
     _context = context
     call_at_end(_leave_at_end)

@@ -47,7 +47,7 @@ class DeviceSlots:
         device_arena: the trainer's description of the device arena. If None, the trainer does not
             use batches on this device.
         descriptors: descriptors that came with the device arena. They stay open.
-        pinned: lock the host arena's pages, so that copies to it are direct. Allocates all of them.
+        pinned: lock the host arena's pages, so that copies to it are direct. Allocates all pages.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class DeviceSlots:
 
 
 class DeviceSlot(Slot):
-    """A slot for a batch written by a device. One batch at a time: the next may reuse its memory.
+    """Slot for a batch that a device writes. One slot at a time: the next may reuse the memory.
 
     Args:
         slots: the slots to which it belongs.
@@ -97,7 +97,7 @@ class DeviceSlot(Slot):
 
     @property
     def header(self) -> bytes:
-        """Length and numbers of a batch in the device arena, else empty."""
+        """Length of the numbers of a batch in the device arena, and the numbers. Else empty."""
         return b"" if self._device_arena is None else U64.pack(len(self._head)) + self._head
 
     def allocate(self, record: Record) -> Mapping[str, Any]:
