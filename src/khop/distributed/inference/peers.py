@@ -26,7 +26,7 @@ from khop.storage.part import Part
 
 
 class InferencePeers:
-    """State of one layer-wise inference on which trainers agree, for one of them.
+    """One trainer's state of a layer-wise inference: shares, files and servers as agreed by all.
 
     Attributes:
         parts: the parts whose files are on this machine, by number.
@@ -167,7 +167,7 @@ class InferencePeers:
             self._endpoint_registry.follow(self.output_client)
 
     def end(self, wait: bool) -> None:
-        """End this trainer's server. If `wait`, after all trainers have closed their outputs."""
+        """End this trainer's server. If `wait`, wait first until all trainers need it no more."""
         if not self._uses_network:
             return
         members = self._context.members

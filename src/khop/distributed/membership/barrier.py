@@ -37,8 +37,8 @@ class Barrier:
 
     All members create one, in the same order, with a name that is unique in the group. An error
     that leaves the context is published. The other members raise RendezvousError at their next
-    `check` or `all_gather`. They raise it in place of an OSError too: that may be a consequence, as
-    files and servers are gone.
+    `check` or `all_gather`. They also raise it in place of an OSError, which may be a consequence
+    of the failure: files and servers are gone.
     """
 
     def __init__(self, members: Membership, name: str) -> None:
@@ -117,7 +117,7 @@ class Barrier:
 
     @property
     def _was_stopped(self) -> bool:
-        """True if this member has looked so long ago that the others may have given it up."""
+        """True if this member's last look was so long ago that others may have given it up."""
         since = time.monotonic() - self._looked_at
         return self._watch is not None and since > self._members.lease / 2
 

@@ -57,7 +57,7 @@ class Lease:
 
     Attributes:
         heard_at: time of the last renewal.
-        excused: seconds since then that do not count: this process was stopped.
+        excused: seconds since the last renewal that do not count, as this process was stopped.
     """
 
     __slots__ = ("__weakref__", "_clock", "excused", "heard_at")
@@ -99,7 +99,7 @@ class LeaseTable:
         return self.follow(Lease(self._clock))
 
     def follow(self, lease: Lease) -> Lease:
-        """Judge a lease by this table's clock from now on, as long as something refers to it."""
+        """Include a lease in `look` from now on, as long as another object refers to the lease."""
         self._leases.add(lease)
         return lease
 

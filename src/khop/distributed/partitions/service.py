@@ -40,7 +40,7 @@ class Claim:
 
 
 class PartitionService:
-    """Access of this trainer to the partitions of a folder. All trainers make one, in order.
+    """Access of this trainer to the partitions of a folder. All trainers create it together.
 
     Args:
         context: the trainer's group.
@@ -117,7 +117,7 @@ class PartitionService:
             )
 
     def endpoints(self) -> dict[int, Endpoint]:
-        """Return the last known endpoints of all partitions but the home.
+        """Return the last known endpoints of all partitions but the home partition.
 
         Starts this trainer's servers first.
         """
@@ -169,7 +169,7 @@ class PartitionService:
         return any(c.host == host for c in users), any(c.host != host for c in users)
 
     def _server_of(self, part: int, user: int) -> int:
-        """Return the trainer whose server a user gets a partition from: on its host if possible."""
+        """Return the rank whose server sends a partition to `user`: on its host if possible."""
         having = [r for r, c in enumerate(self.claims) if part in c.parts]
         near = [r for r in having if self.claims[r].host == self.claims[user].host]
         return (near or having)[0]

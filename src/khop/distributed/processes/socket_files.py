@@ -2,7 +2,7 @@
 
 Traffic over these sockets is not encrypted, so the other end is checked. A path that came over the
 network is used only if this user alone can have put a socket there (`is_own_socket`). Each end of
-a connection asks the kernel for the user at the other (`peer_of`).
+a connection asks the kernel for the user at the other end (`peer_of`).
 
 Folders are named after the host and its namespaces: several hosts may share a temporary folder, and
 only the socket's own host can find out whether a process listens there. Imports no torch.
