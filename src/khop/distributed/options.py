@@ -130,10 +130,10 @@ class RemoteDistSamplingWorkerOptions:
 
     Args:
         server_rank: rank of the server whose sampler processes make this loader's batches, or a
-            list of ranks: batches go to the least busy server of the list, and to the others while
-            one is unreachable. With a list of seed lists, one for each server, each server makes
-            the batches of its list and no others. If None, the client's rank modulo the number of
-            servers.
+            list of ranks. The least busy server of the list gets the next batch. While a server is
+            unreachable, the other servers get its batches. With one list of seeds per server, each
+            server makes only the batches of its list. If None, the client's rank modulo the number
+            of servers.
         num_workers: sampler processes of this loader on each of its servers.
         worker_devices: devices on which they draw and gather: a device of the server's machine, or
             a list of devices, assigned to samplers round-robin. 'cuda' is that machine's first GPU.

@@ -67,7 +67,8 @@ class Share:
 class RowSpec:
     """Shape of a row of a layer's output, and its dtypes for one node type.
 
-    `stored` is on disk. `computed` is what the layer returned, and what the next layer gets.
+    `stored` is the dtype on disk. `computed` is the dtype of the layer's output, and of the next
+    layer's input.
     """
 
     stored: str

@@ -1,7 +1,7 @@
 """Division of nodes among the trainers of layer-wise inference, and access to the others' rows.
 
-Runs in trainers. They agree in three steps: they detect which of them share the output folder,
-publish the nodes that each computes, and start servers for files that others do not see.
+Runs in trainers. Trainers agree in three steps: they detect which trainers share the output folder,
+publish the nodes that each computes, and start servers for files that other trainers do not see.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class InferencePeers:
         return Share(self._context.rank, part, index, len(owners), ranges), neighbors
 
     def _connect(self, visible: Sequence[Sequence[int]], num_layers: int, timeout: float) -> None:
-        """Start a server if others do not see this trainer's files, and connect to theirs."""
+        """Start a server if a trainer does not see this one's files, and connect to servers."""
         context, rank = self._context, self._context.rank
         if context.world_size > 1:  # trainers wait for each other at exit: one has the job's store
             context.keep_for_others(self._end_server)

@@ -151,7 +151,7 @@ class WorkerContext(TrainerContext):
         host: identity of the machine, equal for trainers that can share socket files.
         address: address at which other machines reach this one.
         insecure: whether traffic between machines goes without CURVE.
-        others_have_finished: whether all others are known to have left the group.
+        others_have_finished: whether all other trainers are known to have left the group.
         store: torch.distributed store that holds only values of these trainers. Use
             `init_process_group(..., store=context.store, rank=context.rank,
             world_size=context.world_size)` if trainers may be restarted: torchrun's own store
@@ -178,7 +178,7 @@ class WorkerContext(TrainerContext):
         self.others_have_finished = members.world_size == 1
 
     def keep_for_others(self, close: Callable[[], None]) -> None:
-        """Register servers that others use: `close` is called when all trainers have finished."""
+        """Register a function that ends servers. It is called when all trainers have finished."""
         self._servers_to_keep.append(close)
 
     def close_before_leaving(self, group: Closable) -> None:
@@ -189,7 +189,7 @@ class WorkerContext(TrainerContext):
         self._groups.add(group)
 
     def use_others(self) -> None:
-        """Register that this trainer uses servers of others, which wait until it leaves."""
+        """Register that this trainer uses other trainers' servers, which stay until it leaves."""
         self._uses_others = True
 
     def close(self, wait: bool = True) -> None:
@@ -198,7 +198,7 @@ class WorkerContext(TrainerContext):
         Trainer 0 leaves last, since the job's store may be in its process.
 
         Args:
-            wait: wait for the others, at most for the group's timeout.
+            wait: wait for the other trainers, at most for the group's timeout.
         """
         if self._is_closed:
             return
@@ -222,7 +222,7 @@ class WorkerContext(TrainerContext):
         self.members.close()
 
     def _leave_store(self) -> None:
-        """Publish that this trainer needs the store no more. Trainer 0 waits for all others."""
+        """Publish that this trainer needs the store no more. Trainer 0 waits for all trainers."""
         with contextlib.suppress(RuntimeError, RendezvousError):
             self.members.leave()
             for _ in pauses(_LEAVING_SECONDS):

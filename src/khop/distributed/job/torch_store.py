@@ -98,7 +98,7 @@ def _opened(descriptor: int) -> Iterator[socket.socket]:
 
 
 class TorchStore(MemberStore):
-    """Values and leases of trainers in the job's store, over a connection of its own.
+    """Values and leases of trainers in the job's store, over a separate connection.
 
     A connection serves one call at a time, and the process group's calls may wait for a minute.
     Stores of torch before 2.8 cannot connect again, so they are shared.

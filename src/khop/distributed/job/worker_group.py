@@ -65,8 +65,8 @@ def init_worker_group(
     mpirun needs these two variables.
 
     Args:
-        world_size: number of trainers. If None, see above. A number overrides Slurm and mpirun: a
-            process that they started may be the only trainer, or have started others.
+        world_size: number of trainers. If None, see above. A number overrides Slurm and mpirun,
+            whose process may be the only trainer, or may have started several trainers.
         rank: rank of this trainer. Required with `world_size`.
         group_name: name of the group. If None: 'khop-trainers'.
         host: address at which other machines reach this one. If None, the address of the route to
@@ -228,7 +228,7 @@ def establish_generation(
         prefix: prefix of all keys of the group.
         rank: rank of this trainer.
         world_size: number of trainers.
-        timeout: seconds to wait for the others.
+        timeout: seconds to wait for the other trainers.
 
     Returns:
         A name that no group had before, the same for all of its trainers.

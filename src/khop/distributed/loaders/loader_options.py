@@ -166,7 +166,7 @@ class InducedOptions(DeliveryGroup, ResourceGroup, total=False):
 
 
 class LoaderOptions(SamplingGroup, DeliveryGroup, ResourceGroup, total=False):
-    """Keyword arguments shared by the loaders that draw hops: `DistNeighborLoader` and others.
+    """Keyword arguments of all loaders that draw hops, such as `DistNeighborLoader`.
 
     Example:
         >>> options: LoaderOptions = {"batch_size": 3, "shuffle": True, "seed": 1}

@@ -29,7 +29,7 @@ def check_sampling(
         options: values of all options of the loader.
 
     Returns:
-        The graph, its description as of `info_for`, the specification of the draws, and the
+        The graph, its description from `info_for`, the specification of the draws, and the
         attributes of the batches.
 
     Raises:

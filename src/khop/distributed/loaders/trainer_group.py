@@ -48,7 +48,7 @@ class Step(NamedTuple):
 class TrainerGroup:
     """Process group of all trainers of a job, for the exchanges of one loader.
 
-    All trainers make it together. After an error it cannot be used any more.
+    All trainers create it together. After an error it cannot be used again.
 
     Args:
         context: the trainers' job.

@@ -49,7 +49,7 @@ class VirtualShares:
         return self.ranks.length([0] * len(self.shares), self._trainer)
 
     def epoch_plan(self, progress: VirtualProgress) -> tuple[EpochPlan, Int64Array]:
-        """Return the plan of this trainer's batches, and the positions of their seeds, in order.
+        """Return the plan of this trainer's batches, and their seeds' positions, batch by batch.
 
         Batches before `progress.first` were made by earlier jobs, and have no seeds in the plan.
         """

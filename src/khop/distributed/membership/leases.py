@@ -1,9 +1,9 @@
 """Leases: how long other processes may be silent before they count as ended. Imports no torch.
 
-A process renews its lease by a message, or by a counter that others read. The reader measures the
-time since then by its own monotonic clock: clocks of two machines are never compared. Time counts
-only while the reader looks. A reader that was stopped (a debugger, Ctrl-Z, a paused virtual
-machine) has seen nothing in that time. Others may have been stopped with it.
+A process renews its lease by a message, or by a counter that other processes read. The reader
+measures the time since then by its own monotonic clock: clocks of two machines are never compared.
+Time counts only while the reader looks. A reader that was stopped (a debugger, Ctrl-Z, a paused
+virtual machine) has seen no renewals. Other processes may have been stopped with it.
 
 A lease is the last resort. A closed connection, the end of a child process and a published error
 are noticed sooner.

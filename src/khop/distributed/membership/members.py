@@ -113,7 +113,7 @@ class Membership:
             self._submit_if_reachable(self._store.announce, name, value)
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return announced values of these members, by rank. Errors as for `poll`."""
+        """Return announced values of these members, by rank. Raises the errors of `poll`."""
         return self._call(self._store.announced, name, ranks)
 
     def delete(self, name: str) -> None:
@@ -156,25 +156,25 @@ class Membership:
         )
 
     def all_gather(self, name: str, action: str) -> list[Any]:
-        """Wait for the values of all members, by rank. Arguments as for `wait_for`."""
+        """Wait for the values of all members, and return them by rank. See `wait_for`."""
         values = self.wait_for(name, range(self.world_size), action)
         return [values[rank] for rank in range(self.world_size)]
 
     # Leases and failures ------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Renew this member's lease every second from now on: others need this process."""
+        """Renew this member's lease every second from now on, since others need this process."""
         if self.others and not self._holds:
             self._holds = True
             self._wake()
 
     def leave(self) -> None:
-        """Publish that this member leaves in order."""
+        """Publish that this member leaves without a failure."""
         self._holds = False
         self._call(partial(self._store.renew, has_left=True), self._renewals)
 
     def have_left(self, ranks: Sequence[int]) -> bool:
-        """Return whether all these members have left in order."""
+        """Return whether all these members have left without a failure."""
         sightings = self._call(self._store.sightings, ranks)
         return all(rank in sightings and sightings[rank].has_left for rank in ranks)
 
@@ -331,7 +331,7 @@ class Membership:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        """Make calls, renew the lease and look for others, until the member is closed."""
+        """Make calls, renew the lease and read watched values, until the member is closed."""
         while True:
             with self._changed:
                 if not self._calls and not self._is_closing:

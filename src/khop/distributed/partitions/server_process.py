@@ -137,7 +137,7 @@ def announced_endpoint(announcement: Announcement, is_near: bool) -> Endpoint:
 def _kept_or_new_folder(folder: Path) -> Path:
     """Return the folder, recreated if needed, or a new one if other users could enter it.
 
-    A server that ended in order has removed its folder.
+    A server that ended without a failure has removed its folder.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

@@ -4,8 +4,8 @@ The trainers of a group open the same folder, each with a home partition. They p
 partitions they have, and check that together they have all. For each partition that other trainers
 need, one trainer that has it starts a server, and keeps it running (`endpoint_registry`).
 
-With requests of the user's own, one server of each part is its primary: the only one that has the
-part's state. All trainers, those at home in the part too, write to it and read the state from it.
+Requests that the user defines may have a state. One server of each part, its primary, has the
+part's state. All trainers, also at home in the part, write to the primary and read from it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from khop.storage.folder import PartitionFolder
 
 @dataclass(frozen=True)
 class Claim:
-    """Machine and partitions of a trainer, as published to the others."""
+    """Machine and partitions of a trainer, as published to the other trainers."""
 
     host: str
     address: str

@@ -44,7 +44,7 @@ class ServerSupervisor:
     Args:
         on_moved: called in the supervisor's thread with a server's key and its announcement if it
             restarted at another address.
-        on_given_up: called likewise with the key and the reason when a server is given up.
+        on_given_up: called in the same thread with a server's key and the reason to give it up.
 
     Attributes:
         num_restarts: number of restarts.

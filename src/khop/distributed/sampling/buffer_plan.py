@@ -24,7 +24,7 @@ class ArenaPlan(NamedTuple):
     Attributes:
         nbytes: size of the arena.
         depth: batches that the sampler makes ahead of the trainer.
-        in_bulk: batches are so small that one message requests many.
+        in_bulk: True if one message requests many batches, as batches are small.
     """
 
     nbytes: int

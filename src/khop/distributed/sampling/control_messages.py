@@ -33,7 +33,7 @@ class Epoch(NamedTuple):
     Attributes:
         run_key: its key.
         plan: division of the seeds into batches.
-        columns: [num_columns, num_seeds] int64, ids and times of the seeds, as for `Pipeline.make`.
+        columns: [num_columns, num_seeds] int64 ids and times of the seeds: see `Pipeline.make`.
     """
 
     run_key: int

@@ -1,9 +1,9 @@
 """Memory for the batches of a sampler that works on a device. Imports no torch.
 
-The device writes each batch into its own memory. If the trainer uses batches on that device, this
-is a slot of the device arena that both share, and nothing is copied. Otherwise, or if the device
-arena is full, it is scratch memory that each batch reuses. The batch is then copied to a slot of
-the host's arena, all arrays at once: its layout is the same in both.
+The device writes each batch into device memory. If the trainer uses batches on this device, the
+memory is a slot of the device arena that both processes share, and nothing is copied. Otherwise, or
+if the device arena is full, it is scratch memory that the next batch reuses. The batch is then
+copied to a slot of the host's arena, all arrays at once: the layout is the same in both.
 """
 
 from __future__ import annotations

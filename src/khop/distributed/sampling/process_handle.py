@@ -96,7 +96,7 @@ class Standby:
     MB, and ends with the last reference to this object.
 
     Args:
-        num_samplers: number of processes to start before one is kept in reserve.
+        num_samplers: number of processes to start before a further process is kept in reserve.
         imports: further modules that the reserve imports.
     """
 
@@ -272,7 +272,7 @@ class SamplerProcess:
             message.close_descriptors()
 
     def _read_head(self, message: Message) -> tuple[BatchKey, int, int, bytes]:
-        """Count a batch as delivered. Return its key, offset and size, and the rest of BATCH."""
+        """Count a batch as delivered. Return its key, offset, size, and the message's other bytes."""
         if len(message.payload) < BATCH.size:
             raise ProtocolError(f"a sampler's BATCH message has {len(message.payload)} bytes")
         epoch, batch, offset, nbytes = BATCH.unpack_from(message.payload)

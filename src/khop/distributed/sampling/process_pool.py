@@ -4,9 +4,9 @@ Run by trainers (`sampling.pool`) and, for each session, by graph servers (`remo
 These decide which batches are requested, and how a process is started. The pool assigns batches to
 samplers, reads their messages, and restarts samplers that have ended. Imports no torch.
 
-When a sampler ends, its batches in flight are requested from the others at once. Batches are
-functions of their requests, so they are the same. A new process with a new arena replaces the
-sampler. It gets batches when it is ready, or at once if it is the only one.
+When a sampler ends, its batches in flight are requested from the other samplers at once. A batch
+depends only on its request, so it is the same from any sampler. A new process with a new arena
+replaces the sampler. It gets batches when it is ready, or at once if no other sampler runs.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class ProcessPool(Generic[BatchT]):
     def forget(
         self, is_unwanted: Callable[[BatchKey], bool]
     ) -> list[tuple[SamplerProcess, BatchKey]]:
-        """Remove batches in flight. Return the removed ones, each with its sampler."""
+        """Remove unwanted batches in flight. Return the key of each, with its sampler."""
         self._unassigned = {key: None for key in self._unassigned if not is_unwanted(key)}
         removed = [(s, key) for s in self.samplers for key in s.in_flight if is_unwanted(key)]
         for sampler, key in removed:
