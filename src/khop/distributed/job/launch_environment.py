@@ -5,8 +5,7 @@ Runs in trainers. Imports no torch.
 `CLUSTERS` has the launchers in the order in which they are asked: torchrun (RANK and WORLD_SIZE,
 which users set by hand, too), mpirun, a Slurm step. The innermost launcher counts, since a launcher
 may start another. For example, a Slurm step of one task per node starts torchrun or mpirun's
-daemons on each node, whose children inherit its Slurm variables. If the user names a launcher, only
-this one is asked.
+daemons, whose children inherit its Slurm variables. A launcher that the user names is asked alone.
 
 A process never becomes a single trainer by mistake: variables that show several processes, but give
 no rank or no address, are an error. A job of several tasks outside of a step is an error, too:

@@ -272,7 +272,7 @@ class SamplerProcess:
             message.close_descriptors()
 
     def _read_head(self, message: Message) -> tuple[BatchKey, int, int, bytes]:
-        """Count a batch as delivered. Return its key, offset, size, and the message's other bytes."""
+        """Count a batch as delivered. Return key, offset, size, and the message's other bytes."""
         if len(message.payload) < BATCH.size:
             raise ProtocolError(f"a sampler's BATCH message has {len(message.payload)} bytes")
         epoch, batch, offset, nbytes = BATCH.unpack_from(message.payload)
