@@ -67,7 +67,7 @@ class Share:
 class RowSpec:
     """Shape of a row of a layer's output, and its dtypes for one node type.
 
-    `stored` is the dtype on disk, `computed` of the layer's output and the next layer's input.
+    `stored` is the dtype on disk, `computed` the dtype of this output and the next layer's input.
     """
 
     stored: str

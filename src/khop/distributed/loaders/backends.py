@@ -53,7 +53,7 @@ def create_backend(
 
     Raises:
         RuntimeError: a device of `worker_devices` cannot be used. The message has the reason.
-        ValueError: `worker_devices` has a GPU, but the dataset was loaded with graph_mode='CPU'.
+        ValueError: `worker_devices` names a device, but graph_mode='CPU' for this dataset.
     """
     if isinstance(data, ServedGraph):
         options = options or RemoteDistSamplingWorkerOptions()

@@ -147,7 +147,7 @@ class DistLoader(StatefulLoader, abc.ABC):
         return self._plan.batch_size
 
     def _epoch_plan(self, progress: EpochProgress) -> tuple[EpochPlan, Int64Array | None]:
-        """Return an epoch's division into batches, and the order of its seeds (None: as given)."""
+        """Return an epoch's division into batches, and its seeds' order. None: the user's order."""
         plan = self._plan
         if self._virtual is not None:
             assert isinstance(progress, VirtualProgress)
