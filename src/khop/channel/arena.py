@@ -140,7 +140,7 @@ class ArenaWriter:
 
 
 class Lease:
-    """Bytes of a slot that arrays view. The end of the last view calls `release`."""
+    """Owner of arrays over a slot's bytes. `release` is called when the last array is collected."""
 
     _release: Callable[[], None] | None = None
 
@@ -183,16 +183,16 @@ class ArenaReader:
 
     @property
     def bytes_leased(self) -> int:
-        """Bytes that arrays still use."""
+        """Bytes of slots that arrays still use."""
         while self._returned:
             self._leased -= self._returned.popleft()
         return self._leased
 
     def lease(self, offset: int, nbytes: int, on_free: Callable[[int], None] | None) -> Array:
-        """Return [nbytes] uint8 over a slot.
+        """Return the bytes of a slot as an array, [nbytes] uint8, without a copy.
 
-        `on_free(offset)` is called when nothing uses the slot, in the thread that drops the last
-        reference: it must neither block nor raise.
+        `on_free(offset)` is called when no array uses the slot, in the thread that drops the last
+        reference. It must neither block nor raise.
         """
         if not 0 <= offset <= offset + nbytes <= self.capacity:
             raise ProtocolError(f"slot {offset} + {nbytes} exceeds an arena of {self.capacity}")

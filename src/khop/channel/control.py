@@ -1,9 +1,9 @@
-"""Control socket between a trainer and a process that it started. Imports no torch.
+"""Control line: socket pair between a trainer and a process that it started. Imports no torch.
 
-A socket pair that keeps message boundaries. It wakes the receiver, carries file descriptors, and
-reports the end of the other process at once. A message is one byte of operation and a payload.
-A payload may be too large for the socket, such as the configuration of a graph with thousands of
-edge types. It is sent in a sealed memfd, as the first descriptor of its message.
+The socket pair keeps message boundaries, wakes the receiver, carries file descriptors, and reports
+the end of the other process at once. A message is one byte of operation and a payload. A payload
+may be too large for the socket, such as the configuration of a graph with thousands of edge types.
+Then it is sent in a sealed memfd, as the first descriptor of its message.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ class Op(enum.IntEnum):
 
 
 ON_DEVICE = 1
-"""Bit set in the offset of a slot in the device arena: slots are pages, so offsets are even.
+"""Bit that marks the offset of a slot in the device arena. Slots are pages, so offsets are even.
 
-The payload of such a batch continues with: length of its numbers (`U64`), numbers, JSON.
+For a batch in the device arena, the payload of BATCH continues with the length of the batch's
+numbers (`U64`), the numbers, and JSON.
 """
 
 _OPS = {int(op): op for op in Op}
@@ -92,10 +93,10 @@ class Message(NamedTuple):
         return content
 
     def integers(self, *names: str) -> list[int | None]:
-        """Return fields of the JSON payload that are integers or null.
+        """Return the values of some fields of the JSON payload: integers or None.
 
         Raises:
-            ProtocolError: one of them is something else.
+            ProtocolError: a field has a value of another type.
         """
         content = self.json()
         values = [content.get(name) for name in names]
@@ -107,7 +108,7 @@ class Message(NamedTuple):
         """Return the message's only descriptor, to be closed by the caller.
 
         Raises:
-            ProtocolError: there is none, or there are several. These are closed.
+            ProtocolError: the message has none, or several, which are then closed.
         """
         if len(self.descriptors) != 1:
             count = len(self.descriptors)
@@ -158,7 +159,7 @@ class _Frame(NamedTuple):
         return cls(bytes([op | _IS_LARGE]) + U64.pack(len(payload)), memory)
 
     def send_to(self, end: socket.socket, descriptors: Sequence[int] = ()) -> None:
-        """Send the whole message, or nothing: BlockingIOError if the socket is full."""
+        """Send the message. If the socket is full, send nothing and raise BlockingIOError."""
         flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
         passed = [*([] if self.memory is None else [self.memory]), *descriptors]
         if passed:
@@ -246,8 +247,8 @@ class ControlLine:
     def flush(self) -> None:
         """Send posted messages, in order, until the socket is full.
 
-        Destructors post, in any thread and also during a flush. Then the flush in progress sends
-        their message.
+        Destructors post messages, in any thread and also during a flush. The flush in progress then
+        sends these messages, too.
         """
         is_full = False
         while self._unsent and not is_full:
@@ -271,15 +272,15 @@ class ControlLine:
         return True
 
     def was_interrupted(self) -> bool:
-        """Return whether what a signal handler raised (Ctrl-C) has ended a flush of this thread.
+        """Return whether a signal handler's exception (Ctrl-C) has ended a flush of this thread.
 
-        Then nothing is sent any more: a message might be sent twice. Call outside a flush.
+        The line then sends nothing more: a message could be sent twice. Call outside a flush.
         """
         own = self._flusher.get("flush")
         return own is not None and own[0] == threading.get_ident()
 
     def receive(self) -> Message | None:
-        """Return the next message, or None if there is none.
+        """Return the next message, or None if none has arrived.
 
         Raises:
             EOFError: the other side is gone.
@@ -312,7 +313,7 @@ class ControlLine:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this end. The other side notices."""
+        """Close this end. At the other end, `receive` then raises EOFError."""
         self._socket.close()
         self.flush()  # fails, and so drops what was not sent
 

@@ -2,16 +2,16 @@
 
 The sampler process runs the writer, the trainer the reader. Imports no torch.
 
-The counterpart of the arena (`khop.channel.arena`) on a device that sampler and trainer share. The
-trainer allocates it and passes on its handle: CUDA's IPC handle, or a memfd for an emulated device.
-So batches outlive the sampler that wrote them. The sampler divides it into slots, and the trainer
-reports when one is free again. A batch's numbers are sent on the control line: the host reads them
-without access to the device.
+It works as the arena in host memory (`khop.channel.arena`), on a device that both processes share.
+The trainer allocates the memory and passes on its handle: CUDA's IPC handle, or a memfd for an
+emulated device. So batches outlive the sampler that wrote them. The sampler divides the memory into
+slots, and the trainer reports when a slot is free again. A batch's sizes and counters are sent on
+the control line: the host reads them without access to the device.
 
 A slot is free when the last tensor that uses it is gone *and* the device has finished the work that
-was queued until then: kernels run later than the program that launches them. `DeviceArenaReader`
-therefore records a mark in the device's work when a lease ends, and frees the slot when that mark
-has passed.
+was queued until then: kernels run later than the program that launches them. When a slot's last
+tensor is gone, `DeviceArenaReader` therefore records a mark in the device's work queue. It frees
+the slot when the device has passed the mark.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class DeviceArray:
         return self._memory.address + self._offset
 
     def upload(self, values: Array) -> None:
-        """Copy values of the host to the device, in order with the work queued there."""
+        """Copy values from the host to this array, in order with the work queued on the device."""
         self._memory.upload(self._offset, np.ascontiguousarray(values))
 
     def view(self) -> Any:
@@ -83,7 +83,7 @@ class DeviceArray:
         return self._memory.view(self._offset, self.shape, self.dtype, self._owner)
 
     def capsule(self) -> Any:
-        """Return the array as a DLPack capsule, without synchronization: a batch is complete."""
+        """Return a DLPack capsule. No stream has to wait: the array's batch is complete."""
         return self.view().__dlpack__()
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -181,12 +181,12 @@ class DeviceArenaReader:
     Args:
         device: the device to allocate it on.
         nbytes: its size in bytes. GPU memory is allocated at once.
-        mark: marks the work queued so far, on all CUDA streams that may use batches. It is called
-            in the thread that drops the last reference to a batch.
+        mark: function that marks the work queued so far, on all CUDA streams that may use batches.
+            It is called in the thread that drops the last reference to a batch.
 
     Attributes:
         described: description for the sampler, as a JSON object.
-        descriptors: descriptors to pass on with it. `passed_on` closes them.
+        descriptors: descriptors to pass on with `described`. `passed_on` closes them.
     """
 
     def __init__(
@@ -240,8 +240,8 @@ class DeviceArenaReader:
         Args:
             offset: offset of its slot.
             nbytes: size of the slot in bytes.
-            head: its numbers, as received on the control line.
-            layouts: known layouts, by number.
+            head: its sizes and counters, as received on the control line.
+            layouts: known layouts, by id.
             on_free: called with the offset, by `give_back`, when the slot is free.
 
         Raises:
@@ -285,7 +285,7 @@ class DeviceArenaReader:
                 self._ended.append((offset, nbytes, marks, on_free))
 
     def _marks(self) -> Sequence[Mark] | None:
-        """Mark the work queued so far. If that fails, return None: a later mark serves as well."""
+        """Mark the work queued so far. Return None if that fails: a later mark is as good."""
         try:
             return self._mark()
         except Exception:

@@ -108,7 +108,7 @@ class Layout:
     Attributes:
         slices: {counter: slice of a batch's integers}.
         num_sizes: number of sizes of a batch.
-        index: {array: its position}.
+        index: {name of an array: its position in `arrays`}.
         has_bfloat16: True if there are bfloat16 arrays, which NumPy holds as uint16.
         head_bytes: size of a batch's integers in bytes, before its arrays.
     """
@@ -210,7 +210,7 @@ class Layout:
         return shapes, begins, end
 
     def read(self, raw: Array) -> Received:
-        """Read a batch that carries the id of this layout, as `read_record`."""
+        """Read a batch that carries the id of this layout. See `read_record`."""
         if len(raw) < self.head_bytes:
             raise ProtocolError(f"a batch of {len(raw)} bytes is too short for its numbers")
         numbers, begins, shapes = self.parse(raw.data, len(raw))
@@ -226,7 +226,7 @@ class Layout:
         """Read the integers before the arrays of a batch of `nbytes` bytes.
 
         Returns:
-            Its integers, and offset and shape of each array.
+            The batch's integers, and offset and shape of each array.
 
         Raises:
             ProtocolError: the integers do not match this layout, or describe arrays that exceed
@@ -256,7 +256,7 @@ class Received(NamedTuple):
         arrays: views of its arrays, in the layout's order, or `DeviceArray`s in device memory.
         numbers: its sizes and counters, at `Layout.slices`.
         extras: data without a fixed length, or None.
-        must_copy: True if memory is short: copy arrays that are kept.
+        must_copy: True if memory is short: copy the arrays, so that their slot is freed.
     """
 
     layout: Layout
@@ -307,7 +307,7 @@ class Record:
         }
 
     def write_head(self, buffer: memoryview) -> None:
-        """Write only the integers, the counters as 0. See `positions` for the arrays."""
+        """Write only the integers, with counters 0. The arrays belong at `positions`."""
         layout = self.layout
         _PREFIX.pack_into(buffer, 0, layout.id, layout.num_numbers)
         numbers = np.frombuffer(buffer, np.int64, layout.num_numbers, _PREFIX.size)
@@ -359,7 +359,7 @@ def _counted(shape: Sequence[int]) -> int:
 
 
 def _least_bytes(plan: _Plan) -> int:
-    """Return the bytes of an array with differing axes and empty axes counted as 1."""
+    """Return the size in bytes of an array whose differing and empty axes are counted as 1."""
     return plan.dtype.itemsize * math.prod(axis for axis in plan.shape if axis > 0)
 
 

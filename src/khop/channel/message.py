@@ -32,19 +32,19 @@ _MAX_AXES = 16
 _MAX_BYTES = 1 << 48
 
 MAX_ARRAYS = 4096
-"""Most arrays of a message."""
+"""Maximum number of arrays in a message."""
 
 FRAME_BYTES = 1 << 20
-"""Bytes of a full frame of a message. `ZMQ_MAXMSGSIZE` is a little more."""
+"""Size in bytes of a full frame of a message. `ZMQ_MAXMSGSIZE` is a little more."""
 
 MESSAGE_BYTES = 1 << 30
-"""Most bytes of all arrays of a message."""
+"""Maximum size in bytes of all arrays of a message together."""
 
 _MAX_FRAMES = 1 + MAX_ARRAYS + MESSAGE_BYTES // FRAME_BYTES
 
 
 def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
-    """Return the frames of a message: the header, then the arrays' memory, not copied.
+    """Return the frames of a message: the header, then the arrays' memory, without a copy.
 
     Raises:
         ProtocolError: the message is larger than the other end accepts.
@@ -116,7 +116,7 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
 
 
 def _joined(frames: Sequence[Any], begin: int, end: int, nbytes: int) -> Any:
-    """Return a copy of the frames of an array, all full but the last."""
+    """Join the frames of an array in new memory. All frames but the last must be full."""
     of_array = frames[begin:end]
     for i, frame in enumerate(of_array):
         size = min(nbytes - i * FRAME_BYTES, FRAME_BYTES)
@@ -131,7 +131,7 @@ def _joined(frames: Sequence[Any], begin: int, end: int, nbytes: int) -> Any:
 
 
 def check_booleans(array: Array) -> None:
-    """Raise ProtocolError for booleans that are not 0 or 1: compiled code has no other values."""
+    """Raise ProtocolError for booleans that are not 0 or 1: compiled code relies on it."""
     if array.size and int(array.view(np.uint8).max()) > 1:
         raise ProtocolError("an array of booleans holds other bytes than 0 and 1")
 

@@ -2,8 +2,8 @@
 
 Used by trainers, samplers and servers. Imports no torch.
 
-The first touch of a fresh large array costs more than to fill it. The pool returns arrays in memory
-that it gets back when the last array or tensor over that memory has been collected.
+In fresh memory, page faults take longer than filling a large array. So the pool reuses memory. An
+array's memory returns to the pool when the last array or tensor over it has been collected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MIN_POOLED = 256 << 10
 
 
 class _Block:
-    """Block of anonymous memory, of one size class."""
+    """Block of anonymous memory. Its size is one of `_size_classes`."""
 
     __slots__ = ("address", "mapping", "nbytes", "view")
 
@@ -51,7 +51,7 @@ class BufferPool:
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes that no array uses."""
+        """Bytes of the pool that no array uses."""
         return sum(size * len(blocks) for size, blocks in list(self._idle.items()))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -81,7 +81,7 @@ def _size_classes(nbytes: int) -> range:
     """Return usable block sizes: `nbytes` rounded up to a multiple of a step, and the next two.
 
     The step is an eighth of the largest power of two up to `nbytes`, at least a page. So batches of
-    similar size share blocks, also if their sizes lie around a multiple.
+    similar size share blocks, also if one is just below a multiple and another just above.
     """
     step = max(1 << (nbytes.bit_length() - 4), mmap.PAGESIZE)
     least = -(-nbytes // step) * step

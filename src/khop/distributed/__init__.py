@@ -10,9 +10,9 @@ Worker mode, on each machine, started by torchrun or by hand::
 
 Trainers publish addresses, keys and the partitions that they serve in torch.distributed's store
 (`job.torch_store`). Samplers and servers are started with exec, import no torch, and end when their
-trainer ends, however it ends. Teardown has an order: iterators drop their batches, loaders end
+trainer ends, however it ends. The order of teardown: iterators drop their batches, loaders end
 their samplers, each trainer leaves the group. The trainer that started a server ends it when all
-others have left, too.
+other trainers have left, too.
 
 Server-client mode: graph servers (`khop serve`, or `init_server` in Python) have the folder and the
 samplers. Trainers are their clients (`init_client`) and have neither::

@@ -116,17 +116,17 @@ class DistDataset(PartitionStores, PartitionedGraph):
             also_serve: further partitions that this trainer serves: their files are on this
                 machine, and they are no trainer's home.
             stores: attributes whose rows are elsewhere than in the folder: {(node or edge type,
-                name): function that opens a `khop.data.RowStore`}, of a homogeneous graph's nodes
-                also {name: function}. Rows are by original id. All trainers name the same
-                attributes. Each reads the rows of its own part, and its partition server serves
-                them. Samplers import the function: it must belong to a module, or be a
+                name): function that opens a `khop.data.RowStore`}. For nodes of a homogeneous
+                graph, {name: function} is enough. Rows are by original id. All trainers name the
+                same attributes. A trainer reads the rows of its own part, and its partition server
+                serves them. Samplers import the function, so it must belong to a module, or be a
                 `functools.partial` of a module's function.
 
         Returns:
             The dataset itself.
 
         Raises:
-            FolderError: no such folder, damaged, of another version, or a part not on this machine.
+            FolderError: the folder is absent, damaged or of another version, or lacks a part here.
             IndexError, TypeError: no such partition.
             KeyError: a store of a type that does not exist.
             ValueError: an unknown graph_mode, a store with another number of rows, or a store of an
@@ -323,11 +323,11 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return self._reader
 
     def run_on_rows(self, steps: Callable[[GraphRows], Generator[list[Ticket], None, Any]]) -> Any:
-        """Run a generator that asks for rows of the graph to its end, and return its result.
+        """Run a generator, read the rows of the graph that it requests, and return its result.
 
         Args:
-            steps: makes the generator, given the rows. If there are several partitions, all
-                trainers make the first such call together.
+            steps: function that makes the generator from the graph's rows. If there are several
+                partitions, all trainers make the first such call together.
 
         :meta private:
         """
@@ -347,14 +347,14 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
 
 def check_dataset(data: Any, name: str = "data") -> DistDataset:
-    """Return an argument that must be a dataset.
+    """Check that an argument is a `DistDataset`, and return it.
 
     Args:
         data: the argument.
         name: its name.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: the argument has another type.
     """
     if isinstance(data, DistDataset):
         return data

@@ -18,7 +18,7 @@ from khop.typing import EDGE, NODE, ArrayLike, EdgeDir, EdgeType, Int64Array, In
 
 
 class PartitionedGraph(abc.ABC):
-    """Partitioned graph, for loaders.
+    """Interface of a partitioned graph for loaders.
 
     Attributes:
         node_labels: {node type: [num_nodes, ...]} labels that only the trainer has, by original id.
@@ -71,10 +71,10 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def split(self, node_type: NodeType, name: str) -> Int64Array:
-        """Return the new ids, [n] int64 ascending, with a boolean attribute.
+        """Return new ids, [n] int64 ascending, of the nodes whose attribute `name` is True.
 
         Raises:
-            KeyError: no such attribute.
+            KeyError: no boolean attribute has this name.
         """
 
     @abc.abstractmethod

@@ -126,14 +126,14 @@ class MpDistSamplingWorkerOptions:
 @accepts_old_names
 @dataclass
 class RemoteDistSamplingWorkerOptions:
-    """Options for sampling on graph servers: for clients' loaders (`init_client`), `data=None`.
+    """Options for sampling on graph servers, for loaders of clients (`init_client`, `data=None`).
 
     Args:
         server_rank: rank of the server whose sampler processes make this loader's batches, or a
-            list of ranks: batches go to the least busy server of the list, and to the others while
-            one is unreachable. With a list of seed lists, one for each server, each server makes
-            the batches of its list and no others. If None, the client's rank modulo the number of
-            servers.
+            list of ranks. The least busy server of the list gets the next batch. While a server is
+            unreachable, the other servers get its batches. With one list of seeds per server, each
+            server makes only the batches of its list. If None, the client's rank modulo the number
+            of servers.
         num_workers: sampler processes of this loader on each of its servers.
         worker_devices: devices on which they draw and gather: a device of the server's machine, or
             a list of devices, assigned to samplers round-robin. 'cuda' is that machine's first GPU.
@@ -144,17 +144,17 @@ class RemoteDistSamplingWorkerOptions:
         buffer_size: bytes of shared memory on each server for this loader's batches, '1GB' or a
             number. If None, estimated from fan-outs and feature widths. It is allocated at its
             first use, and bounds a server's memory for a client that stops reading.
-        prefetch_size: least number of batches requested ahead of the trainer: more if `num_workers`
-            times `worker_concurrency` is more, and up to 64 small batches.
+        prefetch_size: minimum number of batches requested ahead of the trainer. The number is also
+            at least `num_workers` times `worker_concurrency`, and up to 64 for small batches.
         max_restarts: number of restarts of the process that receives batches, if it dies.
         shared_memory: let samplers write into this process's memory, as in worker mode, if all of
             the loader's servers are on this machine, under the same user. Nothing is sent, and
             batches are the same. Each of the `num_workers` sampler processes per server makes
             batches ahead, and `buffer_size` bounds all of them together.
         pin_memory: as in `MpDistSamplingWorkerOptions`.
-        batch_limit: most bytes of a batch from a server, '1GB' or a number. A larger batch fails
-            before memory is taken. If None, 1 GiB, or as much more as lets all batches in flight
-            together take a quarter of the memory.
+        batch_limit: maximum bytes of a batch from a server, '1GB' or a number. A larger batch fails
+            before memory is taken. If None, all batches in flight together may take a quarter of
+            the memory, and each may take at least 1 GiB.
 
     Raises:
         TypeError, ValueError: numbers that are too small or no integers, a size that cannot be
@@ -198,7 +198,7 @@ class RemoteDistSamplingWorkerOptions:
 
     @property
     def has_server_list(self) -> bool:
-        """True if `server_rank` is a list, so that seeds may come in as many lists."""
+        """True if `server_rank` is a list, so that seeds may be one list per server."""
         return isinstance(self.server_rank, Sequence)
 
     def servers(self, client_rank: int, num_servers: int) -> list[int]:
@@ -233,7 +233,7 @@ class RemoteDistSamplingWorkerOptions:
     def devices(self) -> list[str | None]:
         """Return each sampler's device: its full name, None for the CPU.
 
-        'cuda' is the first GPU: the current one here has no meaning on the server's machine.
+        'cuda' is the first GPU: torch's current GPU has no meaning on the server's machine.
 
         Raises:
             ValueError: a name of no device.

@@ -1,7 +1,7 @@
 """Layer-wise inference: a model's output for every node, from complete neighbourhoods.
 
 - `layerwise`: the function, which runs the layers one after the other
-- `peers`: division of nodes among trainers, and access to the others' rows
+- `peers`: division of nodes among trainers, and access to other trainers' rows
 - `neighborhoods`: a part's nodes with all their neighbours, batch by batch
 - `inputs`: input of the first layer, from attributes of the folder
 - `layers`: division of models into layers

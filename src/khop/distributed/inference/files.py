@@ -67,7 +67,7 @@ class Share:
 class RowSpec:
     """Shape of a row of a layer's output, and its dtypes for one node type.
 
-    `stored` is on disk. `computed` is what the layer returned, and what the next layer gets.
+    `stored` is the dtype on disk, `computed` the dtype of this output and the next layer's input.
     """
 
     stored: str
@@ -189,10 +189,11 @@ class OutputClient(PartitionClient):
 
 
 class ShareRows(RowFetcher):
-    """Fetcher of rows of a layer's output of one node type. Each share is a slice.
+    """Fetcher of rows of a layer's output for one node type.
 
-    Shares are in the order of their ids. Rows of trainers that are not `visible` in this trainer's
-    folder come from their servers, over the client.
+    A share is the contiguous range of nodes whose output one trainer computed. Shares are ordered
+    by first id. Files of `visible` trainers are in this trainer's folder. Rows of other trainers
+    come from their servers, over the client.
     """
 
     def __init__(

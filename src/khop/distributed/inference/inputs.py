@@ -35,7 +35,7 @@ class NodeInputs:
 
     Raises:
         KeyError: no such node type or attribute.
-        TypeError: neither a name nor a callable.
+        TypeError: an input is neither a name nor a callable.
     """
 
     def __init__(self, data: DistDataset, x: NodeInput | Mapping[NodeType, NodeInput]) -> None:
@@ -115,7 +115,7 @@ class EdgeAttrs:
     def arguments(
         self, read: Sequence[Mapping[str, Array]], device: torch.device
     ) -> list[Tensor | dict[EdgeType, Tensor]]:
-        """Return the further arguments of a layer, from the rows of each edge type."""
+        """Return a layer's edge attributes as arguments, from the rows of each edge type."""
         arguments: list[Tensor | dict[EdgeType, Tensor]] = []
         for name in self._names:
             by_type = {

@@ -40,7 +40,7 @@ class LayerRunner:
 
     Attributes:
         stored: name of the dtype of floating-point outputs on disk. If None, the layer's dtype.
-        bipartite: pass layers pairs of all nodes' rows and own nodes' rows.
+        bipartite: pass each layer a pair: rows of all nodes of a batch, and rows of its own nodes.
         batch_size: maximum number of nodes of a batch.
         max_edges: maximum number of edges of a batch of several nodes.
     """
@@ -207,7 +207,7 @@ class _LayerFiles:
 
 
 def _made_ahead(make: Callable[[Task], Made], tasks: Iterable[Task]) -> Generator[Made, None, None]:
-    """Yield the results of tasks, computed in one thread, a few ahead.
+    """Yield the results of tasks. One thread computes a few results ahead.
 
     `close` waits for the running task: files and sockets that the thread uses can be closed then.
     """

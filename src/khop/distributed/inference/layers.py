@@ -19,7 +19,7 @@ Layer = Callable[[Any, Any, Sequence[Any], int], object]
 The number is 0 for heterogeneous graphs.
 """
 
-# Their output for a node depends on more than its in-neighbours' inputs.
+# Models whose output for a node depends on more than its in-neighbours' inputs.
 _DEGREES = "weights edges by the degrees of both ends, and a batch has all edges of its seeds only"
 _FAR = "looks further than one hop in one layer"
 _BEYOND_ONE_HOP = {

@@ -50,29 +50,28 @@ def layerwise_inference(
     overwrite: bool = False,
     timeout: float = 180.0,
 ) -> LayerwiseOutputs:
-    """Compute a model's output for all nodes, layer by layer: as one forward of the whole graph.
+    """Compute a model's output for all nodes, as one forward pass over the whole graph would.
 
     All trainers of the group call it together. Each computes the nodes of its home partition, and
-    of partitions that it serves and that are no trainer's home. So every node is computed once per
-    layer. Memory is bounded by the batches: a layer's output goes to files, from which the next
-    layer reads the rows that it needs. Trainers that share `output_dir` read each other's files
-    there. Others request rows over the network.
+    of partitions that it serves and that are no trainer's home. Layers run one after the other, so
+    every node is computed once per layer. Memory is bounded by the batches: a layer's output goes
+    to files, from which the next layer reads the rows that it needs. Trainers that share
+    `output_dir` read each other's files there. Other trainers request rows over the network.
 
     Args:
         data: the trainer's partition, of a folder that serves in-neighbours ('by_dst') or is
             homogeneous.
         model: PyG `BasicGNN` (`GraphSAGE`, `GAT`, `GIN`, `PNA`, `EdgeCNN`), or a list of layers in
-            evaluation mode. A layer is called as `layer(x, edge_index)`, of a heterogeneous graph
+            evaluation mode. A layer is called as `layer(x, edge_index)`, for a heterogeneous graph
             `layer(x_dict, edge_index_dict)`, with the nodes of a batch and their in-neighbours. It
-            returns rows (a dictionary of rows by node type). The batch's own nodes come first, and
-            the rest is ignored. Its output for a node may depend only on the node and its
-            in-neighbours.
+            returns rows ({node type: rows}). The batch's own nodes come first, and further rows are
+            ignored. A layer's output for a node may depend only on the node and its in-neighbours.
         output_dir: folder for outputs, empty or absent. Only the last layer's outputs are kept.
         x: input of the first layer: name of a node attribute, or a callable from [n] int64 original
             ids to rows (an `Embedding`). {node type: input} if types differ. A name applies to all
             types that have it.
-        edge_attrs: names of edge attributes that layers get as further arguments, of a
-            heterogeneous graph as dictionaries of the edge types that have them.
+        edge_attrs: names of edge attributes that layers get as further arguments. For a
+            heterogeneous graph, each argument is {edge type: rows} of the types that have it.
         batch_size: maximum number of nodes computed at a time.
         max_edges: maximum number of edges of a batch, to bound memory: batches get fewer nodes
             instead. A single node with more edges is a batch of its own.
@@ -91,12 +90,12 @@ def layerwise_inference(
         The last layer's outputs: `out[ids]` (`out[node_type][ids]`), `.local`, `.gather_all()`.
 
     Raises:
-        ValueError, TypeError, KeyError: bad arguments, or layers that return something else.
+        ValueError, TypeError, KeyError: bad arguments, or layers that return no rows.
         FileExistsError: `output_dir` is not empty.
-        RendezvousError: another trainer has failed or ended, or has called something else.
+        RendezvousError: another trainer has failed or ended, or makes a different call.
         PartitionUnavailableError: rows of another trainer are unreachable.
 
-    PyG's `BasicGNN.inference` and DGL's layer-wise inference work alike.
+    PyG's `BasicGNN.inference` and DGL's layer-wise inference work the same way.
 
     Example:
         >>> dataset = DistDataset().load(folder, partition_idx=0)
@@ -192,7 +191,7 @@ def _agree_on_specs(
 ) -> list[RowSpec | None]:
     """Return a layer's row specification for each node type, agreed on by all trainers.
 
-    A trainer without nodes of a type has none to contribute.
+    Trainers without nodes of a type have no specification for it.
     """
     agreed: list[RowSpec | None] = []
     for node_type in range(len(gathered[0])):

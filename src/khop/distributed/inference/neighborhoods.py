@@ -1,7 +1,7 @@
 """Reader of a part's nodes with all their neighbours, one hop, batch by batch.
 
-A part holds every row of its nodes, so nothing is drawn and no request is sent: a batch is a range
-of rows of each node type and their entries. Ranges are read in their order on disk. Runs in
+A part holds the edges of all its nodes, so nothing is drawn and no request is sent. A batch is a
+range of nodes of each type with their edges. Ranges are read in their order on disk. Runs in
 trainers. Imports no torch.
 """
 
@@ -70,7 +70,7 @@ class FullNeighbors:
         return ranges
 
     def _cut(self, node_type: int, count: int, index: int, of: int) -> int:
-        """Return the first row after `index` / `of` of a node type's work."""
+        """Return the row at which share `index` of `of` shares of a node type's work begins."""
 
         # Each row counts itself besides its edges, so that the work grows with every row.
         def work(row: int) -> int:
@@ -99,7 +99,7 @@ class FullNeighbors:
     def _pieces(
         self, ranges: list[Range], batch_size: int, max_edges: int
     ) -> Iterator[list[Range]]:
-        """Halve ranges until they are small enough."""
+        """Halve ranges until each meets the limits of `batches`."""
         counts = [high - low for low, high in ranges]
         if sum(counts) == 0:
             return

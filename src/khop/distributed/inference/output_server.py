@@ -1,8 +1,8 @@
 """Server of one trainer's layer-wise outputs, for trainers that do not see its files.
 
 Runs as a process of that trainer. Its configuration has the folder and the names of the files.
-Requests select among these by name and index: no path is built from network data. It has the
-partition server's sockets. Imports no torch.
+Requests select one of these files by name and indices: no path is built from network data. The
+process has the same sockets as a partition server. Imports no torch.
 """
 
 from __future__ import annotations

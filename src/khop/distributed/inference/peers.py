@@ -1,7 +1,7 @@
 """Division of nodes among the trainers of layer-wise inference, and access to the others' rows.
 
-Runs in trainers. They agree in three steps: they detect which of them share the output folder,
-publish the nodes that each computes, and start servers for files that others do not see.
+Runs in trainers. Trainers agree in three steps: they detect which trainers share the output folder,
+publish the nodes that each computes, and start servers for files that other trainers do not see.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from khop.storage.part import Part
 
 
 class InferencePeers:
-    """State of one layer-wise inference on which trainers agree, for one of them.
+    """One trainer's state of a layer-wise inference: shares, files and servers as agreed by all.
 
     Attributes:
         parts: the parts whose files are on this machine, by number.
@@ -126,7 +126,7 @@ class InferencePeers:
         return Share(self._context.rank, part, index, len(owners), ranges), neighbors
 
     def _connect(self, visible: Sequence[Sequence[int]], num_layers: int, timeout: float) -> None:
-        """Start a server if others do not see this trainer's files, and connect to theirs."""
+        """Start a server if a trainer does not see this one's files, and connect to servers."""
         context, rank = self._context, self._context.rank
         if context.world_size > 1:  # trainers wait for each other at exit: one has the job's store
             context.keep_for_others(self._end_server)
@@ -167,7 +167,7 @@ class InferencePeers:
             self._endpoint_registry.follow(self.output_client)
 
     def end(self, wait: bool) -> None:
-        """End this trainer's server. If `wait`, after all trainers have closed their outputs."""
+        """End this trainer's server. If `wait`, wait first until all trainers need it no more."""
         if not self._uses_network:
             return
         members = self._context.members

@@ -2,6 +2,6 @@
 
 `launch_environment` reads the rank that a launcher gave. `torch_store` reaches the job's key-value
 store. `context` holds role and rank of this process. `worker_group` joins and leaves the group of
-trainers, and separates this start of the job from earlier ones in the same store. How trainers
-share values and notice failures is in `distributed.membership`.
+trainers, and separates this start of the job from earlier ones in the same store.
+`distributed.membership` has shared values and notices of failures.
 """

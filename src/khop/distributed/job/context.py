@@ -98,7 +98,7 @@ class DistContext:
         return self._num_servers
 
     def num_clients(self) -> int:
-        """Return the number of clients of the graph servers. 0: any number, that come and go."""
+        """Return the number of the graph servers' clients. 0 if any number may come and go."""
         return self._num_clients
 
     def close(self, wait: bool = True) -> None:
@@ -128,9 +128,9 @@ class TrainerContext(DistContext):
         self._counts: dict[str, itertools.count[int]] = {}
 
     def next_name(self, prefix: str) -> str:
-        """Return a name for the next object of a sort: 'loader-0', 'loader-1', ...
+        """Return the name of the next object with a prefix: 'loader-0', 'loader-1', ...
 
-        All trainers create such objects in the same order, so the names agree.
+        All trainers create these objects in the same order, so the names agree.
 
         :meta private:
         """
@@ -151,10 +151,10 @@ class WorkerContext(TrainerContext):
         host: identity of the machine, equal for trainers that can share socket files.
         address: address at which other machines reach this one.
         insecure: whether traffic between machines goes without CURVE.
-        others_have_finished: whether all others are known to have left the group.
-        store: torch.distributed store that holds only what these trainers write. For
+        others_have_finished: whether all other trainers are known to have left the group.
+        store: torch.distributed store that holds only values of these trainers. Use
             `init_process_group(..., store=context.store, rank=context.rank,
-            world_size=context.world_size)` where trainers may be restarted: torchrun's own store
+            world_size=context.world_size)` if trainers may be restarted: torchrun's own store
             (torch 2.5 and later) still has addresses of the earlier processes.
 
     Example:
@@ -178,7 +178,7 @@ class WorkerContext(TrainerContext):
         self.others_have_finished = members.world_size == 1
 
     def keep_for_others(self, close: Callable[[], None]) -> None:
-        """Register servers that others use: `close` is called when all trainers have finished."""
+        """Register a function that ends servers. It is called when all trainers have finished."""
         self._servers_to_keep.append(close)
 
     def close_before_leaving(self, group: Closable) -> None:
@@ -189,16 +189,16 @@ class WorkerContext(TrainerContext):
         self._groups.add(group)
 
     def use_others(self) -> None:
-        """Register that this trainer uses servers of others, which wait until it leaves."""
+        """Register that this trainer uses other trainers' servers, which stay until it leaves."""
         self._uses_others = True
 
     def close(self, wait: bool = True) -> None:
         """Publish that this trainer leaves, then end its servers when all others have left, too.
 
-        The store may be trainer 0's: it leaves last.
+        Trainer 0 leaves last, since the job's store may be in its process.
 
         Args:
-            wait: wait for the others, at most for the group's timeout.
+            wait: wait for the other trainers, at most for the group's timeout.
         """
         if self._is_closed:
             return
@@ -222,7 +222,7 @@ class WorkerContext(TrainerContext):
         self.members.close()
 
     def _leave_store(self) -> None:
-        """Publish that this trainer needs the store no more. Trainer 0 waits for all others."""
+        """Publish that this trainer needs the store no more. Trainer 0 waits for all trainers."""
         with contextlib.suppress(RuntimeError, RendezvousError):
             self.members.leave()
             for _ in pauses(_LEAVING_SECONDS):
@@ -270,7 +270,7 @@ def enter(make: Callable[[], _Context], role: DistRole) -> _Context:
 
 
 def set_context(context: DistContext) -> None:
-    """Make a context this process's, until it leaves or ends."""
+    """Set the context of this process, until the process leaves the job or ends."""
     global _context  # noqa: PLW0603
     _context = context
     call_at_end(_leave_at_end)

@@ -3,10 +3,9 @@
 Runs in trainers. Imports no torch.
 
 `CLUSTERS` has the launchers in the order in which they are asked: torchrun (RANK and WORLD_SIZE,
-which users set by hand, too), mpirun, a Slurm step. The innermost launcher counts, since one may
-start another. A Slurm step of one task on each node starts torchrun there, or the daemons of
-mpirun, and their children inherit the daemon's Slurm variables. A launcher of the user is asked
-alone, where the user names it.
+which users set by hand, too), mpirun, a Slurm step. The innermost launcher counts, since a launcher
+may start another. For example, a Slurm step of one task per node starts torchrun or mpirun's
+daemons, whose children inherit its Slurm variables. A launcher that the user names is asked alone.
 
 A process never becomes a single trainer by mistake: variables that show several processes, but give
 no rank or no address, are an error. A job of several tasks outside of a step is an error, too:
@@ -66,12 +65,12 @@ class Place(NamedTuple):
 
 
 class ClusterEnvironment(ABC):
-    """Base of launchers: what a trainer knows from the program that started it.
+    """Base of launchers, which read a trainer's rank from the program that started it.
 
-    khop makes an instance without arguments. Users name their own:
-    `init_worker_group(cluster_environment=)` or the environment variable
-    KHOP_CLUSTER_ENVIRONMENT, by 'package:Class', or by the name that an installed package gives it
-    (group `khop.cluster_environments`).
+    khop makes an instance without arguments. Users name their own class in
+    `init_worker_group(cluster_environment=)` or in the environment variable
+    KHOP_CLUSTER_ENVIRONMENT. A name is 'package:Class', or an installed package's entry point in
+    the group `khop.cluster_environments`.
 
     Example:
         >>> class Alone(ClusterEnvironment):
@@ -99,7 +98,7 @@ ClusterName: TypeAlias = str | ClusterEnvironment | type[ClusterEnvironment]
 
 
 def with_master(launched: Place, environment: Mapping[str, str] = os.environ) -> Place:
-    """Return a place with MASTER_ADDR and MASTER_PORT applied, which hold for all launchers."""
+    """Return a place with MASTER_ADDR and MASTER_PORT, which override the launcher's values."""
     port = _integer(environment, "MASTER_PORT")
     if port is not None:
         launched = launched._replace(port=port, job=None)
@@ -112,9 +111,9 @@ def find_place(
 ) -> Place | None:
     """Return the place that the launcher gave this process, or None if no launcher is detected.
 
-    MASTER_ADDR and MASTER_PORT hold for all launchers. In a Slurm step the default address is the
-    first host of the step. The default port, 10,000 to 29,999, is computed from the numbers of job
-    and step.
+    MASTER_ADDR and MASTER_PORT override the values of any launcher. In a Slurm step the default
+    address is the first host of the step. The default port, 10,000 to 29,999, is computed from the
+    numbers of job and step.
 
     Args:
         environment: the variables.
@@ -173,7 +172,7 @@ class Torchrun(ClusterEnvironment):
 
 
 def _check_half_pair(environment: Mapping[str, str], launched: Place | None) -> None:
-    """Raise RendezvousError for RANK or WORLD_SIZE alone, unless the launcher gives the same."""
+    """Raise RendezvousError for RANK or WORLD_SIZE alone, unless the launcher gives this value."""
     for name, missing in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
         value = _integer(environment, name)
         if value is None or missing in environment:
@@ -213,7 +212,7 @@ class Mpi(ClusterEnvironment):
 
 
 class Slurm(ClusterEnvironment):
-    """Tasks of a step of Slurm. A job of one task outside of a step is none."""
+    """Tasks of a step of Slurm. A job of one task outside of a step is not detected."""
 
     def detect(self, environment: Mapping[str, str]) -> Place | None:
         """See `ClusterEnvironment`."""
@@ -295,7 +294,7 @@ def first_host(hosts: str) -> str:
     """Return the first host of a Slurm list of hosts: 'a07' of 'a[07-09,12],b2'.
 
     Raises:
-        RendezvousError: it is not such a list.
+        RendezvousError: `hosts` is not such a list.
     """
     match = _HOST.match(hosts)
     host = re.sub(r"\[(\d+)[\d,-]*\]", r"\1", match[0]) if match else ""

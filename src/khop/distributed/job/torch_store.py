@@ -24,7 +24,7 @@ from khop.errors import RendezvousError
 
 
 class StoreSockets:
-    """Socket to a store that is opened in a `with` block.
+    """Sockets to a store that are opened in a `with` block.
 
     A call of torch's store waits in C++ for as long as the network takes, and nothing in its
     interface ends it. If the call returns after the end of Python, torch takes the interpreter's
@@ -83,7 +83,7 @@ class StoreSockets:
 
 
 def _opened(descriptor: int) -> Iterator[socket.socket]:
-    """Yield the socket of a descriptor, if it is one, by a descriptor of its own."""
+    """Yield a socket object over a copy of the descriptor, if the descriptor is a socket."""
     try:
         own = os.dup(descriptor)
     except OSError:  # closed meanwhile
@@ -98,7 +98,7 @@ def _opened(descriptor: int) -> Iterator[socket.socket]:
 
 
 class TorchStore(MemberStore):
-    """Values and leases of trainers in the job's store, over a connection of its own.
+    """Values and leases of trainers in the job's store, over a separate connection.
 
     A connection serves one call at a time, and the process group's calls may wait for a minute.
     Stores of torch before 2.8 cannot connect again, so they are shared.
@@ -137,7 +137,7 @@ class TorchStore(MemberStore):
             self._store.set(f"{self._prefix}/{name}", "")
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return announced values. One call of the store while there is none."""
+        """Return announced values. Makes only one call of the store if there is none."""
         with self._reached():
             is_any = self._store.check([f"{self._prefix}/{name}"])
         return self.get(name, ranks) if is_any else {}
@@ -150,7 +150,7 @@ class TorchStore(MemberStore):
             return {rank: json.loads(self._store.get(key)) for rank, key in known.items()}
 
     def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return the values of all of these trainers, or none. Never wait."""
+        """Return the values of all these trainers, or none if one is missing. Does not wait."""
         del seconds  # a wait in the store would keep other calls waiting
         with self._reached():
             is_there = not ranks or self._store.check([self._key(name, rank) for rank in ranks])
@@ -173,7 +173,7 @@ class TorchStore(MemberStore):
         }
 
     def disconnect(self) -> None:
-        """End the connection, if it is this object's alone."""
+        """End the connection, unless it is shared."""
         self._sockets.shut_down()
 
     @contextlib.contextmanager

@@ -56,17 +56,17 @@ def init_worker_group(
     through torchrun's, so there is no port to choose. Sockets between machines use CURVE with keys
     of this job.
 
-    If torch.distributed is initialised, it has the rank and the world size. Otherwise the launcher
-    has them: torchrun (RANK and WORLD_SIZE), mpirun (OMPI_COMM_WORLD_*, PMI_*, PMIX_RANK), or a
-    step of Slurm (srun). Without any of them the process is the only trainer.
+    If torch.distributed is initialised, it gives the rank and the world size. Otherwise the
+    launcher gives them: torchrun (RANK and WORLD_SIZE), mpirun (OMPI_COMM_WORLD_*, PMI_*,
+    PMIX_RANK), or a step of Slurm (srun). Without a launcher the process is the only trainer.
 
-    srun needs nothing else: the job's store is at the first host of the step. Its port, from 10,000
-    to 29,999, is computed from the numbers of job and step. MASTER_ADDR and MASTER_PORT override
-    both. mpirun needs these two variables.
+    With srun, the job's store is at the first host of the step. Its port, from 10,000 to 29,999, is
+    computed from the numbers of job and step. MASTER_ADDR and MASTER_PORT override host and port.
+    mpirun needs these two variables.
 
     Args:
-        world_size: number of trainers. If None, see above. A number overrides Slurm and mpirun: a
-            process that they started may be the only trainer, or have started others.
+        world_size: number of trainers. If None, see above. A number overrides Slurm and mpirun,
+            whose process may be the only trainer, or may have started several trainers.
         rank: rank of this trainer. Required with `world_size`.
         group_name: name of the group. If None: 'khop-trainers'.
         host: address at which other machines reach this one. If None, the address of the route to
@@ -181,7 +181,7 @@ def _joined_context() -> WorkerContext | None:
 def _launched(
     world_size: int | None, rank: int | None, cluster_environment: ClusterName | None
 ) -> Place:
-    """Return this process's place: of torch.distributed, else the caller, else the launcher."""
+    """Return this process's place, from torch.distributed, else the arguments, else a launcher."""
     if (world_size is None) != (rank is None):
         raise ValueError("give both world_size and rank, or neither")
     if world_size is None or rank is None:
@@ -228,7 +228,7 @@ def establish_generation(
         prefix: prefix of all keys of the group.
         rank: rank of this trainer.
         world_size: number of trainers.
-        timeout: seconds to wait for the others.
+        timeout: seconds to wait for the other trainers.
 
     Returns:
         A name that no group had before, the same for all of its trainers.

@@ -48,12 +48,12 @@ def create_backend(
         spec: specification of the batches.
         options: worker options. If None: this process for a dataset, servers for a served graph.
         plan: division of the seeds into batches.
-        weights: sampling weights of negative endpoints, as `arrays` of `Pipeline`.
+        weights: sampling weights of negative endpoints, by name: see `arrays` of `Pipeline`.
         transfer: transfer of the batches to their device.
 
     Raises:
         RuntimeError: a device of `worker_devices` cannot be used. The message has the reason.
-        ValueError: the dataset's graph is to stay on the CPU, which `worker_devices` contradicts.
+        ValueError: `worker_devices` names a device, but graph_mode='CPU' for this dataset.
     """
     if isinstance(data, ServedGraph):
         options = options or RemoteDistSamplingWorkerOptions()

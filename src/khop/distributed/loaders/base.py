@@ -46,11 +46,11 @@ class DistLoader(StatefulLoader, abc.ABC):
     Args:
         data: the graph: the trainer's partition, or the graph that servers serve.
         spec: specification of the batches.
-        columns: [num_columns, num_seeds] int64, ids and times of the seeds, as for `Pipeline.make`.
-        options: the loader's options, all of them.
-        weights: [num_nodes] float64 sampling weights of negative endpoints, by name, as for
+        columns: [num_columns, num_seeds] int64 ids and times of the seeds: see `Pipeline.make`.
+        options: values of all options of the loader.
+        weights: {name: [num_nodes] float64 sampling weights of negative endpoints}: see `arrays` of
             `khop.distributed.sampling.pipeline.Pipeline`.
-        lists: lengths of the lists of seeds in an `EpochPlan`, if each is for one graph server.
+        lists: lengths of the seed lists, one list per graph server. If None, there is one list.
 
     Raises:
         ValueError, TypeError: bad options.
@@ -125,7 +125,7 @@ class DistLoader(StatefulLoader, abc.ABC):
 
     @abc.abstractmethod
     def _shares(self, homes: Sequence[int]) -> list[Int64Array]:
-        """Return the positions in the plan of the items of each virtual rank, by their homes."""
+        """Divide the loader's items (seeds or clusters) among virtual ranks with these homes."""
 
     def _labels(self) -> dict[NodeType, Tensor]:
         """Return the labels that the folder does not hold, on the batches' device."""
@@ -139,7 +139,7 @@ class DistLoader(StatefulLoader, abc.ABC):
         """Add seed attributes to a batch, whose seeds are at `positions` of the input."""
 
     def _num_items(self) -> int:
-        """Return the length of an epoch's plan: the number of seeds."""
+        """Return the number of items (seeds or clusters) that batches are made of."""
         return int(self._columns.shape[1])
 
     def _most_seeds(self) -> int:
@@ -147,7 +147,7 @@ class DistLoader(StatefulLoader, abc.ABC):
         return self._plan.batch_size
 
     def _epoch_plan(self, progress: EpochProgress) -> tuple[EpochPlan, Int64Array | None]:
-        """Return the plan of an epoch's seeds, and their order if it is not the user's."""
+        """Return an epoch's division into batches, and its seeds' order. None: the user's order."""
         plan = self._plan
         if self._virtual is not None:
             assert isinstance(progress, VirtualProgress)
@@ -173,7 +173,7 @@ class DistLoader(StatefulLoader, abc.ABC):
         return self._backend.num_restarts
 
     def _described_seeds(self, share: Int64Array | None) -> list[Any]:
-        """Return type, original ids and times of the seeds of a share, or of all, for `digest`."""
+        """Return type, original ids and times of the seeds at positions `share` (None: all)."""
         seed_type, *columns = self._seed_columns()
         if share is not None:
             columns = [None if column is None else column[share] for column in columns]
@@ -191,7 +191,7 @@ class DistLoader(StatefulLoader, abc.ABC):
 
     @cached_property
     def _share_digests(self) -> list[str]:
-        """Digest of the seeds of each virtual rank, as of a loader that has only these."""
+        """Digest of each virtual rank's seeds, the same as for a loader with only these seeds."""
         assert self._virtual is not None
         return [digest(self._described_seeds(share)) for share in self._virtual.shares]
 
@@ -221,11 +221,11 @@ class DistLoader(StatefulLoader, abc.ABC):
 
     @property
     def workers(self) -> list[Worker]:
-        """The processes of this loader that run now, by number. Empty after `shutdown`.
+        """The processes of this loader that run now, ordered by index. Empty after `shutdown`.
 
-        In worker mode these are its samplers. With graph servers they are a receiver or, where all
-        servers are on this machine, their samplers. A loader that samples in the trainer's process
-        has none.
+        In worker mode these are its samplers. With graph servers this is one receiver, or the
+        servers' samplers if all servers are on this machine. A loader that samples in the trainer's
+        process has none.
         """
         return list(self._backend.workers)
 
@@ -240,7 +240,7 @@ class DistLoader(StatefulLoader, abc.ABC):
 
 
 class BackendBatches(BatchSource):
-    """Source of the batches of an epoch that a loader's backend makes. Any error ends the epoch.
+    """Source of an epoch's batches, which a loader's backend makes. Any error ends the epoch.
 
     Args:
         loader: the loader.

@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 class DistClusterLoader(DistNeighborLoader):
     """Loader of whole clusters: a distributed `khop.loader.ClusterLoader`.
 
-    A batch has the nodes of some clusters, in the order drawn and ascending in each, and all edges
-    in and between them. With the same clusters, seed and stream, `ClusterLoader` makes the same
-    batches: of `ClusterData(sparse_format='csc')` for folders of in-neighbours, of 'csr' for
-    folders of out-neighbours.
+    A batch has all nodes of some clusters, and all edges between these nodes. Nodes are in the
+    order in which clusters are drawn, and ascending within a cluster. With the same clusters, seed
+    and stream, `ClusterLoader` makes the same batches. Its `ClusterData` then has
+    `sparse_format='csc'` for folders of in-neighbours, 'csr' for folders of out-neighbours.
 
     Method: Cluster-GCN (https://arxiv.org/abs/1905.07953).
 
     Args:
         data: the trainer's partition, of a homogeneous graph. If None, the graph of this client's
             servers, with `RemoteDistSamplingWorkerOptions`.
-        clusters: [n] numbers of the clusters to draw from. If None, this trainer's share: even
-            counts, mostly of clusters that lie in its partition.
+        clusters: [n] numbers of the clusters to draw from. If None, this trainer's share of all
+            clusters. Shares are even, and mostly of clusters in the trainer's partition.
         assignment: [num_nodes] integers, the cluster of each node. If None, the clusters that the
             folder keeps (`cluster_ids` of partitioners, `khop partition --cluster-ids`).
         **options: `InducedOptions`. With `num_virtual_ranks`, pass the clusters of all trainers.
 
     Raises:
-        ValueError, TypeError, IndexError: the graph is heterogeneous, has no clusters, or other
-            arguments.
+        ValueError, TypeError, IndexError: the graph is heterogeneous or has no clusters, or an
+            argument is invalid.
 
     Example:
         >>> dataset = DistDataset().load(folder, partition_idx=0)
@@ -93,7 +93,7 @@ class DistClusterLoader(DistNeighborLoader):
         return max(1, int(largest.sum()))
 
     def _epoch_plan(self, progress: EpochProgress) -> tuple[EpochPlan, Int64Array | None]:
-        """Return the plan of the nodes of an epoch's batches, and the order of these nodes."""
+        """Return the division of an epoch's nodes into batches, and the order of these nodes."""
         plan, order = super()._epoch_plan(progress)
         drawn = np.arange(plan.num_seeds) if order is None else order
         bounds = [plan.bounds(batch) for batch in range(plan.num_batches)]
@@ -104,7 +104,7 @@ class DistClusterLoader(DistNeighborLoader):
         return plan, positions
 
     def _nodes_of(self, clusters: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return the positions of the nodes of clusters, and the size of each."""
+        """Return the positions of all nodes of some clusters, and the size of each cluster."""
         first, counts = self._bounds[clusters], np.diff(self._bounds)[clusters]
         start = np.cumsum(counts) - counts
         return np.repeat(first - start, counts) + np.arange(int(counts.sum())), counts
@@ -156,7 +156,7 @@ def _checked(clusters: Numbers, count: int) -> Int64Array:
 
 
 def _homes_of(graph: PartitionedGraph, of_node: Int64Array, count: int) -> Int64Array:
-    """Return the partition of each cluster that has most of its nodes."""
+    """Return for each cluster the partition that has most of its nodes."""
     num_parts = graph.num_partitions
     new_ids = graph.to_new_ids(np.arange(len(of_node)), "nodes", NODE)
     owners = graph.meta.node_types[0].book.owner(new_ids)
@@ -168,6 +168,6 @@ def _homes_of(graph: PartitionedGraph, of_node: Int64Array, count: int) -> Int64
 def _divided(
     graph: PartitionedGraph, clusters: Int64Array, homes: Sequence[int]
 ) -> list[Int64Array]:
-    """Return positions of each trainer's clusters, by home partitions of clusters and trainers."""
+    """Return positions of each trainer's clusters, given the homes of `clusters` and trainers."""
     order = np.argsort(clusters, kind="stable")
     return [np.sort(share) for share in divide(clusters, order, graph.num_partitions, homes)]

@@ -1,9 +1,9 @@
 """`CooperativeLoader`: one batch of all trainers, each with the nodes of its own partition.
 
-Runs in trainers. In a hop, each trainer draws for the nodes of the frontier that it owns, and sends
-neighbours to their owners. The nodes that an owner has not seen yet are its next frontier. So every
-row of the graph and of attributes is read by its owner. Trainers exchange ids here, and activations
-in the model (`trainer_group`).
+Runs in trainers. In a hop, each trainer draws neighbours of the frontier's nodes that it owns, and
+sends neighbours to their owners. The nodes that are new to an owner are its next frontier. So every
+row of the graph and of attributes is read by its owner. Trainers exchange ids while a batch is
+drawn, and activations while the model runs (`trainer_group`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class CooperativeLayer:
     """A layer of a model on this trainer's share of a batch.
 
     Attributes:
-        edge_index: [2, num_edges] positions of sources in what `sources` returns, and of
-            destinations, which are the first of this trainer's nodes.
+        edge_index: [2, num_edges] positions of sources in the rows of `sources`, and of
+            destinations among the batch's nodes of this trainer.
         e_id: [num_edges] original ids of the edges.
-        edge_attrs: {name: [num_edges, ...]} their attributes, all that the folder has.
+        edge_attrs: {name: [num_edges, ...]} all edge attributes of the folder.
         num_src: number of this trainer's nodes among the sources.
         num_dst: number of destinations.
         exchange: fetches the sources that other trainers own.
@@ -68,12 +68,12 @@ class CooperativeLayer:
 class CooperativeLoader:
     """Loader of cooperative batches: `batch_size` seeds per trainer, drawn by all together.
 
-    P trainers with batches of B seeds each draw neighbourhoods that overlap, and read and compute
-    the overlap several times. Here they draw the neighbourhood of one batch of P x B seeds. Each
-    trainer has the nodes of its own partition in it. It reads their attributes at home and computes
-    their activations, which it sends to trainers whose layers need them. The batch is the same,
-    node for node and edge for edge, as of `khop.loader.NeighborLoader` with `batch_size=P * B` over
-    the whole graph.
+    If P trainers draw separate batches of B seeds, their neighbourhoods overlap, and the overlap is
+    read and computed several times. This loader draws one batch of P x B seeds for all trainers.
+    Each trainer gets the batch's nodes of its own partition. It reads their attributes on its own
+    machine, computes their activations, and sends these to trainers whose layers need them. The
+    whole batch has the same nodes and edges as a batch of `khop.loader.NeighborLoader` with
+    `batch_size=P * B` over the whole graph.
 
     Batches have `x`, `n_id` and all other attributes of this trainer's nodes. Its seeds come first:
     `batch_size` is their number, which may be 0, and `num_seeds` the number for all trainers.
@@ -84,8 +84,8 @@ class CooperativeLoader:
             x = conv((layer.sources(x), x[: layer.num_dst]), layer.edge_index)
         loss = F.cross_entropy(x, batch.y[: batch.batch_size], reduction="sum") / batch.num_seeds
 
-    Gradients of all trainers add up to the batch's: with DDP, which takes means, multiply the loss
-    by the number of trainers. Every trainer runs every layer, also without seeds.
+    The batch's gradient is the sum of all trainers' gradients. DDP takes the mean, so multiply the
+    loss by the number of trainers. Every trainer must run every layer, also without seeds.
 
     Method: cooperative minibatching (https://arxiv.org/abs/2310.12403).
 
@@ -94,11 +94,11 @@ class CooperativeLoader:
         num_neighbors: fan-out of each hop, -1 for all neighbours.
         input_nodes: seeds of all trainers, the same for each: ids, a mask, the name of a boolean
             attribute of the folder, or None for all nodes.
-        batch_size: seeds of a batch for each trainer, on average.
+        batch_size: average number of seeds per batch and trainer.
         shuffle: shuffle the seeds in each epoch.
         drop_last: leave an incomplete last batch out.
         replace: draw with replacement.
-        seed: of all epochs, the same for all trainers.
+        seed: seed of the random numbers of all epochs, the same for all trainers.
         group: process group of all trainers, on the CPU. If None, a new one, with gloo, that ends
             with the loader. End your own group before the program ends, with
             `torch.distributed.destroy_process_group`.
@@ -107,8 +107,9 @@ class CooperativeLoader:
     Raises:
         RuntimeError: torch.distributed is not initialised.
         ValueError: a heterogeneous graph, methods other than uniform draws, or trainers that do not
-            have one partition each. In batches and layers, RendezvousError: a trainer has ended
-            (the message names it), left the epoch early, or does not come in time.
+            have one partition each.
+        RendezvousError: a trainer has ended (the message names it), has left the epoch early, or
+            does not come in time. Batches and layers raise it.
 
     Example:
         >>> dataset = DistDataset().load(folder, partition_idx=0)
@@ -186,9 +187,9 @@ class CooperativeLoader:
         return self._plan.num_batches
 
     def __iter__(self) -> Iterator[Data]:
-        """Yield the batches of the next epoch. All trainers take each of them together.
+        """Yield the batches of the next epoch. All trainers take each batch together.
 
-        Where a trainer leaves an epoch early, the others get a RendezvousError in the batch after.
+        If a trainer leaves an epoch early, the others get a RendezvousError in the next batch.
         """
         run_key = _native.run_key(self.seed, self.epoch, 0)
         begun, taken = self._num_begun, 0
@@ -228,7 +229,7 @@ class _Share:
     """A trainer's share of a batch while it is drawn.
 
     Attributes:
-        nodes: new ids of the trainer's own nodes, seeds first, then as hops add them.
+        nodes: new ids of the trainer's own nodes: the seeds, then the nodes that each hop adds.
     """
 
     def __init__(self, part: Part, rank_of: Tensor, group: TrainerGroup) -> None:
@@ -239,7 +240,7 @@ class _Share:
         self._positions: dict[int, int] = {}  # of own nodes
         self._counts: list[int] = []  # of own nodes after seeds and after each hop
         size = len(rank_of)
-        # By trainer: positions among the rows that it sends, and own positions of the rows for it.
+        # For each trainer: {node: position among the rows from it}, and positions of rows for it.
         self._received: list[dict[int, int]] = [{} for _ in range(size)]
         self._sent: list[list[int]] = [[] for _ in range(size)]
         self._received_counts: list[list[int]] = []  # after each hop
@@ -247,14 +248,14 @@ class _Share:
         self._edges: list[tuple[Int64Array, Int64Array, Int64Array]] = []
 
     def begin(self, seeds: Int64Array) -> None:
-        """Take this trainer's seeds. A repeated seed is a node of its own."""
+        """Add the seeds that this trainer owns. A repeated seed is a separate node each time."""
         for node in seeds[(seeds >= self._low) & (seeds < self._high)].tolist():
             self._positions.setdefault(node, len(self.nodes))
             self.nodes.append(node)
         self._counts.append(len(self.nodes))
 
     def hop(self, request: HopRequest, step: Step) -> None:
-        """Draw for the own nodes of the frontier, and exchange the neighbours of other trainers."""
+        """Draw neighbours of the frontier's own nodes, and exchange them with their owners."""
         first = self._counts[-2] if len(self._counts) > 1 else 0
         rows = np.array(self.nodes[first:], np.int64)
         counts, drawn, edges = RowSet(rows).draw(self._csr, request)
@@ -273,7 +274,7 @@ class _Share:
         self._sent_counts.append([len(positions) for positions in self._sent])
 
     def _exchange(self, ids: Int64Array, step: Step) -> list[list[int]]:
-        """Send new nodes to their owners. Return the own nodes that each trainer has sent."""
+        """Send new nodes to their owners. Return this trainer's nodes that each trainer sent."""
         owners = self._rank_of[torch.from_numpy(self._book.owner(ids).astype(np.int64))]
         lists: list[list[int]] = [[] for _ in self._received]
         me = int(self._rank_of[self._part.part])
@@ -290,7 +291,7 @@ class _Share:
         return [nodes.tolist() for nodes in torch.split(answer, received)]
 
     def layers(self) -> list[CooperativeLayer]:
-        """Return the layers, outermost first: of all hops, of all but the last, ..."""
+        """Return the layers, outermost first. Each has the edges of one hop less than before."""
         return [self._layer(hop) for hop in reversed(range(len(self._edges)))]
 
     def _layer(self, hop: int) -> CooperativeLayer:

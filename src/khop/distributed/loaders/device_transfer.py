@@ -35,9 +35,9 @@ class TargetDevice:
     """Target device of a loader's batches.
 
     Args:
-        device: as for `DistNeighborLoader`: None, anything that `torch.device` takes, or
-            'emulated' (for tests: batches are tensors on the CPU).
-        pin_memory: as for `MpDistSamplingWorkerOptions`. Warns if it has no effect.
+        device: the loader's `device`: None, an argument of `torch.device`, or 'emulated' (for
+            tests: batches are tensors on the CPU).
+        pin_memory: see `MpDistSamplingWorkerOptions`. Warns if it has no effect.
 
     Attributes:
         device: full name of the device that samplers may share with the trainer, or None.
@@ -77,7 +77,7 @@ class TargetDevice:
 def _cuda_index(device: Any, index: int | None) -> int:
     """Return the index of the GPU, the current one if `index` is None.
 
-    Torch makes the copies to it, so torch counts the GPUs: khop may be built without CUDA.
+    Torch counts the GPUs, as it makes the copies: khop may be built without CUDA.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (index or 0) >= count:
@@ -162,7 +162,7 @@ class DeviceArenaFactory:
         transfer: transfer of the trainer's batches. Its `mark` gives the events after which a slot
             is free.
         nbytes: size of each arena, in bytes.
-        num_sharing: number of samplers that will have one.
+        num_sharing: number of samplers that will have a device arena.
     """
 
     # All device arenas together take at most 1/8 of a GPU's memory.
@@ -180,7 +180,7 @@ class DeviceArenaFactory:
                 self._nbytes = min(nbytes, memory // self._SHARE // num_sharing)
 
     def __call__(self, device: str | None) -> DeviceArenaReader | None:
-        """Create an arena for a sampler on `device`, or return None on any but the target."""
+        """Create an arena for a sampler on `device`. None if that is not the target device."""
         if device is None or device != self._device:
             return None
         if self._native is None:
@@ -191,9 +191,9 @@ class DeviceArenaFactory:
 def pinning(target: TargetDevice) -> Callable[[ArenaReader], None] | None:
     """Return a function that registers an arena with CUDA, or None if batches go to no GPU.
 
-    A slot of an arena is reused when its last tensor is gone. A copy from registered memory with
-    `non_blocking=True` may run later: torch keeps the source only if the memory is torch's.
-    `DeviceTransfer` keeps it instead.
+    A slot of an arena is reused when its last tensor is gone, but a copy with `non_blocking=True`
+    may run later. Torch keeps a copy's source only if torch has allocated it. So `DeviceTransfer`
+    keeps it.
     """
     device = target.torch_device
     if not target.pins_arenas or device is None:

@@ -29,8 +29,8 @@ class InProcessBackend:
     Args:
         part: the home part.
         spec: specification of the batches.
-        client: the other partitions. If None, there are none.
-        weights: sampling weights of negative endpoints, as `arrays` of `Pipeline`.
+        client: client of the other partitions. If None, there are none.
+        weights: sampling weights of negative endpoints, by name: see `arrays` of `Pipeline`.
         timeout: seconds that a read of a row store may take.
     """
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @takes_options(LoaderOptions)
 class DistLinkNeighborLoader(DistLoader):
-    """Neighbourhoods of the ends of links and of negatives, drawn from all partitions.
+    """Loader of links and negative links, with neighbourhoods of their ends from all partitions.
 
     `khop.loader.LinkNeighborLoader` makes the same batches of the whole graph with the same links,
     `seed` and `stream`, bit for bit, negatives included. The numbers of partitions and samplers do
@@ -54,9 +54,9 @@ class DistLinkNeighborLoader(DistLoader):
             destinations. If None, the edges of its home partition, evenly divided among the
             trainers with this home (for a client, its share of the servers' edges). For a
             heterogeneous graph (edge type, links), or an edge type. `link_split` divides a list of
-            links among trainers. With a list of graph servers, a list of links for each
-            (`edge_label` and `edge_label_time` likewise, or all in one): the server of a list makes
-            its batches, and batches alternate between lists.
+            links among trainers. With a list of graph servers, it may be one list of links per
+            server: each server makes the batches of its list, and batches alternate between lists.
+            `edge_label` and `edge_label_time` are then lists, too, or one array for all lists.
         edge_label: [num_links, ...] labels of links. With binary negatives, labels that begin at 0
             are increased by 1, and negatives have label 0.
         neg_sampling: PyG's `NegativeSampling`, or a dictionary or mode for one: 'binary' draws

@@ -17,7 +17,7 @@ from khop.typing import EdgeDir, Transform
 
 
 class SamplingGroup(TypedDict, total=False):
-    """Options of the draws."""
+    """Options that decide which nodes and edges are drawn."""
 
     replace: Annotated[bool, Option(False, "draw with replacement.")]
     subgraph_type: Annotated[
@@ -61,7 +61,7 @@ class SamplingGroup(TypedDict, total=False):
 
 
 class DeliveryGroup(TypedDict, total=False):
-    """Options of epochs, and of what batches have and where they go."""
+    """Options of epochs, and of the content and device of batches."""
 
     batch_size: Annotated[int, Option(1, "seeds per batch (links, clusters).")]
     shuffle: Annotated[bool, Option(False, "draw a new order each epoch.")]
@@ -166,7 +166,7 @@ class InducedOptions(DeliveryGroup, ResourceGroup, total=False):
 
 
 class LoaderOptions(SamplingGroup, DeliveryGroup, ResourceGroup, total=False):
-    """Keyword arguments that `DistNeighborLoader` and its siblings share.
+    """Keyword arguments of all loaders that draw hops, such as `DistNeighborLoader`.
 
     Example:
         >>> options: LoaderOptions = {"batch_size": 3, "shuffle": True, "seed": 1}

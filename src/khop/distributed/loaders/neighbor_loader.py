@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 @takes_options(LoaderOptions)
 class DistNeighborLoader(DistLoader):
-    """Neighbourhoods of seed nodes, drawn from all partitions, as PyG `Data` or `HeteroData`.
+    """Loader of neighbourhoods of seed nodes from all partitions, as PyG `Data` or `HeteroData`.
 
     `khop.loader.NeighborLoader` makes the same batches of the whole graph with the same seeds,
     `seed` and `stream`, bit for bit. The numbers of partitions and samplers do not matter. By
-    default batches have all attributes of nodes and edges that the folder has, as in memory. Each
-    epoch delivers every seed once, in the loader's order. By default all trainers make the same
-    number of batches, so that DDP cannot hang: trainers with fewer seeds make smaller batches.
+    default batches have all node and edge attributes of the folder. Each epoch delivers every seed
+    once, in the loader's order. By default all trainers make the same number of batches, so that
+    DDP cannot hang: trainers with fewer seeds make smaller batches.
 
     Args:
         data: the trainer's partition. If None, the graph of this client's servers, with
@@ -48,8 +48,8 @@ class DistNeighborLoader(DistLoader):
             all nodes. For a heterogeneous graph (node type, seeds), or a node type for all of its
             nodes. `node_split` makes even shares. The name of a boolean attribute, 'train_mask',
             selects this trainer's share of its nodes (`input_id` holds their ids then). With a list
-            of graph servers, a list of seeds for each: the server of a list makes its batches, and
-            batches alternate between lists.
+            of graph servers, it may be one list of seeds per server: each server makes the batches
+            of its list, and batches alternate between lists.
         input_time: [num_seeds] time of each seed. Later neighbours are not drawn. If None, with
             `time_attr`, the times of the seed nodes.
         **options: `LoaderOptions`.
@@ -114,9 +114,9 @@ class DistSubGraphLoader(DistNeighborLoader):
     """Loader of induced subgraphs: a distributed `khop.loader.SubGraphLoader`.
 
     A batch holds the seeds and the neighbours drawn hop by hop. It has every edge of the graph
-    between two of them, also between nodes of other partitions. `mapping` holds the positions of
-    the seeds in the batch. With `disjoint=True` each seed has a separate subgraph, identified by
-    `batch`.
+    between two of these nodes, also between nodes of other partitions. `mapping` holds the
+    positions of the seeds in the batch. With `disjoint=True` each seed has a separate subgraph,
+    identified by `batch`.
 
     Args:
         data: the trainer's partition. If None, the graph of this client's servers, with

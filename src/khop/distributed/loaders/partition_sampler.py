@@ -49,12 +49,12 @@ class PartitionSampler(PygSampler):
             (dataset, dataset), sampler, input_nodes=node_split('train_mask'), batch_size=1024)
 
     Ids are original ids. `khop.sampler.NeighborSampler` draws the same from the whole graph, with
-    the same seed and stream, bit for bit. Batches of PyG's loaders have edge attributes as well
-    (`khop.distributed.stores.edge_lookup`, also for the rules of `transform_sampler_output`).
+    the same seed and stream, bit for bit. Batches of PyG's loaders have edge attributes, too:
+    `khop.distributed.stores.edge_lookup` says how, and has rules for `transform_sampler_output`.
     `DistNeighborLoader` is faster: its sampler processes keep several batches in flight and write
     features where the trainer reads them.
 
-    All trainers make it together. Each of PyG's worker processes opens connections of its own.
+    All trainers create it together. Each of PyG's worker processes opens connections of its own.
 
     Args:
         data: the trainer's partition.
@@ -65,14 +65,14 @@ class PartitionSampler(PygSampler):
             `khop.sampler.NeighborSampler`. The folder must have been partitioned with the times
             and weights.
         with_edge: return the ids of drawn edges. If False, batches have no edge attributes.
-        seed: makes draws reproducible: call i of this sampler draws what call i of any equal
-            sampler draws. If None, each call takes a key from torch's default generator.
+        seed: makes draws reproducible: call i draws the same in all samplers with equal arguments.
+            If None, each call takes a key from torch's default generator.
         stream: separates the random numbers of samplers with the same seed. If None, the trainer's
             rank.
 
     Raises:
         RendezvousError: trainers do not agree or do not arrive.
-        TypeError, ValueError: no `DistDataset`, malformed options.
+        TypeError, ValueError: `data` is no `DistDataset`, or an option is malformed.
 
     Example:
         >>> from torch_geometric.loader import NodeLoader
@@ -148,12 +148,12 @@ class PartitionSampler(PygSampler):
 
 
 class _PartDrawer:
-    """Engine over the trainer's part, and writer of what it draws, by original ids.
+    """Sampling engine over the trainer's part, and conversion of its subgraphs to original ids.
 
     Args:
         data: the trainer's partition.
-        info: the graph.
-        spec: how neighbours are drawn.
+        info: description of the graph.
+        spec: specification of the draws.
     """
 
     def __init__(self, data: DistDataset, info: GraphInfo, spec: SamplingSpec) -> None:
@@ -163,7 +163,7 @@ class _PartDrawer:
         self._engine: tuple[PartitionClient | None, Engine] | None = None
 
     def engine(self, client: PartitionClient | None) -> Engine:
-        """Return the engine that uses a client. A fork has another client than its parent."""
+        """Return the engine for a client. A fork has a client of its own, so a separate engine."""
         if self._engine is None or self._engine[0] is not client:
             view = GraphView.of_part(self._data.reader.part)
             self._engine = client, Engine(view, self._spec, client)
@@ -172,7 +172,7 @@ class _PartDrawer:
     def written(
         self, subgraph: _native.Subgraph, client: PartitionClient | None
     ) -> SampledSubgraph:
-        """Return a drawn subgraph by original ids, which may be on other machines."""
+        """Convert a drawn subgraph to original ids, read from all parts over the client."""
         drawn, reader = self._writer.write(subgraph), self._data.reader
         reads = [
             (Table("node", i, ["id"]), new_ids.numpy()) for i, new_ids in enumerate(drawn.nodes)

@@ -26,14 +26,14 @@ def check_sampling(
     Args:
         data: the trainer's dataset. If None, the graph that this client's servers serve.
         num_neighbors: fan-outs or a method, as users pass them.
-        options: the options of the loader, all of them.
+        options: values of all options of the loader.
 
     Returns:
-        The graph, its description without times and weights that do not matter, the specification
-        of the draws, and the attributes of the batches.
+        The graph, its description from `info_for`, the specification of the draws, and the
+        attributes of the batches.
 
     Raises:
-        RuntimeError, TypeError, ValueError: as `check_data`, `info_for` and `SamplingOptions.spec`.
+        RuntimeError, TypeError, ValueError: see `check_data`, `info_for`, `SamplingOptions.spec`.
     """
     graph = check_data(data, options["edge_dir"], options["worker_options"])
     weight_attr = options["weight_attr"]
@@ -62,7 +62,7 @@ def check_sampling(
 def info_for(
     data: PartitionedGraph, num_neighbors: NumNeighbors | SamplingMethod, options: SamplingOptions
 ) -> GraphInfo:
-    """Return a graph's description, without times and weights that do not matter to the draws.
+    """Return a graph's description, without times and weights that the draws do not use.
 
     Args:
         data: the graph.
@@ -70,7 +70,7 @@ def info_for(
         options: the other options.
 
     Raises:
-        ValueError: times, weights or neighbours' ids that the folder was not partitioned with.
+        ValueError: the folder has no times, weights or neighbours' ids, but the draws use them.
     """
     method, options, meta = as_method(num_neighbors), options.settled(num_neighbors), data.meta
     if method.spec().needs_neighbor_ids and not meta.knows_neighbors:
@@ -117,13 +117,13 @@ def check_data(
 
     Args:
         data: the trainer's dataset. If None, the graph that this client's servers serve.
-        edge_dir: the requested direction. If None, any.
+        edge_dir: the requested direction. If None, the folder's.
         options: the loader's worker options.
 
     Raises:
-        RuntimeError: no data, and this process is no client.
-        TypeError: data of another type.
-        ValueError: data and options contradict each other, or another direction than the folder's.
+        RuntimeError: `data` is None, and this process is no client.
+        TypeError: `data` has another type.
+        ValueError: data and options contradict each other, or `edge_dir` is not the folder's.
     """
     graph = _graph_of(data, options)
     if edge_dir not in (None, "in", "out"):

@@ -29,8 +29,8 @@ def node_split(
     """Return this trainer's share of some nodes: even counts, mostly local, the same on every run.
 
     Counts of trainers differ by at most one. Each trainer gets nodes of its home partition as far
-    as its count allows. The rest goes to trainers with too few at home. Every node goes to exactly
-    one trainer. All trainers must call it with the same nodes.
+    as its count allows. The other nodes go to trainers whose home has too few. Every node goes to
+    exactly one trainer. All trainers must call it with the same nodes.
 
     Args:
         nodes: [n] original ids, a boolean mask over all nodes, or the name of a boolean node
@@ -134,7 +134,7 @@ def shares_of_nodes(
 ) -> list[Int64Array]:
     """Return the positions of each trainer's nodes, by part and ascending original id.
 
-    Not by new id: the order of a part's rows does not decide who trains on them.
+    The new ids do not decide the division: the order of rows in a part has no influence on it.
 
     Args:
         new_ids: [n] int64 ids of the nodes in the folder's numbering.

@@ -2,12 +2,11 @@
 
 Runs in trainers.
 
-Trainers meet in collective calls, so one that has ended, left the epoch or is elsewhere in it would
-stop all others. Each call is watched. Trainers renew leases and publish early ends in the job's
-store (`membership.barrier`). Counts carry the step that they belong to, and a wait has a timeout.
-The group of gloo ends with the loader, and before the trainer leaves the job: its threads hold
-tensors for a moment after a call has returned, and must not give them back while the interpreter
-ends.
+An exchange is a collective call: a trainer that has ended, has left the epoch or is at another step
+would block all others. So each call is watched. Trainers renew leases and publish early ends in the
+job's store (`membership.barrier`). Exchanged counts carry their step, and each wait has a timeout.
+The gloo group ends with the loader, and before the trainer leaves the job. Gloo's threads hold
+tensors for a moment after a call has returned, and must not free them while the interpreter ends.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Step(NamedTuple):
 class TrainerGroup:
     """Process group of all trainers of a job, for the exchanges of one loader.
 
-    All trainers make it together. After an error it cannot be used any more.
+    All trainers create it together. After an error it cannot be used again.
 
     Args:
         context: the trainers' job.
@@ -87,10 +86,10 @@ class TrainerGroup:
             rows: [n, ...] rows, trainer by trainer.
             sent: number of rows for each trainer.
             received: number of rows from each trainer.
-            step: the step, if the exchange is one of drawing.
+            step: the step, if the exchange belongs to the drawing of a batch.
 
         Raises:
-            RendezvousError: a trainer has ended, failed, left the epoch or does not come.
+            RendezvousError: a trainer has ended, failed or left the epoch, or is too late.
         """
         if self._failure is not None:
             raise RendezvousError(f"an earlier exchange failed: {self._failure}")
@@ -117,7 +116,7 @@ class TrainerGroup:
         return out
 
     def send_counts(self, sent: list[int], step: Step) -> list[int]:
-        """Send a number to each trainer, and return theirs, all of the same step."""
+        """Send a number to each trainer, and return the numbers received, all of one step."""
         one = [1] * self.size
         rows = torch.tensor([[count, *step] for count in sent])
         counts = self.send_all(rows, one, one, step)
@@ -132,15 +131,15 @@ class TrainerGroup:
         return [int(count) for count in counts[:, 0]]
 
     def leave_epoch(self, epoch: int, num_batches: int) -> None:
-        """Publish that this trainer draws no more than some batches of an epoch."""
+        """Publish that this trainer leaves an epoch after `num_batches` batches."""
         if self._group is not None and self._others:
             with contextlib.suppress(RuntimeError):
                 self._members.publish(f"{self._name}/left", [epoch, num_batches])
 
     def _wait(self, work: dist.Work, step: Step | None) -> None:
-        """Wait for an exchange, and look for trainers that will not come, meanwhile.
+        """Wait for an exchange. Check at intervals that the other trainers can still come.
 
-        Python's handlers of signals run between the looks.
+        Python's signal handlers run between these checks.
         """
         end = time.monotonic() + self._timeout
         while not work.is_completed():
@@ -187,12 +186,11 @@ class TrainerGroup:
         )
 
     def _fail(self, failure: RendezvousError) -> None:
-        """Publish a failure, and release the group."""
         self._failure = failure
         self._close(failure)
 
     def close(self) -> None:
-        """Release the group: its threads end, and no exchange follows. Harmless if called again."""
+        """Release the group: its threads end, and no exchange follows. A second call is ignored."""
         self._close(None)
 
     def __del__(self) -> None:
@@ -222,7 +220,7 @@ class TrainerGroup:
 
 
 class _Exchange(torch.autograd.Function):
-    """Send rows to other trainers, and in the backward pass their gradients back."""
+    """Differentiable exchange: sends rows, and in the backward pass returns their gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, exchange: Exchange) -> Tensor:
@@ -239,9 +237,9 @@ class _Exchange(torch.autograd.Function):
 
 
 class Exchange:
-    """Rows that this trainer sends to each other one, and how many it receives.
+    """Exchange of rows with other trainers: which rows are sent, and how many are received.
 
-    All trainers call it together, as often and in the same order, also in the backward pass.
+    All trainers make the same calls in the same order, also in the backward pass.
 
     Args:
         rows: [n] int64 positions of rows to be sent, trainer by trainer.
@@ -256,10 +254,10 @@ class Exchange:
         self.rows, self.sent, self.received, self.group = rows, sent, received, group
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the rows of other trainers, trainer by trainer: differentiable.
+        """Return the rows received from other trainers, trainer by trainer, differentiable.
 
         Args:
-            x: [num_rows, ...] this trainer's rows. All trainers have the same shape of a row.
+            x: [num_rows, ...] this trainer's rows. A row has the same shape on all trainers.
         """
         rows: Tensor = _Exchange.apply(x, self)  # type: ignore[no-untyped-call]
         return rows

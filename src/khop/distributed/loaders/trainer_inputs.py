@@ -1,6 +1,7 @@
-"""Seeds and links of one trainer: names of splits, lists for servers, its share of all edges.
+"""Checks of the seeds and links of one trainer's loader.
 
-Runs in trainers. `khop.loader.inputs` checks what loaders in memory accept as well.
+Runs in trainers. `khop.loader.inputs` checks the forms that in-memory loaders accept, too. Here are
+names of boolean attributes, lists for graph servers, and the trainer's share of all edges.
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ def node_input(
 
     Args:
         graph: the graph.
-        nodes: as `DistNeighborLoader` takes them.
+        nodes: `input_nodes` of `DistNeighborLoader`.
         options: the loader's worker options. With a list of servers, `nodes` may be a list of seed
             lists.
-        is_whole: the name of a boolean attribute selects all of its nodes, not this trainer's
-            share.
+        is_whole: True if the name of a boolean attribute selects all of its nodes, not this
+            trainer's share.
 
     Returns:
-        Node type, original ids, PyG's `input_id` of each, and the lengths of the seed lists, one
-        for each server. None if there is one list for all.
+        Node type, original ids, PyG's `input_id` of each seed, and the lengths of the servers' seed
+        lists. The lengths are None if there is one list for all.
 
     Raises:
         IndexError, KeyError, TypeError, ValueError: seeds do not exist, or are malformed.
@@ -112,15 +113,15 @@ def link_input(
 
     Args:
         graph: the graph.
-        links: as `DistLinkNeighborLoader` takes them. If None, this trainer's share of the edges,
-            which may be empty.
+        links: `edge_label_index` of `DistLinkNeighborLoader`. If None, this trainer's share of the
+            edges, which may be empty.
         options: the loader's worker options. With a list of servers, `links` may be a list of lists
             of links.
-        is_whole: `links` must have the links of all trainers.
+        is_whole: True if `links` must have the links of all trainers.
 
     Returns:
         Edge type, which need not be one of the folder's. [2, num_links] int64 original ids of
-        sources and destinations. Lengths of the lists of links, as for seeds.
+        sources and destinations. Lengths of the servers' lists, or None if there is one for all.
 
     Raises:
         IndexError, TypeError, ValueError: links do not exist, or are malformed, or there is not one
@@ -149,7 +150,7 @@ def _link_ends(info: GraphInfo, link_type: EdgeType, links: Any, name: str) -> I
 
 
 def _is_list_of_links(part: Any) -> bool:
-    """Return whether an entry of a user's list is [2, num_links]. A row of ends is not."""
+    """Return whether an entry of a user's list is [2, num_links], not a row of ends of links."""
     if isinstance(part, (list, tuple)):
         return len(part) == 2 and all(map(_is_row, part))
     return getattr(part, "ndim", 0) == 2
@@ -158,7 +159,7 @@ def _is_list_of_links(part: Any) -> bool:
 def joined(
     values: TrainerValues | None, lists: Sequence[int] | None, name: str
 ) -> TrainerValues | None:
-    """Concatenate values that come in as many lists as the links. Return others as they are.
+    """Concatenate values if they have one list per list of links. Else return them unchanged.
 
     Raises:
         ValueError: a list of values is not as long as its list of links.
@@ -179,10 +180,10 @@ def joined(
 def checked_weights(
     info: GraphInfo, spec: LinkSpec, negatives: NegativeSampling | None
 ) -> dict[str, Array]:
-    """Return the sampling weights of nodes as ends of negatives, as `negative_weights` does.
+    """Check the sampling weights of ends of negative links, and return them by name.
 
     Raises:
-        ValueError: weights of another number than nodes, negative, not finite or all zero.
+        ValueError: weights are not one per node, are negative, not finite or all zero.
     """
     weights = negative_weights(negatives)
     counts = list(info.node_counts.values())

@@ -1,7 +1,8 @@
-"""Shares of virtual ranks, and what one trainer makes of them in an epoch. Runs in trainers.
+"""Seeds of virtual ranks, and one trainer's plan of their batches in an epoch. Runs in trainers.
 
-`khop.loader.iteration.virtual_ranks` divides batches among trainers. Here each virtual rank gets
-its seeds. The batches of one trainer become one plan, with the keys of their virtual ranks.
+Each virtual rank (option `num_virtual_ranks`) has a share of the seeds, in batches that
+`khop.loader.iteration.virtual_ranks` divides among trainers. Here the batches of one trainer become
+one plan. Each batch keeps the random-number key of its virtual rank.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class VirtualShares:
         return self.ranks.length([0] * len(self.shares), self._trainer)
 
     def epoch_plan(self, progress: VirtualProgress) -> tuple[EpochPlan, Int64Array]:
-        """Return the plan of this trainer's batches, and the positions of their seeds, in order.
+        """Return the plan of this trainer's batches, and their seeds' positions, batch by batch.
 
-        Batches before `progress.first` belong to earlier jobs: here they have no seeds.
+        Batches before `progress.first` were made by earlier jobs, and have no seeds in the plan.
         """
         ranks, indices = self.ranks.share(progress.before, self._trainer)
         orders: dict[int, Int64Array | None] = {}
@@ -75,7 +76,7 @@ def check_virtual_ranks(
     """Check the options of a loader with virtual ranks.
 
     Raises:
-        TypeError, ValueError: a number that is not positive, or options that contradict it.
+        TypeError, ValueError: the number is not positive, or other options contradict it.
     """
     check_positive(num_virtual_ranks, "num_virtual_ranks")
     if seed is None:
@@ -92,14 +93,14 @@ def check_virtual_ranks(
 
 
 def check_agreement(context: TrainerContext, described: Sequence[Any]) -> None:
-    """Check that all trainers make the same loader with virtual ranks. They call it together.
+    """Check that all trainers create the same loader with virtual ranks. All call it together.
 
     Args:
         context: this trainer's context.
-        described: what JSON can hold of the loader: options, digest of the seeds.
+        described: description of the loader in JSON: options, digest of the seeds.
 
     Raises:
-        RendezvousError: they do not, or do not arrive.
+        RendezvousError: the loaders differ, or a trainer does not arrive.
     """
     if context.world_size == 1:
         return
@@ -121,10 +122,10 @@ def agreed_number(counts: Sequence[Sequence[int]], drop_last: bool, of: str) -> 
     Args:
         counts: numbers of batches and of seeds of each share.
         drop_last: see `EpochPlan`.
-        of: whose shares they are, for the error message.
+        of: owners of the shares, for the error message: 'trainers', 'virtual ranks'.
 
     Raises:
-        ValueError: a share has fewer seeds than that.
+        ValueError: a share has fewer seeds than batches.
     """
     batches, seeds = zip(*counts, strict=True)
     agreed: int = min(batches) if drop_last else max(batches)

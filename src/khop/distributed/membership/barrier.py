@@ -3,9 +3,9 @@
 A step may take one member hours longer than another, so a fixed timeout does not work. A wait ends
 
 - when all members have arrived,
-- when one has published a failure,
-- when the lease of a missing one has ended: it was killed, stopped or cut off,
-- when one has not begun the first step in the group's timeout.
+- when a member has published a failure,
+- when a missing member's lease has ended: the member was killed, stopped or cut off,
+- when a member has not begun the first step in the group's timeout.
 
 Imports no torch.
 """
@@ -37,8 +37,8 @@ class Barrier:
 
     All members create one, in the same order, with a name that is unique in the group. An error
     that leaves the context is published. The other members raise RendezvousError at their next
-    `check` or `all_gather`. They raise it in place of an OSError too: that may be a consequence, as
-    files and servers are gone.
+    `check` or `all_gather`. They also raise it in place of an OSError, which may be a consequence
+    of the failure: files and servers are gone.
     """
 
     def __init__(self, members: Membership, name: str) -> None:
@@ -58,7 +58,7 @@ class Barrier:
         return self
 
     def start(self) -> None:
-        """Renew this member's lease, and watch for failures of others, until `close`."""
+        """Renew this member's lease, and watch for failures of other members, until `close`."""
         members = self._members
         self._began_at = self._looked_at = time.monotonic()
         if members.others:
@@ -117,7 +117,7 @@ class Barrier:
 
     @property
     def _was_stopped(self) -> bool:
-        """True if this member has looked so long ago that the others may have given it up."""
+        """True if this member's last look was so long ago that others may have given it up."""
         since = time.monotonic() - self._looked_at
         return self._watch is not None and since > self._members.lease / 2
 
@@ -133,7 +133,7 @@ class Barrier:
     def find_silent(self, seconds: float) -> list[int]:
         """Return the ranks of members that do not renew their leases within some seconds from now.
 
-        Returns at once when all have renewed theirs.
+        Returns as soon as all members have renewed their leases.
 
         Raises:
             RendezvousError: the store is unreachable.
@@ -161,7 +161,7 @@ class Barrier:
             The values of all members, by rank.
 
         Raises:
-            RendezvousError: a member has failed, or the lease of a missing one has ended.
+            RendezvousError: a member has failed, or a missing member's lease has ended.
         """
         members, name = self._members, f"{self._name}/{step}"
         members.publish(name, value)

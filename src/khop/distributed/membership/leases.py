@@ -1,9 +1,9 @@
 """Leases: how long other processes may be silent before they count as ended. Imports no torch.
 
-A process renews its lease by a message, or by a counter that others read. The reader measures the
-time since then by its own monotonic clock: clocks of two machines are never compared. Time counts
-only while the reader looks. A reader that was stopped (a debugger, Ctrl-Z, a paused virtual
-machine) has seen nothing in that time. Others may have been stopped with it.
+A process renews its lease by a message, or by a counter that other processes read. The reader
+measures the time since then by its own monotonic clock: clocks of two machines are never compared.
+Time counts only while the reader looks. A reader that was stopped (a debugger, Ctrl-Z, a paused
+virtual machine) has seen no renewals. Other processes may have been stopped with it.
 
 A lease is the last resort. A closed connection, the end of a child process and a published error
 are noticed sooner.
@@ -57,7 +57,7 @@ class Lease:
 
     Attributes:
         heard_at: time of the last renewal.
-        excused: seconds since then that do not count: this process was stopped.
+        excused: seconds since the last renewal that do not count, as this process was stopped.
     """
 
     __slots__ = ("__weakref__", "_clock", "excused", "heard_at")
@@ -99,7 +99,7 @@ class LeaseTable:
         return self.follow(Lease(self._clock))
 
     def follow(self, lease: Lease) -> Lease:
-        """Judge a lease by this table's clock from now on, as long as something refers to it."""
+        """Include a lease in `look` from now on, as long as another object refers to the lease."""
         self._leases.add(lease)
         return lease
 

@@ -18,7 +18,7 @@ class Sighting(NamedTuple):
     Attributes:
         renewals: number of renewals. None if the store counts none.
         silent: seconds since the last renewal, by the store's clock. None if it measures none.
-        has_left: whether the member has left in order.
+        has_left: whether the member has left without a failure.
         where: its process and machine. '' if not known.
     """
 
@@ -35,7 +35,7 @@ class Failure(NamedTuple):
         rank: rank of the member.
         seconds: time since its last sign of life.
         where: its process and machine, in parentheses. '' if not known.
-        has_left: whether it has left in order.
+        has_left: whether it has left the group without an error.
     """
 
     rank: int
@@ -44,7 +44,7 @@ class Failure(NamedTuple):
     has_left: bool
 
     def __str__(self) -> str:
-        """Return the event, in words that follow the member's name."""
+        """Return text that follows the member's name in an error message."""
         if self.has_left:
             return f"has left the job{self.where}"
         return f"has not been heard of for {self.seconds:.0f} s{self.where}"
@@ -61,7 +61,7 @@ class Watch:
     Attributes:
         every: seconds between looks.
         on_look: called after each look.
-        until: time at which it ends (`time.monotonic`). If None, it does not.
+        until: time at which the watch ends (`time.monotonic`). If None, it does not end.
     """
 
     name: str
@@ -93,10 +93,10 @@ class MemberStore(abc.ABC):
 
     @abc.abstractmethod
     def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return the values of all ranks, or fewer if one is still missing after some seconds."""
+        """Return the values of all ranks, or fewer if a value is missing after `seconds`."""
 
     def announce(self, name: str, value: object) -> None:
-        """Publish a value that few members have, and that others read repeatedly."""
+        """Publish a value that few members have, and that other members read repeatedly."""
         self.put(name, value)
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:

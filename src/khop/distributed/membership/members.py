@@ -2,9 +2,9 @@
 
 Trainers and clients of graph servers have one `Membership` each, over a `MemberStore`: torch's
 store or the graph servers' directory. One thread of a member renews its lease, and reads values
-and leases of others that this process watches. Some stores may wait for the network without an
-end. That thread then makes all calls of the store, and other threads wait for the results for the
-length of a lease at most. So a store whose machine has gone is an error.
+and leases of others that this process watches. Calls of some stores may wait for the network
+without an end. The thread then makes all calls of the store, and other threads wait for the results
+for at most the length of a lease. So they get an error if the store's machine has gone.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Membership:
         store: store of values and leases.
         rank: rank of this member.
         world_size: number of members.
-        timeout: seconds to wait for a member that is to come.
+        timeout: seconds to wait for a member that has not arrived yet.
         lease: seconds of silence after which a member counts as ended. If None, $KHOP_LEASE or 30.
 
     Attributes:
@@ -96,7 +96,7 @@ class Membership:
         self._call(self._store.put, name, value)
 
     def post(self, name: str, value: object) -> None:
-        """Publish a value as `publish` does, soon, without waiting, if the store is reachable."""
+        """Publish a value soon, without waiting, if the store is reachable. See `publish`."""
         self._submit_if_reachable(self._store.put, name, value)
 
     def announce(self, name: str, value: object, wait: bool = True) -> None:
@@ -113,7 +113,7 @@ class Membership:
             self._submit_if_reachable(self._store.announce, name, value)
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return announced values of these members, by rank. Errors as for `poll`."""
+        """Return announced values of these members, by rank. Raises the errors of `poll`."""
         return self._call(self._store.announced, name, ranks)
 
     def delete(self, name: str) -> None:
@@ -129,15 +129,15 @@ class Membership:
         return self._call(self._store.get, name, list(ranks))
 
     def get_all(self, name: str, ranks: Sequence[int], seconds: float = 0.0) -> dict[int, Any]:
-        """Return the values of all of some ranks, or fewer: see `MemberStore.get_all`."""
+        """Return the values of all these ranks, or fewer: see `MemberStore.get_all`."""
         return self._call(self._store.get_all, name, ranks, seconds)
 
     def wait_for(self, name: str, ranks: Iterable[int], action: str) -> dict[int, Any]:
         """Wait for the values of other members, and return them by rank.
 
         Raises:
-            RendezvousError: a member did not publish its value in time. Names the members, and the
-                `action` that publishes it.
+            RendezvousError: a member did not publish its value in time. The message names these
+                members, and the `action` that publishes the value.
         """
         ranks, values = list(ranks), dict[int, Any]()
         end = time.monotonic() + self.timeout
@@ -156,25 +156,25 @@ class Membership:
         )
 
     def all_gather(self, name: str, action: str) -> list[Any]:
-        """Wait for the values of all members, by rank. Arguments as for `wait_for`."""
+        """Wait for the values of all members, and return them by rank. See `wait_for`."""
         values = self.wait_for(name, range(self.world_size), action)
         return [values[rank] for rank in range(self.world_size)]
 
     # Leases and failures ------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Renew this member's lease every second from now on: others need this process."""
+        """Renew this member's lease every second from now on, since others need this process."""
         if self.others and not self._holds:
             self._holds = True
             self._wake()
 
     def leave(self) -> None:
-        """Publish that this member leaves in order."""
+        """Publish that this member leaves without a failure."""
         self._holds = False
         self._call(partial(self._store.renew, has_left=True), self._renewals)
 
     def have_left(self, ranks: Sequence[int]) -> bool:
-        """Return whether all of some members have left in order."""
+        """Return whether all these members have left without a failure."""
         sightings = self._call(self._store.sightings, ranks)
         return all(rank in sightings and sightings[rank].has_left for rank in ranks)
 
@@ -186,7 +186,7 @@ class Membership:
         every: float,
         seconds: float | None = None,
     ) -> Watch:
-        """Read a value that members announce again and again, in this object's thread.
+        """Read a value that members announce, at intervals, in this object's thread.
 
         Args:
             name: name of the value.
@@ -212,7 +212,7 @@ class Membership:
     def look(self, ranks: Sequence[int]) -> dict[int, Failure]:
         """Read the leases of members, and return the failures.
 
-        To be called every second where it matters. Time without looks counts for no lease.
+        Call it every second while failures matter. Time without looks counts for no lease.
         """
         sightings: Mapping[int, Sighting] = {}
         try:
@@ -265,7 +265,7 @@ class Membership:
             raise RendezvousError(self._unreachable)
 
     def close(self) -> None:
-        """Publish what is left to publish, for some seconds, and end the thread."""
+        """Publish the remaining values, for some seconds at most, and end the thread."""
         if os.getpid() != self._owner:
             return
         with self._changed:
@@ -331,7 +331,7 @@ class Membership:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        """Make calls, renew the lease and look for others, until the member is closed."""
+        """Make calls, renew the lease and read watched values, until the member is closed."""
         while True:
             with self._changed:
                 if not self._calls and not self._is_closing:
@@ -354,7 +354,7 @@ class Membership:
             self._look()
 
     def _pause(self) -> float | None:
-        """Return the seconds until something is due. None if nothing is."""
+        """Return the seconds until the next look or renewal is due. None if none is planned."""
         now = time.monotonic()
         self._watches = [w for w in self._watches if w.until is None or w.until > now]
         due = [watch.next_look for watch in self._watches]
@@ -379,7 +379,7 @@ class Membership:
             self._unreachable = str(error)
 
     def _look(self) -> None:
-        """Read what is watched and due, and call the watches' functions."""
+        """Read the values of all watches that are due, and call the watches' functions."""
         now = time.monotonic()
         with self._changed:
             due = [watch for watch in self._watches if watch.next_look <= now]

@@ -2,7 +2,7 @@
 
 Trainers wait for values by looking for them (`Store.check`), with pauses in Python. A store's own
 `wait` is a call in C++ that no signal handler can end before its timeout. SIGTERM and Ctrl-C would
-have no effect for a minute. It also writes a warning to standard error when its time is over.
+have no effect for a minute. `wait` also writes a warning to standard error when its time is over.
 """
 
 from __future__ import annotations

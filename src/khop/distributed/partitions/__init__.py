@@ -2,5 +2,5 @@
 
 `service` decides which machine serves which partition. `server_process` starts a server,
 `supervisor` restarts it, and `endpoint_registry` keeps its address current in all trainers.
-`shared_client` and `reader` read from it.
+`shared_client` and `reader` read from the servers.
 """

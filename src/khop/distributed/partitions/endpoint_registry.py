@@ -1,10 +1,11 @@
 """Table of the current endpoints of a group's partition servers. Runs in trainers.
 
 Updates come from this trainer's `ServerSupervisor` and `Membership`, in their threads. A trainer
-publishes an update when one of its servers has moved or has ended for good. Others read updates
-only while requests wait for a lost server, every 0.25 s. Readers apply updates in their own thread.
-A client in this process does so when it has lost a server (`follow`). Sampler processes get them
-from their trainer, which polls an `EndpointWatcher`.
+publishes an update when one of its servers has moved or has ended for good. Other trainers read
+updates only while requests wait for a lost server, every 0.25 s. Readers apply updates in their own
+thread. A client in this process does so when it has lost a server (`follow`). Sampler processes get
+updates from their trainer, which polls an `EndpointWatcher`. The key of a server is its partition,
+or for a primary `service.primary_key`.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class EndpointWatcher:
         return new
 
     def latest(self, key: int) -> EndpointUpdate | None:
-        """Return the last update of a server. None if it has its first endpoint."""
+        """Return the last update of a server. None if it still has its first endpoint."""
         return self._updates.get(key)
 
     def look_for(self, key: int) -> None:
@@ -100,7 +101,7 @@ class EndpointRegistry:
         self._lock = threading.Lock()
 
     def keep(self, key: int, server: PartitionServerProcess, *further_keys: int) -> None:
-        """Keep a server of this trainer running, which trainers use under these keys."""
+        """Keep a server of this trainer running. Trainers use the server under all these keys."""
         self._served[key] = server.content
         self._known_as[key] = [key, *further_keys]
         self.supervisor.keep(key, server)
@@ -204,7 +205,6 @@ class EndpointRegistry:
         return [k for k in self._known_as[key] if self._owners.get(k) == self._context.rank]
 
     def _post(self, updates: Mapping[int, Mapping[str, object]]) -> None:
-        """Publish updates of this trainer's servers."""
         if updates and self._context.members.others:
             self._own_updates |= {str(key): update for key, update in updates.items()}
             self._context.members.announce(self._name, dict(self._own_updates), wait=False)

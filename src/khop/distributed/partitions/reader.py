@@ -1,9 +1,9 @@
 """Reader of a partitioned graph: rows of attributes, whole attributes, and edges.
 
 Runs in trainers and their worker processes. Rows come from the home part, from its copies of hot
-rows, and from the servers of the other parts. Whole attributes and edge lists come from parts whose
-files are on this machine, and over the network from the others. They are in the order of original
-ids.
+rows, and from the servers of the other parts. Whole attributes and edge lists are read from files
+of parts that are on this machine, and over the network from other parts. They are in the order of
+original ids.
 """
 
 from __future__ import annotations

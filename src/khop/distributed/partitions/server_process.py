@@ -29,15 +29,15 @@ Announcement: TypeAlias = "Mapping[str, str | None]"
 
 
 class PartitionServerProcess:
-    """Server process of this trainer, needed by trainers on this machine (near) or others (far).
+    """Server process that this trainer runs for other trainers.
 
     Args:
         context: the trainer's group.
         module: the program, `khop.distributed.rpc.partition_server` for example.
         config: configuration of the program, without sockets and keys.
         content: name of its data, for error messages: 'partition 3'.
-        near: see above.
-        far: see above.
+        near: True if other trainers on this machine need it.
+        far: True if trainers on other machines need it.
         credentials: the job's keys. If None, no CURVE.
 
     Raises:
@@ -123,7 +123,7 @@ class PartitionServerProcess:
 def announced_endpoint(announcement: Announcement, is_near: bool) -> Endpoint:
     """Return the endpoint in a trainer's announcement, for this machine (`is_near`) or another.
 
-    The transport that this process's user has named comes first, if the server has it, too.
+    A transport that the user of this process has named comes first, if the server has it, too.
     """
     own = announcement.get("own")
     transport = transport_of(own)
@@ -135,9 +135,9 @@ def announced_endpoint(announcement: Announcement, is_near: bool) -> Endpoint:
 
 
 def _kept_or_new_folder(folder: Path) -> Path:
-    """Return the folder, recreated if needed, or a new one if others could enter it.
+    """Return the folder, recreated if needed, or a new one if other users could enter it.
 
-    A server that ended in order has removed its folder.
+    A server that ended without a failure has removed its folder.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

@@ -4,8 +4,8 @@ The trainers of a group open the same folder, each with a home partition. They p
 partitions they have, and check that together they have all. For each partition that other trainers
 need, one trainer that has it starts a server, and keeps it running (`endpoint_registry`).
 
-With requests of the user's own, one server of each part is its primary: the only one that has the
-part's state. All trainers, those at home in the part too, write to it and read the state from it.
+Requests that the user defines may have a state. One server of each part, its primary, has the
+part's state. All trainers, also at home in the part, write to the primary and read from it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from khop.storage.folder import PartitionFolder
 
 @dataclass(frozen=True)
 class Claim:
-    """Machine and partitions of a trainer, as published to the others."""
+    """Machine and partitions of a trainer, as published to the other trainers."""
 
     host: str
     address: str
@@ -40,7 +40,7 @@ class Claim:
 
 
 class PartitionService:
-    """Access of this trainer to the partitions of a folder. All trainers make one, in order.
+    """Access of this trainer to the partitions of a folder. All trainers create it together.
 
     Args:
         context: the trainer's group.
@@ -117,7 +117,7 @@ class PartitionService:
             )
 
     def endpoints(self) -> dict[int, Endpoint]:
-        """Return the last known endpoints of all partitions but the home.
+        """Return the last known endpoints of all partitions but the home partition.
 
         Starts this trainer's servers first.
         """
@@ -169,7 +169,7 @@ class PartitionService:
         return any(c.host == host for c in users), any(c.host != host for c in users)
 
     def _server_of(self, part: int, user: int) -> int:
-        """Return the trainer whose server a user gets a partition from: on its host if possible."""
+        """Return the rank whose server sends a partition to `user`: on its host if possible."""
         having = [r for r, c in enumerate(self.claims) if part in c.parts]
         near = [r for r in having if self.claims[r].host == self.claims[user].host]
         return (near or having)[0]

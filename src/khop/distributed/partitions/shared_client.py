@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SharedClient:
-    """Connections to the servers of other partitions: one client per process, one user at a time.
+    """Connections to the servers of other partitions: one client per process, a thread at a time.
 
     Survives `fork` and pickling: each process opens connections of its own. Two threads must not
     use a ZeroMQ socket at the same time, so a lock guards the client. The registry finds lost

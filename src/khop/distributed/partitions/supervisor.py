@@ -1,10 +1,10 @@
 """Supervisor of a trainer's servers: a thread that restarts them when they end. Runs in trainers.
 
 Other trainers may wait for a server while the trainer that started it is in a training step, or
-waits for them in a collective. Hence a thread, asleep until a server ends. A server restarts at
-the same socket, port and keys, so that connections to it recover by themselves. If it cannot, its
-new addresses are published (`on_moved`). One that dies 5 times in a row within 2 s of its start is
-given up (`on_given_up`): a request kills it, or it cannot work at all.
+waits for them in a collective. So a thread restarts it, and sleeps until a server ends. A server
+restarts at the same socket, port and keys, so that connections to it recover by themselves. If it
+cannot, its new addresses are published (`on_moved`). A server that dies 5 times in a row within 2 s
+of its start is given up (`on_given_up`): a request kills it, or it cannot work at all.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ServerSupervisor:
     Args:
         on_moved: called in the supervisor's thread with a server's key and its announcement if it
             restarted at another address.
-        on_given_up: called likewise with the key and the reason when a server is given up.
+        on_given_up: called in the same thread with a server's key and the reason to give it up.
 
     Attributes:
         num_restarts: number of restarts.

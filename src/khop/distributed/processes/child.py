@@ -4,10 +4,10 @@ Children are started with exec, so they inherit no memory of the parent. They ge
 control line and a page for the current task. They end when that line closes or when the kernel
 signals that their parent died. So they end whichever way the parent ends.
 
-Standard error is a pipe to the parent. A thread there forwards its lines and keeps the end: also
-the output of C libraries that abort, and the traceback that `faulthandler` writes after a
-segmentation fault. The current task is in a page of memory that both processes map: writing there
-costs nothing, and the page outlives the child.
+A child's standard error is a pipe to the parent. A thread of the parent forwards its lines and
+keeps the last ones. They include the output of C libraries that abort, and the traceback that
+`faulthandler` writes after a segmentation fault. The current task is in a page of memory that both
+processes map: writing to the page costs nothing, and the page outlives the child.
 """
 
 from __future__ import annotations
@@ -328,7 +328,7 @@ def wait_for_message(line: ControlLine, seconds: float | None = None) -> Message
 
     Args:
         line: the line.
-        seconds: longest time to wait for a message, after which None is returned. If None, any.
+        seconds: maximum time to wait, after which None is returned. If None, there is no maximum.
     """
     poller = select.poll()
     poller.register(line.fileno(), select.POLLIN)

@@ -1,7 +1,7 @@
 """Functions called when a process ends, however it was started. Any process with a job context.
 
-`atexit` is enough for a script. Processes that multiprocessing has forked skip it, and run the
-finalizers that they have registered with multiprocessing. Imports no torch.
+`atexit` is enough for a script. Processes that multiprocessing has forked skip `atexit`, and run
+only finalizers of multiprocessing. So a function is registered with both. Imports no torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ sys.excepthook = _note_failure
 def call_at_end(leave: Callable[[bool], None]) -> None:
     """Call a function when this process ends: once or twice, and never if it is killed.
 
-    Processes of multiprocessing call it before they wait for their own children.
+    Processes of multiprocessing call the function before they wait for their own children.
 
     Args:
         leave: the function. Its argument is True if the process ends because of an exception.

@@ -2,7 +2,7 @@
 
 Traffic over these sockets is not encrypted, so the other end is checked. A path that came over the
 network is used only if this user alone can have put a socket there (`is_own_socket`). Each end of
-a connection asks the kernel for the user at the other (`peer_of`).
+a connection asks the kernel for the user at the other end (`peer_of`).
 
 Folders are named after the host and its namespaces: several hosts may share a temporary folder, and
 only the socket's own host can find out whether a process listens there. Imports no torch.
@@ -63,9 +63,9 @@ def _remove_abandoned(folder: Path) -> None:
 def is_own_socket(path: str) -> bool:
     """Return whether a path is a socket that only this user can have put there, or can move.
 
-    Socket and folder belong to this user, and the folder is closed to others. All folders above
-    belong to this user or the system, and others cannot rename in them. Links are not followed:
-    they could point elsewhere a moment later.
+    Socket and folder belong to this user, and other users cannot enter the folder. All folders
+    above belong to this user or the system, and other users cannot rename in them. Links are not
+    followed: their targets could change after the check.
     """
     named = Path(path)
     if not named.name or not named.is_absolute() or ".." in named.parts or "\0" in path:
@@ -91,7 +91,7 @@ def is_own_socket(path: str) -> bool:
 def peer_of(end: socket.socket) -> tuple[int, int]:
     """Return process id (0 if the system hides it) and user id of the other end.
 
-    The process at the other end is the one that called listen, or connect.
+    The kernel names the process that called `listen` or `connect` there.
     """
     credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, _ = _CREDENTIALS.unpack(credentials)

@@ -24,7 +24,7 @@ class ArenaPlan(NamedTuple):
     Attributes:
         nbytes: size of the arena.
         depth: batches that the sampler makes ahead of the trainer.
-        in_bulk: batches are so small that one message requests many.
+        in_bulk: True if one message requests many batches, as batches are small.
     """
 
     nbytes: int
@@ -40,7 +40,7 @@ def plan_memory(
     num_arenas: int,
     buffer_size: int | str | None,
 ) -> ArenaPlan:
-    """Plan each arena of a loader: of the requested size, or large enough for batches in flight.
+    """Plan a loader's arenas: of the requested size, or large enough for the batches in flight.
 
     The size of a batch is estimated from its fan-outs (-1 counts as twice the mean degree) and
     bounded by the graph. If batches are small, samplers make more of them ahead than `concurrency`,
@@ -103,7 +103,7 @@ def _largest_batch(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> tup
 
 
 def _widest(types: Sequence[NodeTypeMeta | EdgeTypeMeta], names: list[list[str]]) -> int:
-    """Return the maximum over types of the bytes of one row's attributes."""
+    """Return the bytes per row of the attributes, for the type with the widest rows."""
     widths = [
         sum(_row_bytes(t.attrs[name]) for name in of_type)
         for t, of_type in zip(types, names, strict=True)

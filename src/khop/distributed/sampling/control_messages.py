@@ -33,7 +33,7 @@ class Epoch(NamedTuple):
     Attributes:
         run_key: its key.
         plan: division of the seeds into batches.
-        columns: [num_columns, num_seeds] int64, ids and times of the seeds, as for `Pipeline.make`.
+        columns: [num_columns, num_seeds] int64 ids and times of the seeds: see `Pipeline.make`.
     """
 
     run_key: int
@@ -46,7 +46,7 @@ class Epoch(NamedTuple):
         return np.ascontiguousarray(self.columns[:, first:last])
 
     def key_of(self, batch: int) -> tuple[int, int]:
-        """Return run key and index of a batch's draws."""
+        """Return run key and index by which a batch's random numbers are drawn."""
         return self.plan.key_of(batch, self.run_key)
 
 
@@ -62,7 +62,7 @@ class SingleBatch(NamedTuple):
         return self.columns
 
     def key_of(self, batch: int) -> tuple[int, int]:
-        """Return run key and index of the batch's draws."""
+        """Return run key and index by which the batch's random numbers are drawn."""
         return self.run_key, batch
 
 
@@ -99,14 +99,14 @@ def read_epoch(message: Message) -> tuple[int, Epoch]:
 
 
 def encode_sample_request(freed: Sequence[int], tasks: Sequence[BatchKey]) -> bytes:
-    """Return the payload of SAMPLE: slots that are free again, and requested (epoch, batch)."""
+    """Return the payload of SAMPLE: slots that are free again, and keys of requested batches."""
     return struct.pack(f"<Q{len(freed)}Q", len(freed), *freed) + b"".join(
         U64_PAIR.pack(*task) for task in tasks
     )
 
 
 def decode_sample_request(payload: bytes) -> tuple[list[int], Iterator[BatchKey]]:
-    """Read SAMPLE: free slots, and requested (epoch, batch) in order."""
+    """Read SAMPLE: slots that are free again, and keys of requested batches, in order."""
     end = U64.size * (1 + U64.unpack_from(payload)[0])
     freed = [offset for (offset,) in U64.iter_unpack(payload[U64.size : end])]
     return freed, U64_PAIR.iter_unpack(payload[end:])

@@ -1,9 +1,9 @@
 """Memory for the batches of a sampler that works on a device. Imports no torch.
 
-The device writes each batch into its own memory. If the trainer uses batches on that device, this
-is a slot of the device arena that both share, and nothing is copied. Otherwise, or if the device
-arena is full, it is scratch memory that each batch reuses. The batch is then copied to a slot of
-the host's arena, all arrays at once: its layout is the same in both.
+The device writes each batch into device memory. If the trainer uses batches on this device, the
+memory is a slot of the device arena that both processes share, and nothing is copied. Otherwise, or
+if the device arena is full, it is scratch memory that the next batch reuses. The batch is then
+copied to a slot of the host's arena, all arrays at once: the layout is the same in both.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DeviceSlots:
         device_arena: the trainer's description of the device arena. If None, the trainer does not
             use batches on this device.
         descriptors: descriptors that came with the device arena. They stay open.
-        pinned: lock the host arena's pages, so that copies to it are direct. Allocates all of them.
+        pinned: lock the host arena's pages, so that copies to it are direct. Allocates all pages.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class DeviceSlots:
 
 
 class DeviceSlot(Slot):
-    """A slot for a batch written by a device. One batch at a time: the next may reuse its memory.
+    """Slot for a batch that a device writes. One slot at a time: the next may reuse the memory.
 
     Args:
         slots: the slots to which it belongs.
@@ -97,7 +97,7 @@ class DeviceSlot(Slot):
 
     @property
     def header(self) -> bytes:
-        """Length and numbers of a batch in the device arena, else empty."""
+        """Length of the numbers of a batch in the device arena, and the numbers. Else empty."""
         return b"" if self._device_arena is None else U64.pack(len(self._head)) + self._head
 
     def allocate(self, record: Record) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Sampling of links of a partitioned graph: original ids outside, new ids in the engine.
+"""Sampling of links of a partitioned graph. Callers use original ids, the engine new ids.
 
 Run by samplers, and by trainers that sample in their own process.
 """
@@ -24,7 +24,7 @@ def link_sampler(
     Args:
         part: the local part. It has id maps and times of the nodes of all parts.
         spec: specification of the links.
-        temporal: negatives are nodes that exist at the time of their link.
+        temporal: True if negatives must be nodes that exist at the time of their link.
         weights: sampling weights of negative endpoints, by original id: 'src_weight' and
             'dst_weight', [num_nodes] float64, both optional.
     """

@@ -52,7 +52,7 @@ class PipelineSpec:
         """Build a specification from a JSON object of `to_json`.
 
         Raises:
-            ProtocolError: malformed. The caller checks that the graph has these types and names.
+            ProtocolError: malformed content. The caller checks types and names against the graph.
         """
         return codec.from_json(cls, content, "what batches shall be")
 
@@ -67,8 +67,8 @@ class Pipeline:
         arrays: extra arrays by name. 'src_weight', 'dst_weight': [num_nodes] float64 sampling
             weights of negative endpoints, by original id. 'label.<index of the node type>':
             [num_nodes, ...] labels that the folder does not hold, by new id.
-        clock: enters GATHERING when a batch's neighbours are sampled. The caller enters the other
-            phases.
+        clock: clock of the phases of work. It enters GATHERING here, after a batch's neighbours
+            are sampled. The caller enters the other phases.
         device: device for sampling and gathering, or for gathering alone if there are several
             parts. If None, the CPU.
     """
@@ -98,7 +98,7 @@ class Pipeline:
     def make(
         self, columns: Int64Array, run_key: int, batch: int, allocate: Allocate
     ) -> Generator[list[Ticket], None, Record]:
-        """Make a batch. Yields the tickets for which it waits.
+        """Make a batch. Yields the tickets of requests in flight whose replies it needs.
 
         Args:
             columns: [num_columns, n] int64, the batch's seeds. For nodes: their new ids. For links:

@@ -69,8 +69,8 @@ class _Epoch:
         """Return the next batches to request, and count them as requested.
 
         Args:
-            limit: batches that may be requested ahead of the trainer.
-            enough: batches ahead of the trainer above which none is due.
+            limit: maximum number of batches that are requested ahead of the trainer.
+            enough: number of batches ahead. If more are ahead already, none is due.
         """
         if self.next_due - self.num_taken > enough:
             return range(0)
@@ -93,8 +93,8 @@ class SamplerPool:
         endpoints: updates of other partitions' endpoints. If None, they do not change.
         pin: called with an arena, to register it with CUDA. If None, arenas are not registered.
         arrays: arrays that all samplers read, by name. They are shared, not sent.
-        make_device_arena: makes the device arena that a sampler on this device shares with the
-            trainer, or returns None if they share none.
+        make_device_arena: function from a sampler's device to the device arena that sampler and
+            trainer share, or to None if they share none.
         program: factory `(config, descriptors) -> Process`. The process samples itself, or receives
             batches from a graph server. Both use the same control messages.
         is_fallback: predicate `(process, index) -> bool`: True if this process of `program` is a
@@ -230,8 +230,8 @@ class SamplerPool:
         """Begin a call that changes the state that trainer and samplers share.
 
         Ctrl-C, or any exception of a signal handler, may end such a call between two steps. Then a
-        message may be lost, or sent twice. The next call restarts all samplers, and requests the
-        batches again that open epochs wait for.
+        message may be lost, or sent twice. The next call restarts all samplers, and again requests
+        the batches that open epochs wait for.
         """
         if self._failure is not None or self._is_closed:  # what has arrived can be taken
             return

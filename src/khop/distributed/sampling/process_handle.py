@@ -38,7 +38,7 @@ class Worker:
 
     Attributes:
         pid: process id on this machine.
-        number: index of the process in its loader. A process that replaces another has its index.
+        number: index of the process in its loader. A replacement has the index of the replaced one.
         device: device on which it samples or gathers, `"cuda:0"` for example, or `"cpu"`.
 
     Example:
@@ -96,7 +96,7 @@ class Standby:
     MB, and ends with the last reference to this object.
 
     Args:
-        num_samplers: number of processes to start before one is kept in reserve.
+        num_samplers: number of processes to start before a further process is kept in reserve.
         imports: further modules that the reserve imports.
     """
 
@@ -124,13 +124,13 @@ class Standby:
 
 
 def end_process(process: Process) -> None:
-    """End a process in a separate thread: one that is making a batch takes a moment."""
+    """End a process in a separate thread: a process that makes a batch ends with a delay."""
     process.line.close()
     threading.Thread(target=process.close, name="khop-end").start()
 
 
 def send_endpoint(process: Process, part: int, update: EndpointUpdate) -> None:
-    """Send the new endpoint of a partition, or the reason for which it has none any more."""
+    """Send the new endpoint of a partition, or the reason why it is no longer served."""
     content = {"ended": update} if isinstance(update, str) else asdict(update)
     process.line.post(Op.ENDPOINT, json.dumps({"part": part, **content}).encode())
 
@@ -154,7 +154,7 @@ class SamplerProcess:
         in_bulk: slots are freed with the next request, not at once.
 
     Attributes:
-        is_starting: it replaces a sampler that died, and is not ready yet: others are preferred.
+        is_starting: True while a replacement of a dead sampler is not ready: others are preferred.
         in_flight: batches that were requested and not delivered, in order.
         layouts: layouts of its batches, by id.
         num_made, nbytes_made: number of batches made so far, and their bytes.
@@ -224,7 +224,7 @@ class SamplerProcess:
         return cls(index, process, arena, device_arena, in_bulk)
 
     def request_batches(self, keys: Sequence[BatchKey]) -> None:
-        """Request batches of epochs, and free the slots that destructors have left meanwhile."""
+        """Request batches, and return the slots without references since the last request."""
         # Other threads append, only this one removes.
         count = min(len(self._freed), _MAX_FREED)
         freed = [self._freed.popleft() for _ in range(count)]
@@ -272,7 +272,7 @@ class SamplerProcess:
             message.close_descriptors()
 
     def _read_head(self, message: Message) -> tuple[BatchKey, int, int, bytes]:
-        """Count a batch as delivered. Return its key, offset and size, and the rest of BATCH."""
+        """Count a batch as delivered. Return key, offset, size, and the message's other bytes."""
         if len(message.payload) < BATCH.size:
             raise ProtocolError(f"a sampler's BATCH message has {len(message.payload)} bytes")
         epoch, batch, offset, nbytes = BATCH.unpack_from(message.payload)
@@ -303,7 +303,7 @@ class SamplerProcess:
 
 
 def _free(line: weakref.ref[ControlLine], owner: int, slot: int) -> None:
-    """Free a slot. Called in any thread: the user's, or ZeroMQ's when it has sent a batch."""
+    """Report a slot as free to its sampler. Runs in any thread, of the user or of ZeroMQ."""
     open_line = line()
     if open_line is not None and os.getpid() == owner:  # a fork drops copies, not the batch
         open_line.post(Op.FREE, U64.pack(slot))

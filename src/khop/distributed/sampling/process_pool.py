@@ -1,12 +1,12 @@
 """Pool of sampler processes: the owner of a loader's processes and of its batches in flight.
 
 Run by trainers (`sampling.pool`) and, for each session, by graph servers (`remote.server.session`).
-They decide which batches are requested, and how a process is started. The pool assigns batches to
-samplers, reads their messages to the end, and restarts samplers that have ended. Imports no torch.
+These decide which batches are requested, and how a process is started. The pool assigns batches to
+samplers, reads their messages, and restarts samplers that have ended. Imports no torch.
 
-When a sampler ends, its batches in flight are requested from the others at once. Batches are
-functions of their requests, so they are the same. A new process with a new arena replaces the
-sampler. It gets batches when it is ready, or at once if it is the only one.
+When a sampler ends, its batches in flight are requested from the other samplers at once. A batch
+depends only on its request, so it is the same from any sampler. A new process with a new arena
+replaces the sampler. It gets batches when it is ready, or at once if no other sampler runs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from khop.trace.recording import current
 _log = log.get(__name__)
 BatchT = TypeVar("BatchT")
 
-# Exits on the same batch that end the loader. A second may happen by chance, if batches take long
-# or samplers are killed often. A fourth does not.
+# Number of exits on the same batch that ends the loader. Two may happen by chance, if batches take
+# long or samplers are killed often. Four do not.
 _MAX_AT_A_BATCH = 4
 
 
@@ -81,8 +81,8 @@ class RestartPolicy:
         Args:
             task: batch that it worked on last, by any key that stays the same when the batch is
                 requested again. If None, that is not known.
-            in_flight: keys of all batches in flight. Exits on others are forgotten.
-            name: name of the batch for the reason.
+            in_flight: keys of all batches in flight. Exits on other batches are forgotten.
+            name: name of the batch, for the returned reason.
 
         Returns:
             Reason for which there is no restart: `max_restarts` is exhausted, or four samplers
@@ -108,8 +108,8 @@ class ProcessPool(Generic[BatchT]):
         max_restarts: maximum number of restarts.
         request: requests batches from a sampler.
         read: reads a BATCH message of a sampler: key and batch.
-        endpoints: endpoints of other partitions, for samplers that cannot reach one. If None, the
-            owner calls `relocate` with each change, or there is none.
+        endpoints: source of new endpoints, for samplers that cannot reach a partition. If None, the
+            owner calls `relocate` with each change, or endpoints do not change.
         session: name of the graph server's session that has the pool. If None, a trainer has it.
 
     Attributes:
@@ -134,7 +134,7 @@ class ProcessPool(Generic[BatchT]):
         self._restart_policy = RestartPolicy(max_restarts)
         # Processes to start: index, and whether it replaces one that has ended.
         self._missing = deque((index, False) for index in range(num_samplers))
-        # Batches in flight at samplers that have ended, while there is no other.
+        # Batches in flight at samplers that have ended, while no sampler runs.
         self._unassigned: dict[BatchKey, None] = {}
 
     @property
@@ -153,7 +153,7 @@ class ProcessPool(Generic[BatchT]):
         return {*self._unassigned, *(key for s in self.samplers for key in s.in_flight)}
 
     def add(self, sampler: SamplerProcess) -> None:
-        """Add the process that was `missing`."""
+        """Add the process that was started for the index `missing`."""
         _, sampler.is_starting = self._missing.popleft()
         bisect.insort(self.samplers, sampler, key=lambda s: s.index)
         self._assign_rest()
@@ -168,7 +168,7 @@ class ProcessPool(Generic[BatchT]):
         return min(self.eligible(), key=_load, default=None)
 
     def eligible(self) -> list[SamplerProcess]:
-        """Return the samplers to request batches from: those not starting, or all if all are."""
+        """Return the samplers that may get batches: none that is starting, or all if all are."""
         return [s for s in self.samplers if not s.is_starting] or self.samplers
 
     def assign(self, keys: Iterable[BatchKey]) -> None:
@@ -193,7 +193,7 @@ class ProcessPool(Generic[BatchT]):
     def forget(
         self, is_unwanted: Callable[[BatchKey], bool]
     ) -> list[tuple[SamplerProcess, BatchKey]]:
-        """Remove batches in flight. Return the removed ones, each with its sampler."""
+        """Remove unwanted batches in flight. Return the key of each, with its sampler."""
         self._unassigned = {key: None for key in self._unassigned if not is_unwanted(key)}
         removed = [(s, key) for s in self.samplers for key in s.in_flight if is_unwanted(key)]
         for sampler, key in removed:
@@ -215,11 +215,11 @@ class ProcessPool(Generic[BatchT]):
     ) -> Iterator[tuple[BatchKey | None, BatchT | SamplerError]]:
         """Read a sampler's messages. Yield its batches, and the errors in place of batches.
 
-        If the key is None, the sampler could not start, and a restart would fail, too. If the
-        sampler has ended, the others get its batches, and it is missing.
+        An error with the key None: the sampler could not start, and a restart would fail, too. If
+        the sampler has ended, the others get its batches, and its index is `missing`.
 
         Raises:
-            SamplerDiedError: it has ended and is not to be replaced. Its batches stay in flight.
+            SamplerDiedError: the sampler has ended and is not replaced. Its batches stay in flight.
             ProtocolError: a message is malformed.
         """
         line = sampler.process.line
@@ -246,7 +246,7 @@ class ProcessPool(Generic[BatchT]):
         return (epoch, batch), error
 
     def _read_state(self, sampler: SamplerProcess, message: Message) -> None:
-        """Apply a message of a sampler about itself."""
+        """Apply a message that has neither a batch nor an error."""
         if message.op is Op.LAYOUT:
             layout = Layout.read_shared(message.descriptor())
             sampler.layouts[layout.id] = layout
@@ -295,7 +295,7 @@ class ProcessPool(Generic[BatchT]):
         """End all processes, to be started again. No restart is counted.
 
         Args:
-            in_flight: the batches that they have to make.
+            in_flight: the batches that the new processes have to make.
         """
         self._unassigned = dict.fromkeys(in_flight)
         self._missing = deque((index, True) for index in range(self._num_samplers))
@@ -319,7 +319,7 @@ class ProcessPool(Generic[BatchT]):
         """End the processes, and forget the batches in flight.
 
         Args:
-            wait: return when they have ended.
+            wait: wait until they have ended.
         """
         ended = list(self.samplers)
         self.samplers.clear()

@@ -38,7 +38,7 @@ class Slot:
 
     @property
     def header(self) -> bytes:
-        """Bytes added to the batch's control message, none for a slot of the host."""
+        """Bytes added to the batch's control message. Empty for a slot in the host's memory."""
         return b""
 
     def allocate(self, record: Record) -> Mapping[str, Any]:

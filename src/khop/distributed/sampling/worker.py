@@ -262,7 +262,6 @@ class Sampler:
         return self._clock.made(slot.nbytes, remote_bytes, overflows, (me, me))
 
     def _send_records(self) -> None:
-        """Send the records since the last batch, while a recording is under way."""
         segments = self._clock.segments
         if not segments:
             return

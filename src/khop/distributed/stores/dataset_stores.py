@@ -173,7 +173,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     # Graph store -------------------------------------------------------------------------------
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """Return an edge list for each type, in which entry i is edge i."""
+        """Return the attributes of an edge list for each type. Entry i is the edge with id i."""
         meta: FolderMeta = self.meta
         counts = {t.name: t.count for t in meta.node_types}
         return [
@@ -186,7 +186,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         ]
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
-        """Return the edge list, None for other layouts: their entries have no order by edge id."""
+        """Return the edge list. None for other layouts, which are not ordered by edge id."""
         index = self._edge_type_index(edge_attr.edge_type)
         if index is None or edge_attr.layout != EdgeLayout.COO:
             return None
@@ -239,7 +239,7 @@ def _ids(index: Any, count: int) -> Int64Array:
 
     Raises:
         IndexError: an id does not exist.
-        TypeError, ValueError: not an index.
+        TypeError, ValueError: `index` is not a valid index.
     """
     if isinstance(index, slice):
         return np.arange(*index.indices(count), dtype=np.int64)

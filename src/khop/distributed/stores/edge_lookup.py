@@ -58,7 +58,7 @@ class EdgeTensorAttr(TensorAttr):  # type: ignore[misc]
 
 
 class SampledEdges:
-    """Edges of an output, by their [num_edges] original ids, in place of nodes."""
+    """Index of edge attributes, in place of nodes: [num_edges] original ids of sampled edges."""
 
     def __init__(self, edge: Tensor) -> None:
         self.edge = edge
@@ -132,7 +132,7 @@ class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
         return {**self.__dict__, "": stored}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a copy, and have its nodes lead PyG's join to its edges."""
+        """Restore a copy, whose nodes then lead PyG's join to its edges."""
         stored = state.pop("")
         self.__dict__.update(state)
         self.node = SampledNodes(self.node, self)
