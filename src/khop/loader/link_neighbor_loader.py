@@ -79,9 +79,9 @@ class LinkNeighborLoader(
             temporal sampling.
         strict_negatives: draw only negatives that are not edges of the graph. PyG's may be edges.
         exclude_seed_edges: leave a batch's links out of the neighbourhoods. If False (default), a
-            model may see the links that it is to predict. 'self' (or True) leaves out the links.
-            'reverse' leaves out their reverses, too. In a heterogeneous graph, these are of type
-            `rev_<relation>`, or of the only type in the other direction. Or pass their edge type.
+            model may see the links that it is to predict. True or 'self' leaves out the links. With
+            'reverse', their reverses are left out, too. In a heterogeneous graph, these have type
+            `rev_<relation>`, or the only type in the other direction. Or pass their edge type.
         batch_size: links per batch.
         seed, stream, worker_type, device, device_options, custom_cls: as for `NeighborLoader`.
         input_id: [num_links] `input_id` of links in batches. If None, their positions.

@@ -168,7 +168,7 @@ class ClusterData(torch.utils.data.Dataset[Data]):
 class ClusterLoader(InducedLoader):
     """PyG's `ClusterLoader`: batches of clusters, with all edges in and between them.
 
-    A batch's clusters are in the epoch's order, nodes ascending in each. Edges are sorted by source ('csr')
+    Clusters are in the epoch's order, nodes ascending in each. Edges are sorted by source ('csr')
     or destination ('csc'), and the edges of a node are in the graph's order (PyG's: by the other
     end). Batches also have `n_id` and `e_id`.
 

@@ -25,10 +25,10 @@ _SETTLED = ("subgraph_type", "disjoint", "neighbor_sampler", "transform_sampler_
 class ShaDowKHopSampler(NeighborLoader):
     """PyG's `ShaDowKHopSampler`: for each root, a subgraph with all edges of its neighbourhood.
 
-    Each root (seed) draws its own neighbours, hop by hop. Its subgraph has every edge among these
-    nodes. A batch is a PyG `Batch`: subgraphs one after the other, nodes ascending in each, edges by
-    source and destination. It has `batch`, `ptr`, `root_n_id` (positions of the roots), `y` of the
-    roots alone, the attributes of all nodes and edges, `n_id`, `e_id` and `input_id`. Over
+    Each root (seed) draws its own neighbours, hop by hop. Its subgraph has every edge among them. A
+    batch is a PyG `Batch`: subgraphs one after the other, nodes ascending in each, edges by source
+    and destination. It has `batch`, `ptr`, `root_n_id` (positions of the roots), `y` of the roots
+    alone, the attributes of all nodes and edges, `n_id`, `e_id` and `input_id`. Over
     partitions, `DistSubGraphLoader(dataset, roots, [num_neighbors] * depth, disjoint=True)` draws
     the same subgraphs, roots first. Where subgraphs of a batch overlap, the edges of a node are
     read once. So hubs cost little more than their edges in the batch (benchmarks/README.md).

@@ -55,10 +55,10 @@ def torch_iterator(loader: EpochLoader, make: Callable[[], Any], progress: Epoch
 
 
 class LazyEpoch:
-    """Batches of the epoch that a loader began last, as of torch's request for the first batch.
+    """Batches of the epoch that the loader has begun last when torch requests the first batch.
 
-    Earlier is no use: torch makes more iterators than it uses, and keeps this object for all epochs
-    of persistent workers.
+    The epoch is not known earlier: torch makes more iterators than it uses, and keeps this object
+    for all epochs of persistent workers.
     """
 
     def __init__(self, loader: EpochLoader) -> None:
