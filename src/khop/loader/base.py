@@ -67,7 +67,6 @@ class EpochLoader(StatefulLoader):
 
     @property
     def _sampler(self) -> Any:
-        """Sampler of the batches."""
         raise NotImplementedError
 
     def _draw(self, inputs: Any, key: BatchKey | None) -> Any:

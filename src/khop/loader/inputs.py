@@ -40,7 +40,7 @@ def split_nodes(info: GraphInfo, nodes: Any, name: str = _NODES) -> tuple[NodeTy
     """Split a user's argument into node type and seeds. `name` is its name in error messages.
 
     Raises:
-        ValueError: the node type is missing or unknown, or the graph is homogeneous and has none.
+        ValueError: the node type is missing or unknown, or is passed for a homogeneous graph.
     """
     if not info.heterogeneous:
         _check_no_type(nodes, name, "node type")
@@ -90,8 +90,8 @@ def split_links(info: GraphInfo, seed_links: Any, name: str = _LINKS) -> tuple[E
     form for stores without types.
 
     Raises:
-        ValueError: the edge type is missing or has unknown node types, or the graph is homogeneous
-            and has none.
+        ValueError: the edge type is missing or has unknown node types, or is passed for a
+            homogeneous graph.
     """
     is_pair = isinstance(seed_links, (tuple, list)) and len(seed_links) == 2
     if not info.heterogeneous:

@@ -240,10 +240,7 @@ class LinkNeighborLoader(
 
 
 def _checked_links(data: Any, edge_label_index: SeedLinks) -> tuple[EdgeType | None, Tensor]:
-    """Return edge type and links. If none are passed, the links are all edges of the type.
-
-    In a homogeneous graph, the returned edge type is None.
-    """
+    """Return edge type (None if homogeneous) and links. If no links are passed, take all edges."""
     source = open_input(data)
     info = source.info
     link_type, links = split_links(info, edge_label_index)

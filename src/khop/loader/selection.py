@@ -29,7 +29,7 @@ class NodeInputs:
         self._time = _Column(inputs.time)
 
     def take(self, positions: Int64Array) -> tuple[SeedSet, tuple[Tensor, Tensor | None]]:
-        """Return the seeds at `positions`, and (input_id, time). `input_id` may be a view of it."""
+        """Return the seeds at `positions`, and (input_id, time). Never change `positions` later."""
         node_type, ids, times = self._seeds
         seeds = SeedSet(node_type, ids[positions], None if times is None else times[positions])
         input_id = self._input_id.take(positions)
@@ -58,7 +58,7 @@ class LinkInputs:
         self._time = _Column(inputs.time)
 
     def take(self, positions: Int64Array) -> tuple[Links, LinkTags]:
-        """Return the links at `positions`, and their tags. `input_id` may be a view of it."""
+        """Return the links at `positions`, and their tags. Never change `positions` later."""
         links = self._links
         time = None if links.time is None else links.time[positions]
         input_id = self._input_id.take(positions)

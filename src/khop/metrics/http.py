@@ -158,11 +158,9 @@ class MetricsServer:
         self._wake.close()
 
     def __enter__(self) -> MetricsServer:
-        """Return the server itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close the server."""
         self.close()
 
     def _run(self) -> None:
@@ -240,7 +238,6 @@ class MetricsServer:
         self._is_accepting = can_accept
 
     def _on_ready(self, connection: _Connection) -> None:
-        """Read or write what is possible now."""
         try:
             if connection.unsent:
                 self._write(connection)

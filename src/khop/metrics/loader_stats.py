@@ -124,7 +124,6 @@ class LoaderStats:
         )
 
     def _lines(self) -> list[tuple[str, str]]:
-        """Return names and values of the table's rows."""
         lines = [("trainer", _cells(self.trainer_seconds))]
         is_known = any(self.sampler_seconds.values())
         if is_known:

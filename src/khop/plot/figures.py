@@ -19,7 +19,6 @@ _STYLE = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
 
 
 def _require_matplotlib() -> None:
-    """Raise ModuleNotFoundError if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:

@@ -271,7 +271,6 @@ def _remote_rows(report: CutReport) -> dict[str, float]:
 def _bars(
     axes: Axes, title: str, methods: Sequence[str], values: Sequence[dict[str, float]], text: str
 ) -> None:
-    """Draw a group of horizontal bars for each method, the first on top."""
     names = list(values[0])
     height = 0.8 / max(1, len(names))
     for i, name in enumerate(names):

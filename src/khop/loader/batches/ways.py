@@ -83,7 +83,7 @@ def way_of(loader: GraphLoader) -> Way:
 
 
 class Way(abc.ABC):
-    """Way to make the batches of an epoch. Background threads may call all methods."""
+    """Way to make the batches of an epoch. Background threads may call its methods."""
 
     def __init__(self, loader: GraphLoader) -> None:
         self._loader = loader
@@ -95,7 +95,7 @@ class Way(abc.ABC):
         """True if the iterating thread joins the subgraphs that other threads have drawn.
 
         `filter_per_worker=False` requests this, for stores that only one thread may use. PyG also
-        sets it for data on a GPU. Any thread may read such data, but users' functions may not.
+        sets it for data on a GPU, which any thread may read. Then only users' functions need it.
         """
         if self._loader.filter_per_worker:
             return False

@@ -124,8 +124,6 @@ class GraphSAINTSampler(InducedLoader):
         return f"{type(self).__name__.lower()}_{self.sample_coverage}.pt"
 
     def _set_norms(self, seed: int | None, save_dir: str | None, log: bool) -> None:
-        """Load the norms, or count them."""
-
         def count() -> dict[str, Tensor]:
             if seed is None:
                 run_key = EpochKeys(None, 0, self.generator).next_run_key()
@@ -179,8 +177,7 @@ class GraphSAINTNodeSampler(GraphSAINTSampler):
     A batch has the sources of `batch_size` uniform edges, drawn with replacement, and all edges
     among them. `GraphSAINTRandomWalkSampler` describes the norms.
 
-    Method: the node sampler of GraphSAINT (https://arxiv.org/abs/1907.04931), with PyG's
-    probabilities.
+    Method: the node sampler of GraphSAINT (https://arxiv.org/abs/1907.04931), as in PyG.
 
     Args:
         data: a PyG `Data`.

@@ -1,7 +1,4 @@
-"""Epochs of a loader: their keys, and the batches of each. Runs in the trainer.
-
-All random numbers of an epoch are functions of its key, a 64-bit integer.
-"""
+"""Epochs of a loader: their batches, and the keys of their random numbers. Runs in the trainer."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ def describe_sampling(
     """Return a digest of all that determines a batch's draws, except its seeds and keys.
 
     The digest is equal for a graph in memory and in any number of partitions. `by_time` states that
-    each node's edges are sorted by time, even if draws do not read times. `weights` are the
-    probabilities of nodes to be ends of negative links.
+    each node's edges are sorted by time, even if draws do not read times. `weights` are weights of
+    the nodes that may be ends of negative links.
     """
     drawn = {
         "sampling": {

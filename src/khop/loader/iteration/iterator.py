@@ -151,7 +151,7 @@ class EpochIterator(Iterator[Any]):
         return batch
 
     def close(self) -> None:
-        """Leave the epoch. A loader that is resumed here makes the batches not yet delivered."""
+        """Leave the epoch. A state saved afterwards resumes at the first undelivered batch."""
         source, self._source, self._prefetched = self._source, None, None
         if source is not None:
             source.close()

@@ -87,7 +87,8 @@ class MadeBatches(BatchSource):
     def take(self, index: int) -> Taken:
         """Make a batch, or wait until it is made.
 
-        If this thread fails to join a batch, the next call goes on. Other errors end the epoch.
+        After an error of joining in this thread, the next call makes the next batch. Other errors
+        end the epoch.
         """
         made = next(self._made)
         return monotonic_ns(), made
@@ -136,7 +137,6 @@ def _name_of(native_id: int) -> str:
 
 
 def _num_bytes(batch: Any) -> int:
-    """Return the bytes of a batch's tensors."""
     total = 0
     for store in getattr(batch, "stores", ()):
         for value in store._mapping.values():

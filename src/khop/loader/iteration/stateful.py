@@ -52,7 +52,6 @@ class StatefulLoader:
 
     @property
     def _num_restarts(self) -> int:
-        """Number of samplers that were restarted."""
         return 0
 
     def _check_resumable(self) -> None:
