@@ -140,7 +140,6 @@ class EpochLoader(StatefulLoader):
         )
 
     def _seed_hotness(self) -> Any:
-        """Return the probability that a batch needs each node."""
         return self._sampler.sample_prob(self._seed_nodes(), batch_size=self.batch_size)
 
     def _open(self, progress: EpochProgress) -> BatchSource:

@@ -175,8 +175,8 @@ class StatsAccumulator:
     ) -> None:
         """Count a batch.
 
-        `times` are nanoseconds of the trainer in each of `TRAINER_PHASES`. `ready` is for how many
-        nanoseconds the batch lay ready. `made` are the timings on the process that produced it.
+        `times` are nanoseconds of the trainer in each of `TRAINER_PHASES`. `ready` is the time that
+        the batch lay ready, in nanoseconds. `made` are timings of the process that produced it.
         """
         sums, noted = self._counted
         noted.append((*times, ready, 1, seeds, *sizes, *made))

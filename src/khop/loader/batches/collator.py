@@ -124,7 +124,7 @@ class StorePlan:
     batch, because users may replace attributes at any time.
 
     Attributes:
-        template: attributes to copy for a batch, which then replaces the ones that are its own.
+        template: dictionary that each batch copies. Rows and counts in the copy are then replaced.
     """
 
     def __init__(self, data: Data | HeteroData, store: Any, owner: Owner, joiner: Collator) -> None:

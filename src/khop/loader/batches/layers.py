@@ -22,9 +22,9 @@ class ToLayers:
         for conv, (edge_index, _, size) in zip(convs, batch.adjs):
             x = conv((x, x[: size[1]]), edge_index).relu()
 
-    `edge_ranges` has, for each layer, the `slice` of its edges among the batch's edges. It selects
-    attributes: `batch.edge_norm[batch.edge_ranges[0]]`. In heterogeneous batches, entries of both
-    lists are dictionaries by edge type.
+    The list `edge_ranges` has, for each layer, the `slice` of its edges among the batch's edges, to
+    select attributes: `batch.edge_norm[batch.edge_ranges[0]]`. In heterogeneous batches, entries of
+    both lists are dictionaries by edge type.
 
     If nodes draw their neighbours once (fan-outs, `Labor`), a layer has the edges of all hops up to
     its own. Seeds then get exactly the same output as from the model on the whole batch. If all

@@ -278,7 +278,6 @@ def _in_order(by_type: dict[Any, Any] | None, types: list[Any]) -> list[Any] | N
 
 
 def _count(ids: Any) -> int:
-    """Count the entries of a tensor, or of a dictionary of tensors by type."""
     if isinstance(ids, Tensor):
         return ids.numel()
     return 0 if ids is None else sum(map(_count, ids.values()))

@@ -91,7 +91,6 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  #
         return digest([type(self).__name__, items, *self._settings()]), sampling
 
     def _induced(self, items: Int64Array, key: BatchKey) -> SampledSubgraph:
-        """Choose a batch's nodes and find their edges."""
         return self.node_sampler.draw_nodes(self._chosen(items, key), key)
 
     def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:

@@ -108,7 +108,7 @@ class StatefulLoader:
         """Make the next epoch continue where a loader with the same arguments was stopped.
 
         The next iterator makes exactly the batches that had not been delivered. The numbers of
-        workers and partitions may change. If all batches had been delivered, it may make none. If
+        workers and partitions may change. If only the end of the epoch was left, it makes none. If
         no epoch was in progress, a new one begins. With a `seed`, or a `generator` (whose state
         is restored), later epochs are the same as without a stop. If torch's default generator
         decides, restore its state, too, for the epochs after the next.
