@@ -100,7 +100,7 @@ class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
         return data if self.pre_transform is None else self.pre_transform(data)
 
     def _cached(self, path: Path) -> Data | HeteroData:
-        """Return the data from the cache at `path`, and make the cache if need be."""
+        """Return the data from the cache at `path`. If there is no usable cache, make it."""
         pre_transform = repr(self.pre_transform)
         # Where torch is too old to read files safely, it is made each time: that takes a second.
         if self.force_reload or not path.exists() or not reads_torch_files():
@@ -173,7 +173,7 @@ def read_names(key: str) -> list[str]:
 
 
 def rows(count: Array) -> Int64Array:
-    """Return the row of each value, int64 [count.sum()], for rows of `count` values."""
+    """Return the row number of each value, int64 [count.sum()]. Row i has `count[i]` values."""
     return np.repeat(np.arange(len(count), dtype=np.int64), count)
 
 
@@ -213,7 +213,7 @@ def features() -> npt.NDArray[np.float32]:
 
 
 def _by_position(count: Array, values: Array) -> Iterator[tuple[npt.NDArray[np.intp], Array]]:
-    """Yield for position 0, 1, ... the lists that reach it and what each has there."""
+    """Yield, for each position, the indices of lists that are long enough, and their values."""
     start = np.cumsum(count, dtype=np.int64) - count
     for position in range(int(count.max())):
         reached = np.flatnonzero(count > position)

@@ -54,14 +54,14 @@ class DebianPackagesHetero(DebianDataset):
     they give sections away (`python3-`, `lib...-dev`, `-doc`). Two node types need care:
 
     - *Sources* never span the split. What a model stores about one source by its number (an
-      embedding) only repeats the label of its training packages. The sources of test packages
-      have none of these, so their embeddings stay untrained: let messages pass through sources,
-      and give them no embedding.
+      embedding) only repeats the label of its training packages. The sources of test packages have
+      no training packages, so their embeddings stay untrained. Let messages pass through sources,
+      and give sources no embedding.
     - *Debtags* are not labels, but people gave them for a similar purpose: 91 % of the packages
       tagged `role::documentation` are in section `doc`. State with every accuracy whether debtags
       were used. A fan-out of 0 for `tagged` and its reverse leaves them out.
 
-    Maintainers have packages on all sides: what is learned of one serves test packages, too.
+    Maintainers have packages on all sides of the split. So their embeddings help for test packages.
 
     Args:
         root: folder that caches the processed data, in `root/processed`. If None, made in memory,

@@ -42,7 +42,7 @@ from khop.storage.folder import npy_header
 from khop.typing import Int64Array, UInt64Array
 
 _MAX_NODES = 2**40  # the sum of the weights stays below 2^53, exact as a float64
-_MEAN_WEIGHT = 2**12  # weights are integers; small enough for that, large enough for light nodes
+_MEAN_WEIGHT = 2**12  # weights are integers: low enough for this sum, high enough for light nodes
 _PAIRS_PER_BLOCK = 2**15
 _NODES_PER_BLOCK = 2**12
 _STREAM_EDGES, _STREAM_ORDER, _STREAM_X, _STREAM_Y, _STREAM_TRAIN = range(5)
@@ -108,11 +108,11 @@ class PowerLaw:
     def products(
         cls, scale: float = 1.0, *, num_features: int = 100, num_classes: int = 47, seed: int = 0
     ) -> PowerLaw:
-        """Create an undirected graph with the size of ogbn-products and degrees much like its.
+        """Create an undirected graph with the size of ogbn-products and similar degrees.
 
         At scale 1 it has 2,449,029 nodes and 123,718,280 edges, a mean degree of 50.5, a median of
-        22 and a maximum of about 25,000. Scale multiplies nodes and edges: mean and median stay as
-        they are, the maximum goes with its square root.
+        22 and a maximum of about 25,000. Scale multiplies nodes and edges. Mean and median stay the
+        same, and the maximum is proportional to the square root of `scale`.
         """
         return cls(
             num_nodes=round(2_449_029 * scale),
@@ -311,7 +311,7 @@ class _Permutation:
     """A keyed permutation of 0 ... size - 1 without a table.
 
     It consists of rounds of invertible steps, on integers of just enough bits for `size`. A result
-    that is too large is permuted again (cycle walking), which ends because each cycle leads back.
+    that is too large is permuted again (cycle walking), until it is below `size`.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -359,7 +359,7 @@ def _below(raw: UInt64Array, bound: int) -> Int64Array:
 
 
 def _regroup(blocks: Iterable[Int64Array], total: int, chunk_size: int) -> Iterator[Int64Array]:
-    """Join and cut blocks [2, m] of `total` columns to chunks [2, chunk_size]."""
+    """Yield blocks [2, m], of `total` columns together, as chunks [2, chunk_size]."""
     chunk = np.empty((2, min(chunk_size, total)), np.int64)
     filled = 0
     for block in blocks:

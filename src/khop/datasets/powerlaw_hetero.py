@@ -31,7 +31,7 @@ _FIRST_STREAM = 16  # `PowerLaw` uses lower ones
 
 @dataclass(frozen=True)
 class PowerLawHetero:
-    """A random heterogeneous graph whose degrees have heavy tails. Equal arguments, equal graphs.
+    """Random heterogeneous graph with heavy-tailed degrees. Equal arguments make equal graphs.
 
     Both ends of an edge are drawn independently, in proportion to the nodes' weights for this edge
     type. There are no attributes.
@@ -141,7 +141,7 @@ class PowerLawHetero:
         return "__".join(edge_type) + ".npy"
 
     def _draw(self, edge_type: EdgeType) -> Int64Array:
-        """Draw the edges of a type that is no reverse."""
+        """Draw the edges of an edge type of `num_edges`."""
         source, _, destination = edge_type
         stream = _FIRST_STREAM + _STREAMS * list(self.num_edges).index(edge_type)
         count = self.num_edges[edge_type]

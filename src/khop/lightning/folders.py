@@ -106,7 +106,7 @@ class _PartitionedData(_Base):  # type: ignore[misc]
         return self._loader("predict")
 
     def _loader_options(self, training: bool) -> LoaderOptions:
-        """Return options of a loader: on a trainer with a GPU, batches are copied there."""
+        """Return the options of a loader. If the trainer has a GPU, batches are copied to it."""
         options = self._options.copy()
         trainer = getattr(self, "trainer", None)
         if trainer is not None and trainer.strategy.root_device.type == "cuda":
@@ -129,9 +129,9 @@ class PartitionedNodeData(_PartitionedData):
         root: the partition folder. If None, the graph of this client's servers
             (`khop.distributed.init_client`).
         num_neighbors: fan-out of each hop, or a sampling method, as for `DistNeighborLoader`.
-        train, val, test, predict: seeds of each stage: the name of a boolean attribute, of which
-            each trainer gets its share, or [n] original ids or a mask, which are divided likewise.
-            If None, the stage has no loader. Default names that the folder lacks are left out.
+        train, val, test, predict: seeds of each stage, which are divided among the trainers: the
+            name of a boolean attribute, [n] original ids, or a mask. If None, the stage has no
+            loader. 'val_mask' and 'test_mask' count as None if the folder lacks them.
         node_type: node type of the seeds. Required if the graph has several.
         collect_features: deliver attributes.
         **options: `LoaderOptions` of `DistNeighborLoader`. `shuffle` (default: True), `drop_last`
@@ -195,7 +195,7 @@ class PartitionedLinkData(_PartitionedData):
 
     Raises:
         ModuleNotFoundError: Lightning is not installed.
-        ValueError: a stage that Lightning does not have, or labels of a stage without links.
+        ValueError: a stage is unknown, or a stage without links has labels.
 
     Example:
         >>> links = {"train": data.edge_index[:, :8], "val": data.edge_index[:, 8:]}
@@ -251,8 +251,8 @@ class PartitionedLinkData(_PartitionedData):
 def open_share(root: str | os.PathLike[str], rank: int, world_size: int) -> DistDataset:
     """Open a trainer's share of a folder's partitions.
 
-    With as many trainers as partitions or more, trainers in a row share one. With fewer, a trainer
-    serves several.
+    If there are more trainers than partitions, trainers of consecutive ranks share a partition. If
+    there are fewer, a trainer serves several partitions.
     """
     num_parts = PartitionFolder(root).num_parts
     home = rank * num_parts // world_size

@@ -1,4 +1,4 @@
-"""Data modules for Lightning of graphs in memory: PyG's, with khop's loaders. Runs in trainers."""
+"""PyG's data modules for Lightning and graphs in memory, with khop's loaders. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from khop.typing import SeedLinks, SeedNodes
 
 _Graph: TypeAlias = Data | HeteroData | tuple[FeatureStore, GraphStore]
 _OF_SAMPLER = inspect.signature(NeighborSampler).parameters.keys() - {"data", "seed", "stream"}
-# Of sampler and loader: PyG would leave them to the sampler, whose draws loaders key themselves.
+# Options of both. PyG would pass them to the sampler alone, but the loader makes the draws' keys.
 _OF_EPOCHS = ("seed", "stream")
 
 
 class _InMemory:
-    """Mixin over PyG's data modules: makes khop's sampler of the options that concern sampling."""
+    """Mixin for PyG's data modules. It makes khop's sampler from the options about sampling."""
 
     eval_graph_sampler: Any
     eval_loader_kwargs: dict[str, Any]
     loader_kwargs: dict[str, Any]
 
     def _set_up(self, data: _Graph, sampler_name: str, args: Any, options: dict[str, Any]) -> None:
-        """Construct PyG's part, in which the option `sampler_name` passes a sampler."""
+        """Call PyG's `__init__`, with khop's sampler as `sampler_name` unless users pass one."""
         loader = options.get("loader", "neighbor")
         if loader not in ("neighbor", "link_neighbor") or options.get(sampler_name) is not None:
             super().__init__(data, *args, **options)  # type: ignore[call-arg]
@@ -50,7 +50,7 @@ class _InMemory:
 def _split(
     options: dict[str, Any], names: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options of these names, and the others."""
+    """Split options into the ones in `names` and the rest."""
     named = {name: value for name, value in options.items() if name in names}
     return named, {name: value for name, value in options.items() if name not in names}
 
@@ -64,7 +64,7 @@ class LightningNodeData(
     Args:
         data: a PyG `Data` or `HeteroData`, or a pair of stores, as for `NeighborLoader`.
         *args: seeds and their times of each stage, by position or name, as in PyG. Without seeds,
-            the masks of `data` count.
+            the masks of `data` are used.
         **kwargs: `num_neighbors`, a list or a sampling method, and the other options of
             `khop.loader.NeighborLoader`. `eval_loader_kwargs` has the options that differ in
             evaluation. With `loader='full'`, or a `node_sampler` that is not khop's, PyG makes the

@@ -1,8 +1,8 @@
 """Loaders for graphs in memory, drop-in replacements for PyG's. They run in the trainer.
 
-`base` has what all of them share. `iteration` has epochs and resuming, also of distributed loaders.
-`batches` joins drawn subgraphs with attributes. `induced` has the loaders that choose nodes and
-take all edges among them.
+`base` has the code that they share. `iteration` has epochs and resuming, for distributed loaders,
+too. `batches` joins drawn subgraphs with attributes. `induced` has the loaders that choose nodes
+and take all edges among these nodes.
 """
 
 from khop.loader.arguments import (

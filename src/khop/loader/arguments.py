@@ -60,7 +60,7 @@ class TorchOptions(TypedDict, total=False):
 
 
 class KeyOptions(TorchOptions, total=False):
-    """Keyword arguments of all loaders: torch's, and what decides on random numbers and workers.
+    """Keyword arguments of all loaders: torch's, and options of random numbers and workers.
 
     Example:
         >>> options: KeyOptions = {"shuffle": True, "seed": 1}
@@ -74,7 +74,7 @@ class KeyOptions(TorchOptions, total=False):
 
 
 class EpochOptions(KeyOptions, total=False):
-    """Keyword arguments of the loaders that choose nodes: `ClusterLoader` and its siblings.
+    """Keyword arguments of `ClusterLoader`, `RandomNodeLoader` and GraphSAINT's samplers.
 
     Example:
         >>> options: EpochOptions = {"shuffle": True, "seed": 1}
@@ -86,7 +86,7 @@ class EpochOptions(KeyOptions, total=False):
 
 
 class HopOptions(KeyOptions, total=False):
-    """Keyword arguments of the loaders of seeds' neighbourhoods, without PyG's positional ones.
+    """Keyword arguments of `HGTLoader`, and of the loaders that take `NodeOptions`.
 
     Example:
         >>> options: HopOptions = {"batch_size": 3, "device": "cpu"}
@@ -143,7 +143,7 @@ _NegSampling: TypeAlias = Literal["binary", "triplet"] | Mapping[str, object] | 
 def check_loader_options(
     worker_type: object, options: Mapping[str, Any], batch_size: int | None = 1
 ) -> None:
-    """Raise TypeError or ValueError for options of torch's loader that make no batches."""
+    """Raise TypeError or ValueError for options that torch's loader cannot make batches with."""
     if worker_type not in (None, "thread", "process"):
         raise ValueError(f"worker_type must be 'thread' or 'process' (got {worker_type!r})")
     known = inspect.signature(DataLoader).parameters
@@ -187,7 +187,7 @@ def check_positive(value: object, name: str) -> None:
 def wants_processes(loader: object) -> bool:
     """Return True if a loader with `worker_type` None has an argument that only processes use.
 
-    PyG's `enable_cpu_affinity` and similar methods set one for the duration of an epoch.
+    PyG's `enable_cpu_affinity` and similar methods set such an argument for a block of code.
     """
     return any(getattr(loader, name) is not None for name in _OF_PROCESSES)
 
@@ -200,7 +200,7 @@ def check_hooks(**hooks: object) -> None:
 
 
 def refuse_settled(owner: object, names: Iterable[str], options: Mapping[str, object]) -> None:
-    """Raise TypeError for options that a kind of loader settles itself."""
+    """Raise TypeError for options, by `names`, that the loader `owner` determines itself."""
     for name in names:
         if name in options:
             raise TypeError(f"{type(owner).__name__} has no argument {name}: leave it out")

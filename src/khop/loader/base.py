@@ -67,15 +67,14 @@ class EpochLoader(StatefulLoader):
 
     @property
     def _sampler(self) -> Any:
-        """Sampler of the batches."""
         raise NotImplementedError
 
     def _draw(self, inputs: Any, key: BatchKey | None) -> Any:
-        """Sample a batch of the loader's input by any sampler's methods."""
+        """Sample some of the loader's input, by the method that all of PyG's samplers have."""
         raise NotImplementedError
 
     def _annotate(self, batch: Any, metadata: Any) -> None:
-        """Add the attributes about its seeds to a batch."""
+        """Add the attributes about seeds or links to a batch."""
         raise NotImplementedError
 
     def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
@@ -100,7 +99,7 @@ class EpochLoader(StatefulLoader):
         worker_type: WorkerType | None,
         options: TorchOptions,
     ) -> None:
-        """Complete the construction, after PyG's part."""
+        """Complete the construction, after PyG's `__init__`."""
         self._num_seeds = num_seeds
         self._stores = (
             StoreJoiner(self.data, self.custom_cls) if isinstance(self.data, tuple) else None
@@ -141,7 +140,6 @@ class EpochLoader(StatefulLoader):
         )
 
     def _seed_hotness(self) -> Any:
-        """Return the probability that a batch needs each node."""
         return self._sampler.sample_prob(self._seed_nodes(), batch_size=self.batch_size)
 
     def _open(self, progress: EpochProgress) -> BatchSource:
@@ -176,7 +174,7 @@ class EpochLoader(StatefulLoader):
 
     @cached_property
     def _digests(self) -> tuple[str, str | None]:
-        """Digests of the seeds, and of what khop's sampler draws for them (None for others)."""
+        """Digests of the seeds and of khop's sampling. The second is None for other samplers."""
         inputs, sampler = self.input_data, self._sampler
         ends = [inputs.node] if hasattr(inputs, "node") else [inputs.row, inputs.col]
         seeds = digest([inputs.input_type, *ends, inputs.time])
@@ -238,7 +236,7 @@ class EpochLoader(StatefulLoader):
         return batch
 
     def _add_values(self, batch: Any, values: Mapping[str, Any]) -> None:
-        """Add what the sampling method delivers beside nodes and edges."""
+        """Add the sampling method's own values, such as `edge_norm`, to a batch."""
         if values:
             info = self._sampler.info
             add_values(batch, values, info.node_types, list(info.edge_types))
@@ -263,7 +261,7 @@ class EpochLoader(StatefulLoader):
         return batch
 
     def __repr__(self) -> str:
-        """Return fan-outs or method, seeds and batches."""
+        """Return the class, its fan-outs or method, and numbers of seeds and batches."""
         sampler = self._sampler
         sampling = f"{sampler.spec.summary}, " if isinstance(sampler, NeighborSampler) else ""
         counts = f"{self._num_seeds:,} seeds, {len(self):,} batches"
@@ -280,7 +278,7 @@ def _replayed(
 
     Raises:
         IndexError, TypeError: the sampler does not name positions in the loader's input.
-        ValueError: the sampler names other batches than the delivered ones.
+        ValueError: the sampler's first batches are not the ones that were delivered.
     """
     first, replay = progress.delivered, progress.replay
     if replay is None:

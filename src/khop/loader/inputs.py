@@ -1,7 +1,7 @@
 """Checks of users' seeds and links, with their times, labels and ids, for all loaders.
 
-Runs in trainers. These checks read a graph's `GraphInfo`, in memory, partitioned or served. Names
-of splits and lists for servers are in `khop.distributed.loaders.trainer_inputs`.
+Runs in trainers. These checks need only a `GraphInfo`, so the graph may be in memory, partitioned
+or on servers. `khop.distributed.loaders.trainer_inputs` adds what only distributed loaders accept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CheckedNodes(NamedTuple):
 
     Attributes:
         ids: [n] integers.
-        input_id: [n] PyG's `input_id` of each, for a mask: the ids. If None, positions.
+        input_id: [n] PyG's `input_id` of each node. For a mask, the ids. If None, positions.
     """
 
     ids: Tensor
@@ -37,10 +37,10 @@ class CheckedNodes(NamedTuple):
 
 
 def split_nodes(info: GraphInfo, nodes: Any, name: str = _NODES) -> tuple[NodeType, Any]:
-    """Return the node type of seeds, and the seeds, which `name` names in error messages.
+    """Split a user's argument into node type and seeds. `name` is its name in error messages.
 
     Raises:
-        ValueError: no node type is named, one that does not exist, or one of a homogeneous graph.
+        ValueError: the node type is missing or unknown, or is passed for a homogeneous graph.
     """
     if not info.heterogeneous:
         _check_no_type(nodes, name, "node type")
@@ -59,7 +59,7 @@ def split_nodes(info: GraphInfo, nodes: Any, name: str = _NODES) -> tuple[NodeTy
 def checked_nodes(
     info: GraphInfo, node_type: NodeType, nodes: Any, name: str = _NODES
 ) -> CheckedNodes:
-    """Return nodes, checked: [n] ids, a boolean mask over all nodes, or None for all nodes.
+    """Check nodes: [n] ids, a boolean mask over all nodes, or None for all nodes.
 
     Raises:
         IndexError, TypeError, ValueError: nodes do not exist, or are malformed.
@@ -84,13 +84,13 @@ def checked_nodes(
 
 
 def split_links(info: GraphInfo, seed_links: Any, name: str = _LINKS) -> tuple[EdgeType, Any]:
-    """Return the edge type of links, in full, and the links, which `name` names in error messages.
+    """Split a user's argument into edge type and links. `name` is its name in error messages.
 
-    An edge type may be (source type, destination type). (None, links) is PyG's form for stores
-    without types.
+    An edge type may be (source type, destination type), which is completed. (None, links) is PyG's
+    form for stores without types.
 
     Raises:
-        ValueError: no edge type is named, one between node types that do not exist, or one of a
+        ValueError: the edge type is missing or has unknown node types, or is passed for a
             homogeneous graph.
     """
     is_pair = isinstance(seed_links, (tuple, list)) and len(seed_links) == 2
@@ -117,7 +117,7 @@ def split_links(info: GraphInfo, seed_links: Any, name: str = _LINKS) -> tuple[E
 
 
 def check_all_edges(info: GraphInfo, edge_type: EdgeType) -> None:
-    """Raise ValueError if all edges of a type are asked for, but the graph has no such type."""
+    """Raise ValueError unless the graph has the edge type of which all edges are requested."""
     if edge_type not in info.edge_types:
         raise ValueError(
             f"{_LINKS} takes all edges of type {edge_type}, but there are the types "
@@ -126,7 +126,7 @@ def check_all_edges(info: GraphInfo, edge_type: EdgeType) -> None:
 
 
 def checked_links(info: GraphInfo, edge_type: EdgeType, links: Any, name: str = _LINKS) -> Tensor:
-    """Return [2, n] links, checked. No edges need to have their edge type.
+    """Check and return [2, n] links. The graph may have no edges of their type.
 
     Raises:
         IndexError, TypeError, ValueError: links do not exist, or are malformed.
@@ -168,16 +168,16 @@ def checked_labels(
 
 
 def checked_times(times: Any, count: int, name: str, unit: str) -> Tensor | None:
-    """Return the times of seeds or links as a tensor, as `checked_values`.
+    """Return the times of seeds or links as a tensor, checked by `checked_values`.
 
-    Of a list of floats, torch would keep only seven digits.
+    NumPy converts a list of floats to float64. Torch's float32 would keep only seven digits.
     """
     is_sequence = isinstance(times, (list, tuple)) and all(isinstance(t, Real) for t in times)
     return checked_values(np.asarray(times) if is_sequence else times, count, name, unit)
 
 
 def checked_values(values: Any, count: int, name: str, unit: str) -> Tensor | None:
-    """Return one value for each seed or link (`unit`) as a tensor. None for None.
+    """Return one value for each seed or link (`unit`) as a tensor. If None, return None.
 
     Raises:
         TypeError: the values are not numbers.
@@ -223,7 +223,7 @@ def as_tensor(values: Any, name: str) -> Tensor:
 
 
 def _over(array: np.ndarray[Any, Any]) -> Tensor:
-    """Return a tensor over an array, also over a read-only one: no code writes to it."""
+    """Return a tensor that shares the memory of an array, even read-only: khop does not write."""
     native = np.asarray(array, array.dtype.newbyteorder("="))
     if min(native.strides, default=0) < 0:
         native = native.copy()  # torch has no negative strides

@@ -79,12 +79,12 @@ class LinkNeighborLoader(
             temporal sampling.
         strict_negatives: draw only negatives that are not edges of the graph. PyG's may be edges.
         exclude_seed_edges: leave a batch's links out of the neighbourhoods. If False (default), a
-            model may read them off. 'self' (or True) leaves out the links. 'reverse' leaves out
-            their reverses, too: in a homogeneous graph edges of the same type, else of
-            `rev_<relation>` or the only edge type back. An edge type names the reverses' own.
+            model may see the links that it is to predict. True or 'self' leaves out the links. With
+            'reverse', their reverses are left out, too. In a heterogeneous graph, these have type
+            `rev_<relation>`, or the only type in the other direction. Or pass their edge type.
         batch_size: links per batch.
         seed, stream, worker_type, device, device_options, custom_cls: as for `NeighborLoader`.
-        input_id: [num_links] values of `input_id`. If None, positions.
+        input_id: [num_links] `input_id` of links in batches. If None, their positions.
         **kwargs: `TorchOptions`: `shuffle`, `drop_last`, `num_workers`, ...
 
     Raises:
@@ -240,7 +240,7 @@ class LinkNeighborLoader(
 
 
 def _checked_links(data: Any, edge_label_index: SeedLinks) -> tuple[EdgeType | None, Tensor]:
-    """Return the edge type of links, None in a homogeneous graph, and the links: all if None."""
+    """Return edge type (None if homogeneous) and links. If no links are passed, take all edges."""
     source = open_input(data)
     info = source.info
     link_type, links = split_links(info, edge_label_index)

@@ -61,11 +61,11 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
 
     Args:
         data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), or any pair of a PyG
-            `FeatureStore` and a `GraphStore`, whose edge attributes batches carry, too. Worker
+            `FeatureStore` and a `GraphStore`. Batches of stores have edge attributes, too. Worker
             threads call stores at the same time. If the stores do not support this, pass
             `filter_per_worker=False` or `worker_type='process'`.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all neighbours, and
-            no hops, `[]`, only the seeds. Or a method with them, `khop.sampler.Labor([15, 10])`.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all neighbours. `[]`,
+            no hops, takes only the seeds. Or a sampling method: `khop.sampler.Labor([15, 10])`.
         input_nodes: seeds: int64 ids, a boolean mask, or None for all nodes. For a `HeteroData`: a
             node type, or (node type, seeds).
         input_time: [number of seeds] time of each seed. Only neighbours up to this time are drawn.
@@ -81,11 +81,11 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         weight_attr: attribute of edges to draw neighbours by. Edges of weight 0 are never drawn.
         transform: applied to each batch, in the process that iterates.
         transform_sampler_output: applied to the sampler's output.
-        is_sorted: edges are sorted by destination and, with times, by time for each: checked, not
-            sorted.
+        is_sorted: edges are already sorted by destination and, with times, by time within each
+            destination. They are checked instead of sorted.
         filter_per_worker: join features in the workers (default). If False, workers only sample,
-            and the thread that iterates joins: for stores that no other may read.
-        neighbor_sampler: use this sampler instead.
+            and the iterating thread joins: for stores that no other thread may read.
+        neighbor_sampler: sampler to use. If None, the other arguments make one.
         directed: deprecated in PyG. False is subgraph type 'induced'.
         batch_size: seeds per batch. None with a `batch_sampler`.
         seed: makes epochs reproducible: epoch i is the same for equal seed and stream. If None,
@@ -104,8 +104,9 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         device: GPU that draws and gathers: 'cuda:1', or 'cuda' for torch's current one. Batches are
             in its memory, and equal those made by the CPU. If None or 'cpu', the CPU.
         device_options: placement of graph and attributes with `device`.
-        input_id: [number of seeds] values of `input_id`. If None, positions, or a mask's ids.
-        custom_cls: makes an empty batch of stores. If None, `Data` or `HeteroData`.
+        input_id: [number of seeds] `input_id` of seeds in batches. If None, their positions in
+            `input_nodes`, or with a mask their ids.
+        custom_cls: class of batches from stores. If None, `Data` or `HeteroData`.
         **kwargs: `TorchOptions`: `shuffle`, `drop_last`, `num_workers`, ...
 
     Raises:
@@ -291,9 +292,9 @@ class HGTLoader(NeighborLoader):
 
     `khop.sampler.Hgt` describes how nodes are drawn. In the `n_id` of its type, a batch has the
     seeds first, then the nodes in the order of their draws. It has every edge of the graph among
-    these nodes, sorted by destination, and `e_id`, `input_id`, `batch_size`. Of rows with more than
-    50 edges, PyG's loader draws 50, some with other edges' ids. Here rows are whole. A `Data` is a
-    graph of one type. Over partitions, `DistNeighborLoader(dataset, Hgt(num_samples), ...)` makes
+    these nodes, sorted by destination, and `e_id`, `input_id`, `batch_size`. Of a node with more
+    than 50 edges, PyG's loader draws 50, some with other edges' ids. Here all are kept. A `Data` is
+    a graph of one type. Over partitions, `DistNeighborLoader(dataset, Hgt(num_samples), ...)` makes
     the same batches.
 
     Method: HGSampling (https://arxiv.org/abs/2003.01332).
@@ -302,13 +303,13 @@ class HGTLoader(NeighborLoader):
         data: a PyG `HeteroData` or `Data`, or a (FeatureStore, GraphStore) pair.
         num_samples: nodes of each type in every iteration, or {node type: such a list}.
         input_nodes: seeds, as for `NeighborLoader`: a node type, or (node type, seeds).
-        is_sorted: accepted. Without times, edges are compressed in linear time, sorted or not.
+        is_sorted: as for `NeighborLoader`. It saves no time unless edges have times.
         transform, transform_sampler_output, filter_per_worker: as for `NeighborLoader`.
         **kwargs: `HopOptions`: `batch_size`, `shuffle`, `seed`, `num_workers`, ...
 
     Raises:
-        IndexError, TypeError, ValueError: as `NeighborLoader` and `khop.sampler.Hgt`, or an option
-            that the method settles, `replace` for example.
+        IndexError, TypeError, ValueError: as `NeighborLoader` and `khop.sampler.Hgt`, or for an
+            option that the method determines, such as `replace`.
 
     Example:
         >>> loader = HGTLoader(data, [2, 1], torch.tensor([0, 3]), batch_size=2, seed=0)

@@ -29,7 +29,7 @@ class NodeInputs:
         self._time = _Column(inputs.time)
 
     def take(self, positions: Int64Array) -> tuple[SeedSet, tuple[Tensor, Tensor | None]]:
-        """Return the seeds at `positions`, and (input_id, time), which may share its memory."""
+        """Return the seeds at `positions`, and (input_id, time). Never change `positions` later."""
         node_type, ids, times = self._seeds
         seeds = SeedSet(node_type, ids[positions], None if times is None else times[positions])
         input_id = self._input_id.take(positions)
@@ -58,7 +58,7 @@ class LinkInputs:
         self._time = _Column(inputs.time)
 
     def take(self, positions: Int64Array) -> tuple[Links, LinkTags]:
-        """Return the links at `positions`, and their tags, which may share its memory."""
+        """Return the links at `positions`, and their tags. Never change `positions` later."""
         links = self._links
         time = None if links.time is None else links.time[positions]
         input_id = self._input_id.take(positions)
@@ -71,7 +71,7 @@ class LinkInputs:
 
 
 class _Column:
-    """One value for each input, by position, or None.
+    """Values of a loader's seeds or links, selected by position. They may be None.
 
     NumPy selects the values if it has their dtype: little of torch's code stays in the CPU caches
     between batches, so its first operation takes 20 us, and NumPy's 4 us.

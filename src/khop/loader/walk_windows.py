@@ -1,8 +1,8 @@
 """Windows of random walks, for models of node embeddings. Runs in the trainer.
 
-`Node2VecLoader` and `MetaPath2VecLoader` make what the `sample` methods of PyG's models of these
-names make, without pyg-lib and torch-cluster. (PyG's `Node2Vec` itself, unlike `MetaPath2Vec`,
-cannot be constructed without pyg-lib.)
+A window is a fixed number of consecutive nodes of a walk. `Node2VecLoader` and `MetaPath2VecLoader`
+replace the `sample` methods of PyG's `Node2Vec` and `MetaPath2Vec`, without pyg-lib and
+torch-cluster. (PyG's `Node2Vec` itself cannot be constructed without pyg-lib.)
 """
 
 from __future__ import annotations
@@ -131,10 +131,10 @@ class _WindowLoader(abc.ABC):
 
     @abc.abstractmethod
     def _whole(self, walks: Int64Array) -> Int64Array:
-        """Return walks without -1, in the numbering of the model."""
+        """Return walks in the model's numbering. The -1 after a walk's end are replaced."""
 
     def _numbered(self, walks: Int64Array) -> Int64Array:
-        """Return nodes in the numbering of the model."""
+        """Return walks without -1 in the model's numbering of nodes."""
         return walks
 
     def _windows(self, walks: Int64Array) -> Tensor:
@@ -150,16 +150,17 @@ class Node2VecLoader(_WindowLoader):
     model with the same loss.
 
     Each batch is (positive, negative), both int64 tensors with `context_size` columns. Positive
-    windows come from walks from the batch's nodes: B * walks_per_node * (walk_length + 1 -
-    context_size) windows, first the first window of every walk. A walk stays at a node without
-    out-neighbours. Negative windows, num_negative_samples times as many, have the same start nodes
-    and uniform nodes. Batches are functions of seed, epoch and index, for any number of partitions.
+    windows come from walks from the batch's B nodes. There are B * walks_per_node * (walk_length +
+    1 - context_size), beginning with the first window of every walk. A walk stays at a node without
+    out-neighbours. Negative walks have the same start nodes, then uniform nodes, and give
+    num_negative_samples times as many windows. Batches are functions of seed, epoch and index, for
+    any number of partitions.
 
     Method: node2vec (https://arxiv.org/abs/1607.00653).
 
     Args:
         graph: a homogeneous graph, as for `khop.sampler.random_walk`.
-        walk_length: number of nodes of a walk, as in PyG: its steps and one.
+        walk_length: number of nodes of a walk, as in PyG: one more than its steps.
         context_size: nodes of a window, at most `walk_length`.
         walks_per_node: walks from each node.
         p: return parameter.
@@ -215,9 +216,9 @@ class Node2VecLoader(_WindowLoader):
 class MetaPath2VecLoader(_WindowLoader):
     """Windows of walks along a metapath, which the `loss` of PyG's `MetaPath2Vec` takes.
 
-    As `Node2VecLoader`, with the model's numbering of nodes. It numbers all types at which steps of
-    the metapath begin or end, type after type in the order of their names. One further number
-    (`dummy_idx`) stands for the rest of a walk after a node without out-neighbours.
+    As `Node2VecLoader`, with the model's numbering of nodes. The numbering covers all node types at
+    which steps of the metapath begin or end, type after type in the order of their names. One more
+    number (`dummy_idx`) stands for the rest of a walk after a node without out-neighbours.
 
     Method: metapath2vec (https://doi.org/10.1145/3097983.3098036).
 

@@ -2,13 +2,14 @@
 
 One thread serves all connections: it waits until a socket is ready, reads requests, writes replies,
 and closes connections whose time is up. So a client that is slow, silent or hostile takes one of
-`MAX_CONNECTIONS`, and never a thread. Where all are taken, a new connection replaces one that
-waits. The thread takes a bounded share of a processor (`ProcessorBudget`), for it shares the
+`MAX_CONNECTIONS`, and never a thread. If all are taken, a new connection replaces one that waits.
+The thread takes a bounded share of a processor (`ProcessorBudget`), because it shares the
 interpreter with the trainer. The only page is /metrics. Every connection gets one answer and is
 closed.
 
-At an address of this machine alone, a request must name such an address as its host: a page in a
-browser of this machine could otherwise read the metrics under a name of its own (DNS rebinding).
+If the server listens at a loopback address, the Host header of a request must name one, too.
+Otherwise, a web page in a local browser could read the metrics by a host name that its author
+points at this machine (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ CONNECTION_SECONDS = 5.0
 """Time limit of a connection, from its acceptance to its end."""
 
 PROCESSOR_SHARE = 0.2
-"""Share of a processor that the thread takes over time."""
+"""Largest share of a processor that the thread takes in the long run."""
 
 PROCESSOR_SECONDS = 0.5
-"""Seconds of a processor that it takes at once."""
+"""Most seconds of a processor that the thread takes without a pause."""
 
 # A reply that is being written is not ended for a new connection before this time.
 _WRITE_SECONDS = 1.0
@@ -61,7 +62,7 @@ class _Connection:
 
 
 class ProcessorBudget:
-    """Bound of a thread's processor time: a share over time, and some seconds at once.
+    """Bound of a thread's processor time: a share in the long run, and some seconds at once.
 
     Args:
         share: seconds of the processor per second.
@@ -81,7 +82,7 @@ class ProcessorBudget:
         self._left, self._since = at_once, clock()
 
     def spend(self, seconds: float) -> float:
-        """Note seconds of processor time that were used. Return the seconds to pause."""
+        """Subtract used seconds of processor time from the budget. Return the seconds to pause."""
         now = self._clock()
         self._left = min(self._at_once, self._left + (now - self._since) * self._share) - seconds
         self._since = now
@@ -95,12 +96,12 @@ class MetricsServer:
         port: port to listen on. 0 takes any free port.
         collect: returns the page. The server's thread calls it, once per request.
         host: address to listen at.
-        insecure: allow an address that other machines reach. Nothing is encrypted and everybody may
-            read: counts, and names of clients and loaders.
+        insecure: allow an address that other machines reach. Nothing is encrypted. Anyone can then
+            read counts, and names of clients and loaders.
 
     Attributes:
-        host: address that it listens at.
-        port: port that it listens on.
+        host: address that the server listens at.
+        port: port that the server listens on.
 
     Raises:
         ValueError: an address beyond this machine without `insecure`.
@@ -157,11 +158,9 @@ class MetricsServer:
         self._wake.close()
 
     def __enter__(self) -> MetricsServer:
-        """Return the server itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close the server."""
         self.close()
 
     def _run(self) -> None:
@@ -239,7 +238,6 @@ class MetricsServer:
         self._is_accepting = can_accept
 
     def _on_ready(self, connection: _Connection) -> None:
-        """Read or write what is possible now."""
         try:
             if connection.unsent:
                 self._write(connection)
@@ -333,6 +331,6 @@ def _response(status: str, content_type: str, body: str, further: str = "") -> b
 
 
 def _is_local_name(header: bytes) -> bool:
-    """Return whether a Host header names this machine alone, with or without a port."""
+    """Return True if a Host header names a loopback address, with or without a port."""
     host = header.decode("latin-1").strip()
     return is_loopback(host) or is_loopback(re.sub(r":\d+$", "", host))

@@ -19,20 +19,20 @@ _NUM_COLUMNS = len(TRAINER_PHASES) + 5 + len(ROWS) + len(BatchTimings._fields)
 _MAX_NOTED = 64
 
 _Counted = tuple[list[int], list[tuple[int, ...]]]
-"""Sums of the columns, and rows that are not in them yet."""
+"""Sums of the columns, and rows that have not been added to the sums yet."""
 
 
 @dataclass
 class LoaderStats:
     """Counts and times of a loader's batches, over all epochs or since `reset_stats()`.
 
-    `print(loader.stats())` shows it as a table. Epochs of one loader that are iterated at the same
-    time are added up, also in seconds.
+    `print(loader.stats())` shows a table. Counts and seconds of epochs of one loader that are
+    iterated at the same time are added up.
 
     Attributes:
         batches: batches delivered.
-        seeds: seeds in them, or links with link loaders.
-        nodes, edges: nodes and edges in them.
+        seeds: seeds in the batches, or links with link loaders.
+        nodes, edges: nodes and edges in the batches.
         rows: node rows that came from the home partition ('local'), from copies of hot rows
             ('cached') and from other partitions ('remote').
         delivered_bytes: bytes of the batches.
@@ -47,8 +47,8 @@ class LoaderStats:
             delivered batch was made.
         ready_seconds: time that batches lay ready before the trainer took them, summed.
         overflows: batches that got separate memory, because the arena was full.
-        num_samplers: sampler processes or threads. 0 if the trainer makes batches itself. Draws of
-            its background thread count as sampling, while it gathers or consumes.
+        num_samplers: sampler processes or threads. 0 if the trainer makes batches itself. If its
+            background thread draws meanwhile, this time counts as sampling.
         restarts: samplers that died and were restarted.
 
     Example:
@@ -84,7 +84,7 @@ class LoaderStats:
     def queue_depth(self) -> float:
         """Mean number of batches that lay ready. At 0, the trainer always waits for the next.
 
-        The time that batches lay ready, over the time that passed (Little's law).
+        Computed as `ready_seconds` / `elapsed_seconds` (Little's law).
         """
         return self.ready_seconds / (self.elapsed_seconds or 1.0)
 
@@ -93,7 +93,7 @@ class LoaderStats:
         return _shares(self.rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all attributes, 'elapsed_seconds' and 'queue_depth', as JSON can hold them."""
+        """Return all attributes, 'elapsed_seconds' and 'queue_depth', as values for JSON."""
         derived = {"elapsed_seconds": self.elapsed_seconds, "queue_depth": self.queue_depth}
         return {**asdict(self), **derived}
 
@@ -109,7 +109,7 @@ class LoaderStats:
         return of_stats([(labels or {}, self)])
 
     def summary(self) -> str:
-        """Return a table of a few lines, in the terms of the attributes."""
+        """Return a table of a few lines, which uses the names of the attributes."""
         return "\n".join([self._title(), *(f"{name:<12}{text}" for name, text in self._lines())])
 
     __str__ = summary
@@ -124,7 +124,6 @@ class LoaderStats:
         )
 
     def _lines(self) -> list[tuple[str, str]]:
-        """Return names and values of the table's rows."""
         lines = [("trainer", _cells(self.trainer_seconds))]
         is_known = any(self.sampler_seconds.values())
         if is_known:
@@ -155,8 +154,8 @@ Sizes = tuple[int, int, int, int, int]
 class StatsAccumulator:
     """Counter of a loader's batches and times, in nanoseconds.
 
-    Batches are only noted, and summed in groups, which takes a third of the time. One thread
-    counts. Others may take a `snapshot` at any time: sums and notes are replaced together.
+    Batches are only listed, and summed in groups, which takes a third of the time. One thread
+    counts. Other threads may take a `snapshot` at any time: sums and list are replaced together.
     """
 
     def __init__(self, num_samplers: int) -> None:
@@ -176,8 +175,8 @@ class StatsAccumulator:
     ) -> None:
         """Count a batch.
 
-        `times` are nanoseconds of the trainer in each of `TRAINER_PHASES`. The batch lay `ready`
-        for as many nanoseconds. `made` are its timings on the process that produced it.
+        `times` are nanoseconds of the trainer in each of `TRAINER_PHASES`. `ready` is the time that
+        the batch lay ready, in nanoseconds. `made` are timings of the process that produced it.
         """
         sums, noted = self._counted
         noted.append((*times, ready, 1, seeds, *sizes, *made))
@@ -247,7 +246,7 @@ class HasStats(Protocol):
 
 
 def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) -> str:
-    """Return loaders' statistics as text for Prometheus, in any thread at any time.
+    """Return loaders' statistics as text for Prometheus. Any thread may call this at any time.
 
     Args:
         loaders: loaders by the value of their label 'loader'.
@@ -282,7 +281,7 @@ def of_stats(stats: Iterable[tuple[Labels, LoaderStats]]) -> str:
 
 
 def _check_free(labels: Labels, *taken: str) -> None:
-    """Raise ValueError for labels whose names khop's own have."""
+    """Raise ValueError for labels whose names khop sets itself (`taken`)."""
     for name in taken:
         if name in labels:
             raise ValueError(

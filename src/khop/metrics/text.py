@@ -24,7 +24,7 @@ REQUEST_BUCKETS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
 )
-"""Upper bounds, in seconds, of the duration classes of requests. A further class has none."""
+"""Upper bounds, in seconds, of the duration classes of requests. One more class has no bound."""
 
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
@@ -37,7 +37,7 @@ class Family:
     Args:
         name: name of the metric. Names of counters end with '_total'.
         metric_type: 'counter' (falls only when its process restarts), 'gauge' or 'histogram'.
-        help: one sentence on the counted things, with their unit.
+        help: sentence that states what the metric counts, with the unit.
 
     Raises:
         ValueError: a name or type that Prometheus does not know.
@@ -54,7 +54,7 @@ class Family:
         self._lines: dict[tuple[str, str], str] = {}
 
     def add(self, value: float, labels: Labels) -> None:
-        """Add a sample of a counter or gauge. ValueError if its labels are invalid or have one."""
+        """Add a sample of a counter or gauge. ValueError if its labels are invalid or in use."""
         if self.metric_type == "histogram":
             raise ValueError(f"'{self.name}' is a histogram")
         self._write("", labels, value)
@@ -64,10 +64,11 @@ class Family:
     ) -> None:
         """Add the samples of a histogram.
 
-        `bounds` of the classes ascend, and the last class has none. `counts` has one entry more.
+        `bounds` are upper bounds of the classes, ascending. The last class has none, so `counts`
+        has one entry more.
 
         Raises:
-            ValueError: no histogram, bounds and counts that do not fit, or invalid labels.
+            ValueError: the metric is no histogram, lengths do not fit, or labels are invalid.
         """
         if self.metric_type != "histogram" or len(counts) != len(bounds) + 1:
             raise ValueError(f"'{self.name}' is no histogram of {len(bounds)} bounds")
@@ -107,7 +108,7 @@ def expose(families: Iterable[Family]) -> str:
 
 
 def format_number(value: float) -> str:
-    """Return a number in the format's notation: Go's, which is Python's for finite numbers."""
+    """Return a number in Go's notation, which is the same as Python's for finite numbers."""
     if isinstance(value, int) or math.isfinite(value):
         return repr(value + 0)  # a bool is a number
     return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")

@@ -1,7 +1,7 @@
 """Pictures of partition folders, hotness, a loader's time and batches, for notebooks and reports.
 
 Needs matplotlib (`pip install 'khop[plot]'`). Imports no torch. `folder` and `comparison` return
-new figures. The other functions draw into `axes`, or into a new figure's, and return the axes.
+new figures. The other functions draw into `axes`, or into a new figure if None, and return axes.
 """
 
 from khop._lazy import attach

@@ -19,7 +19,7 @@ _MAX_NODES = 5_000
 def batch(batch: Data | HeteroData, axes: Axes | None = None) -> Axes:
     """Draw the nodes of a batch: seeds in the middle, each hop in a ring around them.
 
-    A node of a ring is in the direction of a node that it was drawn for. Node types have colours.
+    A drawn node is placed near a node of the inner ring that drew it. Node types have colours.
 
     Args:
         batch: a batch of a loader, with `num_sampled_nodes`.
@@ -70,7 +70,7 @@ def batch(batch: Data | HeteroData, axes: Axes | None = None) -> Axes:
 
 
 def _content(batch: Data | HeteroData) -> tuple[Int64Array, dict[NodeType, int], Int64Array]:
-    """Return the hop of each node, the first node of each type, and edges: [2, n], all types."""
+    """Return the hop of each node, the first node of each type, and [2, n] edges of all types."""
     counted = getattr(batch, "num_sampled_nodes", None)
     if isinstance(counted, dict) or hasattr(batch, "num_sampled_nodes_dict"):
         counted = counted if isinstance(counted, dict) else batch.num_sampled_nodes_dict
@@ -116,7 +116,7 @@ def _positions(hops: Int64Array, edges: Int64Array) -> Float64Array:
 def _angles_of_parents(
     ring: Int64Array, hops: Int64Array, edges: Int64Array, angle: Float64Array
 ) -> Float64Array:
-    """Return for each node of a ring the angle of a node that it was drawn for."""
+    """Return for each node of a ring the angle of a node of the inner ring that drew it."""
     parent = np.full(len(hops), -1, np.int64)
     for child, inner in (edges, edges[::-1]):
         fits = hops[child] == hops[inner] + 1

@@ -19,7 +19,6 @@ _STYLE = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
 
 
 def _require_matplotlib() -> None:
-    """Raise ModuleNotFoundError if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:
@@ -49,7 +48,7 @@ def _styled() -> Iterator[None]:
 def new_figure(
     width: float, height: float, path: str | os.PathLike[str] | None, padding: float | None = None
 ) -> Iterator[Figure]:
-    """Create a figure without pyplot, to be drawn in the block and then written.
+    """Create a figure without pyplot, which the block fills. Then the figure is written.
 
     Args:
         width: width in inches.
@@ -72,7 +71,7 @@ def new_figure(
 
 
 def axes_or_new(axes: Axes | None) -> Axes:
-    """Return the axes. If they are None, a new figure's."""
+    """Return `axes`. If None, return the axes of a new figure."""
     _require_matplotlib()
     if axes is not None:
         return axes
@@ -84,7 +83,7 @@ def axes_or_new(axes: Axes | None) -> Axes:
 
 
 def write_note(axes: Axes, text: str) -> None:
-    """Write a reason for a picture without data."""
+    """Write into empty axes the reason why there is no data."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="0.4")
     axes.spines[:].set_visible(False)
     axes.set(xticks=[], yticks=[], xlabel="", ylabel="")

@@ -1,6 +1,6 @@
-"""Pictures of partition folders: balance, cut, degrees, and remote rows by cache size.
+"""Pictures of partition folders, and of comparisons of partitioning methods.
 
-Also of comparisons of partitioning methods.
+A folder's pictures show balance, cut, degrees, and remote rows by cache size.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _opened(folder: Folder) -> PartitionFolder:
 
 
 def balance(folder: Folder, axes: Axes | None = None) -> Axes:
-    """Draw the nodes, edges and training seeds of each part, over the mean of all parts.
+    """Draw the nodes, edges and training seeds of each part, divided by the mean of all parts.
 
     Example:
         >>> axes = balance(folder)  # of a single part
@@ -119,7 +119,7 @@ def balance(folder: Folder, axes: Axes | None = None) -> Axes:
 
 
 def edges_between_parts(folder: Folder, axes: Axes | None = None) -> Axes:
-    """Draw the share of each part's edges that lead to each other part, as a matrix.
+    """Draw a matrix: of the edges of each part, the share that leads to each part.
 
     Example:
         >>> axes = edges_between_parts(folder)  # of a single part
@@ -180,7 +180,7 @@ def degrees(folder: Folder, axes: Axes | None = None) -> Axes:
 
 
 def _degrees(folder: PartitionFolder, part: int) -> Int64Array:
-    """Return the degree of each row of a part, all edge types one after the other."""
+    """Return the degree of each node of a part, for all edge types one after the other."""
     if not folder.has_part(part):
         return np.empty(0, np.int64)
     pointers = [folder.open(edge_path(part, t.name, "indptr")) for t in folder.meta.edge_types]
@@ -188,7 +188,7 @@ def _degrees(folder: PartitionFolder, part: int) -> Int64Array:
 
 
 def cache_curve(folder: Folder, axes: Axes | None = None) -> Axes:
-    """Draw the expected share of remote rows by the number of rows that a part keeps copies of.
+    """Draw the expected share of remote rows by the number of other parts' rows in a part's cache.
 
     Example:
         >>> axes = cache_curve(folder)  # partitioned without hotness: says so
@@ -271,7 +271,6 @@ def _remote_rows(report: CutReport) -> dict[str, float]:
 def _bars(
     axes: Axes, title: str, methods: Sequence[str], values: Sequence[dict[str, float]], text: str
 ) -> None:
-    """Draw a group of horizontal bars for each method, the first on top."""
     names = list(values[0])
     height = 0.8 / max(1, len(names))
     for i, name in enumerate(names):

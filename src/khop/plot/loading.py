@@ -67,8 +67,8 @@ def hotness(
     """Draw the share of row reads that go to the hottest rows, which a cache could serve.
 
     Args:
-        probabilities: [num_nodes] expected reads of each row, in any unit, or {node type: array} of
-            several types. `NeighborSampler.sample_prob` estimates them.
+        probabilities: [num_nodes] expected reads of each row, in any unit. With several node types,
+            {node type: array}. `NeighborSampler.sample_prob` estimates them.
         axes: axes of matplotlib. If None, a new figure's.
 
     Raises:

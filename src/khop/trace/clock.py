@@ -21,10 +21,10 @@ class Phase:
 
 
 PHASES = ("sampling", "gathering", "remote", "idle", "other")
-"""Names of the phases that count."""
+"""Names of the phases that statistics and traces show."""
 
 ROWS = ("local", "cached", "remote")
-"""Origins of node rows: the local part, its copies of others' hot rows, other parts."""
+"""Origins of node rows: the local part, local copies of other parts' hot rows, other parts."""
 
 
 class Segment(NamedTuple):
@@ -42,8 +42,8 @@ class BatchTimings(NamedTuple):
 
     Attributes:
         process, thread: pid and thread id of the producer. 0 if the trainer's own thread.
-        ready: when it was done, in nanoseconds of CLOCK_MONOTONIC.
-        nbytes: bytes of its arrays and their header.
+        ready: when the batch was complete, in nanoseconds of CLOCK_MONOTONIC.
+        nbytes: bytes of the batch's arrays and their header.
         remote_bytes: bytes that came from other partitions since the batch before.
         overflows: 1 if the arena was full, so that the batch got separate memory.
         sampling, gathering, remote, idle, other: nanoseconds in each phase since the batch before.
@@ -67,7 +67,7 @@ class PhaseClock:
 
     Attributes:
         phase: the current phase.
-        since: when it began, in nanoseconds of CLOCK_MONOTONIC.
+        since: when this phase began, in nanoseconds of CLOCK_MONOTONIC.
         segments: intervals between readings, while a recording is under way. If None, they are not
             kept.
     """
@@ -82,7 +82,7 @@ class PhaseClock:
         self.segments: list[Segment] | None = None
 
     def enter(self, phase: int, task: tuple[int, int] | None = None) -> None:
-        """End the current phase and begin another, for `task` (epoch, batch) or the same task."""
+        """Begin another phase. `task` is its (epoch, batch). If None, the task stays the same."""
         now, before = monotonic_ns(), self.phase
         self._spent[before] += now - self.since
         if self.segments is not None and before < Phase.OTHER:

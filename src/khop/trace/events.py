@@ -7,9 +7,9 @@ CLOCK_MONOTONIC, so that recordings of several processes of a machine can be joi
 from a batch's gathering to its use and from a request to its serving. A counter shows the number of
 ready batches.
 
-Spans of one thread never overlap. Requests do, as several are in flight at a time: they get as many
-lanes as they need. A server on another machine has another clock. Its span is placed in the middle
-of the request, as if both ways took equally long.
+Spans of one thread never overlap. Requests may, as several are in flight at a time: they are shown
+in several lanes (virtual threads). A server on another machine has another clock. Its span is
+placed in the middle of the request, as if request and reply travelled equally long.
 """
 
 from __future__ import annotations

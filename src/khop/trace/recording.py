@@ -34,7 +34,7 @@ def current() -> Recording | None:
 
 
 def record(path: str | os.PathLike[str], *, limit: int = 1_000_000) -> Recording:
-    """Record what loaders do, for a time line of samplers, partition servers and the trainer.
+    """Record the work of loaders, for a time line of samplers, partition servers and the trainer.
 
         with khop.trace.record("out.json"):
             for batch in loader:
@@ -74,7 +74,7 @@ class Recording:
     """Recording of the work of loaders, a context manager that `record` makes.
 
     Attributes:
-        path: the file. With several trainers, the recording's end adds the rank.
+        path: the file. With several trainers, the rank is added when the recording ends.
         dropped: spans beyond the limit.
 
     Example:
@@ -120,7 +120,7 @@ class Recording:
             self._write()
 
     def add(self, thread: Thread, name: str, began: int, ended: int, args: dict[str, Any]) -> None:
-        """Keep the work of a thread, as far as it lies within the recording.
+        """Keep the span of a thread's work. A part before the recording is cut off.
 
         :meta private:
         """
@@ -198,7 +198,7 @@ class OwnRecords:
 
     Attributes:
         clock: clock of the phases.
-        log: log of its requests, while a recording is under way.
+        log: log of the trainer's requests, while a recording is under way.
     """
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ class OwnRecords:
         self.log: RequestLog | None = None
 
     def begin(self, task: tuple[int, int]) -> None:
-        """Begin drawing a batch. Start or stop keeping records with the recording."""
+        """Begin drawing a batch. Records are kept only while a recording is under way."""
         clock, recording = self.clock, current()
         clock.keep_segments(recording is not None)
         self.log = None if recording is None else RequestLog(task)

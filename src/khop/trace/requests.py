@@ -18,14 +18,14 @@ from khop.errors import ProtocolError
 from khop.trace.clock import Segment
 
 REQUESTS = ("sample", "induce", "has_edges", "fetch")
-"""Names of requests, of which records hold the index."""
+"""Names of requests. Records hold indices into this tuple."""
 
 _MAX_RECORDS = 300  # per control message, which holds 60,000 bytes
 _NOTHING_SERVED = (0, 0, 0, 0)
 
 
 class Asked(NamedTuple):
-    """A request in flight. Fields as of `Answered`."""
+    """A request in flight. `Answered` describes the fields."""
 
     epoch: int
     batch: int
@@ -39,7 +39,7 @@ class Answered(NamedTuple):
     """A request and its answer. All times are nanoseconds of CLOCK_MONOTONIC.
 
     Attributes:
-        epoch, batch: the batch that it was for.
+        epoch, batch: the batch that needed the request.
         part: the partition.
         op: index into `REQUESTS`.
         rows: number of rows that were asked for.
@@ -76,13 +76,13 @@ class RequestLog:
         self.answered: list[Answered] = []
 
     def log_request(self, part: int, op: str, rows: int) -> Asked | None:
-        """Note that a request is sent. Return None for requests that are not recorded."""
+        """Log that a request is sent. Return None for requests that are not recorded."""
         if op not in REQUESTS:
             return None
         return Asked(*self.task, part, REQUESTS.index(op), rows, monotonic_ns())
 
     def log_reply(self, asked: Asked, served: Any, nbytes: int) -> None:
-        """Note a reply, with the server's `served_since`. Anything else counts as not reported."""
+        """Log a reply. `served` is the server's `served_since`. If malformed, it is ignored."""
         reported = isinstance(served, list) and len(served) == len(_NOTHING_SERVED)
         if not reported or any(type(n) is not int or not 0 <= n < 2**63 for n in served):
             served = _NOTHING_SERVED

@@ -1,5 +1,6 @@
-"""Joining of a drawn subgraph with attributes, as PyG's loaders do. Runs in the trainer.
+"""Making of batches from seeds, as PyG's loaders do. Runs in the trainer.
 
-`ways` has the two ways of a batch, khop's and PyG's. `collator` joins on the CPU, `device` on GPUs,
-`stores` with attributes from PyG's stores.
+To *draw* a batch is to sample its subgraph. To *join* it is to make a PyG batch of the subgraph and
+the attributes of its nodes and edges. `ways` does both. `collator` joins on the CPU, `device` on
+GPUs, `stores` with attributes from PyG's stores. `layers` splits batches into a model's layers.
 """

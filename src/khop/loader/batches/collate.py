@@ -20,7 +20,7 @@ from khop.typing import Array, EdgeType, NodeType
 
 
 def to_tensor(array: Array, dtype: str | None = None) -> Tensor:
-    """Return an array as a tensor without copying. `dtype`: one that NumPy lacks ('bfloat16')."""
+    """Return an array as a tensor, without a copy. 'bfloat16' reinterprets the array's bits."""
     if dtype == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
@@ -29,7 +29,7 @@ def to_tensor(array: Array, dtype: str | None = None) -> Tensor:
 def is_plain(value: Any) -> bool:
     """Return True for an array or CPU tensor that is row-major and of a dtype of `DTYPES`.
 
-    False for a tensor that requires gradients: torch's own selection is differentiable.
+    False for a tensor that requires gradients: only torch's own selection is differentiable.
     """
     if isinstance(value, Tensor):
         name = str(value.dtype).removeprefix("torch.")
@@ -60,7 +60,7 @@ def stack_endpoints(row: Tensor, col: Tensor) -> Tensor:
 
 
 def copy_with(data: Data, mapping: dict[str, Any]) -> Data:
-    """Return a copy of a graph whose store holds `mapping`."""
+    """Return a shallow copy of a graph, with `mapping` as its attributes."""
     batch = _bare_copy(data, Data)
     batch.__dict__["_store"] = _store_around(data._store, mapping, weakref.ref(batch))
     return batch
@@ -71,7 +71,7 @@ def hetero_data_around(
     nodes: Mapping[NodeType, dict[str, Any]],
     edges: Mapping[EdgeType, dict[str, Any]],
 ) -> HeteroData:
-    """Return a copy of a graph whose stores hold the dictionaries of their types."""
+    """Return a shallow copy of a graph. Its types have the attributes in `nodes` and `edges`."""
     batch = _bare_copy(data, HeteroData)
     fields, parent = batch.__dict__, weakref.ref(batch)
     shared = data._global_store
@@ -86,7 +86,7 @@ def hetero_data_around(
 
 
 def _bare_copy(data: Any, base: type) -> Any:
-    """Return a copy of a graph that shares its stores until they are replaced."""
+    """Return a copy of a graph that still has the graph's stores. The caller replaces them."""
     if type(data).__copy__ is not base.__copy__:  # type: ignore[attr-defined]
         return copy.copy(data)  # a user's class may copy more
     batch = object.__new__(type(data))
@@ -105,7 +105,7 @@ def _store_around(store: Any, mapping: dict[str, Any], parent: weakref.ref[Any])
 
 
 def annotate_seeds(batch: Data | HeteroData, seed_type: NodeType | None, metadata: Any) -> None:
-    """Add the attributes about its seeds to a batch of nodes.
+    """Add `input_id`, `seed_time` and `batch_size` to a batch of nodes.
 
     `seed_type` is None in a homogeneous graph. `metadata` is (input_id, seed_time).
     """
@@ -118,10 +118,10 @@ def annotate_seeds(batch: Data | HeteroData, seed_type: NodeType | None, metadat
 def annotate_links(
     batch: Data | HeteroData, link_type: EdgeType | None, metadata: Any, triplets: bool
 ) -> None:
-    """Add the attributes about its links to a batch of links.
+    """Add `input_id` and the attributes about links, such as `edge_label`, to a batch of links.
 
     `link_type` is None in a homogeneous graph. `metadata` is the result of
-    `khop.sampler.pyg.links.link_metadata`. Triplets are stored with the node types of their ends.
+    `khop.sampler.pyg.links.link_metadata`. Node types of the links get the attributes of triplets.
     """
     store = batch._store if link_type is None else batch[link_type]
     put(store, "input_id", metadata[0])
@@ -148,9 +148,10 @@ def add_values(
     node_types: Sequence[NodeType],
     edge_types: Sequence[EdgeType],
 ) -> None:
-    """Add what the sampling method delivers beside nodes and edges: the only way into batches.
+    """Add a sampling method's own values to a batch, such as `edge_norm`. No other code adds them.
 
-    Names in `values` (see `khop.sampler.pyg.output.SampledSubgraph`) refer to the graph's types.
+    `khop.sampler.pyg.output.SampledSubgraph` describes `values`. A name such as 'e0.edge_norm' has
+    an index into `node_types` ('n') or `edge_types` ('e').
     """
     for name, value in values.items():
         owner, _, attribute = name.rpartition(".")
@@ -164,9 +165,10 @@ def add_values(
 
 
 def put(store: Any, name: str, value: Any) -> None:
-    """Set `store[name] = value`, or remove it for None. Faster than PyG's setter without caches.
+    """Set `store[name] = value`. If `value` is None, remove the entry.
 
-    PyG looks for caches of a store by an exception, which takes longer than all the rest.
+    A store without cached attributes is changed directly. PyG's setter detects a missing cache by
+    an exception, which takes longer than all the rest.
     """
     if "_cached_attr" in store.__dict__:
         store[name] = value

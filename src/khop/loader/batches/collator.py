@@ -29,9 +29,9 @@ Owner = NodeType | EdgeType | None
 
 
 class Collator:
-    """Joiner for a graph in memory. It makes batches without the attributes about seeds.
+    """Joiner for a graph in memory. The loader adds the attributes about seeds afterwards.
 
-    Safe to use from several threads. `num_threads` threads copy a long attribute.
+    Several threads may use a joiner. A long attribute is copied by `num_threads` threads.
     """
 
     def __init__(self, num_threads: int) -> None:
@@ -40,11 +40,11 @@ class Collator:
         self._plans: dict[Owner, StorePlan] = {}
 
     def __reduce__(self) -> tuple[type[Collator], tuple[int]]:
-        """Pickle without memory and plans: another process makes new ones."""
+        """Pickle only `num_threads`: another process makes its own memory pool and plans."""
         return Collator, (self._num_threads,)
 
     def forget(self) -> None:
-        """Drop the plans: the graph's tensors may have been changed in place."""
+        """Drop the plans, since the graph's tensors may have been changed in place."""
         self._plans.clear()
 
     def join_data(self, data: Data, drawn: SampledSubgraph) -> Data:
@@ -90,7 +90,7 @@ class Collator:
     def feature(
         self, value: RowStore | Tensor | Array, owner: Owner, name: str, of_nodes: bool
     ) -> Any:
-        """Return an attribute, a row store or plain (`is_plain`), as a table for `gather`."""
+        """Return an attribute in the form that `gather` takes. It is a row store or `is_plain`."""
         return value if isinstance(value, RowStore) else Feature(value)
 
     def ids(self, index: Tensor) -> Any:
@@ -98,7 +98,7 @@ class Collator:
         return index.numpy()
 
     def to_graph_device(self, edge_index: Tensor, like: torch.device) -> Tensor:
-        """Return the endpoints on the device of the graph's `edge_index`."""
+        """Return a batch's `edge_index` on `like`, the device of the graph's `edge_index`."""
         return edge_index.to(like)
 
     def on_host(self, tensor: Tensor | None) -> Tensor | None:
@@ -106,10 +106,10 @@ class Collator:
         return tensor
 
     def use(self, value: Any) -> None:
-        """Prepare a value of the graph for torch, which reads it next. It may be on a device."""
+        """Wait, if needed, until torch may read a value of the graph. Only `DeviceJoiner` waits."""
 
     def gather(self, feature: Any, index: Any) -> Tensor:
-        """Return rows of a feature, in memory that is reused after the tensor is collected."""
+        """Return rows of a feature. Their memory is reused after the returned tensor is freed."""
         if not feature.at_hand:
             return to_tensor(feature.gather(index), feature.dtype)
         out = self._pool.empty((len(index), *feature.row_shape), feature.array.dtype)
@@ -118,13 +118,13 @@ class Collator:
 
 
 class StorePlan:
-    """Plan for the attributes of one of PyG's stores in a batch.
+    """Plan that decides how a batch gets each attribute of one of PyG's stores.
 
     Valid while the store has the same objects under the same names. This is checked for every
-    batch: users may replace them at any time.
+    batch, because users may replace attributes at any time.
 
     Attributes:
-        template: dictionary for the batch, whose entries that differ between batches are replaced.
+        template: dictionary that each batch copies. Rows and counts in the copy are then replaced.
     """
 
     def __init__(self, data: Data | HeteroData, store: Any, owner: Owner, joiner: Collator) -> None:
@@ -162,7 +162,7 @@ class StorePlan:
         ]
 
     def is_for(self, store: Any) -> bool:
-        """Return True if the store has not changed."""
+        """Return True if the store still has the attributes that the plan was made for."""
         mapping = store._mapping
         if [*mapping] != self._names or [*map(id, mapping.values())] != self._ids:
             return False
@@ -188,8 +188,8 @@ class StorePlan:
     ) -> None:
         """Set the attributes of a batch's edges in `mapping`, a copy of `template`.
 
-        Without edge ids (`edge`), the batch has no attributes of edges. `size` has the numbers of
-        source and destination nodes.
+        If `edge`, the edge ids, is None, the batch gets no attributes of edges. `size` has the
+        numbers of source and destination nodes.
         """
         if self._ends is not None:
             mapping["edge_index"] = self._joiner.to_graph_device(edge_index, self._ends)
@@ -211,7 +211,7 @@ class StorePlan:
 
 
 class _Rows:
-    """Attribute whose rows batches take, by khop's gather if it applies, else by PyG's."""
+    """Attribute of which batches copy rows: by khop's gather if possible, else by PyG's code."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class _Rows:
             )
 
     def take(self, index: Tensor, ids: Any) -> Any:
-        """Return the rows at `index`, which `ids` has in the joiner's form.
+        """Return the rows at `index`. `ids` is the same index in the form of `Collator.ids`.
 
         Raises:
             IndexError, ValueError: some rows do not exist. The message names the attribute.
@@ -268,7 +268,7 @@ class _Rows:
 
 
 def _is_of_nodes(rows: RowStore, name: str, owner: Owner, store: Any) -> bool:
-    """Return whether a row store has rows of nodes, by PyG's rule for tensors of `Data`."""
+    """Return True if a row store has a row per node, not per edge, by PyG's rule for tensors."""
     nodes = None if isinstance(owner, tuple) else store.num_nodes
     edges = None if isinstance(owner, str) else store.num_edges
     if rows.num_rows == nodes and not (rows.num_rows == edges and "edge" in name):
@@ -282,7 +282,7 @@ def _is_of_nodes(rows: RowStore, name: str, owner: Owner, store: Any) -> bool:
 
 
 def _put(mapping: dict[str, Any], name: str, value: Any) -> None:
-    """Set `store[name] = value` as PyG does: None removes."""
+    """Set `mapping[name] = value`. If `value` is None, remove the entry, as PyG does."""
     if value is None:
         mapping.pop(name, None)
     else:
@@ -301,8 +301,8 @@ def _sampled_adjacency(
 
     Entries are ordered by row and column. Edge ids index the entries of `adj_t`. Without edge ids,
     a `SparseTensor` has no values (as with PyG), and other matrices have values of 1. An edge that
-    was drawn twice has two entries. For means, torch first sums such entries of a coordinate
-    matrix, which is wrong. Other types of matrices are right.
+    was drawn twice has two entries. In a coordinate (COO) matrix, torch first adds up these two,
+    so means are wrong. In the other types of matrices, means are right.
     """
     col, row = edge_index
     size = (size[1], size[0])

@@ -29,22 +29,22 @@ Hotness = ArrayLike | Mapping[NodeType, ArrayLike]
 
 
 class OnDevice(NamedTuple):
-    """Batch, and the mark after which the device has written it. None if it has."""
+    """Batch in device memory. `written` is the CUDA event of its completion. None if complete."""
 
     batch: Any
     written: Any
 
     def taken(self) -> Any:
-        """Return the batch, ordered after the mark on torch's current CUDA stream."""
+        """Return the batch, after making torch's current CUDA stream wait for `written`."""
         if self.written is not None:
             wait_and_record_stream(tensors_in(self.batch), self.written)
         return self.batch
 
 
 class DeviceJoiner(Collator):
-    """Joiner in device memory, on another CUDA stream than the sampler's.
+    """Joiner that gathers attributes on a GPU, on another CUDA stream than the sampler's.
 
-    `hotness` computes the probability that a batch needs each node, at most once.
+    `hotness` returns the probability that a batch needs each node. It is called at most once.
     """
 
     def __init__(self, name: Any, options: DeviceOptions, hotness: Callable[[], Hotness]) -> None:
@@ -62,7 +62,7 @@ class DeviceJoiner(Collator):
         raise TypeError("a loader with a device stays in its process: use worker_type='thread'")
 
     def join(self, join: Callable[[Any], Any], drawn: SampledSubgraph) -> OnDevice:
-        """Make a batch by `join`, which makes it from a subgraph with this joiner."""
+        """Make a batch: call `join(drawn)`, which uses this joiner, on the joiner's CUDA stream."""
         with self.device.lock, self.device.scope():
             wait_and_record_stream(tensors_of(drawn), drawn.written)
             try:
@@ -75,12 +75,12 @@ class DeviceJoiner(Collator):
             return OnDevice(batch, written)
 
     def forget(self) -> None:
-        """Drop the plans and mark the user's stream. Called in the user's thread at each epoch."""
+        """Drop the plans and record an event on the user's stream. Runs in the user's thread."""
         super().forget()
         self._begun = self.device.mark_of_user()
 
     def use(self, value: Any) -> None:
-        """Make the stream wait for writes to a GPU value from before the epoch."""
+        """Make the stream wait for all writes to a GPU tensor that began before the epoch."""
         wait_and_record_stream(tensors_within(value), self._begun)
 
     def feature(
@@ -111,7 +111,7 @@ class DeviceJoiner(Collator):
         return DeviceFeature(rows, native, *split, hotness)
 
     def gather(self, feature: Any, index: Any) -> Tensor:
-        """Return rows of a feature in device memory, unchecked: a sampler has drawn their ids."""
+        """Return rows of a feature in device memory. A sampler drew the ids: they are unchecked."""
         dtype = getattr(torch, feature.dtype)
         out = self.device.empty((len(index), *feature.row_shape), dtype)
         feature.gather(index, out, wait=False)
@@ -122,7 +122,7 @@ class DeviceJoiner(Collator):
         return index
 
     def to_graph_device(self, edge_index: Tensor, like: torch.device) -> Tensor:
-        """Return the endpoints where they are, on the device of the batch."""
+        """Return `edge_index` unchanged: batches stay on this joiner's device."""
         return edge_index
 
     def on_host(self, tensor: Tensor | None) -> Tensor | None:

@@ -11,25 +11,26 @@ from torch_geometric.loader.neighbor_sampler import EdgeIndex
 
 
 class ToLayers:
-    """Transform that splits a batch into a model's layers, each with fewer nodes than the last.
+    """Transform that splits a batch into one bipartite graph for each layer of a model.
 
-    A batch gets `adjs`, a list with an entry for each layer, outermost first, in place of
-    `edge_index` and `e_id`: PyG's `EdgeIndex` (edge_index, e_id, size), of sizes (sources,
-    destinations). Destinations are the first of the sources, and the destinations of one layer are
-    the sources of the next. The last layer's destinations are the seeds. It is the form of PyG's
-    former `NeighborSampler` and of DGL's blocks:
+    A batch gets the list `adjs` in place of `edge_index` and `e_id`. For each layer, outermost
+    first, it has PyG's `EdgeIndex` (edge_index, e_id, size). `size` is (number of sources, number
+    of destinations). Destinations are the first of the sources. The destinations of one layer are
+    the sources of the next, and the destinations of the last layer are the seeds. PyG's former
+    `NeighborSampler` and DGL's blocks have the same form:
 
         for conv, (edge_index, _, size) in zip(convs, batch.adjs):
             x = conv((x, x[: size[1]]), edge_index).relu()
 
-    `edge_ranges` has a `slice` of the batch's edges for each layer, which cuts attributes of edges:
-    `batch.edge_norm[batch.edge_ranges[0]]`. In heterogeneous batches entries are {edge type:
-    `EdgeIndex`} and {edge type: `slice`}.
+    The list `edge_ranges` has, for each layer, the `slice` of its edges among the batch's edges, to
+    select attributes: `batch.edge_norm[batch.edge_ranges[0]]`. In heterogeneous batches, entries of
+    both lists are dictionaries by edge type.
 
-    If nodes draw their neighbours once (lists, `Labor`), a layer has the edges of all hops up to
-    its own. The result is then exactly the model's on the whole batch. If all nodes draw anew in
-    each hop, a layer has the edges of its hop alone. Batches of such methods have `layer_wise`,
-    True: `NeighborSampling(..., layer_wise=True)`, `PoissonLadies`, `Ladies`, `FastGcn`.
+    If nodes draw their neighbours once (fan-outs, `Labor`), a layer has the edges of all hops up to
+    its own. Seeds then get exactly the same output as from the model on the whole batch. If all
+    nodes draw anew in each hop, a layer has the edges of its hop alone. Batches of these methods
+    have `layer_wise=True`: `NeighborSampling(..., layer_wise=True)`, `PoissonLadies`, `Ladies`,
+    `FastGcn`.
 
     Raises:
         ValueError: the hops of a batch cannot be separated ('induced' or 'bidirectional'
@@ -42,7 +43,7 @@ class ToLayers:
     """
 
     def __call__(self, batch: Any) -> Any:
-        """Return a batch with layers."""
+        """Replace `edge_index` and `e_id` of a batch by its layers, and return the batch."""
         if isinstance(batch, HeteroData):
             return self._hetero(batch)
         nodes, edges = _hops(batch, "the batch")
@@ -75,7 +76,7 @@ class ToLayers:
 def _split(
     store: Any, sources: list[int], destinations: list[int], edges: list[int], apart: bool
 ) -> tuple[list[EdgeIndex], list[slice]]:
-    """Return the layers of an edge type, and the edges that each has.
+    """Return the layers of an edge type, and the range of edges of each layer.
 
     `sources` and `destinations` count the seeds of their type, then the nodes that each hop added.
     If `apart`, a layer has the edges of its hop alone. Then nodes may draw in several hops.
@@ -100,9 +101,10 @@ def _split(
 
 
 def _is_drawn_anew(destinations: Tensor, ends: list[int], num_dst: list[int]) -> bool:
-    """Return True if edges of a hop lead to nodes that an earlier hop had drawn for.
+    """Return True if a hop drew neighbours of nodes for which an earlier hop had also drawn.
 
-    `ends` has 0, then the number of edges up to each hop, `num_dst` the number of nodes likewise.
+    `ends` has 0, then the number of edges up to each hop. `num_dst` has the number of seeds, then
+    of nodes up to each hop.
     """
     # Edges of a hop are in the order of the nodes that drew them: the first edge decides.
     hops = [hop for hop in range(1, len(ends) - 1) if ends[hop + 1] > ends[hop]]

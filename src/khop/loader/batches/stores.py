@@ -1,7 +1,7 @@
 """Joining of a sampled subgraph with attributes from a pair of PyG's stores.
 
-Like PyG's `filter_custom_store` and `filter_custom_hetero_store`, and with edge attributes: those
-of edge groups, requested by edge id. One `multi_get_tensor` requests all attributes of a batch, so
+Like PyG's `filter_custom_store` and `filter_custom_hetero_store`, but batches have edge attributes,
+too, which are requested by edge id. One `multi_get_tensor` requests all attributes of a batch, so
 that a store can fetch them together. Runs in the trainer and its worker processes.
 """
 
@@ -23,7 +23,7 @@ from khop.typing import EDGE, NODE, EdgeType, NodeType
 
 
 class StoreJoiner:
-    """Joiner for a pair of stores. Stores are called from all threads that make batches."""
+    """Joiner for a feature store and a graph store. All threads that make batches call them."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class StoreJoiner:
         self._custom_cls = custom_cls
 
     def join(self, out: SamplerOutput | HeteroSamplerOutput, permutation: Any) -> Data | HeteroData:
-        """Make a batch without its seeds' attributes. `permutation`: the sampler's, of edges."""
+        """Make a batch without attributes about seeds. `permutation` maps drawn edges to ids."""
         batch: Any
         if isinstance(out, SamplerOutput):
             batch = Data() if self._custom_cls is None else self._custom_cls()

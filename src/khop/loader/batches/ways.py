@@ -1,8 +1,8 @@
-"""The two ways of a batch from seeds to attributes. Run in the trainer and torch's workers.
+"""Two ways to draw a batch and join it with attributes. Run in the trainer and torch's workers.
 
 `NativeWay` passes khop's own subgraphs from the draw to the join. `PygWay` passes PyG's
-`SamplerOutput`, which users' samplers and hooks return and PyG's stores need. A loader chooses one
-of them when an epoch begins. Torch's worker processes always take PyG's, through `collate_fn`.
+`SamplerOutput`, which users' samplers and hooks return and PyG's stores need. A loader chooses a
+way when an epoch begins. Torch's worker processes always use `PygWay`, through `collate_fn`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from khop.typing import Transform
 
 
 class GraphLoader(Protocol):
-    """Required part of `khop.loader.base.EpochLoader`."""
+    """Members of `khop.loader.base.EpochLoader` that ways use."""
 
     data: Any
     input_data: Any
@@ -64,7 +64,7 @@ class GraphLoader(Protocol):
 
 
 def way_of(loader: GraphLoader) -> Way:
-    """Return PyG's way if a hook, a store or a sampler needs its form, else the native one."""
+    """Return a `PygWay` if a hook, a store or the sampler needs PyG's form, else a `NativeWay`."""
     sampler, data = loader._sampler, loader.data
     is_plain = (
         loader.transform_sampler_output is None
@@ -83,7 +83,7 @@ def way_of(loader: GraphLoader) -> Way:
 
 
 class Way(abc.ABC):
-    """Draws and joins the batches of an epoch. All methods run in threads."""
+    """Way to make the batches of an epoch. Background threads may call its methods."""
 
     def __init__(self, loader: GraphLoader) -> None:
         self._loader = loader
@@ -92,10 +92,10 @@ class Way(abc.ABC):
 
     @property
     def joins_here(self) -> bool:
-        """True if the iterating thread joins what other threads have drawn.
+        """True if the iterating thread joins the subgraphs that other threads have drawn.
 
-        A user's store may be bound to that thread. PyG infers `filter_per_worker=False` for data on
-        a GPU, which other threads may read.
+        `filter_per_worker=False` requests this, for stores that only one thread may use. PyG also
+        sets it for data on a GPU, which any thread may read. Then only users' functions need it.
         """
         if self._loader.filter_per_worker:
             return False
@@ -111,7 +111,7 @@ class Way(abc.ABC):
 
     @abc.abstractmethod
     def _drawn(self, batch: KeyedBatch) -> tuple[Any, Any, tuple[int, int]]:
-        """Sample a batch. Return its seeds' metadata and its numbers of nodes and edges, too."""
+        """Sample a batch. Return the subgraph, the seeds' metadata and (num_nodes, num_edges)."""
 
     @abc.abstractmethod
     def join(self, drawn: DrawnBatch) -> Timed:
@@ -123,7 +123,7 @@ class Way(abc.ABC):
 
 
 class NativeWay(Way):
-    """Way of khop's own subgraphs, on the CPU or on a device."""
+    """Batches from khop's own subgraphs, on the CPU or on a GPU."""
 
     def _drawn(self, batch: KeyedBatch) -> tuple[SampledSubgraph, Any, tuple[int, int]]:
         drawn, metadata = self._loader._draw_planned(batch)
@@ -145,7 +145,7 @@ class NativeWay(Way):
 
 
 class PygWay(Way):
-    """Way of PyG's `SamplerOutput`: `collate_fn` and `filter_fn`, and whatever replaces them."""
+    """Batches from PyG's `SamplerOutput`. A user's own `collate_fn` and `filter_fn` are called."""
 
     def _drawn(self, batch: KeyedBatch) -> tuple[Any, None, tuple[int, int]]:
         if not self._collates:
@@ -169,7 +169,7 @@ class PygWay(Way):
         return Timed(batch, drawn, get_native_id(), began, monotonic_ns(), is_replaced)
 
     def sample(self, positions: Any) -> Any:
-        """Sample a batch (or positions) on the host, where hooks and stores expect it."""
+        """Sample a batch, or the seeds at `positions`. Return CPU tensors, for hooks and stores."""
         loader, key = self._loader, None
         if isinstance(positions, KeyedBatch):
             positions, key = torch.from_numpy(positions.positions), positions.key
@@ -178,11 +178,11 @@ class PygWay(Way):
         return out if loader._device_joiner is None else output_on_host(out)
 
     def joined(self, out: Any) -> Any:
-        """Join a sampled subgraph with its attributes, natively if possible.
+        """Join a sampled subgraph with its attributes, by khop's kernels if possible.
 
         Raises:
             TypeError: `out` is not an output of a sampler.
-            ValueError: `out` lacks what the sampling method delivers.
+            ValueError: `out` lacks the sampling method's own values, such as `edge_norm`.
         """
         loader = self._loader
         hook, sampler = loader.transform_sampler_output, loader._sampler
@@ -213,9 +213,9 @@ class PygWay(Way):
 
 
 def _check_values(out: Any, sampler: PygSampler) -> None:
-    """Raise ValueError unless an output has what the method delivers, for its nodes and edges.
+    """Raise ValueError unless an output has the method's own values, one per node or edge.
 
-    Users' hooks may change the outputs of khop's samplers.
+    Users' hooks may have removed values, nodes or edges from the output of khop's sampler.
     """
     delivered, values = sampler.spec.method.delivered, values_of(out)
     if delivered and not values:
@@ -242,7 +242,7 @@ def _check_values(out: Any, sampler: PygSampler) -> None:
 def native_form(
     out: SamplerOutput | HeteroSamplerOutput, data: Data | HeteroData
 ) -> SampledSubgraph | None:
-    """Convert a subgraph from PyG's form. None if a user's hook has removed types."""
+    """Convert a subgraph from PyG's form to khop's. None if a user's hook has removed types."""
     if isinstance(out, SamplerOutput) and isinstance(data, Data):
         return SampledSubgraph(
             [out.node],
@@ -278,7 +278,6 @@ def _in_order(by_type: dict[Any, Any] | None, types: list[Any]) -> list[Any] | N
 
 
 def _count(ids: Any) -> int:
-    """Count the entries of a tensor, or of one tensor for each type."""
     if isinstance(ids, Tensor):
         return ids.numel()
     return 0 if ids is None else sum(map(_count, ids.values()))

@@ -1,7 +1,7 @@
 """Base of the loaders that choose nodes: a batch has all edges among them. Runs in the trainer.
 
-Such a loader's epoch is a plan over *items*: clusters, nodes, or numbers of steps. `_chosen`
-returns the nodes of a batch, by its items and its key. The kernels find the edges, as for
+An epoch is divided into batches of *items*. An item is a cluster, a node, or the number of a step.
+`_chosen` returns the nodes of a batch for its items and its key. The kernels find the edges, as for
 `SubGraphLoader` without hops.
 """
 
@@ -39,7 +39,7 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  #
     """Loader of the subgraphs of chosen nodes, in an epoch of `num_items` items.
 
     Edges of a batch are sorted by their destinations. If `by_source`, they are sorted by their
-    sources, and walks follow edges from there.
+    sources, and random walks lead from source to destination.
     """
 
     node_sampler: NeighborSampler
@@ -75,10 +75,10 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  #
 
     @abc.abstractmethod
     def _chosen(self, items: Int64Array, key: BatchKey) -> list[SeedSet]:
-        """Return the nodes of a batch, of each type once and without repetition. Run in threads."""
+        """Return the distinct nodes of a batch, in one set per node type. Called in threads."""
 
     def _settings(self) -> list[Any]:
-        """Return what decides which nodes are chosen, for fingerprints."""
+        """Return the options that decide which nodes are chosen, for fingerprints."""
         return []
 
     @property
@@ -91,7 +91,6 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  #
         return digest([type(self).__name__, items, *self._settings()]), sampling
 
     def _induced(self, items: Int64Array, key: BatchKey) -> SampledSubgraph:
-        """Choose a batch's nodes and find their edges."""
         return self.node_sampler.draw_nodes(self._chosen(items, key), key)
 
     def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:

@@ -34,11 +34,11 @@ class ClusterPartition:
     """A graph sorted by clusters. All tensors are int64.
 
     Attributes:
-        indptr: [num_nodes + 1] bounds of the edges of each node, clusters' nodes in sequence.
+        indptr: [num_nodes + 1] bounds of the edges of each node, in the order of `node_perm`.
         index: [num_edges] the other end of each edge, as a position in `node_perm`.
         partptr: [num_parts + 1] bounds of the nodes of each cluster in `node_perm`.
         node_perm: [num_nodes] ids of the nodes, cluster by cluster, ascending in each.
-        edge_perm: [num_edges] ids of the edges.
+        edge_perm: [num_edges] ids of the edges, in the order of `index`.
         sparse_format: 'csr' (edges belong to their sources) or 'csc' (to their destinations).
     """
 
@@ -65,13 +65,13 @@ class ClusterData(torch.utils.data.Dataset[Data]):
             `ClusterData` of the same graph. If None, they are not kept.
         filename: name of the file in it. If None, 'metis.pt'.
         log: write a line to stderr when METIS begins.
-        keep_inter_cluster_edges: `cluster_data[i]` has all edges of its nodes. All other ends are
-            then positions in `partition.node_perm`. `ClusterLoader` always finds the edges between
-            a batch's clusters.
+        keep_inter_cluster_edges: `cluster_data[i]` has all edges of its nodes. The other end of
+            each edge is then a position in `partition.node_perm`. `ClusterLoader` always finds the
+            edges between a batch's clusters.
         sparse_format: 'csr' (edges belong to their sources, and are sorted by these) or 'csc' (to
             their destinations).
         assignment: [num_nodes] integers, the cluster of each node, or the path of a partition
-            folder of the graph. If the folder keeps no clusters (`cluster_ids`), its parts count.
+            folder of the graph. If it has no clusters (`cluster_ids`), its parts are the clusters.
             If None, METIS divides the nodes, by pymetis, pyg-lib or torch-sparse.
 
     Attributes:
@@ -168,7 +168,7 @@ class ClusterData(torch.utils.data.Dataset[Data]):
 class ClusterLoader(InducedLoader):
     """PyG's `ClusterLoader`: batches of clusters, with all edges in and between them.
 
-    Clusters are in the order drawn, the nodes of each ascending. Edges are sorted by source ('csr')
+    Clusters are in the epoch's order, nodes ascending in each. Edges are sorted by source ('csr')
     or destination ('csc'), and the edges of a node are in the graph's order (PyG's: by the other
     end). Batches also have `n_id` and `e_id`.
 
@@ -242,7 +242,7 @@ def _sorted_by(
 
 
 def _bounds_of(values: Int64Array, count: int) -> Int64Array:
-    """Return [count + 1] bounds of the runs of 0 .. count - 1, once `values` are sorted."""
+    """Return [count + 1] bounds of each of 0 .. count - 1 among the sorted `values`."""
     bounds = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(values, minlength=count), out=bounds[1:])
     return bounds

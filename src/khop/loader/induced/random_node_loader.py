@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class RandomNodeLoader(InducedLoader):
     """PyG's `RandomNodeLoader`: parts of the nodes, each with all edges among them.
 
-    A batch has ceil(num_nodes / num_parts) nodes, in a heterogeneous graph of all its node types
-    together. Parts are consecutive ids. With `shuffle=True` they are random in each epoch.
+    A batch has ceil(num_nodes / num_parts) nodes. In a heterogeneous graph, all node types count
+    together. A part has consecutive ids. With `shuffle=True`, each epoch has new random parts.
 
     Args:
         data: a PyG `Data` or `HeteroData`.

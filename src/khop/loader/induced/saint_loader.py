@@ -34,7 +34,7 @@ _ROOTS = 17  # purpose of keys. Others are in `khop.sampler.methods.{saint,walk}
 _NORM_EPOCH = 2**64 - 1
 """Epoch of the subgraphs in which norms are counted. No loader reaches it."""
 
-# PyG's count for nodes in no subgraph, its norm for edges without, and its bound of edges' norms.
+# From PyG: count of a node in no subgraph, norm of an edge to such a node, largest norm of an edge.
 _NEVER_SEEN, _MOST = 0.1, 1e4
 
 
@@ -45,10 +45,10 @@ class GraphSAINTSampler(InducedLoader):
     source, `n_id` and `e_id`. With `sample_coverage`, `node_norm` weighs the loss, and `edge_norm`
     multiplies messages. The mean sum of `node_norm` over a batch tends to 1 as the coverage grows.
 
-    Norms are counted in S subgraphs drawn beforehand, with at least `sample_coverage` times as many
-    nodes as the graph, in integers. C_v subgraphs have node v, C_e edge e = (u, v). `node_norm` is
-    S / (C_v num_nodes), with 0.1 in place of a C_v of 0. `edge_norm` is C_v / C_e, at most 10,000,
-    and 0.1 if both are 0. (PyG takes C_u. The paper takes the destination's count, as here.)
+    Norms come from S subgraphs drawn beforehand, which together have at least `sample_coverage`
+    times as many nodes as the graph. C_v of them have node v, and C_e have edge e = (u, v).
+    `node_norm` is S / (C_v num_nodes), with 0.1 in place of a C_v of 0. `edge_norm` is C_v / C_e,
+    at most 10,000, and 0.1 if both are 0. (PyG takes C_u. The paper takes C_v, as here.)
 
     Method: GraphSAINT (https://arxiv.org/abs/1907.04931).
 
@@ -102,7 +102,7 @@ class GraphSAINTSampler(InducedLoader):
             raise ValueError(f"{type(self).__name__} draws nodes, but the graph has none")
 
     def _walked(self, key: BatchKey, length: int) -> Int64Array:
-        """Walk from uniform nodes, drawn with replacement, along the edges."""
+        """Return the nodes that walks visit. They start at uniform nodes, and follow edges."""
         at = _native.program_key(*key, _ROOTS, 0, 0)
         roots = _native.draw_ids(at, self._num_nodes, self._num_drawn)
         nodes: Int64Array = run(visited(self.node_sampler.access(key), roots, length))
@@ -124,8 +124,6 @@ class GraphSAINTSampler(InducedLoader):
         return f"{type(self).__name__.lower()}_{self.sample_coverage}.pt"
 
     def _set_norms(self, seed: int | None, save_dir: str | None, log: bool) -> None:
-        """Load the norms, or count them."""
-
         def count() -> dict[str, Tensor]:
             if seed is None:
                 run_key = EpochKeys(None, 0, self.generator).next_run_key()
@@ -179,13 +177,13 @@ class GraphSAINTNodeSampler(GraphSAINTSampler):
     A batch has the sources of `batch_size` uniform edges, drawn with replacement, and all edges
     among them. `GraphSAINTRandomWalkSampler` describes the norms.
 
-    Method: the node sampler of GraphSAINT (https://arxiv.org/abs/1907.04931), with PyG's law.
+    Method: the node sampler of GraphSAINT (https://arxiv.org/abs/1907.04931), as in PyG.
 
     Args:
         data: a PyG `Data`.
         batch_size: edges drawn for a batch.
         num_steps: batches in an epoch.
-        sample_coverage: how often nodes are drawn on average to count norms. At 0, no norms.
+        sample_coverage: how often each node is drawn on average to compute norms. If 0, no norms.
         save_dir: folder in which norms are kept, and looked up. If None, they are not kept.
         log: show a progress bar while norms are counted.
         **kwargs: `EpochOptions`: `transform`, `seed`, `num_workers`, ... Norms depend on the seed
@@ -211,7 +209,7 @@ class GraphSAINTNodeSampler(GraphSAINTSampler):
 
 
 class GraphSAINTEdgeSampler(GraphSAINTSampler):
-    """PyG's `GraphSAINTEdgeSampler`, with the paper's law: both ends of drawn edges.
+    """PyG's `GraphSAINTEdgeSampler`, with the paper's probabilities: both ends of drawn edges.
 
     `batch_size` times, a uniform node is drawn, and then one of its out-edges. In an undirected
     graph, the probability of an edge (u, v) is proportional to 1 / d_u + 1 / d_v, as in the paper.
@@ -244,9 +242,9 @@ class GraphSAINTRandomWalkSampler(GraphSAINTSampler):
     along the edges. At a node without out-edges they stay. A batch has all visited nodes and all
     edges among them.
 
-    With `sample_coverage` batches have `node_norm` [num_nodes], S / (C_v N), to weigh the loss
-    with, and `edge_norm` [num_edges], C_v / C_e, to multiply the messages with: S subgraphs are
-    drawn beforehand, of which C_v have the node v and C_e the edge e to it.
+    With `sample_coverage`, S subgraphs are drawn beforehand. C_v of them have node v, and C_e have
+    edge e to v. Batches then have `node_norm` [num_nodes], S / (C_v N), to weigh the loss, and
+    `edge_norm` [num_edges], C_v / C_e, to multiply messages. N is the number of nodes.
 
     Method: the random walk sampler of GraphSAINT (https://arxiv.org/abs/1907.04931).
 

@@ -1,7 +1,7 @@
 """Tensors that loaders keep in a file, with a fingerprint of their origin. Runs in the trainer.
 
-A file is a sequence of NumPy's arrays: the fingerprint's bytes, then the tensors. Few versions of
-torch read torch's own files without running code.
+A file is a sequence of NumPy's arrays: the fingerprint's bytes, then the tensors. Torch's own
+format is not used, since few versions of torch read it without running code of the file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def saved_tensors(
         compute: returns the tensors.
 
     Raises:
-        ValueError: the file holds something else.
+        ValueError: the file is damaged, or was made from other values.
     """
     if path is None:
         return compute()
@@ -78,7 +78,7 @@ def _load(
 
 
 def _read(file: IO[bytes], size: int) -> Array:
-    """Read the next array, whose memory the file's size bounds."""
+    """Read the next array. ValueError if its header claims more bytes than the file has."""
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("another version of arrays")
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)

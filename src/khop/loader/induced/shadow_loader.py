@@ -23,15 +23,15 @@ _SETTLED = ("subgraph_type", "disjoint", "neighbor_sampler", "transform_sampler_
 
 
 class ShaDowKHopSampler(NeighborLoader):
-    """PyG's `ShaDowKHopSampler`: a subgraph for each root, of its neighbourhood and all its edges.
+    """PyG's `ShaDowKHopSampler`: for each root, a subgraph with all edges of its neighbourhood.
 
-    Neighbours are drawn hop by hop for each root by itself. Its subgraph then has every edge among
-    them. A batch is a PyG `Batch`: subgraphs one after the other, nodes ascending in each, edges by
-    source and destination. It has `batch`, `ptr`, `root_n_id` (positions of the roots), `y` of the
-    roots alone, the attributes of all nodes and edges, `n_id`, `e_id` and `input_id`. Over
+    Each root (seed) draws its own neighbours, hop by hop. Its subgraph has every edge among them. A
+    batch is a PyG `Batch`: subgraphs one after the other, nodes ascending in each, edges by source
+    and destination. It has `batch`, `ptr`, `root_n_id` (positions of the roots), `y` of the roots
+    alone, the attributes of all nodes and edges, `n_id`, `e_id` and `input_id`. Over
     partitions, `DistSubGraphLoader(dataset, roots, [num_neighbors] * depth, disjoint=True)` draws
-    the same subgraphs, roots first. Where subgraphs of a batch overlap, the row of a node is read
-    once. So hubs cost little more than their edges in the batch (benchmarks/README.md).
+    the same subgraphs, roots first. Where subgraphs of a batch overlap, the edges of a node are
+    read once. So hubs cost little more than their edges in the batch (benchmarks/README.md).
 
     Method: shaDow-GNN (https://arxiv.org/abs/2012.01380).
 
@@ -44,8 +44,8 @@ class ShaDowKHopSampler(NeighborLoader):
         **kwargs: `NodeOptions`: `batch_size`, `shuffle`, `seed`, `num_workers`, ...
 
     Raises:
-        IndexError, TypeError, ValueError: as `NeighborLoader`, `depth` is no positive integer, or
-            an option is one that a subgraph for each root settles, `disjoint` for example.
+        IndexError, TypeError, ValueError: as `NeighborLoader`, or `depth` is no positive integer,
+            or for an option that this loader determines, such as `disjoint`.
 
     Example:
         >>> loader = ShaDowKHopSampler(data, 1, 2, torch.tensor([0, 3]), batch_size=2)

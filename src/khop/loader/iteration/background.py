@@ -1,6 +1,7 @@
 """Prefetch of batches by threads of the trainer.
 
-The kernels release the interpreter lock, and no batch is copied between processes.
+Threads are enough, since the kernels release the interpreter lock. Unlike processes, they need no
+copy of a batch.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class BackgroundIterator(Generic[Batch]):
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch. An exception of its thread is raised here.
+        """Return the next batch, or raise the exception that making this batch has raised.
 
         Raises:
             RuntimeError: no batch within `timeout`, or called in a fork, which has no threads.
@@ -137,8 +138,8 @@ def drawn_beside(
 ) -> Generator[DrawnBatch, None, None]:
     """Draw batches. A thread may draw the next one while the current one is joined and used.
 
-    No batch is drawn ahead if drawing is fast, or without `may_use_thread`. Two batches in a row
-    must be slow, since a first one always is.
+    The thread is used only if `may_use_thread` is True and two batches in a row were slow to draw.
+    One is not enough, since the first batch is always slow.
     """
     tasks, last = iter(tasks), 0
     for task in tasks:
@@ -165,7 +166,7 @@ def _work(orders: SimpleQueue[_Order | None]) -> None:
 
 
 # Threads must have left the kernels before the interpreter ends, also if their iterator still
-# exists. Python does not wait for daemons. For others it would wait before iterators are closed.
+# exists. Python does not wait for daemons. It would wait for other threads, but before `atexit`.
 _iterators: weakref.WeakSet[BackgroundIterator[Any]] = weakref.WeakSet()
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 

@@ -1,4 +1,4 @@
-"""Epochs of a loader: their keys, and the batches of each. Runs in the trainer."""
+"""Epochs of a loader: their batches, and the keys of their random numbers. Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from khop.typing import Int64Array
 
 
 class KeyedBatch(NamedTuple):
-    """Batch to be made from a loader's input.
+    """Batch to be made: its seeds and its random key.
 
     Attributes:
-        positions: [n] int64 positions of its seeds in the input, in memory of their own.
-        key: key of its draws.
+        positions: [n] int64 positions of the seeds in the loader's input. Not a view.
+        key: key of the batch's random numbers.
     """
 
     positions: Int64Array
@@ -27,15 +27,15 @@ class KeyedBatch(NamedTuple):
 
 
 class ListedBatch(KeyedBatch):
-    """Batch for a user's own `collate_fn`, which gets a list of positions."""
+    """Batch for a user's own `collate_fn`, which takes a list of positions."""
 
 
 class EpochKeys:
     """Counter of epochs, and source of their keys.
 
-    Without a seed, each epoch draws one from `generator` (default: torch's), so that
-    `torch.manual_seed` decides. `stream` separates the random numbers of trainers with the same
-    seed.
+    If `seed` is None, the seed of an epoch is drawn from `generator`. If this is None, too, torch's
+    default generator is used, which `torch.manual_seed` sets. Trainers with the same seed and
+    different `stream` have different random numbers.
     """
 
     def __init__(self, seed: int | None, stream: int, generator: torch.Generator | None) -> None:
@@ -61,7 +61,7 @@ class EpochKeys:
 
 
 class PlannedBatches:
-    """Batches of an epoch by its plan, from batch `first` on."""
+    """Batches of an epoch, divided as `plan` says, from batch `first` on."""
 
     def __init__(self, plan: EpochPlan, run_key: int, shuffle: bool, first: int = 0) -> None:
         self._plan = plan
@@ -79,9 +79,10 @@ class PlannedBatches:
 
 
 class SeedPositions:
-    """Data set for a torch `DataLoader`: returns a batch's positions, with its key.
+    """Data set for a torch `DataLoader`. Its items are positions in the loader's input.
 
-    In torch's worker processes, users' `collate_fn` gets a list of them, as from PyG's loaders.
+    The items of a batch are the `KeyedBatch` itself. For a user's own `collate_fn` in torch's
+    worker processes, they are a list of positions, as from PyG's loaders.
     """
 
     def __init__(self, num_seeds: int) -> None:

@@ -16,8 +16,8 @@ from khop.sampler.link_spec import LinkSpec
 from khop.sampler.spec import SamplingSpec
 from khop.typing import EdgeType, NodeType
 
-# All other fields of a spec count, future ones, too: a state that is refused in vain costs less
-# than one of another method that is accepted.
+# All other fields of a spec enter the digest, future ones, too. It costs less to refuse a valid
+# state than to accept the state of another sampling method.
 _DECIDE_NO_DRAW = ("with_edge", "keep_edge")
 
 
@@ -32,9 +32,9 @@ def describe_sampling(
 ) -> str:
     """Return a digest of all that determines a batch's draws, except its seeds and keys.
 
-    It is equal for a graph in memory and in any number of partitions. With `by_time`, the graph's
-    rows are sorted by time, even if draws do not depend on it. `weights` belong to the ends of
-    negatives.
+    The digest is equal for a graph in memory and in any number of partitions. `by_time` states that
+    each node's edges are sorted by time, even if draws do not read times. `weights` are weights of
+    the nodes that may be ends of negative links.
     """
     drawn = {
         "sampling": {

@@ -33,15 +33,15 @@ Cost = tuple[int, int, int, Sizes, BatchTimings]
 contents, and its timings on the process that produced it."""
 
 UNKNOWN: Cost = (0, 0, 0, (0, 0, 0, 0, 0), BatchTimings(*[0] * len(BatchTimings._fields)))
-"""Cost of a batch of which nothing is known."""
+"""Cost of a batch that was not measured: all zeros."""
 
 
 class BatchSource(abc.ABC):
     """Source of the batches of one epoch, in order. It closes itself when it is dropped.
 
     Attributes:
-        can_prefetch: True if the iterator is to take a batch before the user requests it, as soon
-            as `has_arrived` is true of it.
+        can_prefetch: If True, the iterator takes a batch before the user requests it, once
+            `has_arrived` returns True.
     """
 
     can_prefetch = False
@@ -50,11 +50,11 @@ class BatchSource(abc.ABC):
     def take(self, index: int) -> Taken:
         """Wait for a batch.
 
-        An exception is raised in the batch's place. After it, the source either goes on with the
-        next batch or is at its end.
+        If the batch failed, its exception is raised. The next call then returns the next batch, or
+        raises StopIteration.
 
         Args:
-            index: index of the batch in the epoch: the last call's plus 1.
+            index: index of the batch in the epoch, one more than in the last call.
 
         Raises:
             StopIteration: there are no more batches.
@@ -80,7 +80,7 @@ class EpochIterator(Iterator[Any]):
     """Iterator over one epoch of a loader. Several of one loader may be used at the same time.
 
     Args:
-        loader: the loader, which lives as long as the iterator.
+        loader: the loader. The iterator keeps it alive.
         source: source of the batches.
         progress: progress of the epoch, updated with each call of `next`.
         tally: counts the loader's batches and times.
@@ -104,7 +104,7 @@ class EpochIterator(Iterator[Any]):
 
     @property
     def delivered(self) -> int:
-        """Number of the epoch's batches that have been delivered, by a stopped loader included."""
+        """Number of delivered batches of the epoch, including the ones before it was resumed."""
         return self._progress.delivered
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ class EpochIterator(Iterator[Any]):
         return len(self._loader)
 
     def __next__(self) -> Any:
-        """Return the next batch, or raise the exception that was raised in its place."""
+        """Return the next batch. If the batch failed, raise its exception instead."""
         raise_dropped()
         asked, source = monotonic_ns(), self._source
         if source is None:
@@ -151,7 +151,7 @@ class EpochIterator(Iterator[Any]):
         return batch
 
     def close(self) -> None:
-        """Leave the epoch. Batches that were not delivered stay due."""
+        """Leave the epoch. A state saved afterwards resumes at the first undelivered batch."""
         source, self._source, self._prefetched = self._source, None, None
         if source is not None:
             source.close()
@@ -167,7 +167,7 @@ class EpochIterator(Iterator[Any]):
         return prefetched
 
     def _prefetch(self, source: BatchSource) -> None:
-        """Take the next batch. An error is raised by the call that returns this batch."""
+        """Take the next batch ahead. An error is kept, and raised when the user requests it."""
         index = self._next
         self._next = index + 1
         try:
@@ -179,7 +179,7 @@ class EpochIterator(Iterator[Any]):
             raise
 
     def _fail(self) -> None:
-        """Count a failure. Neither the batch nor the time until the next request is counted."""
+        """Count a failure. Statistics omit this batch and the time until the next request."""
         self._progress.fail()
         self._delivered_at = 0
 
@@ -187,7 +187,7 @@ class EpochIterator(Iterator[Any]):
 def _record(recording: Recording, times: tuple[int, int, int, int], cost: Cost) -> None:
     """Record the iterating thread's phases of a batch.
 
-    `times`: when the last batch was delivered, and this one requested, taken and delivered.
+    `times`: delivery of the last batch, then request, arrival and delivery of this one.
     """
     (before, asked, taken, now), (epoch, index, seeds, sizes, made) = times, cost
     me = os.getpid(), threading.get_native_id()

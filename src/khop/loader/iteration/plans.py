@@ -1,7 +1,7 @@
 """Samplers of positions, which choose the seeds of an epoch's batches. Run in the trainer.
 
 Loaders of torch, PyG and khop take them as `sampler` or `batch_sampler`. An epoch is a function of
-its seed and index, so that a resumed loader goes on in the middle.
+the sampler's seed and the epoch's number. So a resumed loader can continue in the middle.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _CLASSES, _MEMBERS = 20, 21  # purposes of keys
 
 
 class _EpochSampler(torch.utils.data.Sampler[Any]):
-    """Sampler whose epochs are numbered. Each `iter()` begins the next.
+    """Sampler whose epochs are numbered. Each `iter()` begins the next epoch.
 
     Args:
-        seed: of all epochs. If None, drawn from torch's default generator, once.
+        seed: seed of all epochs. If None, it is drawn once, from torch's default generator.
     """
 
     def __init__(self, seed: int | None) -> None:
@@ -41,11 +41,11 @@ class _EpochSampler(torch.utils.data.Sampler[Any]):
         self.epoch = epoch
 
     def state_dict(self) -> dict[str, int]:
-        """Return what `load_state_dict` takes."""
+        """Return the seed and the number of the next epoch, for `load_state_dict`."""
         return {"seed": self.seed, "epoch": self.epoch}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on where another sampler was."""
+        """Set the seed and the number of the next epoch to the saved ones."""
         self.seed, self.epoch = state["seed"], state["epoch"]
 
     def _run_key(self, epoch: int) -> int:
@@ -59,16 +59,16 @@ class _EpochSampler(torch.utils.data.Sampler[Any]):
 class ImbalancedSampler(_EpochSampler):
     """Sampler that draws every class as often as any other, with replacement.
 
-    A draw is a uniform class, and then a uniform item of this class. PyG's `ImbalancedSampler`,
-    with epochs that depend on a seed.
+    A draw selects a uniform class, and then a uniform item of this class. As PyG's
+    `ImbalancedSampler`, but epochs are functions of a seed.
 
     Args:
         dataset: a `Data` with labels `y`, a `HeteroData`, a data set of graphs with labels, or
             [n] int64 labels.
-        input_nodes: ids or mask of the loader's seeds, with a `HeteroData` (node type, ids or
+        input_nodes: ids or mask of the loader's seeds. For a `HeteroData`: (node type, ids or
             mask). If None, all nodes.
-        num_samples: number of draws in an epoch. If None, as many as there are items.
-        seed: of all epochs. If None, drawn from torch's default generator, once.
+        num_samples: number of draws in an epoch. If None, the number of items.
+        seed: seed of all epochs. If None, it is drawn once, from torch's default generator.
 
     Raises:
         TypeError: the labels are not integers.
@@ -116,20 +116,20 @@ class ImbalancedSampler(_EpochSampler):
 class DynamicBatchSampler(_EpochSampler):
     """Sampler of batches of bounded size: as many items as fit, at least one.
 
-    An epoch's items are in order, or shuffled, and are cut into batches one after the other: every
-    item comes once, whatever its size. PyG's `DynamicBatchSampler` does not count items that it
-    skips, and so gives later ones again.
+    An epoch's items, in order or shuffled, are cut into batches one after the other. So every item
+    comes once, whatever its size. PyG's `DynamicBatchSampler` does not count the items that it
+    skips, and so returns later items twice.
 
     For neighbour loaders, `neighborhood_sizes` estimates the size of an item.
 
     Args:
         dataset: a data set of graphs, or [n] sizes of the loader's seeds.
         max_num: largest size of a batch, in nodes or edges.
-        mode: 'node' or 'edge': what counts of graphs.
+        mode: 'node' or 'edge': the size of a graph is its number of nodes, or of edges.
         shuffle: shuffle the items in each epoch.
-        skip_too_big: leave out items larger than `max_num`. If False, each is a batch.
-        num_steps: largest number of batches in an epoch. If None, all items are in one.
-        seed: of all epochs. If None, drawn from torch's default generator, once.
+        skip_too_big: leave out items larger than `max_num`. If False, each is a batch of its own.
+        num_steps: largest number of batches in an epoch. If None, an epoch has all items.
+        seed: seed of all epochs. If None, it is drawn once, from torch's default generator.
 
     Raises:
         ValueError: another mode, or a `max_num` that is not positive.
@@ -171,7 +171,7 @@ class DynamicBatchSampler(_EpochSampler):
             yield order[first:last].tolist()
 
     def _cuts(self, run_key: int) -> tuple[Int64Array, list[tuple[int, int]]]:
-        """Return an epoch's items in order, and the bounds of its batches among them."""
+        """Return an epoch's items in order, and the bounds of each batch in this order."""
         order = epoch_order(len(self._sizes), run_key, self.shuffle)
         order = np.arange(len(self._sizes)) if order is None else order
         if self.skip_too_big:
@@ -192,9 +192,9 @@ def neighborhood_sizes(
 ) -> Tensor:
     """Estimate the size of each seed's sampled neighbourhood, for `DynamicBatchSampler`.
 
-    It is the expected number of nodes of the tree that a seed draws: 1, and for each of the
-    min(degree, fan-out) neighbours that it takes the mean size of a neighbour's own tree. Nodes
-    that several seeds share count for each, so a batch has fewer.
+    The size is the expected number of nodes of the tree that a seed draws. It is 1, plus the mean
+    size of a neighbour's own tree for each of min(degree, fan-out) drawn neighbours. Nodes that
+    several seeds share count once per seed, so a batch has fewer nodes than the sum.
 
     Args:
         data: a `Data` with `edge_index`.

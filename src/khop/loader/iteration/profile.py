@@ -1,7 +1,7 @@
 """Source of batches of graphs in memory, with their timings. Runs in the trainer.
 
-The thread that makes a batch reads the clock four times, and the iterating thread does the rest. A
-batch of one seed took 75 us on a busy processor without readings and 87 us with three.
+The thread that makes a batch only reads the clock four times. The iterating thread computes the
+timings. A batch of one seed took 75 us on a busy processor without readings and 87 us with three.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class DrawnBatch(NamedTuple):
     Attributes:
         subgraph: output of the sampler, or what a replaced `collate_fn` returned.
         metadata: the sampler's metadata of the seeds. None if `subgraph` is in PyG's form.
-        seeds: number of its seeds.
-        size: numbers of its nodes and edges.
-        thread: native id of the thread that drew it.
+        seeds: number of seeds.
+        size: numbers of nodes and edges.
+        thread: native id of the thread that drew the subgraph.
         began, ended: start and end of drawing.
     """
 
@@ -46,8 +46,8 @@ class Timed(NamedTuple):
     """Batch with the times of joining, in nanoseconds of CLOCK_MONOTONIC.
 
     Attributes:
-        thread: native id of the thread that joined it.
-        filtered: True if `filter_fn` made the batch: the transform has been applied.
+        thread: native id of the thread that joined the batch.
+        filtered: True if `filter_fn` joined the batch, which then has also applied the transform.
     """
 
     batch: Any
@@ -87,7 +87,8 @@ class MadeBatches(BatchSource):
     def take(self, index: int) -> Taken:
         """Make a batch, or wait until it is made.
 
-        After an error of joining in this thread the next batch is made. Other errors end the epoch.
+        After an error of joining in this thread, the next call makes the next batch. Other errors
+        end the epoch.
         """
         made = next(self._made)
         return monotonic_ns(), made
@@ -136,7 +137,6 @@ def _name_of(native_id: int) -> str:
 
 
 def _num_bytes(batch: Any) -> int:
-    """Return the bytes of a batch's tensors."""
     total = 0
     for store in getattr(batch, "stores", ()):
         for value in store._mapping.values():

@@ -1,9 +1,9 @@
 """Replay of an epoch with a user's own `sampler` or `batch_sampler`. Runs in the trainer.
 
 Such a sampler is read ahead of delivery, and its output may depend on a generator or on its own
-state. `Replay` keeps that state from the start of the epoch, and a digest of the batches delivered
-since. To resume in the middle of an epoch, it restores the state and reads the epoch's batches from
-the first. The digest of the delivered ones must be the same.
+state. `Replay` keeps this state as of the start of the epoch, and a digest of the delivered
+batches. To resume in the middle of an epoch, it restores the state and reads the epoch's batches
+from the first. Up to the last delivered batch, the digest must be the same as before.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Replay:
 
     @classmethod
     def at_the_beginning(cls, batches: Iterable[Any]) -> Replay:
-        """Save the state before the first of `batches` is read."""
+        """Return a replay with the sampler's current state, before any of `batches` is read."""
         samplers = _chain(batches)
         owner = _stateful(samplers)
         if owner is not None:
@@ -64,7 +64,7 @@ class Replay:
         """Restore the state and return the batches that have not been delivered.
 
         Raises:
-            ValueError: the sampler names other batches than the delivered ones.
+            ValueError: the sampler's first batches are not the ones that were delivered.
         """
         samplers = _chain(batches)
         owner = _stateful(samplers)
@@ -112,7 +112,7 @@ def _generator(samplers: list[Any]) -> torch.Generator:
 
 @contextlib.contextmanager
 def _set_back(generator: torch.Generator, state: Tensor) -> Iterator[None]:
-    """Set a generator to `state`. Torch's default, which others use, is restored afterwards."""
+    """Set a generator to `state`. After the block, torch's default generator is as before."""
     before = generator.get_state()
     generator.set_state(state)
     try:
@@ -126,7 +126,7 @@ def positions_of(batch: Any) -> Int64Array:
     """Return a sampler's batch as [n] int64 positions in the loader's input.
 
     Raises:
-        TypeError: it is not a list of integers.
+        TypeError: the batch is not a list of integers.
     """
     listed = batch.tolist() if isinstance(batch, Tensor) else batch
     try:

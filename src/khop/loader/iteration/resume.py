@@ -1,7 +1,7 @@
 """Resuming after a stop: the progress of a loader as a small dictionary. Runs in the trainer.
 
-A batch is a function of its epoch's key, its index and its seeds. So a loader does not store what
-it has delivered or prefetched: the key of the epoch and the number of delivered batches are enough.
+A batch is a function of its epoch's key, its index and its seeds. So a loader stores no batches
+that it has delivered or prefetched. The epoch's key and the number of delivered batches are enough.
 `EpochCursor` makes an `EpochProgress` for each epoch, which the epoch's iterator updates when it
 delivers a batch (`iterator`). `EpochCursor.state` saves the progress of the last epoch
 with a fingerprint of the loader, and `EpochCursor.load` restores it into another cursor.
@@ -31,8 +31,8 @@ class EpochProgress:
     Attributes:
         run_key: key of the epoch's draws.
         delivered: number of batches that the user has received.
-        failed: number of failed batches since then. They are due again unless a later batch is
-            delivered.
+        failed: number of failed batches after the last delivered one. A resumed loader makes them
+            again, unless a later batch is delivered.
         ended: True after the end of the epoch was reported to the user.
         replay: saved state of a user's own sampler. None without one, or before its first batch.
     """
@@ -61,7 +61,7 @@ class EpochProgress:
 
 @dataclass(frozen=True)
 class LoaderFingerprint:
-    """Properties that a loader must share with the one whose state it loads.
+    """Properties in which a loader must equal the loader whose state it loads.
 
     Attributes:
         seeds: digest of the seeds or links.
@@ -109,7 +109,7 @@ class EpochCursor:
         return progress
 
     def state(self, identities: Sequence[LoaderFingerprint]) -> dict[str, Any]:
-        """Return the progress of a loader with this fingerprint, as `StatefulLoader.state_dict`."""
+        """Return the progress, with the loader's fingerprint, for `StatefulLoader.state_dict`."""
         (identity,) = identities
         progress = self._next or self._last
         if progress is not None and progress.ended:
@@ -118,7 +118,7 @@ class EpochCursor:
         return {key_of(self._rank): entry}
 
     def load(self, state: Mapping[str, Any], identities: Sequence[LoaderFingerprint]) -> None:
-        """Restore the progress of a loader, as `StatefulLoader.load_state_dict`."""
+        """Restore the progress, for `StatefulLoader.load_state_dict`."""
         (identity,) = identities
         entries = entries_of(state)
         if not entries:
@@ -167,7 +167,7 @@ class EpochCursor:
         return entry, False
 
     def _generator_state(self) -> str | None:
-        """Return the state of `generator` if it makes the keys. Users save torch's default one."""
+        """Return the state of the user's `generator` if epochs' keys come from it, else None."""
         generator = self._keys.generator
         if self._keys.seed is not None or generator is None:
             return None
@@ -185,7 +185,7 @@ def make_entry(
     progress: EpochProgress | None,
     generator: str | None = None,
 ) -> dict[str, Any]:
-    """Return the entry of a rank in a state. Without `progress`, the last epoch has ended."""
+    """Return the entry of a rank in a state. If `progress` is None, no epoch is in progress."""
     replay = None if progress is None else progress.replay
     return {
         "version": VERSION,
@@ -215,12 +215,12 @@ def entries_of(state: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the states of the loaders of all trainers of a job, saved one by one, into one state.
+    """Merge the states that all trainers of a job saved one by one into one state.
 
-    The trainers of a job of the same size can load the result. So can the trainers of any job whose
-    loaders have as many `num_virtual_ranks` as the saved loaders. If the saved loaders had no
-    virtual ranks, their number of trainers counts. A file that holds the states of all trainers, as
-    `torch.distributed.checkpoint` writes it, need not be merged.
+    A job with the same number of trainers can load the result. A job of another size can load it if
+    its loaders have the same `num_virtual_ranks` as the saved ones. If the saved loaders had no
+    virtual ranks, `num_virtual_ranks` must be their number of trainers. A file that holds the
+    states of all trainers, as `torch.distributed.checkpoint` writes it, need not be merged.
 
     Args:
         states: results of `state_dict`, in any order.
@@ -261,7 +261,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: merged[key] for key in keys}
 
 
-# What the loaders of a job's trainers have in common.
+# Entries that are equal for all trainers of a job.
 _OF_THE_JOB = ("version", "sampling", "batch_size", "drop_last", "shuffle", "seed", "epochs")
 
 
@@ -278,7 +278,7 @@ _POSITION = (
 
 
 def check_entry(entry: Mapping[str, Any], identity: LoaderFingerprint, is_own: bool = True) -> None:
-    """Raise ValueError unless the loader that wrote a state has the same properties."""
+    """Raise ValueError for a damaged entry or another loader's. `is_own`: compare seeds, too."""
     if entry.get("version") != VERSION:
         raise ValueError(
             f"the state is of version {entry.get('version')}, this khop reads version {VERSION}: "

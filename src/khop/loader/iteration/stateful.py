@@ -1,7 +1,7 @@
 """Base of all loaders, of graphs in memory and of partitioned graphs. Runs in the trainer.
 
 A loader begins epochs, each with its own key and iterator, saves and restores its progress, and
-keeps statistics. What it makes batches of, and where, is up to the `BatchSource` that it opens.
+keeps statistics. Each loader opens its own `BatchSource`, which makes the batches of an epoch.
 """
 
 from __future__ import annotations
@@ -47,12 +47,11 @@ class StatefulLoader:
 
     @property
     def _digests(self) -> tuple[str, str | None]:
-        """Digests of the seeds and of the options of sampling. None for a user's own sampler."""
+        """Digests of the seeds and of sampling. The second is None for a user's own sampler."""
         raise NotImplementedError
 
     @property
     def _num_restarts(self) -> int:
-        """Number of samplers that were restarted."""
         return 0
 
     def _check_resumable(self) -> None:
@@ -97,7 +96,7 @@ class StatefulLoader:
         has the same names with the same meaning. The call changes nothing.
 
         With `num_virtual_ranks`, the state covers all virtual ranks, and is the same on every
-        trainer: all of them save it after equally many batches.
+        trainer. All trainers must save it after the same number of batches.
 
         Raises:
             ValueError: torch's workers deliver batches in any order (`in_order=False`).
@@ -106,21 +105,21 @@ class StatefulLoader:
         return self._cursor.state(self._identities())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Make the next epoch continue where an equal loader was stopped.
+        """Make the next epoch continue where a loader with the same arguments was stopped.
 
-        The next iterator makes the batches that had not been delivered, bit for bit. Workers and
-        partitions may be others than before. If only the end had not been reached, it makes none.
-        If no epoch was in progress, a new one begins. With a `seed`, or a `generator` (whose state
+        The next iterator makes exactly the batches that had not been delivered. The numbers of
+        workers and partitions may change. If only the end of the epoch was left, it makes none. If
+        no epoch was in progress, a new one begins. With a `seed`, or a `generator` (whose state
         is restored), later epochs are the same as without a stop. If torch's default generator
         decides, restore its state, too, for the epochs after the next.
 
         Some frameworks save the first trainer's state only. With a `seed`, the other trainers use
-        that state, because trainers of a job are in step.
+        that state, because all trainers of a job have made the same number of batches.
 
         Args:
             state_dict: result of `state_dict` of a loader with the same seeds, options of sampling,
                 batch size, order and seed, in memory or distributed. With `num_virtual_ranks`, the
-                number of trainers may have been another. An empty dictionary loads nothing.
+                number of trainers may differ. An empty dictionary loads nothing.
 
         Raises:
             TypeError: `state_dict` is not a dictionary.

@@ -15,7 +15,7 @@ from khop.loader.iteration.resume import EpochProgress
 
 
 class EpochLoader(Protocol):
-    """Required part of `khop.loader.base.EpochLoader`, which is a torch `DataLoader`."""
+    """Members used here of `khop.loader.base.EpochLoader`, which is a torch `DataLoader`."""
 
     generator: Any
     persistent_workers: bool
@@ -55,10 +55,10 @@ def torch_iterator(loader: EpochLoader, make: Callable[[], Any], progress: Epoch
 
 
 class LazyEpoch:
-    """Batches of the epoch that a loader began last, looked up with torch's first request.
+    """Batches of the epoch that the loader has begun last when torch requests the first batch.
 
-    Torch makes more iterators than it uses, and keeps this object for all epochs of persistent
-    workers.
+    The epoch is not known earlier: torch makes more iterators than it uses, and keeps this object
+    for all epochs of persistent workers.
     """
 
     def __init__(self, loader: EpochLoader) -> None:
@@ -81,21 +81,21 @@ class TorchBatches(BatchSource):
         self._epoch = epoch
 
     def take(self, index: int) -> Taken:
-        """Wait for a batch. Torch goes on after an error of a worker."""
+        """Wait for a batch. After an error of a worker, the next call returns the next batch."""
         batch = next(self._epoch)
         return monotonic_ns(), batch
 
     def finish(self, pending: Any) -> tuple[Any, Cost]:
-        """Return the batch, of whose cost nothing is known."""
+        """Return the batch, and `UNKNOWN` as its cost: torch's workers measure none."""
         return pending, UNKNOWN
 
     def close(self) -> None:
-        """Drop torch's iterator, with which workers end that are not persistent."""
+        """Drop torch's iterator. Workers that are not persistent end with it."""
         self._epoch = iter(())
 
 
 class _WorkerSeeds(torch.Generator):
-    """Generator for the seed of torch's worker processes, which do not use it themselves."""
+    """Generator of the seed of torch's worker processes. Pickled as None: workers need none."""
 
     def __reduce__(self) -> Any:
         return type(None), ()

@@ -1,9 +1,9 @@
 """Progress of a loader with virtual ranks, saved and restored by virtual rank. Runs in the trainer.
 
-All trainers of a job take equally many batches between two states, as DDP has them do. Then each of
-them knows the progress of all virtual ranks (`virtual_ranks`), and every trainer's state is the
-same: an entry for each virtual rank, of the form that a loader without virtual ranks has for its
-trainer. Any number of trainers can load it.
+All trainers of a job take the same number of batches between two states, as DDP requires. So each
+trainer knows the progress of all virtual ranks (`virtual_ranks`), and all trainers save the same
+state. It has an entry for each virtual rank, in the form of the entry of a loader without virtual
+ranks. Any number of trainers can load it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from khop.loader.iteration.virtual_ranks import VirtualRanks
 class VirtualProgress(EpochProgress):
     """Progress of an epoch of virtual ranks on one trainer.
 
-    If an earlier job began the epoch, `delivered` begins at `first`, and so ends at a trainer's
-    number of batches in a whole epoch.
+    If an earlier job began the epoch, `delivered` counts from `first` on. So at the end of the
+    epoch it is a trainer's number of batches in a whole epoch.
 
     Attributes:
         run_keys: key of the draws of each virtual rank.
@@ -45,7 +45,7 @@ class VirtualProgress(EpochProgress):
 
 
 class VirtualCursor(EpochCursor):
-    """`EpochCursor` of a loader with virtual ranks, whose keys have a seed."""
+    """`EpochCursor` of a loader with virtual ranks. The loader must have a `seed`."""
 
     def __init__(self, keys: EpochKeys, rank: int, ranks: VirtualRanks) -> None:
         super().__init__(keys, rank)
@@ -62,7 +62,7 @@ class VirtualCursor(EpochCursor):
         return progress
 
     def _progress(self, before: list[int]) -> VirtualProgress:
-        """Return the progress of the epoch that the keys have counted last."""
+        """Return the progress of the epoch that began last. `before`: see `VirtualProgress`."""
         assert self._keys.seed is not None
         epoch = self._keys.epoch - 1
         run_keys = [_native.run_key(self._keys.seed, epoch, rank) for rank in range(len(before))]
@@ -86,8 +86,8 @@ class VirtualCursor(EpochCursor):
     def load(self, state: Mapping[str, Any], identities: Sequence[LoaderFingerprint]) -> None:
         """Restore the progress of all virtual ranks, with a fingerprint for each.
 
-        `state` is the state of any number of trainers, or the merged states of as many trainers
-        without virtual ranks (`merge_states`).
+        The loader that saved `state` had the same number of virtual ranks. Or it had none, and
+        `state` merges (`merge_states`) the states of that number of trainers.
 
         Raises:
             ValueError: the state lacks an entry of a virtual rank, is another loader's, or its
@@ -125,7 +125,7 @@ class VirtualCursor(EpochCursor):
             self._next = self._restored([entries[key] for key in keys])
 
     def _restored(self, entries: Sequence[Mapping[str, Any]]) -> VirtualProgress:
-        """Return the progress of an epoch under way. A rank without a key has ended it."""
+        """Return the progress of an unfinished epoch. Virtual ranks without a key finished it."""
         delivered = [
             total if entry["run_key"] is None else entry["delivered"]
             for entry, total in zip(entries, self._ranks.num_batches, strict=True)

@@ -1,10 +1,10 @@
-"""Virtual ranks: division of an epoch's batches among any number of trainers. Runs in them.
+"""Virtual ranks: division of an epoch's batches among any number of trainers. Runs in trainers.
 
 An epoch has a number of virtual ranks that does not depend on the number of trainers. Each has its
-share of the seeds, its stream of random numbers and its plan. So its batches are the same for any
-trainer that makes them. Trainers take batches in rounds: a round is the next batches in the order
-of (index, virtual rank), one for each trainer. At the end of a round, every virtual rank has made
-the first batches of its plan and no others. So its progress is one number.
+part of the seeds, its stream of random numbers and its plan. So its batches are the same for any
+trainer that makes them. Trainers take batches in rounds. A round has one batch for each trainer:
+the next batches in the order of (index, virtual rank). At the end of a round, the batches made of a
+virtual rank are the first of its plan. So its progress is one number.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from khop.typing import Int64Array
 class VirtualRanks:
     """Virtual ranks of an epoch, and the trainers that make their batches.
 
-    In a round, a trainer takes a batch of a virtual rank of its own home partition as far as there
-    are such batches. The last round may have fewer batches than there are trainers.
+    In a round, a trainer prefers a batch of a virtual rank with the same home partition, the one
+    that the trainer has loaded. The last round may have fewer batches than there are trainers.
 
     Attributes:
         num_batches: number of batches of each virtual rank.
         homes: home partition of each virtual rank.
         trainers: home partition of each trainer, by rank.
-        even: give all trainers equally many batches: the last round is completed with the first
-            batches of the epoch (of its rest, if it is resumed). If False, trainers of higher rank
-            make a batch less.
+        even: give all trainers the same number of batches. The last round is completed with the
+            first batches of the epoch (of its rest, if it is resumed). If False, trainers of higher
+            rank may make one batch less.
         drop_last: with `even`, leave out an incomplete last round instead.
 
     Example:
@@ -58,7 +58,7 @@ class VirtualRanks:
         return ranks[order], indices[order]
 
     def share(self, delivered: Sequence[int], trainer: int) -> tuple[Int64Array, Int64Array]:
-        """Return the batches of a trainer, in order, as `rest` returns all batches."""
+        """Return the virtual ranks and indices of a trainer's batches, in order."""
         ranks, indices = self.rest(delivered)
         size, count = len(self.trainers), len(ranks)
         num_rounds = -(-count // size) if self.even and not self.drop_last else count // size
@@ -94,7 +94,9 @@ class VirtualRanks:
 
 
 def assign_by_home(batches: Sequence[int], trainers: Sequence[int]) -> list[int]:
-    """Return the index of each trainer's batch, of its home partition as far as there are any.
+    """Return the index of each trainer's batch, preferably one of the trainer's home partition.
+
+    `batches` and `trainers` are home partitions.
 
     Example:
         >>> assign_by_home([0, 1, 0, 1], [0, 0, 1, 2])
