@@ -28,13 +28,13 @@ def check_key_part(name: str, value: object) -> None:
 
 
 def check_times(name: str, is_given: bool, is_temporal: bool, *, required: bool) -> None:
-    """Raise ValueError unless times and a time attribute come together.
+    """Raise ValueError for times without a time attribute, or without the times that one requires.
 
     Args:
         name: name of the argument with times, 'input_time' or 'edge_label_time'.
         is_given: the argument is not None.
         is_temporal: there is a time attribute.
-        required: a time attribute needs times, as links have no times of their own.
+        required: a time attribute requires times: True for links, which have none of their own.
     """
     if is_given and not is_temporal:
         there, missing = name, "time_attr"
@@ -49,7 +49,7 @@ def check_times(name: str, is_given: bool, is_temporal: bool, *, required: bool)
 
 
 def given_times(info: GraphInfo, times: ArrayLike, count: int, name: str, unit: str) -> Int64Array:
-    """Return a user's times as [count] keys that kernels compare.
+    """Return a user's times as [count] int64 keys, which kernels compare.
 
     Args:
         info: the graph.
@@ -87,7 +87,7 @@ def seed_times(
 
     Raises:
         TypeError, ValueError: times in a graph without times, malformed times, another number of
-            times than seeds, or neither times nor nodes that have them.
+            times than seeds, or no times for nodes that have none of their own.
     """
     check_times("input_time", times is not None, info.is_temporal, required=False)
     if info.timed is None:

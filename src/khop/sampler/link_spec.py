@@ -1,4 +1,4 @@
-"""Specification of link batches, checked once. Imports no torch."""
+"""Specification of link batches. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NegativeMode: TypeAlias = Literal["binary", "triplet"]
 _MAX_AMOUNT = 2**31
 
 ExcludeSeedEdges: TypeAlias = "bool | Literal['self', 'reverse'] | EdgeType"
-"""Edges that a link batch's neighbourhoods leave out: none (False), the links themselves ('self'
-or True), also their reverses ('reverse'), or also their reverses of the edge type named."""
+"""Edges that a link batch's neighbourhoods leave out. False: none. True or 'self': the links.
+'reverse': the links and their reverses. An edge type: the links, and the reverses of this type."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class LinkSpec:
     Attributes:
         src_type, dst_type: index of the node types that links join.
         relation: index of their edge type. If None, links have no edge type of the graph.
-        edge_dir: 'in' if the graph holds the sources of each destination, 'out' the reverse.
+        edge_dir: 'in' if the graph lists sources for each destination, 'out' for the reverse.
         disjoint: each end is the root of a separate tree.
         mode: 'binary' for negative pairs, 'triplet' for negative destinations. If None, there are
             no negatives.
         amount: negatives per link, a whole number for triplets.
         strict: negatives are no edges of the graph.
-        excluded: (relation, True if its edges run from destinations to sources) of the edges that
-            are left out of the neighbourhoods.
+        excluded: edges that the neighbourhoods leave out: (index of the edge type, True if it holds
+            the reversed links).
     """
 
     src_type: Id = 0
@@ -64,8 +64,8 @@ class LinkSpec:
     ) -> LinkSpec:
         """Check the options of `LinkSpec`, and convert types to indices.
 
-        The graph has the `node_types` and `edge_types`, of which `link_type` need not be one.
-        `exclude` names the edges that are left out of the neighbourhoods.
+        `node_types` and `edge_types` are the graph's. `link_type` need not be an edge type of the
+        graph. `exclude` names the edges that the neighbourhoods leave out.
 
         Raises:
             ValueError: a type that does not exist, options that contradict one another.
@@ -105,24 +105,24 @@ class LinkSpec:
         )
 
     def num_negatives(self, num_links: int) -> int:
-        """Return the number of negatives of a batch."""
+        """Return the number of negatives of a batch of `num_links` links."""
         return 0 if self.mode is None else math.ceil(num_links * self.amount)
 
 
 def excluded_relations(
     exclude: ExcludeSeedEdges, edge_types: Sequence[EdgeType], link_type: EdgeType
 ) -> tuple[tuple[int, bool], ...]:
-    """Return the edge types that hold the links and their reverses.
+    """Return the edge types whose edges are left out: the links' and, if asked, the reverses'.
 
     The reverse of (a, r, b) is (b, rev_r, a), and vice versa, as PyG's `ToUndirected` names them.
-    Without this edge type, (a, r, a) is its own reverse, and the only edge type from b to a
+    If there is no such edge type, (a, r, a) reverses itself, and the only edge type from b to a
     reverses (a, r, b).
 
     Returns:
         (index of the edge type, True if it holds the reversed links) of each.
 
     Raises:
-        ValueError: the links or their reverses have no edge type, or several could be it.
+        ValueError: the links or their reverses have no edge type, or several possible ones.
     """
     if exclude is False or exclude is None:
         return ()

@@ -1,4 +1,4 @@
-"""Plan of an epoch: the seeds of each batch, by index. Imports no torch."""
+"""Plan of an epoch: the seeds of each batch, by the batch's index. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from khop.typing import Int64Array
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """Division of `num_seeds` seeds into batches, each planned without the batches before it.
+    """Division of seeds into batches. The bounds of a batch are computed from its index.
 
     Attributes:
         num_seeds: number of seeds.
         batch_size: seeds per batch.
         drop_last: leave out a last batch that would be smaller.
-        num_batches_asked: spread the seeds evenly over this many batches instead, so that trainers
-            with unequal numbers of seeds make equal numbers of batches.
-        lists: lengths of the consecutive lists of seeds that no batch may mix. Batches of the lists
-            alternate. If None, there is one list.
-        sizes: seeds of each batch, one after the other, at most `batch_size`. If None, all have
-            `batch_size`, but for the last.
-        keys: (run key, index) of each batch's draws. If None, all have the run key of the epoch,
-            and the index is the batch's own.
+        num_batches_asked: number of batches, of nearly equal sizes, so that trainers with unequal
+            numbers of seeds can make equal numbers of batches. If None, by `batch_size` or `sizes`.
+        lists: lengths of consecutive lists of seeds. A batch has seeds of one list, and batches of
+            the lists alternate. If None, there is one list.
+        sizes: number of seeds of each batch, at most `batch_size`. If None, all batches but the
+            last have `batch_size` seeds.
+        keys: for each batch, (run key, index) that determine its draws. If None, these are the
+            epoch's run key and the batch's own index.
 
     Raises:
         TypeError, ValueError: a batch size that is no positive integer, lists or sizes that do not
@@ -69,7 +69,7 @@ class EpochPlan:
 
     @cached_property
     def num_batches_alone(self) -> int:
-        """Number of batches by the batch size, or by `sizes`."""
+        """Number of batches that `batch_size` or `sizes` give, without `num_batches_asked`."""
         if self.sizes is not None:
             return len(self.sizes)
         return sum(map(self._batches_of, self.lists or [self.num_seeds]))
@@ -87,7 +87,7 @@ class EpochPlan:
         return self.num_batches_asked
 
     def bounds(self, batch: int) -> tuple[int, int]:
-        """Return the first and one-past-last position, in the epoch's order, of a batch's seeds.
+        """Return the first position of a batch's seeds in the epoch's order, and one past the last.
 
         Raises:
             IndexError: no such batch.
@@ -105,14 +105,14 @@ class EpochPlan:
         return first, (batch + 1) * self.num_seeds // self.num_batches
 
     def key_of(self, batch: int, run_key: int) -> tuple[int, int]:
-        """Return run key and index of a batch's draws, by the epoch's `run_key`."""
+        """Return run key and index that determine a batch's draws. `run_key` is the epoch's."""
         if self.keys is None:
             return run_key, batch
         run, index = self.keys[batch]
         return run, index
 
     def list_of(self, batch: int) -> int | None:
-        """Return the index of the list of a batch's seeds, or None without lists."""
+        """Return the index of the list that a batch's seeds are from, or None without lists."""
         return None if self.lists is None else self._turns[batch][0]
 
     @cached_property
@@ -122,7 +122,7 @@ class EpochPlan:
 
     @cached_property
     def _turns(self) -> list[tuple[int, int, int]]:
-        """For each batch, its list and the bounds of its seeds."""
+        """For each batch, the index of its list and the bounds of its seeds."""
         sizes = self.lists or []
         counts = [self._batches_of(size) for size in sizes]
         if not self.drop_last:
@@ -138,7 +138,7 @@ class EpochPlan:
 
 
 def _spread(sizes: Sequence[int], counts: list[int], more: int) -> None:
-    """Add `more` batches, one at a time, to the list with the largest mean batch."""
+    """Add `more` to the counts of batches: each to the list with the largest mean batch by then."""
     largest = [
         (-size / count, i)
         for i, (size, count) in enumerate(zip(sizes, counts, strict=True))
@@ -154,13 +154,13 @@ def _spread(sizes: Sequence[int], counts: list[int], more: int) -> None:
 def epoch_order(
     num_seeds: int, run_key: int, shuffle: bool, lists: Sequence[int] | None = None
 ) -> Int64Array | None:
-    """Return the order of an epoch's seeds, a permutation by the run key, or None for the input's.
+    """Return a random permutation of an epoch's seeds, or None to keep the order of the input.
 
     Args:
         num_seeds: number of seeds.
         run_key: key of the epoch.
         shuffle: permute the seeds. If False, return None.
-        lists: see `EpochPlan`. The seeds of each are permuted among themselves.
+        lists: see `EpochPlan`. The seeds of each list are permuted among themselves.
     """
     if not shuffle:
         return None
@@ -173,7 +173,7 @@ def epoch_order(
 
 
 def seeds_of(order: Int64Array | None, first: int, last: int) -> Int64Array:
-    """Return the positions in the input of the epoch's seeds first .. last - 1."""
+    """Return the input positions of the seeds at `first` to `last` - 1 in the epoch's order."""
     if order is None:
         return np.arange(first, last, dtype=np.int64)
     return order[first:last]

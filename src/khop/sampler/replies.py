@@ -23,15 +23,15 @@ from khop.typing import Array, BoolArray, Float64Array, Int64Array
 def check_drawn(
     arrays: list[Array], part: int, num_rows: int, with_edge: bool, below: int, edges: Sequence[int]
 ) -> Drawn:
-    """Check neighbours of rows that another partition drew or found.
+    """Check another partition's reply with the neighbours of rows.
 
     Args:
         arrays: arrays of the reply.
         part: the partition that sent it.
         num_rows: number of rows that were asked for.
         with_edge: edges were asked for.
-        below: bound of neighbours, which are ids or numbers of members.
-        edges: bounds of the numbers of the part's edges: the first, and the one after the last.
+        below: exclusive bound of the neighbours, which are ids or indices of the batch's nodes.
+        edges: first number of the part's edges, and one past the last.
 
     Raises:
         ProtocolError: the reply is not of this form.
@@ -53,7 +53,7 @@ def check_drawn(
 
 
 def check_found(arrays: list[Array], part: int, count: int) -> BoolArray:
-    """Check another partition's reply about which pairs are joined."""
+    """Check another partition's reply: for each pair of nodes, whether an edge joins them."""
     sender = f"partition {part}"
     if len(arrays) != 1:
         raise ProtocolError(f"{sender} sent {len(arrays)} arrays for one")
@@ -62,7 +62,7 @@ def check_found(arrays: list[Array], part: int, count: int) -> BoolArray:
 
 
 def check_degrees(arrays: list[Array], part: int, count: int, most: int) -> Int64Array:
-    """Check another partition's reply with numbers of neighbours, which are `most` at most."""
+    """Check another partition's reply with numbers of neighbours, each at most `most`."""
     sender = f"partition {part}"
     if len(arrays) != 1:
         raise ProtocolError(f"{sender} sent {len(arrays)} arrays for one")
@@ -100,8 +100,8 @@ def check_rows(
         arrays: arrays of the reply.
         sender: name of the process: 'partition 3'.
         count: number of rows that were asked for.
-        attributes: dtype and shape of a row of each, by name.
-        below: bound of original ids, which are called 'id' or 'edge_id'.
+        attributes: dtype and row shape of each attribute, by name.
+        below: exclusive bound of original ids, the attributes 'id' and 'edge_id'.
 
     Raises:
         ProtocolError: the reply is not of this form.

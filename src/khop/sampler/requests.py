@@ -15,7 +15,7 @@ from khop.sampler.methods import NEIGHBOR, MethodSpec
 from khop.typing import Int32Array, Int64Array, IntArray
 
 Drawn = tuple[Int32Array, IntArray, "Int64Array | None"]
-"""Counts per row, neighbours, and edges if they were asked for."""
+"""Number of neighbours per row, the neighbours row by row, and their edges if requested."""
 
 
 class SeedSet(NamedTuple):
@@ -35,7 +35,7 @@ class SeedSet(NamedTuple):
 class Exclusion(NamedTuple):
     """Edges to exclude from a batch.
 
-    For each i, every edge of type `relation` between `rows[i]` and `neighbors[i]`.
+    For each i, all edges of type `relation` between `rows[i]` and `neighbors[i]` are excluded.
 
     Attributes:
         relation: index of the edge type.
@@ -49,7 +49,7 @@ class Exclusion(NamedTuple):
 
 
 class RemoteParts(Protocol):
-    """The other partitions, as the engine sees them."""
+    """Access of the engine to the other partitions."""
 
     def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Ticket:
         """Request that a part draws neighbours of its nodes."""
@@ -57,12 +57,12 @@ class RemoteParts(Protocol):
     def induce(
         self, part: int, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
     ) -> Ticket:
-        """Request the neighbours of a part's nodes in a batch, by the keys of the batch's nodes."""
+        """Request the neighbours that are in a batch. `keys` identify the batch's nodes."""
 
     def has_edges(
         self, part: int, relation: int, rows: Int64Array, neighbors: Int64Array
     ) -> Ticket:
-        """Request which pairs of a part's nodes and others are joined."""
+        """Request for each i whether an edge joins `rows[i]`, of the part, and `neighbors[i]`."""
 
     def degrees(self, part: int, relation: int, rows: Int64Array) -> Ticket:
         """Request the numbers of neighbours of a part's nodes."""
@@ -75,7 +75,7 @@ class RemoteParts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HopRequest:
-    """Parameters of one hop over one edge type: `_native.HopOptions` as it travels, with bounds."""
+    """Parameters of one hop over one edge type, as sent to other partitions, with bounds."""
 
     fanout: Annotated[int, Between(-1, INT64)]
     replace: bool
@@ -86,7 +86,7 @@ class HopRequest:
     method: MethodSpec = NEIGHBOR
 
     def options(self) -> _native.HopOptions:
-        """Return the options of the kernels."""
+        """Return the parameters as kernels take them."""
         return _native.HopOptions(
             self.fanout,
             self.replace,
@@ -100,11 +100,11 @@ class HopRequest:
 
 @dataclass(frozen=True, slots=True)
 class RowSet:
-    """Nodes whose neighbours are drawn, and constraints on these.
+    """Nodes whose neighbours are drawn, and constraints on the neighbours.
 
     Attributes:
         ids: [n] int64.
-        trees: [n] int32, the seeds that they belong to, in disjoint batches only.
+        trees: [n] int32, index of the seed that each node belongs to, in disjoint batches only.
         times: [n] int64 times of their seeds, with temporal sampling only.
         excluded: (rows, neighbors), [m] int64 each: edges not to be taken.
     """
@@ -121,12 +121,12 @@ class RowSet:
         relation: int,
         exclude: Sequence[Exclusion],
     ) -> RowSet:
-        """Return nodes as rows of an edge type, with the edges that a batch excludes.
+        """Return nodes of a batch as rows of an edge type, with the edges of this type to exclude.
 
         Args:
             members: ids, trees and times, as `_native.Subgraph.frontier` returns them.
             relation: index of the edge type.
-            exclude: of the batch, over all edge types.
+            exclude: edges to exclude from the batch, of all edge types.
         """
         pairs = [(e.rows, e.neighbors) for e in exclude if e.relation == relation]
         if not pairs:
@@ -135,7 +135,7 @@ class RowSet:
         return cls(*members, (rows, np.concatenate([p[1] for p in pairs])))
 
     def share(self, positions: Int64Array, low: int, high: int) -> RowSet:
-        """Return the rows at `positions`, which are all rows in low .. high - 1."""
+        """Return one part's rows: the rows at `positions`, with ids from `low` to `high` - 1."""
         excluded = None
         if self.excluded is not None:
             rows, neighbors = self.excluded
@@ -152,14 +152,14 @@ class RowSet:
     def draw(
         self, csr: _native.Csr, request: HopRequest, options: _native.HopOptions | None = None
     ) -> Drawn:
-        """Draw one hop from rows that `csr` holds. `options` are the request's, if known."""
+        """Draw one hop from rows that `csr` holds. `options`: `request.options()`, if known."""
         if request.last and not csr.has_times:
             request, options = replace(request, last=False), None
         options = request.options() if options is None else options
         return _native.sample_rows(csr, self.ids, options, self.trees, self.times, self.excluded)
 
     def induce(self, csr: _native.Csr, keys: Int64Array, num_nodes: int, with_edge: bool) -> Drawn:
-        """Return the neighbours that are in a batch. `num_nodes` bounds the ids in `keys`."""
+        """Return the neighbours in a batch. `keys` are its nodes. Ids are below `num_nodes`."""
         return _native.induce_rows(
             csr,
             self.ids,

@@ -40,11 +40,11 @@ class SamplingSpec:
         subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
             'induced' (all edges among the drawn nodes).
         disjoint: give each seed a separate subgraph.
-        temporal: draw only what is not later than the seed.
+        temporal: draw only neighbours or edges whose time is not later than the seed's.
         last: draw the latest neighbours, not random ones.
         weighted: for each edge type, True to draw by weight.
         reversals: for subgraph type 'bidirectional': (edge type, its reverse, True if the reverse
-            becomes the mirror image), by index.
+            gets the same edges, mirrored), by index.
         keep_edge: edges keep their ids when reverses are added.
         method: sampling method.
 
@@ -83,7 +83,7 @@ class SamplingSpec:
 
     @property
     def counts_hops(self) -> bool:
-        """True if nodes and edges are grouped by hop in the end, so that hops can be counted."""
+        """True if a batch's nodes and edges are grouped by hop, so that hops can be counted."""
         return self.subgraph_type == "directional"
 
     def records_edge(self, relation: int) -> bool:
@@ -98,7 +98,7 @@ class SamplingSpec:
         return relation < len(self.weighted) and self.weighted[relation]
 
     def hop_requests(self, relation: int) -> list[HopRequest]:
-        """Return the parameters of each hop over an edge type, without keys, which batches have.
+        """Return the parameters of each hop over an edge type. Each batch sets their keys.
 
         :meta private:
         """
@@ -106,7 +106,7 @@ class SamplingSpec:
         return [self._request(fanout, weighted) for fanout in self.fanouts[relation]]
 
     def distinct_requests(self) -> list[HopRequest]:
-        """Return the parameters of all hops over all edge types, each once.
+        """Return the parameters of all hops over all edge types, without repetition.
 
         :meta private:
         """
@@ -201,14 +201,14 @@ class SamplingSpec:
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """Options of samplers and loaders beside `num_neighbors`, in PyG's words.
+    """Options of samplers and loaders beside `num_neighbors`, with PyG's names.
 
     Attributes:
-        replace, with_edge, disjoint: as of `SamplingSpec`. Temporal sampling is always disjoint.
+        replace, with_edge, disjoint: see `SamplingSpec`. Temporal sampling is always disjoint.
         subgraph_type: 'directional', 'bidirectional' or 'induced', or PyG's `SubgraphType`.
         temporal_strategy: 'uniform' or 'last'.
         time_attr: attribute that holds times. If None, draws do not depend on times.
-        weight_attr: attribute of edges to draw by. If None, uniformly.
+        weight_attr: attribute of edges to draw by. If None, draws are uniform.
     """
 
     replace: bool = False
@@ -220,10 +220,10 @@ class SamplingOptions:
     weight_attr: str | None = None
 
     def settled(self, num_neighbors: NumNeighbors | SamplingMethod) -> SamplingOptions:
-        """Return the options, with the options of a sampling method.
+        """Return these options, adjusted to a sampling method.
 
         Raises:
-            ValueError: an option differs from the method's, or the method lacks it.
+            ValueError: an option contradicts the method's own, or the method does not support it.
         """
         method = as_method(num_neighbors)
         replace, weight_attr = method.settle(self.replace, self.weight_attr)
@@ -240,7 +240,7 @@ class SamplingOptions:
 
         Args:
             num_neighbors: fan-outs or a method.
-            info: the graph, with the times and weights that matter.
+            info: the graph, with the times and weights that draws use.
 
         Raises:
             TypeError, ValueError: as `SamplingSpec.create`, or the graph lacks weights to draw by.
@@ -269,15 +269,15 @@ class SamplingOptions:
 def find_reversals(edge_types: Sequence[EdgeType]) -> tuple[tuple[int, int, bool], ...]:
     """Return the edge types that are each other's reverses, by PyG's rules.
 
-    `(b, 'rev_r', a)` reverses `(a, r, b)` and becomes its mirror image. Without this type, a type
-    from a node type to itself reverses itself. Other types are reversed by the only type from b to
-    a, if there is just one. A type without a reverse keeps its edges as drawn, with a warning.
+    `(b, 'rev_r', a)` reverses `(a, r, b)` and gets the same edges, mirrored. If there is no such
+    type, `(a, r, a)` reverses itself. Any other type is reversed by the only type from b to a, if
+    there is exactly one. A type without a reverse keeps its edges as drawn, with a warning.
 
     Args:
         edge_types: the graph's edge types.
 
     Returns:
-        (edge type, its reverse, True if the reverse becomes the mirror image), by index.
+        (edge type, its reverse, True if the reverse gets the same edges, mirrored), by index.
     """
     reversals = []
     index = {t: i for i, t in enumerate(edge_types)}
@@ -302,7 +302,7 @@ def find_reversals(edge_types: Sequence[EdgeType]) -> tuple[tuple[int, int, bool
 
 
 def _edge_type(key: Any) -> Any:
-    """Return an edge type in full, where PyG omits the relation ('to') or uses one string."""
+    """Return an edge type as a triple. PyG also omits the relation ('to') or uses one string."""
     if hasattr(key, "to_tuple"):  # PyG's EdgeTypeStr
         return key.to_tuple()
     names = key.split("__") if isinstance(key, str) else key
@@ -312,7 +312,7 @@ def _edge_type(key: Any) -> Any:
 
 
 def _hops(values: Any, name: str) -> tuple[int, ...]:
-    """Return a list of fan-outs, checked. `name` is its name in error messages."""
+    """Check a list of fan-outs and return it. Error messages call it `name`."""
     is_list = hasattr(values, "__iter__") and getattr(values, "ndim", 1) == 1
     if isinstance(values, (str, bytes)) or not is_list:
         raise TypeError(f"{name} must be a list of fan-outs, one a hop (got {values!r})")

@@ -65,7 +65,7 @@ class DeviceCollector(Collector):
     nothing is renumbered and all rows are local.
 
     Args:
-        part, spec: as of `Collector`.
+        part, spec: see `Collector`.
         device: the device that drew the batches and gathers.
         graph_mode: memory of edge ids: 'CUDA' or 'ZERO_COPY'.
         feature_mode: memory of attributes: 'CUDA', 'ZERO_COPY' or 'CPU'.
@@ -100,7 +100,7 @@ class DeviceCollector(Collector):
         batch: int,
         extras: Mapping[str, Array] | None = None,
     ) -> Waiting[Record]:
-        """As `Collector.collect`, of a `DeviceSubgraph`, to `DeviceArray`s of `allocate`.
+        """Write a batch, a `DeviceSubgraph`, to `DeviceArray`s. See `Collector.collect`.
 
         The device is still writing when this returns.
         """
@@ -123,7 +123,7 @@ class DeviceCollector(Collector):
     def _write_ids(
         self, subgraph: Any, arrays: Mapping[str, DeviceArray]
     ) -> dict[tuple[str, int], DeviceArray]:
-        """Write the batch's ids and ends, and return the rows of each table's attributes."""
+        """Write ids and edges of the batch, and return the rows to gather of each table."""
         num_nodes, num_edges, _, _ = subgraph.sizes()
         types, relations = range(len(num_nodes)), range(len(num_edges))
 
@@ -164,7 +164,7 @@ class StagedCollector(Collector):
     Writes the same bits as a `Collector` of the same part.
 
     Args:
-        part, spec, remote: as of `Collector`.
+        part, spec, remote: see `Collector`.
         device: the device that gathers local rows.
         feature_mode: memory of attributes: 'CUDA', 'ZERO_COPY' or 'CPU'.
     """
@@ -189,7 +189,7 @@ class StagedCollector(Collector):
         batch: int,
         extras: Mapping[str, Array] | None = None,
     ) -> Waiting[Record]:
-        """As `Collector.collect`, to `DeviceArray`s of `allocate`.
+        """Write a batch to `DeviceArray`s. See `Collector.collect`.
 
         Waits for all replies before it writes anything: batches in flight share memory on the
         device.

@@ -22,7 +22,7 @@ class DeviceEngine(Engine):
         spec: how neighbours are drawn.
         device: the device that draws.
         graphs: the graph on the device, for each edge type.
-        cuda_graph: record a batch's kernels and replay them.
+        cuda_graph: record a batch's kernels once and replay them for later batches.
 
     Raises:
         ValueError: the method is a program.

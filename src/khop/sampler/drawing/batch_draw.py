@@ -1,4 +1,4 @@
-"""One batch of a program: the requests of a sampling method in Python. Imports no torch.
+"""One batch that a program draws, and the program's requests. Imports no torch.
 
 Trainers and sampler processes run it, by `Engine.sample`.
 """

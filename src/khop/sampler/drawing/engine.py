@@ -58,7 +58,7 @@ class Engine:
     def sample_local(
         self, seeds: Sequence[SeedSet], run_key: int, batch: int, exclude: Sequence[Exclusion] = ()
     ) -> _native.Subgraph:
-        """As `sample`, in a graph whose rows are all local."""
+        """Draw one batch as `sample` does, from a graph whose rows are all local."""
         if self._program is not None:
             drawn: _native.Subgraph = run(self.sample(seeds, run_key, batch, exclude))
             return drawn
@@ -160,9 +160,9 @@ class Engine:
 def _check_values(
     program: ProgramMethod, subgraph: _native.Subgraph, values: Mapping[str, Array], view: GraphView
 ) -> None:
-    """Raise ValueError unless all values of the program's class are there, per node or edge.
+    """Raise ValueError unless a program delivered the values that its class names.
 
-    Batches over partitions have the values that the class names. Others would be lost there.
+    Batches over partitions have these values alone: further values would be lost.
     """
     if not values and not program.value_names("n") and not program.value_names("e"):
         return

@@ -25,14 +25,14 @@ from khop.typing import Array, BoolArray, Int32Array, Int64Array
 _Values = TypeVar("_Values", bound=Array)
 
 Replies: TypeAlias = tuple[Int32Array, list[Drawn]]
-"""The owner of each row, and each owner's answer for its rows."""
+"""The owner of each row, and the answer of each owner for its rows."""
 
 _ROWS_AT_ONCE, _ENTRIES_AT_ONCE = 1 << 16, 1 << 20  # of sums over all rows
 _CHUNK = 1 << 20  # nodes of a request for degrees
 
 
 class GraphRows:
-    """Rows of a graph.
+    """Rows of a graph: the neighbours of each node, local or requested from owners.
 
     Args:
         view: the graph.
@@ -58,7 +58,7 @@ class GraphRows:
         request: HopRequest,
         options: _native.HopOptions | None = None,
     ) -> Waiting[Replies]:
-        """Draw neighbours of rows over an edge type. `options` are the request's, if known."""
+        """Draw neighbours of rows over an edge type. `options`: `request.options()`, if known."""
         view, remote = self.view, self.remote
         return self._ask(
             relation,
@@ -73,7 +73,7 @@ class GraphRows:
     def induce(
         self, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
     ) -> Waiting[Replies]:
-        """Find the neighbours of rows that are in a batch, by the keys of its nodes."""
+        """Find the neighbours of rows that are in a batch. `keys` identify the batch's nodes."""
         view, remote, csr = self.view, self.remote, self.view.csrs[relation]
         num_nodes = view.num_nodes[view.relations[relation][0]]
         return self._ask(
@@ -102,9 +102,9 @@ class GraphRows:
             relation: index of the edge type.
             rows: the rows.
             at_home: draws from rows of the local part.
-            elsewhere: requests (part, edge type, rows). If None, all rows are local.
+            elsewhere: requests from an owner: (part, edge type, rows). If None, all rows are local.
             with_edge: answers have edges.
-            nothing: all answers are empty.
+            nothing: no neighbours are drawn, so that all answers are empty.
             below: bound of neighbours in the answers of other partitions.
         """
         view = self.view
@@ -242,9 +242,9 @@ class GraphRows:
             relation: index of the edge type.
             ids: [n] nodes whose neighbours are drawn.
             values: [n] array to fill.
-            at_home: returns the values at positions, of local nodes.
-            elsewhere: requests the values at positions, of nodes of a part.
-            check: checks (reply, part, number of values).
+            at_home: function from positions of local nodes in `ids` to their values.
+            elsewhere: requests values from an owner: (partitions, part, positions in `ids`).
+            check: checks a reply: (arrays, part, number of values).
         """
         view = self.view
         bounds = view.bounds[view.relations[relation][1]]

@@ -1,6 +1,6 @@
 """Hotness: estimates of the probability that a batch touches a node. Imports no torch.
 
-Two estimates are combined. A formula (`independent_prob`) follows the probabilities hop by hop as
+Two estimates are combined. A formula (`independent_prob`) computes the probabilities hop by hop, as
 if all draws were independent. It is exact on trees and where all neighbours are taken, and covers
 nodes of any rarity. But it is far too high in dense clusters, where one seed reaches a node along
 many paths. So batches are drawn, as in the pre-sampling of GNNLab (Yang et al., EuroSys 2022). The
@@ -41,7 +41,7 @@ _SEED = 0x686F746E657373
 
 
 class TypedRows(NamedTuple):
-    """The rows of a whole graph.
+    """Rows of a whole graph: the neighbours of each node, for each edge type.
 
     Attributes:
         num_nodes: number of nodes of each node type.
@@ -97,7 +97,7 @@ def sample_prob(
         method: sampling method. See `khop.sampler.methods`.
 
     Returns:
-        For each node type [num_nodes] float64, the same for the same arguments.
+        [num_nodes] float64 for each node type. Equal arguments give equal results.
 
     Raises:
         ValueError: a batch size below 1.
@@ -138,9 +138,9 @@ def random_batches(
     replace: bool = False,
     method: MethodSpec = NEIGHBOR,
 ) -> Iterator[list[Int64Array]]:
-    """Draw `count` full batches, the same for the same arguments, which are as of `sample_prob`.
+    """Draw up to `count` full batches, deterministically. Other arguments: see `sample_prob`.
 
-    Large batches are fewer: not much more than 2^28 nodes and edges are drawn, 2^26 by a program.
+    Draws end after about 2^28 nodes and edges (2^26 by a program): large batches are fewer.
 
     Yields:
         For each node type the [n] int64 nodes of a batch.
@@ -167,11 +167,11 @@ def random_batches(
 def independent_prob(
     rows: TypedRows, fanouts: Sequence[Sequence[int]], seeds: Seeds, replace: bool = False
 ) -> list[Float64Array]:
-    """Compute the probability that a batch touches each node, if all draws were independent.
+    """Compute the probability that a batch touches each node, as if all draws were independent.
 
-    Let f(v) be the probability that a node v joined in the last hop. Then v draws each of its
-    neighbours with probability f(v) min(1, k / degree(v)), over each edge type. A hop takes time
-    linear in the number of edges.
+    Let f(v) be the probability that the last hop added node v. Then v draws each of its neighbours
+    with probability f(v) min(1, k / degree(v)), over each edge type. A hop takes time linear in the
+    number of edges.
 
     Takes the arguments of `sample_prob` and returns [num_nodes] float64 for each node type.
     """
@@ -202,7 +202,7 @@ def _seed_prob(seeds: Seeds, num_nodes: int) -> Float64Array:
 
 
 def _seed_batches(seeds: Int64Array, size: int) -> Iterator[tuple[int, int, Int64Array]]:
-    """Yield full batches, epoch by epoch: key of the epoch, index in it, seeds."""
+    """Yield full batches: (key of the epoch, index of the batch in the epoch, seeds)."""
     plan = EpochPlan(len(seeds), size, drop_last=True)
     for epoch in range(_NUM_BATCHES if plan.num_batches else 0):
         run_key = _native.run_key(_SEED, epoch, 0)

@@ -7,11 +7,11 @@ A batch of links is sampled in four steps, the third by the engine, the others h
 2. The ends of all links become seeds, laid out as in PyG: without repetition and ascending by id,
    or, in a disjoint batch, a separate tree for each end.
 3. The engine draws their neighbourhoods, on request without the links themselves.
-4. Index arrays hold the positions of the ends in the batch.
+4. Index arrays get the positions of the ends in the batch.
 
-Links name nodes by their original ids, which decide the order of seeds. A function of the caller
-converts them to the engine's ids, which a partition assigns anew. Imports no torch and needs no
-graph in memory.
+Links name nodes by their original ids, which determine the order of seeds. A function of the caller
+converts them to the engine's ids, which differ in a partition. Imports no torch and needs no graph
+in memory.
 """
 
 from __future__ import annotations
@@ -80,10 +80,9 @@ class LinkSeeds:
 
 
 def link_of_tree(trees: _Trees, num_links: int) -> _Trees:
-    """Return the link that each tree of a disjoint batch counts for, as PyG numbers `batch`.
+    """Return the index of the link that each tree of a disjoint batch belongs to, as in PyG.
 
-    With a fractional amount of binary negatives, destinations count for other links than sources,
-    as in PyG.
+    With a fractional amount of binary negatives, a link's two ends belong to different links.
     """
     return trees % num_links if num_links else trees
 
@@ -97,7 +96,7 @@ def negative_sources(spec: LinkSpec, links: Links) -> Int64Array | None:
 
 
 def repeated(values: Int64Array, spec: LinkSpec) -> Int64Array:
-    """Repeat values of links, such as times, for links and then negatives, round by round."""
+    """Repeat values of links, such as times, until each link and each negative has one."""
     rounds = 0 if spec.mode is None else math.ceil(spec.amount)
     return np.tile(values, 1 + rounds)[: len(values) + spec.num_negatives(len(values))]
 
@@ -257,7 +256,7 @@ class LinkSampler:
     def _rows_and_neighbors(
         self, src: Int64Array, dst: Int64Array, turned: bool
     ) -> tuple[Int64Array, Int64Array]:
-        """Return an edge type's nodes with neighbours, and these neighbours, in the engine's ids.
+        """Return the ends of links as rows and neighbours of an edge type, in the engine's ids.
 
         Args:
             src: sources of links.

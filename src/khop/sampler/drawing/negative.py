@@ -4,10 +4,10 @@ The draws are a function of the key of the run, the index of the batch, its link
 Each round and each side has one key, the step key of hop `NEGATIVE_HOP`, and draws one 64-bit word
 per negative. Nodes are named by their original ids, so the partitioning does not matter.
 
-Weights: inverse transform sampling. The weights of all nodes are scaled to integers and summed up
-once. A draw below the total falls on the node whose share of the sums holds it, and a binary search
-returns this node. Times: the sums run over the nodes in ascending time, so that the nodes that
-exist at a time are a prefix. One draw below the prefix's total is exact.
+Weighted draws use inverse transform sampling. The weights of all nodes are scaled to integers and
+summed up once. A draw below the total falls on the node whose share of the sums holds it, and a
+binary search returns this node. With times, the sums run over the nodes in ascending time, so that
+the nodes that exist at a time are a prefix. One draw below the prefix's total is exact.
 
 Strict negatives are no edges of the graph. Drawn edges are replaced by new draws, for some rounds.
 For a source that is linked to nearly all nodes, the last draw is from the list of all valid nodes.
@@ -28,7 +28,7 @@ ROUNDS = 32
 """Rounds of draws before strict negatives are drawn from the list of all that are valid."""
 
 CheckEdges: TypeAlias = Callable[[Int64Array, Int64Array], Waiting[BoolArray]]
-"""Checks for each (source, destination), by original ids, if it is an edge."""
+"""Function that returns for each (source, destination), by original ids, if it is an edge."""
 
 _SRC, _DST = 0, 1
 _MASS = 2.0**62
@@ -71,7 +71,7 @@ class Candidates:
             self._sums = np.cumsum(mass if self._order is None else mass[self._order])
 
     def limits(self, times: Array | None, count: int) -> Int64Array:
-        """Return the number of candidates for each negative: the first ones, in their order.
+        """Return for each negative how many of the candidates, from the first on, are allowed.
 
         Where no node exists yet, the node of minimum time is a candidate, as in PyG.
 
@@ -84,7 +84,7 @@ class Candidates:
         return np.maximum(np.searchsorted(self._times, times, side="right"), 1)
 
     def draw(self, key: int, limits: Int64Array) -> Int64Array:
-        """Draw one candidate per limit. If all allowed weights are 0, the first candidate."""
+        """Draw one of the first n candidates for each limit n. If all weigh 0, the first one."""
         if self._sums is None:
             return self.nodes(_native.draw_below(key, limits))
         mass = self._sums[limits - 1]
@@ -153,7 +153,7 @@ class NegativeSampler:
                 None, all nodes can be drawn.
             run_key: key of the epoch.
             batch: index of the batch.
-            check_edges: checks which pairs are edges, which are not drawn. If None, they can be.
+            check_edges: finds edges, which are then not drawn. If None, edges can be drawn.
 
         Returns:
             [count] sources and [count] destinations, original ids.
@@ -243,7 +243,7 @@ class _Draw:
         return np.where(bounds > 0, self._dst_from.nodes(np.where(bounds > 0, drawn, 0)), -1)
 
     def _draw_another_source(self, negative: int, check_edges: CheckEdges) -> Waiting[None]:
-        """Replace a source that is linked to all nodes: try the others in random order."""
+        """Replace a source that is linked to all nodes by another one, tried in random order."""
         assert self._src_from is not None
         limit = int(self._src_limits[negative])
         mass = self._src_from.masses(limit)

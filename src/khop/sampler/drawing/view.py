@@ -15,7 +15,7 @@ from khop.typing import Int64Array, NodeType
 
 @dataclass(eq=False)
 class GraphView:
-    """A graph for the engine: local rows, and the owners of the others.
+    """A graph for the engine: local rows, and the owners of other rows.
 
     Attributes:
         num_nodes: number of nodes of each node type.
@@ -23,7 +23,7 @@ class GraphView:
             type.
         csrs: local rows, for each edge type.
         bounds: range bounds of the parts, for each node type.
-        edge_bounds: the same of edges, for each edge type.
+        edge_bounds: range bounds of the parts' edges, for each edge type.
         part: index of the local part.
         storage: the local part, if the graph is a partition.
         topologies: the rows of each edge type, of a graph in memory.

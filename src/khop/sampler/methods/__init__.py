@@ -1,9 +1,9 @@
-"""Sampling methods, which loaders take as `num_neighbors`. A method is a module here.
+"""Sampling methods, which loaders take as `num_neighbors`.
 
-`base` has the registry, the specification that travels, and the two forms of methods: the kernels
-draw some hop by hop, and programs ask the graph themselves (`access`, with arithmetic in
-`entries`). `step` is the simplest way to a program, for users. `modules` makes users' classes known
-to other processes. Imports no torch.
+`base` has the registry, the specification that is sent to other processes, and the base classes.
+The kernels draw some methods hop by hop. The others are *programs*: they request neighbours
+themselves by `access`, with arithmetic in `entries`. `step` is the simplest base of users'
+programs. `modules` imports users' methods in other processes. Imports no torch.
 """
 
 from khop.sampler.methods.access import GraphAccess

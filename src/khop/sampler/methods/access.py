@@ -12,7 +12,7 @@ from khop.typing import Array, BoolArray, Float64Array, Int32Array, Int64Array, 
 _T = TypeVar("_T")
 
 Rows: TypeAlias = tuple[Int32Array, Int64Array, "Int64Array | None"]
-"""Counts per row, neighbours row by row, and their edges if they were asked for."""
+"""Number of neighbours per row, the neighbours row by row, and their edges if requested."""
 
 Waiting: TypeAlias = Generator[list[Ticket], None, _T]
 """Generator that yields the tickets that it waits for, and returns a value: `yield from` it."""
@@ -46,8 +46,8 @@ def together(steps: Iterable[Waiting[_T]]) -> Waiting[list[_T]]:
 class GraphAccess(Protocol):
     """The graph, whole or a part of it, and the batch that is being drawn.
 
-    Nodes have the engine's ids, which a partition folder assigns anew. So draws must not depend on
-    these ids: `words` and `neighbors` draw by original ids.
+    Nodes have the engine's ids, which in a partition folder differ from the original ids. So draws
+    must not depend on these ids: `words` and `neighbors` draw by original ids.
 
     Attributes:
         batch: index of the batch in its epoch.
@@ -60,10 +60,10 @@ class GraphAccess(Protocol):
         subgraph: the batch: nodes and edges are added here.
         values: arrays of the batch beside its nodes and edges, by name: 'e0.edge_norm' is
             [num_edges] of edge type 0, 'n0.node_norm' [num_nodes] of node type 0.
-        batch_key: (key of the epoch, index of the batch), of which `key` makes keys.
+        batch_key: (key of the epoch, index of the batch), from which `key` derives keys.
         whole_rows: the rows of each edge type, for kernels that read them without waiting. None if
-            some are elsewhere, or edges are excluded.
-        num_threads: threads that such kernels can use.
+            some rows are not local, or edges are excluded.
+        num_threads: threads that these kernels can use.
 
     Example:
         >>> def neighbors_of_neighbors(graph: GraphAccess, ids):  # for `ProgramMethod.draw`
@@ -87,13 +87,13 @@ class GraphAccess(Protocol):
         """Seeds of the batch. See above."""
 
     def key(self, purpose: int, step: int = 0, index: int = 0, batch: int | None = None) -> int:
-        """Return a key of random numbers of a batch, a different one for each three numbers.
+        """Return a key of random numbers. It differs for each batch, purpose, step and index.
 
         Args:
             purpose: use of the random numbers, below 2^32.
             step: hop, step or round, below 2^32.
             index: edge type or node type, below 2^32.
-            batch: index of a batch, whose random numbers this one shares. If None, its own.
+            batch: index of the batch whose random numbers are used. If None, this batch.
         """
 
     def words(self, key: int, node_type: int, ids: Int64Array) -> Waiting[UInt64Array]:
@@ -149,12 +149,12 @@ class GraphAccess(Protocol):
     def has_edges(
         self, relation: int, ids: Int64Array, neighbors: Int64Array
     ) -> Waiting[BoolArray]:
-        """Return which pairs of nodes are joined, [n] bool."""
+        """Return for each i whether an edge joins `ids[i]` and `neighbors[i]`, [n] bool."""
 
     def weights(self, relation: int, edges: Int64Array | None) -> Waiting[Float64Array | None]:
         """Return weights of edges, [n] float64, finite and not negative, as the user gave them.
 
-        None if the batch's edges of this type are not drawn by weight.
+        If edges of this type are not drawn by weight, return None.
 
         Args:
             relation: index of the edge type.
@@ -177,7 +177,7 @@ class GraphAccess(Protocol):
         """Return the engine's ids of nodes, by their original ids."""
 
     def add_hop(self, relation: int, rows: Rows) -> None:
-        """Add neighbours of all nodes of the frontier, in its order, over one edge type."""
+        """Add the neighbours of all frontier nodes, in the frontier's order, over an edge type."""
 
 
 def add_all_seeds(graph: GraphAccess) -> None:

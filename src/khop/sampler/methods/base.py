@@ -1,9 +1,9 @@
 """The registry of sampling methods, and their base classes. Imports no torch.
 
-Methods that the kernels draw are a class here and a value of `HopMethod` in the kernels
-(`khop/core/hop_options.hpp`), known by one name on both sides. A *program* draws batches with
-requests of its own (`ProgramMethod`). What engines and servers need of either is its `MethodSpec`,
-which is part of `SamplingSpec` and of every request for neighbours, and so of fingerprints.
+A method that the kernels draw is a class here and a value of `HopMethod` in the kernels
+(`khop/core/hop_options.hpp`), with the same name. A *program* (`ProgramMethod`) requests neighbours
+and builds batches in Python. Engines and servers get a `MethodSpec` of either. It is part of
+`SamplingSpec`, of every request for neighbours, and so of loaders' fingerprints.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _M = TypeVar("_M", bound="type[SamplingMethod]")
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """A method's name and options, as they travel.
+    """A method's name and options, as sent to other processes.
 
     Attributes:
         name: name of a registered method.
         layer_dependency: for LABOR: all hops share their random numbers.
         program: the method itself, if it is a program. In JSON: its fields.
         layer_wise: all nodes draw in each hop, not only the nodes that the last hop added. Batches
-            of such methods have `layer_wise`, True.
+            then have `layer_wise`, True.
 
     Example:
         >>> Labor([2]).spec().name
@@ -47,7 +47,7 @@ class MethodSpec:
     layer_wise: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError if no method has this name, ProtocolError for malformed options."""
+        """Raise ValueError if no method has this name, ProtocolError for malformed options."""
         if self.name not in METHODS:
             raise ValueError(
                 f"no sampling method {self.name!r} here: there are {sorted(METHODS)}. A user's own "
@@ -62,12 +62,12 @@ class MethodSpec:
             raise ValueError(f"the method '{self.name}' is no program, and has no options of one")
 
     def value_names(self, prefix: str) -> tuple[str, ...]:
-        """Return the names of a batch's float32 values of nodes ('n') or edges ('e')."""
+        """Return the names of a batch's float32 values per node ('n') or per edge ('e')."""
         return () if self.program is None else tuple(self.program.value_names(prefix))
 
     @property
     def marks(self) -> dict[str, bool]:
-        """Values of the batch as a whole, the same for all batches, by name."""
+        """Values of a whole batch, by name. All batches of the method have the same."""
         return {"layer_wise": True} if self.layer_wise else {}
 
     @property
@@ -77,11 +77,11 @@ class MethodSpec:
 
     @property
     def needs_neighbor_ids(self) -> bool:
-        """True if draws are keyed by neighbours' original ids, which a folder has on request."""
+        """True if draws need neighbours' original ids, which a folder stores on request."""
         return METHODS[self.name].needs_neighbor_ids
 
     def kernel_options(self) -> dict[str, Any]:
-        """Keyword arguments of `_native.HopOptions`."""
+        """Return the method's keyword arguments for `_native.HopOptions`."""
         return {"method": self.name, "layer_dependency": self.layer_dependency}
 
 
@@ -109,13 +109,14 @@ class SamplingMethod(ABC):
 
     @abstractmethod
     def spec(self) -> MethodSpec:
-        """Return what engines and servers need of the method."""
+        """Return the method's name and options, for engines and servers."""
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
-        """Return the loader's `replace` and `weight_attr` settled with the method.
+        """Return `replace` and `weight_attr` for draws, from the loader's options and the method's.
 
         Raises:
-            ValueError: an option of the loader differs from the method's, or the method lacks it.
+            ValueError: an option of the loader contradicts the method's, or the method does not
+                support it.
         """
         return replace, weight_attr
 
@@ -126,7 +127,7 @@ class SamplingMethod(ABC):
             subgraph_type: the loader's option, a text or PyG's `SubgraphType`.
 
         Raises:
-            ValueError: the method makes others.
+            ValueError: the method makes only another type.
         """
         asked = getattr(subgraph_type, "value", subgraph_type)
         if self.subgraph_type is None or asked == self.subgraph_type:
@@ -138,29 +139,29 @@ class SamplingMethod(ABC):
             )
         return self.subgraph_type
 
-    def check_strategy(self, temporal_strategy: str) -> None:  # noqa: B027 (most go with all)
-        """Raises ValueError if the method does not go with a loader's `temporal_strategy`."""
+    def check_strategy(self, temporal_strategy: str) -> None:  # noqa: B027 (most support all)
+        """Raise ValueError if the method does not support a loader's `temporal_strategy`."""
 
     def check_node_types(self, node_types: Sequence[str]) -> None:  # noqa: B027
-        """Raises ValueError if the method's options do not go with a graph's node types."""
+        """Raise ValueError if the method's options do not match a graph's node types."""
 
     def check_form(self, heterogeneous: bool, disjoint: bool) -> None:  # noqa: B027
-        """Raises ValueError if the method makes no batches of such a graph, or of this form."""
+        """Raise ValueError if the method does not support such graphs or disjoint batches."""
 
 
 class ProgramMethod(SamplingMethod):
-    """Base of methods that draw batches with requests of their own.
+    """Base of programs: methods that request neighbours and build batches in Python.
 
-    A program is a frozen dataclass whose annotations `khop.codec` can check: it travels to samplers
-    and graph servers as it is. `draw` runs there, over whatever part of the graph they have. It
-    must be a function of the batch's key, of original ids and of the graph alone. See
+    A program is a frozen dataclass whose annotations `khop.codec` can check. Its fields are sent to
+    samplers and graph servers. They run `draw` over the part of the graph that they have. The
+    result must depend on the batch's key, original ids and the graph alone. See
     `docs/extending/methods.md`. `StepMethod` is simpler and suits most methods.
 
     Attributes:
         edge_values: names of the [num_edges] float32 arrays that batches have for each edge type.
-        node_values: likewise of nodes.
-        layer_wise: True, of a class or a field, if all nodes draw in each hop, not only the nodes
-            that the last hop added. Default: False. Batches then have `layer_wise`, by which
+        node_values: names of the [num_nodes] float32 arrays that batches have for each node type.
+        layer_wise: True if all nodes draw in each hop, not only the nodes that the last hop added.
+            A class attribute or a field. Default: False. Batches then have `layer_wise`, by which
             `khop.loader.ToLayers` splits them.
 
     Example:
@@ -176,20 +177,18 @@ class ProgramMethod(SamplingMethod):
     _is_homogeneous: ClassVar[bool] = False  # draws from graphs of one node and edge type alone
 
     def value_names(self, prefix: str) -> tuple[str, ...]:
-        """Return the names of a batch's values, of edges ('e') or of nodes ('n')."""
+        """Return the names of a batch's values per edge ('e') or per node ('n')."""
         return self.edge_values if prefix == "e" else self.node_values
 
     @abstractmethod
     def draw(self, graph: GraphAccess) -> Waiting[None]:
-        """Draw one batch: add nodes and edges to `graph.subgraph`, and yield tickets to wait
-        for.
-        """
+        """Draw one batch: add nodes and edges to `graph.subgraph`. Yield tickets to wait for."""
 
     def spec(self) -> MethodSpec:
         """See `SamplingMethod`.
 
         Raises:
-            TypeError: the class is not registered, or a field cannot travel.
+            TypeError: the class is not registered, or a field cannot be encoded.
             ProtocolError: a field does not match its annotation.
         """
         method = type(self)
@@ -243,7 +242,7 @@ class ProgramMethod(SamplingMethod):
 
 
 def check_numbers(program: ProgramMethod) -> None:
-    """Raise ValueError unless numbers are within the bounds that their annotations give."""
+    """Raise ValueError unless a program's numbers are within the bounds of their annotations."""
     for name, number_type, bounds in _bounded_fields(type(program)):
         value = getattr(program, name)
         types = int if number_type is int else (int, float)
@@ -267,7 +266,7 @@ def _bounded_fields(method: type[ProgramMethod]) -> list[tuple[str, type, Betwee
 
 
 def counts_within(values: object, most_entries: int, low: int, high: int) -> list[int] | None:
-    """Return a list of 1 to `most_entries` integers from `low` to `high`. None if it is none."""
+    """Return values as a list if they are 1 to `most_entries` integers within bounds, else None."""
     if not isinstance(values, (list, tuple)) or not 1 <= len(values) <= most_entries:
         return None
     is_valid = all(type(value) is int and low <= value <= high for value in values)
@@ -275,7 +274,7 @@ def counts_within(values: object, most_entries: int, low: int, high: int) -> lis
 
 
 def register(method: _M) -> _M:
-    """Add a class of methods to the registry. A decorator.
+    """Add a method's class to the registry. For use as a decorator.
 
     A class without a `name` gets the name of its module and class. Specs and states of loaders have
     the name and the fields.
@@ -288,8 +287,8 @@ def register(method: _M) -> _M:
 
     Raises:
         TypeError: a program that is no frozen dataclass.
-        ValueError: another class has this name. A class that is defined again replaces its former
-            self.
+        ValueError: another class has this name. A class that is defined again replaces its earlier
+            definition.
 
     Example:
         >>> class Fewest(khop.sampler.SaintWalks):

@@ -1,4 +1,4 @@
-"""Nodes around a batch that grows, which `Hgt` and `RippleWalk` share. Imports no torch."""
+"""Border of a growing batch, for `Hgt` and `RippleWalk`. Imports no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Border:
 
     Attributes:
         members: [n] int64, nodes of the batch, in the order in which they joined.
-        joined: [m] int64, members whose neighbours have not been seen, each once.
+        joined: [m] int64, members whose neighbours have not been read yet, each once.
         ids: [k] int64, nodes of the border, ascending.
         original: [k] int64, their original ids.
         budgets: [k] int64, sums of the amounts that `extend` added.
@@ -54,7 +54,7 @@ class Border:
         self.budgets[np.searchsorted(self.ids, nodes)] += sums
 
     def take(self, ranks: Array, count: int) -> None:
-        """Move the nodes of least rank into the batch, in this order. Equal ranks go by id.
+        """Move the nodes of least rank into the batch, in this order, then by original id.
 
         Args:
             ranks: [k] rank of each node of the border.
@@ -67,7 +67,7 @@ class Border:
         self.join(self.ids[least])
 
     def join(self, nodes: Int64Array) -> None:
-        """Make nodes members that are none."""
+        """Add nodes to the batch, and remove them from the border."""
         self.members = np.concatenate([self.members, nodes])
         self.joined = np.concatenate([self.joined, nodes])
         left = ~np.isin(self.ids, nodes)

@@ -1,6 +1,6 @@
 """Arithmetic on rows of neighbours, which several methods share. Imports no torch.
 
-An *entry* is a position in the neighbours of `Rows`, which lie row by row.
+An *entry* is a position in the neighbours of `Rows`, which are stored row by row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def positions_in_rows(rows: Int64Array) -> Int64Array:
 
 
 def kept(rows: Rows, entries: Int64Array) -> Rows:
-    """Return rows with some of their neighbours.
+    """Return rows reduced to some of their neighbours.
 
     Args:
         rows: the rows.

@@ -18,23 +18,23 @@ _DRAWS = 4  # purpose of keys
 @register
 @dataclass(frozen=True)
 class FastGcn(LayerMethod):
-    """Layers of nodes that are drawn from the whole graph, for any rows, with replacement.
+    """Layers of nodes that are drawn from the whole graph, with replacement.
 
     A node u is drawn in proportion to q_u, the sum of 1 / degree^2 over all nodes that u is a
     neighbour of. This is the squared norm of u's column in the adjacency matrix, with each row
     divided by its degree. The batch gets all edges from drawn nodes to the layer's rows, which are
     all nodes so far. Layers are independent of each other and of the rows. So many drawn nodes are
-    neighbours of no row and not in the batch: it needs more draws than `PoissonLadies` for the same
-    variance. Each parallel edge counts. Homogeneous graphs without times. Whole rows are read. In
-    the first batch of a process the whole graph is read, in pieces, for q.
+    neighbours of no row and not in the batch. For the same variance, `FastGcn` needs more draws
+    than `PoissonLadies`. Each parallel edge counts. Homogeneous graphs without times. Whole rows
+    are read. In the first batch of a process the whole graph is read, in pieces, for q.
 
     Method: FastGCN (https://arxiv.org/abs/1801.10247).
 
     Args:
-        nodes_per_layer: number of draws of each layer. A node that is drawn twice is there once.
-        edge_norm: 'ht' for sums: `edge_norm` is m / (t q) of a node drawn m times in t draws. Sums
-            weighted by it estimate sums over whole neighbourhoods without bias. 'hajek' (default)
-            for means, as of `PoissonLadies`.
+        nodes_per_layer: number of draws of each layer. A node that is drawn twice appears once.
+        edge_norm: 'ht' for sums: `edge_norm` is m / (t p) of a node drawn m times in t draws of
+            chance p. Sums weighted by it estimate sums over whole neighbourhoods without bias.
+            'hajek' (default) for means, see `PoissonLadies`.
 
     Raises:
         ValueError: options out of range. When the loader is made: a heterogeneous graph, or a

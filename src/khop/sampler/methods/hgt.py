@@ -1,4 +1,4 @@
-"""`Hgt`: as many nodes of each type in every iteration, by their edges to the batch.
+"""`Hgt`: a number of nodes of each type per iteration, drawn by their edges to the batch.
 
 Imports no torch.
 """
@@ -25,23 +25,23 @@ _MOST_ITERATIONS, _MOST_NODES, _MOST_TYPES = 64, 1 << 24, 4096
 @register
 @dataclass(frozen=True)
 class Hgt(ProgramMethod):
-    """As many nodes of each type in every iteration, with preference for those joined to the batch.
+    """A number of nodes of each type per iteration, preferably nodes joined to the batch.
 
-    A node outside the batch has a budget: each node of the batch gives every neighbour, of each
-    edge type, 1 / (number of its neighbours of this edge type). In every iteration, `num_samples`
-    nodes of each type are drawn without replacement, or all with a budget, if there are no more.
-    Chances are proportional to the square of the budget before the iteration.
-    A batch has the seeds, then the nodes of each type in the order in which they were drawn, and
-    all edges among them. Rows of drawn nodes are read whole, also rows of hubs. Types that no edge
-    leads to stay empty. Without times, in one subgraph of all seeds. A graph of one type has nodes
-    of one type.
+    A node outside the batch has a budget. For each edge type, each node of the batch adds 1 / (its
+    number of neighbours) to the budget of each neighbour. In every iteration, `num_samples` nodes
+    of each type are drawn without replacement, or all nodes with a budget, if these are no more.
+    Chances are proportional to the square of the budget before the iteration. A batch has the
+    seeds, then the nodes of each type in the order in which they were drawn, and all edges among
+    them. Rows of drawn nodes are read whole, also rows of hubs. Types that no edge leads to stay
+    empty. Batches are not disjoint, and times are not supported. A homogeneous graph has one node
+    type.
 
-    Method: HGSampling (https://arxiv.org/abs/2003.01332), in PyG's form: types of an iteration do
-    not depend on one another. Budgets are sums of integers, and draws are exponential races keyed
-    by original ids, so that batches do not depend on partitions.
+    Method: HGSampling (https://arxiv.org/abs/2003.01332), in PyG's form: draws of different types
+    in an iteration are independent. Budgets are sums of integers, and draws are exponential races
+    keyed by original ids, so that batches do not depend on partitions.
 
     Args:
-        num_samples: nodes of each type in every iteration, or {node type: such a list} of all node
+        num_samples: list of the nodes of each type per iteration, or {node type: list} of all node
             types, with lists of equal lengths. 0 draws none.
 
     Raises:
@@ -117,7 +117,7 @@ class Hgt(ProgramMethod):
 
 
 def _give_budgets(graph: GraphAccess, borders: list[Border]) -> Waiting[None]:
-    """Add the amounts that nodes give which joined the batch since the last iteration."""
+    """Add to the budgets of neighbours of the nodes that joined in the last iteration."""
     # A node gives `scale` for each edge type, so that no budget leaves 63 bits.
     givers = sum(graph.num_nodes) * max(len(graph.relations), 1)
     scale = 1 << min(40, 62 - givers.bit_length())
@@ -151,7 +151,6 @@ def _race(words: UInt64Array, budgets: Int64Array) -> Float64Array:
 
 
 def _counts(values: object) -> list[int]:
-    """Return the nodes of each iteration, checked."""
     counts = counts_within(values, _MOST_ITERATIONS, 0, _MOST_NODES)
     if counts is None:
         raise ValueError(

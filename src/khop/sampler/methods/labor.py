@@ -1,9 +1,9 @@
-"""`Labor`: neighbours that rows of a hop agree on, and its program. Imports no torch.
+"""`Labor`: neighbours that rows of a hop share, and its program. Imports no torch.
 
 The kernels draw LABOR-0. `LaborImportance` is the program for all else: importance sampling,
 Poisson draws, replacement. In a hop, all rows of the frontier whose neighbours are of one node type
-are one problem (`labor_draws`). Owners send the rows whole, and the asker computes which neighbours
-they take. So sums are added in the batch's order, the same over any number of partitions.
+are drawn together (`labor_draws`). Owners send whole rows, and the requester draws. So sums are
+added in the batch's order, the same over any number of partitions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MAX_ITERATIONS = 100
 @register
 @dataclass(frozen=True)
 class Labor(SamplingMethod):
-    """Neighbours that rows of a hop agree on where they can, so that a batch has fewer nodes.
+    """Neighbours that rows of a hop share where they can, so that a batch has fewer nodes.
 
     Each neighbour t has one uniform number r_t in a hop, and a row takes the k neighbours of
     smallest r_t (by weight: r_t / w_t), or all if it has no more than k. Each row by itself draws
@@ -61,13 +61,13 @@ class Labor(SamplingMethod):
 
     Importance sampling (LABOR-i) gives each neighbour a mass pi_t besides. The mass is larger the
     more rows the neighbour serves, so that batches have fewer nodes still. A program in NumPy draws
-    with `importance` and the options after it, and with replacement. Rows then travel whole to
-    the process that draws, with weights in requests of their own. Neighbours' ids are not needed,
-    and devices do not run it.
+    if `importance`, `replace`, `sequential`, `edge_norm` or `batch_dependency` is not the default.
+    Whole rows are then sent to the process that draws, with weights in separate requests.
+    Neighbours' ids are not needed, and devices do not run it.
 
-    In disjoint batches each seed's subgraph has numbers of its own. With times, neighbours that a
-    seed must not see are left out first, and the others race. All edge types whose neighbours are
-    of one node type share numbers and masses.
+    In disjoint batches each seed's subgraph has separate random numbers. With times, neighbours
+    that a seed must not see are left out first, and then the others are drawn. All edge types whose
+    neighbours are of one node type share numbers and masses.
 
     Method: LABOR (https://arxiv.org/abs/2210.13339). Sequential Poisson sampling, replacement and
     dependent batches are as in GraphBolt's `LayerNeighborSampler`.
@@ -78,17 +78,17 @@ class Labor(SamplingMethod):
             (LABOR-0), with i it is LABOR-i. -1 iterates until fewer than 1 in 10,000 expected nodes
             are saved (LABOR-*).
         layer_dependency: use the same numbers in all hops, so that hops, too, tend to take the same
-            nodes. If False, each hop has numbers of its own, and hops are independent.
+            nodes. If False, each hop has new numbers, and hops are independent.
         replace: draw with replacement. Each neighbour has k numbers, and a row takes the k smallest
             numbers of all its neighbours: exactly k edges, some of them twice. A fan-out of -1
-            takes each edge once. Without importance sampling and in sequential draws alone. The
+            takes each edge once. Only with `sequential`, and without importance sampling. The
             loader's own `replace` stays False.
         weight_attr: edge attribute A to draw by, as the loader's own `weight_attr`. Edges of weight
             0 are never drawn, and do not count for a row's degree. Importance sampling begins with
             pi = A, and needs one iteration more for it. With A scaled to the mean 1, c_s gives a
             row's weighted sum the variance of uniform draws: degree^2 / k - degree^2 / degree + sum
             A^2. Poisson draws without importance sampling take t if r_t < k A / sum A.
-        sequential: take the min(k, degree) neighbours of smallest r_t / pi_t. False: Poisson
+        sequential: take the min(k, degree) neighbours of smallest r_t / pi_t. If False, Poisson
             sampling, as in the paper: take all with r_t < c_s pi_t, where c_s gives a row's mean
             the variance of k uniform draws. Their number varies. Its mean is min(k, degree) without
             importance sampling, and more with it.
@@ -97,9 +97,9 @@ class Labor(SamplingMethod):
             weighted sum then estimates the sum over all its neighbours. The estimate has no bias if
             hops are independent. With 'hajek', for means, these weights are scaled to add up to the
             number of edges of the row. If None, there are no weights.
-        batch_dependency: batches K over which numbers change slowly, so that successive batches
-            share nodes, and caches of attributes are hit more often. Each batch by itself is drawn
-            as with K = 1. With 0 the numbers of an epoch never change.
+        batch_dependency: number K of batches over which random numbers change slowly, so that
+            successive batches share nodes, and caches of attributes are hit more often. Each batch
+            by itself is drawn as with K = 1. With 0 the numbers of an epoch never change.
         layer_wise: all nodes of a batch draw in each hop, as with this option of
             `NeighborSampling`: the paper's batches. Not on devices.
 
@@ -177,7 +177,7 @@ class Labor(SamplingMethod):
                 f"weight_attr is '{weight_attr}' of the loader and '{self.weight_attr}' of Labor: "
                 "name it once"
             )
-        # Rows travel whole: replacement is the program's, and no option of a hop.
+        # Rows are sent whole: replacement is the program's, and no option of a hop.
         return False, weight_attr if self.weight_attr is None else self.weight_attr
 
     def settle_subgraph_type(self, subgraph_type: str | Enum) -> str | Enum:
@@ -237,11 +237,11 @@ class LaborImportance(ProgramMethod):
     def _pick(
         self, graph: GraphAccess, hop: int, source: int, typed: list[_TypedRows]
     ) -> Waiting[None]:
-        """Leave the edges that rows take, of all edge types with the same type of neighbours."""
+        """Reduce rows of edge types with one type of neighbours to the edges that the rows take."""
         weights: list[Float64Array] | None = None
         if any(t.weights is not None for t in typed):
             weights = [np.ones(len(t.rows[1])) if t.weights is None else t.weights for t in typed]
-        # Trees of a disjoint batch have nodes of their own.
+        # Trees of a disjoint batch do not share nodes.
         count = max(graph.num_nodes[source], 1)
         layer = Layer.of([t.keyed(count) for t in typed], [t.fanout for t in typed], weights)
         ids = layer.nodes if all(t.trees is None for t in typed) else layer.nodes % count
@@ -311,13 +311,13 @@ class LaborImportance(ProgramMethod):
 
 @dataclass
 class _TypedRows:
-    """Neighbours of the frontier over an edge type: all of them, and in the end those taken.
+    """Neighbours of the frontier over an edge type: first all, in the end the taken ones.
 
     Attributes:
         rows: the neighbours.
         weights: [n] float64 weights of all edges. None if not drawn by weight.
         trees: [num_rows] int32 trees of rows. None if the batch is not disjoint.
-        fanout: neighbours that a row takes.
+        fanout: number of neighbours that a row takes.
         norm: [n] float64 weights of the edges that are taken. Empty if not asked for.
     """
 
@@ -328,7 +328,7 @@ class _TypedRows:
     norm: Float64Array
 
     def keyed(self, count: int) -> Rows:
-        """Return the rows with neighbours numbered by tree and id."""
+        """Return the rows. In disjoint batches neighbours become tree * count + id."""
         counts, neighbors, edges = self.rows
         if self.trees is None:
             return self.rows
@@ -336,7 +336,7 @@ class _TypedRows:
 
 
 def _whole_rows(graph: GraphAccess, relation: int, fanout: int) -> Waiting[_TypedRows]:
-    """Ask for all neighbours of the frontier that can be drawn, with their weights."""
+    """Request all neighbours of the frontier that can be drawn, with their weights."""
     ids, trees, times = graph.subgraph.frontier(graph.relations[relation][1])
     rows = yield from graph.neighbors(relation, ids, -1 if fanout else 0, trees=trees, times=times)
     weights = yield from graph.weights(relation, rows[2])

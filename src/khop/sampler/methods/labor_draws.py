@@ -1,9 +1,10 @@
 """One hop of LABOR: the chance of each edge, and the edges that rows take. Imports no torch.
 
 Sums are added in the batch's order, one number after the other. So they are the same on all
-machines and over any number of partitions. In sequential draws each row takes the neighbours
-that arrive first. A neighbour t arrives at a row at r_t / pi_t. With replacement it arrives as
-often as the row takes neighbours: at its sorted uniform numbers, divided by the edge's weight.
+machines and over any number of partitions. In sequential draws each row takes the neighbours that
+*arrive* first. A neighbour t with uniform number r_t and mass pi_t arrives at the time r_t / pi_t.
+With replacement, and a fan-out of k, a neighbour arrives k times. The times are its k sorted
+uniform numbers, divided by the edge's weight.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class Layer:
     """Rows of a hop and their neighbours, which are of one node type.
 
     Attributes:
-        nodes: [num_nodes] int64 ids of the neighbours, in the order in which rows name them first.
+        nodes: [num_nodes] int64 ids of the neighbours, in the order of first appearance.
         node: [num_edges] int64 index in `nodes` of each edge's neighbour.
         row: [num_edges] int64 row of each edge, ascending.
         degree: [num_rows] int64 edges of each row.
         asked: [num_rows] int64 fan-out of each row. Negative fan-outs take all.
         weight: [num_edges] float64 weight of each edge, above 0. If None, all are 1.
-        share: [num_edges] float64 weights, scaled so that a row's add up to 1. None without
-            weights.
+        share: [num_edges] float64 weights, scaled so that each row's sum is 1. If there are no
+            weights, None.
     """
 
     nodes: Int64Array
@@ -74,8 +75,8 @@ class Layer:
         """Return pi_t of each edge's neighbour t.
 
         Args:
-            iterations: iterations of the fixed point, -1 until convergence. After 0, each pi_t is
-                1, or in a weighted layer the edge's weight.
+            iterations: iterations of the fixed point, or -1 to iterate until convergence. With 0,
+                each pi_t is 1, or in a weighted layer the edge's `share`.
         """
         weighted = self.share is not None
         of_edge = np.ones(len(self.row)) if self.share is None else self.share
@@ -99,7 +100,7 @@ class Layer:
         return of_edge
 
     def scales(self, masses: Float64Array) -> Float64Array:
-        """Return c_s of each row, so that its mean has the variance of uniform draws.
+        """Return c_s of each row s, so that the row's mean has the variance of uniform draws.
 
         The equation is sum_t 1 / min(1, c_s pi_t) = degree^2 / fanout. In a weighted layer, a row's
         weights A have the sum 1. There the equation is sum_t A^2 / min(1, c_s pi_t) = 1 / fanout -
@@ -107,9 +108,9 @@ class Layer:
         value of c_s begins without certain edges and rises with each of them, until there are no
         more.
 
-        Rows that take all their neighbours are certain of them from some c_s on. These rows have
-        c_s = fanout / degree (fanout, of weights) or more: nodes that are taken anyway gain mass
-        for other rows, which saves 1 to 3 % of a batch's nodes.
+        If a row takes all its neighbours, c_s is the least value by which all are certain. It is at
+        least fanout / degree (fanout, in a weighted layer). So nodes that are taken anyway gain
+        mass for other rows, which saves 1 to 3 % of a batch's nodes.
 
         Args:
             masses: [num_edges] pi_t of each edge.
@@ -180,8 +181,8 @@ class Picks(NamedTuple):
 
     Attributes:
         edges: [n] int64 edges of the layer, ascending. With replacement, some repeat.
-        chances: [n] float64 whose inverses, the edges' weights, have no bias. With replacement, the
-            weights are divided by the row's number of draws. None if not asked for.
+        chances: [n] float64 chance of each edge. The inverse is an unbiased weight, with
+            replacement after division by the row's number of draws. None if not requested.
     """
 
     edges: Int64Array
@@ -189,14 +190,14 @@ class Picks(NamedTuple):
 
 
 class _Arrivals(NamedTuple):
-    """Arrivals by row, then time, then edge. Arrivals of a group share a uniform number."""
+    """Arrivals of neighbours at rows. Arrivals with the same `group` share a uniform number."""
 
     edge: Int64Array
     group: Int64Array
     time: Float64Array
 
     def first(self, row: Int64Array, most: Int64Array) -> tuple[_Arrivals, Int64Array]:
-        """Return the first arrivals at each row, `most` of them, and their former positions."""
+        """Return the first `most` arrivals at each row, and their positions among all arrivals."""
         of = row[self.edge]
         order = np.lexsort((self.edge, self.time, of))
         of = of[order]
@@ -264,7 +265,7 @@ def take_repeatedly(layer: Layer, numbers: UniformNumbers, weigh: bool) -> Picks
         arrivals, origin = both.first(row, most)
         came = np.sort(origin[origin >= before]) - before
         draw += 1
-        came = came[draws[row[edge[came]]] > draw]  # edges in time can come once more
+        came = came[draws[row[edge[came]]] > draw]  # can arrive once more
         edge, spent = edge[came], spent[came]
     even = 1.0 / np.maximum(layer.degree, 1)
     return _winners(layer, arrivals, draws, layer.asked < 0, masses, even if weigh else None)
@@ -282,11 +283,11 @@ def _winners(
 
     Args:
         layer: the rows.
-        arrivals: at rows that do not take all. For chances, more than `draws` of a row.
+        arrivals: at rows that do not take all. To compute chances, more than `draws` per row.
         draws: [num_rows] edges that each row takes.
-        takes_all: [num_rows].
-        masses: [num_edges] divisors of the arrivals.
-        even: [num_rows] chance of each arrival of a row whose arrivals are all alike. If None, no
+        takes_all: [num_rows] True for rows that take all edges.
+        masses: [num_edges] divisors of the arrival times.
+        even: [num_rows] chance of each edge of a row whose edges are equally likely. If None, no
             chances are returned.
     """
     row = layer.row[arrivals.edge]
@@ -306,10 +307,10 @@ def _winners(
 def _chances(
     row: Int64Array, arrivals: _Arrivals, taken: Int64Array, draws: Int64Array, masses: Float64Array
 ) -> Float64Array:
-    """Return the chance of arrivals that were taken, conditional on the other groups' numbers.
+    """Return the chance with which each taken arrival is taken, given other groups' arrivals.
 
-    If i arrivals of the same group come before an arrival, it must come before the (draws - i)-th
-    arrival of the other groups.
+    An arrival that comes after i arrivals of its own group is taken if it comes before the (draws -
+    i)-th arrival of other groups.
     """
     position = positions_in_rows(row)
     by_group = np.lexsort((position, arrivals.group, row))

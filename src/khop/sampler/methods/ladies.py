@@ -27,9 +27,9 @@ class Candidates(NamedTuple):
 
     Attributes:
         ids: [n] int64, ascending.
-        mass: [n] int64: sums of squares of 1 / degree over the rows that they are neighbours of,
-            scaled alike.
-        of_entry: [num_entries] the candidate of each neighbour.
+        mass: [n] int64: importance of each, the sum of 1 / degree^2 over the rows that it is a
+            neighbour of, times a common scale.
+        of_entry: [num_entries] index in `ids` of each entry's neighbour.
     """
 
     ids: Int64Array
@@ -51,17 +51,17 @@ class Candidates(NamedTuple):
 
 
 def chances(mass: Int64Array, count: int) -> Float64Array:
-    """Return min(1, c mass), [n] float64, with c such that they add up to `count`.
+    """Return the chances min(1, c mass), [n] float64. The factor c makes their sum `count`.
 
     Args:
         mass: [n] int64, above 0.
-        count: expected number. If there are no more, each chance is 1.
+        count: expected number of drawn nodes. If n <= count, each chance is 1.
     """
     if len(mass) <= count:
         return np.ones(len(mass))
     largest = np.sort(mass)[::-1]
-    left = np.cumsum(largest[::-1])[::-1]  # of all from each on
-    # The first that is below 1 if all before it are certain.
+    left = np.cumsum(largest[::-1])[::-1]  # sums of each and all smaller
+    # The first chance that is below 1 if all before it are 1.
     certain = np.arange(count)
     free = largest[:count] < left[:count] / (count - certain)
     first = int(np.argmax(free)) if free.any() else count - 1
@@ -72,7 +72,7 @@ def chances(mass: Int64Array, count: int) -> Float64Array:
 class LayerMethod(ProgramMethod):
     """Base of methods that draw a number of nodes per layer, for all rows together.
 
-    Subclasses are dataclasses with the fields `nodes_per_layer` and `edge_norm`, and draw weights.
+    Subclasses are dataclasses with fields `nodes_per_layer`, `edge_norm` and a method `weights`.
     """
 
     edge_values: ClassVar[tuple[str, ...]] = ("edge_norm",)
@@ -125,7 +125,7 @@ class LayerMethod(ProgramMethod):
             layer: index of the layer.
             count: number of nodes of the layer.
             ids: [n] int64, the layer's rows.
-            rows: all neighbours of these.
+            rows: all neighbours of `ids`.
         """
 
 
@@ -136,19 +136,19 @@ class PoissonLadies(LayerMethod):
 
     A layer's rows are all nodes so far. A neighbour u of these has the importance q_u, the sum of
     1 / degree^2 over the rows that it is a neighbour of. One random number decides for all rows
-    whether u is drawn, with chance pi_u = min(1, c q_u). The chances of a layer add up to its
-    number of nodes by the choice of c.
-    The batch gets all edges from drawn nodes to the rows. So a batch grows by a number of nodes per
-    layer, not per row. Nodes draw anew in every layer: edges of a layer lead to nodes of all layers
-    before it, which are a prefix of the batch's nodes (`num_sampled_nodes`, `num_sampled_edges`).
-    Each parallel edge counts. Homogeneous graphs without times. Whole rows are read.
+    whether u is drawn, with chance pi_u = min(1, c q_u). The factor c makes the chances of a layer
+    add up to its number of nodes. The batch gets all edges from drawn nodes to the rows. So a batch
+    grows by a number of nodes per layer, not per row. Nodes draw anew in every layer: edges of a
+    layer lead to nodes of all layers before it, which are a prefix of the batch's nodes
+    (`num_sampled_nodes`, `num_sampled_edges`). Each parallel edge counts. Homogeneous graphs
+    without times. Whole rows are read.
 
     Method: PLADIES (https://arxiv.org/abs/2210.13339), after LADIES
     (https://arxiv.org/abs/1911.07323).
 
     Args:
         nodes_per_layer: expected number of nodes that each layer draws.
-        skip: always take nodes of a layer's rows that are neighbours of others.
+        skip: always take neighbours that are themselves rows of the layer.
         edge_norm: 'ht' for sums: `edge_norm` is 1 / pi, and sums weighted by it estimate sums over
             whole neighbourhoods without bias. 'hajek' (default) for means: 1 / pi, scaled so that a
             row's weights add up to the number of its edges in the batch. These means vary less, and
@@ -193,16 +193,16 @@ class PoissonLadies(LayerMethod):
 @register
 @dataclass(frozen=True)
 class Ladies(PoissonLadies):
-    """As `PoissonLadies`, with a layer's nodes drawn independently, with replacement.
+    """LADIES as published: a layer's nodes are drawn independently, with replacement.
 
-    This is LADIES as published. Its sums vary far more than `PoissonLadies`'s, so rows are always
-    normalised: prefer `PoissonLadies`.
+    The rest is as in `PoissonLadies`, which is better: sums of LADIES vary far more, so rows are
+    always normalised.
 
     Method: https://arxiv.org/abs/1911.07323.
 
     Args:
-        nodes_per_layer: number of draws of each layer. A node that is drawn twice is there once.
-        skip: as of `PoissonLadies`.
+        nodes_per_layer: number of draws of each layer. A node that is drawn twice appears once.
+        skip: see `PoissonLadies`.
         edge_norm: 'hajek'.
 
     Raises:
@@ -249,8 +249,8 @@ def draw_in_proportion(sums: Int64Array, key: int, count: int) -> tuple[Int64Arr
         count: number of draws.
 
     Returns:
-        The indices that are drawn, ascending, each once, and m / (count q) of each: m is how many
-        times it is drawn, q its chance.
+        The distinct drawn indices, ascending, and for each the weight m / (count q): the index is
+        drawn m times, with chance q per draw.
     """
     words = _native.draw_words(key, np.arange(count))
     points = below(words, np.full(count, sums[-1])).astype(np.int64)

@@ -20,20 +20,20 @@ PACKAGES: Registry[type[SamplingMethod]] = Registry(
 
 
 def modules_named(names: Sequence[str]) -> list[str]:
-    """Return the modules of a server's methods by name, without importing them.
+    """Return the modules that names of methods stand for, without importing them.
 
     Args:
         names: modules, or names that installed packages register for their methods (group
             `khop.methods`).
 
     Raises:
-        PluginError: several packages have a name.
+        PluginError: several packages register the same name.
     """
     return [PACKAGES.module_of(name) or name for name in names]
 
 
 def modules_of(spec: MethodSpec) -> list[str]:
-    """Return the modules that another process must import for a method. None for khop's own.
+    """Return the modules that another process must import for a method, none for khop's own.
 
     Raises:
         ValueError: the class is defined in the script that runs, in a notebook or in a function,

@@ -12,7 +12,7 @@ from khop.typing import NumNeighbors
 @register
 @dataclass(frozen=True)
 class NeighborSampling(SamplingMethod):
-    """Neighbours drawn for each row by itself, uniformly or by weight: the method of a list.
+    """Neighbours drawn for each row separately, uniformly or by weight: what a list means.
 
     A node draws its neighbours once, and a batch's layers share them. With `layer_wise` all nodes
     draw anew in every hop, as in GraphSAGE's pseudocode and in DGL's blocks. Layer-wise batches are
@@ -46,7 +46,7 @@ NEIGHBOR = MethodSpec()
 
 
 def as_method(num_neighbors: NumNeighbors | SamplingMethod) -> SamplingMethod:
-    """Return a loader's `num_neighbors` as a method: fan-outs are `NeighborSampling`."""
+    """Return a loader's `num_neighbors` as a method. Fan-outs become `NeighborSampling`."""
     if isinstance(num_neighbors, SamplingMethod):
         return num_neighbors
     if isinstance(num_neighbors, type) and issubclass(num_neighbors, SamplingMethod):

@@ -16,11 +16,11 @@ _LN2 = 0.6931471805599453
 _TAU = 6.283185307179586
 _SQRT_TAU = 2.5066282746310002
 _FAR = 8.3
-"""At this many standard deviations the distribution function is 1, but for 1e-16."""
+"""Standard deviations from which on the distribution function is 1, within 1e-16."""
 
 
 def normal_variates(words: UInt64Array) -> Float64Array:
-    """Return normal variates by Box and Muller's method, one of each 64-bit word.
+    """Return normal variates by Box and Muller's method, one for each 64-bit word.
 
     The upper half of a word gives the radius, the lower the angle, so that no variate lies beyond
     6.7 standard deviations.
@@ -37,7 +37,7 @@ def normal_cdf(z: Float64Array) -> Float64Array:
     term = z
     total = z
     odd = 1.0
-    while True:  # terms that change no sum are smaller from one to the next
+    while True:  # until terms are too small to change a sum
         odd += 2.0
         term = term * square / odd
         longer = total + term

@@ -27,10 +27,10 @@ class Ppr(RankedNeighbors):
     A walk from the seed goes on to a uniform neighbour, among the neighbours that the loader draws,
     with chance 1 - `alpha`. A node's score is the chance that the walk ends there. Scores are
     approximated by pushes. The seed is pushed first, then nodes whose residual, the mass that waits
-    there, is at least eps * degree, until there are none. The `max_nodes` best nodes (of equal
-    scores the smaller id) are the seed's neighbours in the batch, with `edge_weight` the score.
-    Most often the seed itself is the first. At nodes without neighbours walks are lost. The edges
-    are not the graph's: batches have no `e_id` and no attributes of edges. Nothing is random.
+    there, is at least eps * degree, until no such node is left. The `max_nodes` best nodes (of
+    equal scores the smaller id) are the seed's neighbours in the batch, with `edge_weight` the
+    score. Most often the seed itself is the first. At nodes without neighbours walks are lost. The
+    edges are not the graph's: batches have no `e_id` and no attributes of edges. Nothing is random.
     Homogeneous graphs without times. A batch takes memory for up to 1 / (alpha * eps) entries for
     each seed, beside its neighbours.
 
@@ -44,7 +44,7 @@ class Ppr(RankedNeighbors):
     Args:
         max_nodes: nodes that each seed is joined to.
         alpha: chance that a walk ends at a node, 0.01 to 1.
-        eps: residual for each neighbour at which pushes end, 1e-8 to 1.
+        eps: residual per neighbour below which a node is not pushed, 1e-8 to 1.
 
     Raises:
         ValueError: options out of range. When the loader is made: a heterogeneous graph, or a
@@ -85,7 +85,7 @@ class Ppr(RankedNeighbors):
         residuals = np.full(len(pairs), _UNIT, np.int64)
         scores = np.zeros(len(pairs), np.int64)
         degrees = yield from graph.degrees(0, pairs % width)
-        pushed = np.ones(len(pairs), np.bool_)  # seeds are, whatever their degree
+        pushed = np.ones(len(pairs), np.bool_)  # seeds first, whatever their degree
         while pushed.any():
             rows, amounts = pairs[pushed], residuals[pushed]
             ended = _share(amounts, ending)
@@ -117,11 +117,11 @@ def _share(amounts: Int64Array, part: int) -> Int64Array:
 def _spread(
     graph: GraphAccess, rows: Int64Array, amounts: Int64Array, width: np.int64
 ) -> Waiting[tuple[Int64Array, Int64Array, Int64Array]]:
-    """Divide amounts of `rows` among their neighbours.
+    """Divide the amount of each (seed, node) pair of `rows` among the node's neighbours.
 
     Returns:
-        The pairs that get a share, their shares, and the remainder of each amount: less than there
-        are neighbours, 0 without neighbours.
+        The pairs that get a share, their shares, and the remainder of each amount. The remainder is
+        below the number of neighbours, or 0 without neighbours.
     """
     nodes, of_row = np.unique(rows % width, return_inverse=True)
     counts, neighbors, _ = yield from graph.neighbors(0, nodes, with_edge=False)

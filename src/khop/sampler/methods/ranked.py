@@ -1,6 +1,6 @@
-"""Neighbours by rank, joined to their roots by edges that the graph need not have.
+"""Base of `Ppr` and `PinSage`: joins each root to its highest-ranked nodes.
 
-The base of `Ppr` and `PinSage`. Imports no torch.
+These edges need not exist in the graph. Imports no torch.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from khop.typing import Array, Int64Array
 class RankedNeighbors(ProgramMethod):
     """Base of methods whose edges join a root and the nodes that rank highest around it.
 
-    These are no edges of the graph: batches have no `e_id` and no attributes of edges, but
-    `edge_weight`.
+    These edges need not exist in the graph. So batches have no `e_id` and no attributes of edges,
+    but `edge_weight`.
     """
 
     edge_values: ClassVar[tuple[str, ...]] = ("edge_weight",)
@@ -39,9 +39,9 @@ def add_highest(
 
     Args:
         graph: the graph.
-        roots: [n] index in the frontier of each pair's root.
-        nodes: [n] int64, the pair's node. Each pair occurs once.
-        scores: [n] integers.
+        roots: [n] index in the frontier of the root of each (root, node) pair.
+        nodes: [n] int64 node of each pair. Each pair occurs once.
+        scores: [n] integer score of each pair.
         most: nodes per root.
         largest_id: of equal scores the larger original id comes first. If False, the smaller.
 

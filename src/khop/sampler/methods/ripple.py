@@ -1,4 +1,4 @@
-"""`RippleWalk`: subgraphs that grow over a share of their border. Imports no torch."""
+"""`RippleWalk`: subgraphs that grow by random shares of their border. Imports no torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEAST_RATIO = 0.001
 @register
 @dataclass(frozen=True)
 class RippleWalk(NodeSubgraph):
-    """The seeds, grown to a number of nodes over a share of their border, and all edges among them.
+    """The seeds, nodes that join them from their border, and all edges among these nodes.
 
     The border is all neighbours of the batch's nodes that are not in the batch. In each round
     `ratio` of the border, at least one node, is drawn uniformly without replacement and joins the
@@ -35,7 +35,7 @@ class RippleWalk(NodeSubgraph):
     Method: the sampler of Ripple Walk Training (https://arxiv.org/abs/2002.07206).
 
     Args:
-        num_nodes: nodes of a batch with its seeds, or all nodes of a smaller graph.
+        num_nodes: nodes of a batch, including its seeds. A smaller graph is taken whole.
         ratio: share of the border that joins in a round, 0.001 to 1.
 
     Raises:

@@ -20,7 +20,7 @@ MOST_NODES = 1 << 24
 """Most nodes that a method draws for a batch."""
 
 SOURCES = 18
-"""Purpose of keys: uniform edges whose sources are drawn."""
+"""Purpose of keys: draws of `sources`."""
 
 
 def visited(graph: GraphAccess, roots: Int64Array, length: int) -> Waiting[Int64Array]:
@@ -55,7 +55,7 @@ def roots_of(graph: GraphAccess) -> Int64Array:
 
 
 def first_of_each(nodes: Int64Array, known: Int64Array) -> Int64Array:
-    """Return nodes that are not known, each once, in the order of their first appearance."""
+    """Return nodes that are not in `known`, each once, in the order of first appearance."""
     distinct, first = np.unique(nodes, return_index=True)
     return nodes[np.sort(first[~np.isin(distinct, known)])]
 
@@ -80,14 +80,14 @@ class SaintWalks(NodeSubgraph):
     """The nodes that random walks from the seeds visit, and all edges among them.
 
     One walk of `walk_length` steps begins at each seed. A step goes to a uniform neighbour. A walk
-    ends at a node without any. The loader's neighbours count: sources of edges, or destinations in
-    a folder partitioned 'by_src'. A batch has the seeds first, then the other nodes
-    in the order of their first visit. Homogeneous graphs only.
+    ends at a node without any. Neighbours are the loader's: sources of edges, or destinations in a
+    folder partitioned 'by_src'. A batch has the seeds first, then the other nodes in the order of
+    their first visit. Homogeneous graphs only.
 
     Method: the random walk sampler of GraphSAINT (https://arxiv.org/abs/1907.04931). Its roots are
     uniform: with `shuffle=True` and all nodes as seeds each node is a root once per epoch. In
-    memory `khop.loader.GraphSAINTRandomWalkSampler` draws roots with replacement and counts the
-    norms of the loss, too.
+    memory `khop.loader.GraphSAINTRandomWalkSampler` draws roots with replacement and also computes
+    the norms of the loss.
 
     Args:
         walk_length: steps of a walk, 1 to 1,000.
@@ -109,7 +109,7 @@ class SaintWalks(NodeSubgraph):
 
     @property
     def num_neighbors(self) -> list[int]:
-        """One neighbour of a walk's node in each step: the bound of batches."""
+        """One neighbour per node and step, which bounds the size of batches."""
         return [1] * self.walk_length
 
     def draw(self, graph: GraphAccess) -> Waiting[None]:
@@ -123,13 +123,13 @@ class SaintWalks(NodeSubgraph):
 class SaintEdges(SaintWalks):
     """The seeds, one uniform neighbour of each, and all edges among them.
 
-    One uniform edge of a uniform node is drawn. In an undirected graph this is the edge (u, v) with
-    a chance proportional to 1 / d_u + 1 / d_v. This is the law of GraphSAINT's edge
-    sampler, without a table of edges, and equals `SaintWalks` of one step. In a directed graph an
-    edge is drawn by its destination alone.
+    This equals `SaintWalks` of one step. Uniform seeds in an undirected graph draw the edge (u, v)
+    with a chance proportional to 1 / d_u + 1 / d_v. GraphSAINT's edge sampler has the same
+    distribution, but needs a table of edges. In a directed graph an edge is drawn by its
+    destination alone.
 
     Method: the edge sampler of GraphSAINT (https://arxiv.org/abs/1907.04931). In memory
-    `khop.loader.GraphSAINTEdgeSampler` counts the norms of the loss, too.
+    `khop.loader.GraphSAINTEdgeSampler` also computes the norms of the loss.
 
     Args:
         walk_length: always 1.
@@ -153,16 +153,16 @@ class SaintEdges(SaintWalks):
 class SaintNodes(NodeSubgraph):
     """The seeds, nodes drawn in proportion to their degrees, and all edges among them.
 
-    `num_nodes` uniform edges are drawn with replacement, and give one node each: the source, where
+    `num_nodes` uniform edges are drawn with replacement. Each gives one node: the source if
     neighbours are destinations ('by_src'), else the destination. A batch has the seeds first, then
     the drawn nodes, each once. GraphSAINT's subgraph has no seeds: a batch with `batch_size=1` has
-    one more node. In memory `khop.loader.GraphSAINTNodeSampler` draws the subgraph alone, and
-    counts the norms of the loss, too. Homogeneous graphs only.
+    one more node. In memory `khop.loader.GraphSAINTNodeSampler` draws the subgraph alone, and also
+    computes the norms of the loss. Homogeneous graphs only.
 
     Each process that draws asks for the degrees of all nodes, once, and keeps their running sums:
     8 bytes per node.
 
-    Method: the node sampler of GraphSAINT (https://arxiv.org/abs/1907.04931), with PyG's law.
+    Method: the node sampler of GraphSAINT (https://arxiv.org/abs/1907.04931), as in PyG.
 
     Args:
         num_nodes: number of draws, 1 to 2^24.

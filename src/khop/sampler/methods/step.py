@@ -22,31 +22,31 @@ _MOST_STEPS, _LARGEST_SAMPLE = 1000, 1 << 24
 _NO_IDS = np.empty(0, np.int64)
 
 StepPicks: TypeAlias = IntArray | tuple[IntArray, npt.NDArray[np.floating]]
-"""Entries that a step picks. With `edge_values`, these and their values."""
+"""Entries (see `Transits`) that a step picks. With `edge_values`: (entries, their values)."""
 
 
 class StepMethod(ProgramMethod):
     """Base of users' own methods: steps that pick among the neighbours of nodes, in NumPy.
 
-    The batch is one sample. In each step `step_transits` chooses the *transits*, nodes whose
+    The batch is one `Sample`. In each step `step_transits` chooses the *transits*, nodes whose
     neighbours are drawn, and `next` picks among the neighbours, for all transits at once.
-    Subclasses are frozen dataclasses with the decorator `register`. Their fields travel to sampler
-    processes and graph servers, which need the module that defines them (`khop serve --methods`).
-    The batches are the same over any number of partitions as long as random numbers are the words
-    of `Transits` and `Sample`.
+    Subclasses are frozen dataclasses with the decorator `register`. Their fields are sent to
+    sampler processes and graph servers, which need the module that defines them
+    (`khop serve --methods`). The batches are the same over any number of partitions if all random
+    numbers come from methods of `Transits` and `Sample`.
 
     Individual steps pick `sample_size` neighbours for each transit, and each pick is an edge of the
     batch. Collective steps pick `sample_size` neighbours for all transits together, and the batch
-    gets all edges from the picks to the transits. Whole rows are read. Nodes can draw in several
-    steps: edges of a step lead to nodes of all steps before it, which are a prefix of the batch's
-    nodes. Homogeneous graphs without times.
+    gets all edges from the picks to the transits. Whole rows are read. A node can be a transit in
+    several steps. Edges of a step lead to nodes of earlier steps, which are a prefix of the batch's
+    nodes. Graphs must be homogeneous and without times.
 
     Method: the interface of NextDoor (https://dl.acm.org/doi/10.1145/3447786.3456244).
 
     Attributes:
         sampling_type: 'individual' or 'collective'.
-        needs_degrees: True if the method reads `Transits.degrees`, which the neighbours' owners
-            are asked for.
+        needs_degrees: True if the method reads `Transits.degrees`, which are requested from the
+            neighbours' owners.
         edge_values: the name of the edges' values, such as ('edge_norm',), if `next` returns any.
 
     Example:
@@ -67,7 +67,7 @@ class StepMethod(ProgramMethod):
 
     @abstractmethod
     def sample_size(self, step: int) -> int:
-        """Return the picks of a step, 1 to 2^24: per transit, or for all if it is collective."""
+        """Return the number of picks of a step, 1 to 2^24: per transit, or of all if collective."""
 
     @abstractmethod
     def next(self, transits: Transits, step: int) -> StepPicks:
@@ -78,17 +78,17 @@ class StepMethod(ProgramMethod):
             step: number of the step, from 0.
 
         Returns:
-            [t, sample_size] int64 entries of the transits' own rows, or [sample_size] of all rows
-            if the step is collective. -1 for none. With `edge_values`: these and an array of the
-            same shape, the values of the picks. If a collective step picks a node several times,
+            [t, sample_size] int64 entries of the transits' own rows, or [sample_size] entries of
+            all rows if the step is collective. -1 picks none. With `edge_values`: (entries, array
+            of the same shape with their values). If a collective step picks a node several times,
             its values are added.
         """
 
     def unique(self, step: int) -> bool:
         """Return whether a step takes a neighbour at most once per transit.
 
-        A collective step then takes it at most once for all transits. Further picks of it are
-        dropped. By default False.
+        A collective step then takes a neighbour at most once in total. Repeated picks are dropped.
+        Default: False.
         """
         del step
         return False
@@ -96,9 +96,9 @@ class StepMethod(ProgramMethod):
     def step_transits(self, step: int, sample: Sample) -> Int64Array:
         """Return the transits of a step: nodes of the sample, [t] int64.
 
-        By default the nodes that the previous step added, so that each node draws once. In step 0
-        the seeds. A method of walks that go on separately where they meet returns the previous
-        picks. Collective steps take each transit once.
+        Default: the nodes that the previous step added (in step 0 the seeds), so that each node
+        draws once. For walks that stay separate when they meet, return the previous picks.
+        Collective steps take each transit once.
         """
         del step
         return sample.new
@@ -156,7 +156,7 @@ class StepMethod(ProgramMethod):
             graph.values[f"e0.{name}"] = np.concatenate(values).astype(np.float32)
 
     def _checked_transits(self, step: int, sample: Sample) -> Int64Array:
-        """Return the nodes of `step_transits`.
+        """Return the result of `step_transits`, checked.
 
         Raises:
             TypeError, ValueError: they are no nodes of the sample.
@@ -174,7 +174,7 @@ class StepMethod(ProgramMethod):
     def _pick(
         self, transits: Transits, step: int, size: int
     ) -> tuple[Int64Array, Int64Array, Float64Array]:
-        """Call `next`. Return the picked nodes, the batch's entries and their values."""
+        """Call `next`. Return the picked nodes, the entries that become edges, and their values."""
         name = f"{type(self).__name__}.next"
         returned: object = self.next(transits, step)
         values: object = None
@@ -217,7 +217,7 @@ class _BatchNodes(NamedTuple):
 
     Attributes:
         ids: [m] int64 engine's ids, each once.
-        numbers: [n] int64, the number in `ids` of the node at each position of the batch.
+        numbers: [n] int64, index in `ids` of the node at each position of the batch.
     """
 
     ids: Int64Array
@@ -226,16 +226,16 @@ class _BatchNodes(NamedTuple):
     def add_hop(
         self, graph: GraphAccess, numbers: Int64Array, rows: Rows, entries: Int64Array
     ) -> Int64Array:
-        """Add entries of rows to the batch, for each position of their nodes.
+        """Add edges to the batch. A node with several positions gets its edges at each position.
 
         Args:
             graph: the graph. Its frontier is the whole batch.
-            numbers: [k] int64, number of the node that each entry is a neighbour of.
+            numbers: [k] int64, index in `ids` of the node whose neighbour each entry is.
             rows: the rows.
             entries: [k] int64, entries of the rows.
 
         Returns:
-            For each edge that was added its index in `entries`.
+            For each added edge, the index of its entry in `entries`.
         """
         by_node = np.argsort(numbers, kind="stable")
         counts = np.bincount(numbers, minlength=len(self.ids))
@@ -248,7 +248,7 @@ class _BatchNodes(NamedTuple):
         return order
 
     def after_hop(self, graph: GraphAccess) -> _BatchNodes:
-        """Return the nodes after a hop that was added."""
+        """Return the batch's nodes after `add_hop`."""
         added = graph.subgraph.frontier(0)[0][len(self.numbers) :]
         own = np.arange(len(self.ids), len(self.ids) + len(added))
         return _BatchNodes(np.concatenate([self.ids, added]), np.concatenate([self.numbers, own]))
@@ -263,7 +263,7 @@ def _checked_count(value: object, most: int, name: str) -> int:
 
 
 def _checked_integers(array: object, name: str) -> IntArray:
-    """Return what a method returned. Raise TypeError unless it is an array of integers."""
+    """Return the result of a user's method. Raise TypeError unless it is an array of integers."""
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
         raise TypeError(f"{name} must return a NumPy array of integers (got {_shown(array)})")
     return array
@@ -276,7 +276,7 @@ def _shown(value: object) -> str:
 
 
 def _check_entries(picks: Int64Array, transits: Transits, collective: bool, name: str) -> None:
-    """Raise ValueError unless picks are entries, of the transits' own rows unless collective."""
+    """Raise ValueError unless picks are entries of their transit's row, or of any if collective."""
     low, high = np.int64(0), np.int64(len(transits.neighbors))
     if not collective:
         low, high = transits.begins[:, None], (transits.begins + transits.counts)[:, None]
@@ -293,7 +293,7 @@ def _check_entries(picks: Int64Array, transits: Transits, collective: bool, name
 
 
 def _without_repeats(picks: Int64Array, transits: Transits) -> Int64Array:
-    """Return picks with -1 where a row (a collective step has one) picked a neighbour before."""
+    """Replace picks that a row has picked before by -1. A collective step's picks are one row."""
     rows = np.atleast_2d(picks)
     nodes = np.where(rows >= 0, np.append(transits.neighbors, -1)[rows], -1)
     order = np.argsort(nodes, axis=1, kind="stable")
@@ -308,7 +308,7 @@ def _without_repeats(picks: Int64Array, transits: Transits) -> Int64Array:
 def _all_edges(
     nodes: Int64Array, values: Array, transits: Transits
 ) -> tuple[Int64Array, Float64Array]:
-    """Return all entries whose neighbour was picked, and the sums of its picks' values."""
+    """Return all entries whose neighbour was picked, and per entry the sum of its picks' values."""
     picked, inverse = np.unique(nodes[nodes >= 0], return_inverse=True)
     if not len(picked):
         return _NO_IDS, np.empty(0)

@@ -1,4 +1,4 @@
-"""A step of a user's method: the batch so far, and the rows of its transits.
+"""Inputs of a `StepMethod`'s step: the batch so far (`Sample`), and the rows of `Transits`.
 
 All nodes are original ids, so that the results of a method do not depend on partitions.
 Imports no torch.
@@ -30,7 +30,7 @@ class Sample:
         transits: [t] int64 transits of each step so far.
         picks: int64 nodes that each step so far picked, -1 for none: [t, sample_size] of an
             individual step, [sample_size] of a collective one.
-        key: function that makes keys of random words, for `words`.
+        key: function that returns keys of random words, for `words`.
 
     Example:
         >>> sample = Sample(np.array([7, 3, 5]), np.array([5]), [np.array([7, 3])], [])
@@ -61,7 +61,7 @@ class Sample:
 
         Args:
             ids: [n] int64, nodes, or other numbers that need a random word.
-            draw: from 0 to 2^32 - 1. Each has other words for the same ids.
+            draw: from 0 to 2^32 - 1. Each value gives different words for the same ids.
 
         Returns:
             [n] uint64.
@@ -126,7 +126,7 @@ class Transits:
             count: words per transit.
 
         Returns:
-            [t, count] uint64. A node that is a transit several times has other words each time.
+            [t, count] uint64. A node that is a transit several times has different words.
         """
         order = np.argsort(self.ids, kind="stable")
         ordered = self.ids[order]
@@ -145,7 +145,7 @@ class Transits:
         """Draw a random word for each neighbour: the same for all entries of a node.
 
         Args:
-            draw: from 0 to 2^32 - 1. Each has other words for the same neighbours.
+            draw: from 0 to 2^32 - 1. Each value gives different words for the same neighbours.
 
         Returns:
             [n] uint64.
@@ -166,7 +166,7 @@ class Transits:
         return np.where(self.counts[:, None] > 0, self.begins[:, None] + positions, -1)
 
     def smallest(self, values: Array, count: int) -> Int64Array:
-        """Return each transit's entries of smallest value, of equal values the first.
+        """Return each transit's entries of smallest value. Equal values go by entry.
 
         Args:
             values: [n] of any dtype that can be sorted.
@@ -176,7 +176,7 @@ class Transits:
             [t, count] int64, the smallest first. -1 where a transit has fewer neighbours.
         """
         order = np.lexsort((np.asarray(values), self.rows))
-        ranks = np.arange(len(order)) - self.begins[self.rows]  # of a row's entries in order
+        ranks = np.arange(len(order)) - self.begins[self.rows]  # of entries in their row
         chosen = np.full((len(self.ids), count), -1, np.int64)
         kept = ranks < count
         chosen[self.rows[kept], ranks[kept]] = order[kept]

@@ -1,9 +1,9 @@
-"""Random walks over whatever part of the graph is here. Imports no torch.
+"""Random walks over a graph in memory or over partitions. Imports no torch.
 
-Where all rows are here, one call of the kernels walks (`khop/core/walk.hpp`). Over partitions all
-walks take a step at a time, which waits for the rows' owners. Both make the same walks: random
-numbers are keyed by a walk's index, its step and its trial, and rows are drawn by original ids.
-Chances are integers of 2^-32.
+If all rows are local, one call of a kernel makes all walks (`khop/core/walk.hpp`). Over partitions
+all walks take one step at a time, and each step waits for the rows' owners. Both ways make the same
+walks: random numbers are keyed by a walk's index, its step and its trial, and rows are drawn by
+original ids. Chances are integers, in units of 2^-32.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from khop.sampler.methods.access import GraphAccess, Waiting
 from khop.typing import Array, Int64Array, UInt64Array
 
 STEP, ACCEPT, STOP = 16, 17, 18
-"""Purposes of keys: a step's neighbour, its acceptance, and the end of a walk before it."""
+"""Purposes of keys: a step's neighbour, its acceptance, and whether a walk ends before it."""
 
 ONE = 1 << 32
-"""Certainty, as a chance of 2^-32."""
+"""The chance 1, in units of 2^-32."""
 
 TRIALS = 16
 """Neighbours that a biased step tries before it looks at all of a node's neighbours."""
@@ -33,15 +33,15 @@ _MOST_ENTRIES = 1 << 22  # neighbours looked at together where trials have faile
 
 @dataclass(frozen=True, slots=True)
 class WalkPlan:
-    """Steps of walks.
+    """Steps of walks, with chances in units of 2^-32.
 
     Attributes:
         relations: index of the edge type of each step.
-        stops: chance that a walk ends before each step, of 2^32.
-        back: chance to accept the previous node as the next one, of 2^32.
+        stops: chance that a walk ends before each step.
+        back: chance to accept the previous node as the next one.
         near: chance to accept a neighbour of the previous node.
         far: chance to accept any other node.
-        first_step: number of the first step in keys.
+        first_step: number of the first step in the keys of random numbers.
     """
 
     relations: tuple[int, ...]
@@ -53,7 +53,7 @@ class WalkPlan:
 
 
 def acceptance(p: float, q: float) -> tuple[int, int, int]:
-    """Return the chances `back`, `near` and `far` of node2vec's p and q, the largest of them 1."""
+    """Return the chances `back`, `near` and `far` by node2vec's p and q. The largest is `ONE`."""
     weights = 1 / p, 1.0, 1 / q
     back, near, far = (max(1, round(w / max(weights) * ONE)) for w in weights)
     return back, near, far
@@ -116,11 +116,11 @@ def walks_at_once(
 
 
 _Moves: TypeAlias = tuple[Int64Array, Int64Array, Int64Array]
-"""Walks that move in a step, their next nodes and edges. Without edges, the nodes twice."""
+"""Walks that move in a step, their next nodes and edges. Without edges, the nodes again."""
 
 
 class _StepwiseWalks:
-    """Walks that take a step at a time, for which owners of rows are asked."""
+    """Walks that take one step at a time, with requests to the owners of rows."""
 
     def __init__(
         self, graph: GraphAccess, starts: Int64Array, plan: WalkPlan, with_edge: bool
@@ -173,7 +173,7 @@ class _StepwiseWalks:
         return going[counts > 0], reached, reached if edges is None else edges
 
     def _biased_step(self, step: int, going: Int64Array) -> Waiting[_Moves]:
-        """As `_uniform_step`, by node2vec's chances: by rejection, then by the whole row."""
+        """Draw a neighbour by node2vec's chances: by rejection, in the end from the whole row."""
         taken: list[_Moves] = []
         waiting = going
         for trial in range(TRIALS):
@@ -206,8 +206,8 @@ class _StepwiseWalks:
             step: the step.
             before: [n] int64 previous node of each candidate's walk.
             reached: [n] int64 candidates.
-            words: [n] numbers that are compared with the chances. If None, the exact chances are
-                needed: else only where a number is between `near` and `far`.
+            words: [n] numbers that are compared with the chances. Only if a number is between
+                `near` and `far`, the exact chance is looked up. If None, all are.
         """
         plan = self._plan
         chances = np.full(len(reached), plan.far, np.uint64)
@@ -239,7 +239,7 @@ class _StepwiseWalks:
 
 
 def below(words: UInt64Array, bounds: Array) -> UInt64Array:
-    """Map 64-bit words to [0, bound): the upper half of their products, [n] uint64."""
+    """Map 64-bit words to [0, bound): the upper 64 bits of word * bound, [n] uint64."""
     half, low = np.uint64(32), np.uint64(ONE - 1)
     bounds = np.asarray(bounds, np.uint64)
     inner, outer = (words >> half) * (bounds & low), (words & low) * (bounds >> half)

@@ -1,7 +1,7 @@
 """Base of the samplers with PyG's interface. Runs in trainers and in PyG's worker processes.
 
-A sampler gets PyG's inputs, checks them, and returns what it draws in PyG's form. Subclasses draw:
-from a graph in memory (`khop.sampler.pyg.neighbor`) or from the partitions of one
+A sampler gets PyG's inputs, checks them, and returns what it draws in PyG's form. Subclasses draw
+from a graph in memory (`khop.sampler.pyg.neighbor`) or from partitions
 (`khop.distributed.loaders.partition_sampler`).
 """
 
@@ -95,7 +95,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
 
     @property
     def info(self) -> GraphInfo:
-        """The graph, with the times and weights that matter."""
+        """The graph, with the times and weights that draws use."""
         return self._info
 
     @property
@@ -134,7 +134,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         return None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without objects that another process makes itself, such as kernels'."""
+        """Return the state without objects that another process creates anew, such as kernels'."""
         state = self.__dict__.copy()
         for name in ("_drawer", "_kept", "_calls"):
             del state[name]
@@ -240,7 +240,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         return SeedSet(self._info.node_types.index(node_type), seeds, times)
 
     def link_sampler(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
-        """Return the sampler of links of a type. The last one is kept for its tables of weights.
+        """Return the sampler of links of a type. The last one is kept, with its weights' tables.
 
         :meta private:
         """
@@ -298,20 +298,20 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
 
     @abc.abstractmethod
     def _make_drawer(self) -> Any:
-        """Return a new drawer, after a change of `spec`."""
+        """Return the object that draws by `spec`, when `spec` has changed."""
 
     @abc.abstractmethod
     def _make_link_sampler(self, spec: LinkSpec, neg: NegativeSampling | None) -> LinkSampler:
         """Return a sampler of links."""
 
     def _own_ids(self, node_type: NodeType, seeds: Int64Array) -> Int64Array:
-        """Return seeds that exist in the numbering that draws use."""
+        """Convert seeds, which are checked, to the ids that draws use."""
         del node_type
         return seeds
 
     @abc.abstractmethod
     def _times_of(self, node_type: NodeType, seeds: Int64Array) -> Int64Array | None:
-        """Return the keys of the nodes' times, if they have any, by ids that draws use."""
+        """Return keys of the seeds' own times, or None. `seeds` are ids that draws use."""
 
     @abc.abstractmethod
     def _nodes_drawn(self, seeds: SeedSet, key: BatchKey | None) -> SampledSubgraph:
@@ -331,7 +331,7 @@ class _KeptSampler(NamedTuple):
 
 
 def _check_input(index: object, form: type) -> None:
-    """Raise TypeError unless a sampler's input has PyG's form, one of its input classes."""
+    """Raise TypeError unless a sampler's input is of PyG's input class `form`."""
     if not isinstance(index, form):
         raise TypeError(
             f"a sampler takes a torch_geometric.sampler.{form.__name__} (got "

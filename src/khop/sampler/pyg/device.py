@@ -43,10 +43,11 @@ class DeviceOptions:
     Attributes:
         graph_mode: 'CUDA' (the graph in device memory) or 'ZERO_COPY' (in the host's, read in
             place).
-        feature_mode: of attributes: 'CUDA', 'ZERO_COPY', or 'CPU' (the host gathers and copies).
+        feature_mode: memory of attributes: 'CUDA', 'ZERO_COPY', or 'CPU' (the host gathers,
+            copies).
         split_ratio: with feature_mode 'CUDA', the share of the rows that lies in device memory: the
             hottest. If None, all.
-        budget: instead, bytes of device memory for each attribute, or a text such as '2GB'.
+        budget: in place of `split_ratio`, bytes of device memory per attribute, or a text: '2GB'.
         hotness: probability that a batch needs each node, [num_nodes] or {node type: [num_nodes]}.
             If None, `NeighborSampler.sample_prob` of the loader's seeds.
         cuda_graph: record the kernels of a batch once and launch them together for later batches:
@@ -148,7 +149,7 @@ class TorchDevice:
         name: its name with its number: other threads may have another current GPU.
 
     Raises:
-        ValueError, RuntimeError: what `open_device` raises.
+        ValueError, RuntimeError: see `open_device`.
     """
 
     def __init__(self, name: str | int | torch.device | None) -> None:
@@ -270,11 +271,11 @@ class DeviceDrawer(SubgraphSampler):
     """Subgraph sampler whose batches a device draws.
 
     Args:
-        graph, spec, backward: as of `SubgraphSampler`.
+        graph, spec, backward: see `SubgraphSampler`.
         device: the device that draws.
         graphs: the graph on the device, from `graphs_on`.
         names: the user's edge ids on the device.
-        cuda_graph: record a batch's kernels and replay them.
+        cuda_graph: record a batch's kernels once and replay them for later batches.
     """
 
     def __init__(
@@ -295,7 +296,7 @@ class DeviceDrawer(SubgraphSampler):
         self._names = names
 
     def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
-        """As of the base, with `written` from `TorchDevice.mark`."""
+        """Draw as `SubgraphSampler` does, and set `written` by `TorchDevice.mark`."""
         with self._device.lock, self._device.scope():
             drawn = super().draw_nodes(seeds, run_key, batch)
             return drawn._replace(written=self._device.mark())
@@ -303,7 +304,7 @@ class DeviceDrawer(SubgraphSampler):
     def draw_links(
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int
     ) -> tuple[SampledSubgraph, LinkSeeds]:
-        """As of the base, with `written` from `TorchDevice.mark`."""
+        """Draw as `SubgraphSampler` does, and set `written` by `TorchDevice.mark`."""
         with self._device.lock, self._device.scope():
             drawn, seeds = super().draw_links(sampler, links, run_key, batch)
             return drawn._replace(written=self._device.mark()), seeds

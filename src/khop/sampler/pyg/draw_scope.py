@@ -1,9 +1,9 @@
 """Scope of a loader's batch: what a sampler knows of the loader that calls it.
 
 Code of users may stand between a loader and its sampler: a `collate_fn` written for PyG calls
-`sample_from_nodes(inputs)` and passes no key. Within the scope, such calls draw by the batch's key,
-and the caller is known to add what the method delivers to the batch. Scopes belong to threads. Runs
-in trainers and in PyG's worker processes.
+`sample_from_nodes(inputs)` and passes no key. Within the scope, calls without a key draw by the
+batch's key, and the loader adds the method's values to the batch. Scopes belong to threads. Runs in
+trainers and in PyG's worker processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from khop import _native
 
 _AGAIN = 2**64 - 2
-"""Stream of the keys of a batch's further calls."""
+"""Stream of the keys of further calls in a batch's scope."""
 
 
 class BatchKey(NamedTuple):
@@ -44,7 +44,7 @@ _scope = _Scope()
 
 @contextlib.contextmanager
 def batch_scope(key: BatchKey | None = None) -> Iterator[None]:
-    """Open the scope of a batch in this thread. In an open scope it changes nothing.
+    """Open the scope of a batch in this thread. Within an open scope, do nothing.
 
     Args:
         key: key of the batch. If None, samplers take their own keys.
@@ -70,7 +70,7 @@ def in_scope() -> bool:
 
 
 def next_key() -> BatchKey | None:
-    """Return the key of a call within the scope: the batch's, then a different one for each."""
+    """Return a key for a call in the scope: first the batch's, then new ones. If unset, None."""
     key, calls = _scope.key, _scope.calls
     if key is None:
         return None

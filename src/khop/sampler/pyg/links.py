@@ -85,7 +85,7 @@ def links_of(index: EdgeSamplerInput, info: GraphInfo, spec: LinkSpec) -> Links:
 
     Raises:
         IndexError, TypeError, ValueError: ends that do not exist or are no vectors of integers.
-            Links and graph do not both have times, or both none.
+            Links have times and the graph has none, or the reverse.
     """
     ends = []
     for name, value, node_type in (

@@ -54,13 +54,13 @@ class NeighborSampler(PygSampler):
             (FeatureStore, GraphStore), or a `khop.data.Graph`.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}, or a method with fan-outs:
             `khop.sampler.Labor([15, 10])`. -1 takes all neighbours.
-        subgraph_type, replace, disjoint, temporal_strategy: as of `khop.loader.NeighborLoader`.
+        subgraph_type, replace, disjoint, temporal_strategy: see `khop.loader.NeighborLoader`.
         time_attr: attribute of nodes or of edges, integers or floats. Only neighbours (or edges)
             whose time is not later than the seed's are drawn.
         weight_attr: attribute of edges. Neighbours are drawn with probabilities proportional to
-            it, one after the other. A neighbour of weight 0 is never drawn, also not by -1.
+            it, one after the other. Neighbours of weight 0 are never drawn, not even by fan-out -1.
         is_sorted: edges are in order of destinations already and, with times, in order of time for
-            each destination. They are not sorted then, but checked.
+            each destination. They are then checked, not sorted.
         share_memory: ignored. Threads and forked processes share the graph anyway.
         directed: deprecated in PyG. False means subgraph type 'induced'.
         sample_direction: 'forward' draws in-neighbours (PyG's direction), 'backward'
@@ -70,8 +70,8 @@ class NeighborSampler(PygSampler):
             sampler draws. If None, each call takes a key from torch's default generator.
         stream: separates samplers of the same seed.
         device: a GPU that draws, and whose memory holds the output: 'cuda:1', or 'cuda' for torch's
-            current one. The draws are the same as on the CPU. If 'cpu' or None, the CPU, but for
-            None and a `Graph` of mode 'CUDA' the current GPU.
+            current one. The draws are the same as on the CPU. If 'cpu', the CPU draws. If None, the
+            CPU draws, or for a `Graph` of mode 'CUDA' the current GPU.
         device_options: options of the device, such as whether the graph is copied to it.
 
     Raises:
@@ -162,7 +162,7 @@ class NeighborSampler(PygSampler):
         return self.graph.num_nodes if self.graph.is_heterogeneous else self.graph.num_nodes[NODE]
 
     def draw_nodes(self, seeds: Sequence[SeedSet], key: BatchKey | None = None) -> SampledSubgraph:
-        """Draw the neighbourhood of seeds, each node type once.
+        """Draw the neighbourhood of seeds, at most one set per node type.
 
         :meta private:
         """
@@ -268,7 +268,7 @@ class NeighborSampler(PygSampler):
         """Estimate the probability that a batch drawn from `seeds` touches each node.
 
         Batches are drawn by the sampler's own method. For methods that are drawn by programs
-        (`khop.sampler.PoissonLadies`, ...) nodes that none of up to 512 batches touches have 0.
+        (`khop.sampler.PoissonLadies`, ...) nodes that none of up to 512 batches touches get 0.
 
         Args:
             seeds: [num_seeds] node ids, or a PyG `NodeSamplerInput`, whose `input_type` is the

@@ -31,7 +31,7 @@ _V = TypeVar("_V")
 
 
 class SampledSubgraph(NamedTuple):
-    """A batch's subgraph, with an entry for each node or edge type, in the graph's order.
+    """A batch's subgraph. Lists have an entry for each node or edge type, in the graph's order.
 
     Attributes:
         nodes: [num_nodes] ids.
@@ -40,7 +40,7 @@ class SampledSubgraph(NamedTuple):
         trees: [num_nodes] the tree of each node, if the batch is disjoint.
         nodes_per_hop: number of seeds, then of the nodes that each hop added. None where hops
             are not separable.
-        edges_per_hop: number of edges that each hop added, likewise.
+        edges_per_hop: number of edges that each hop added, or None as above.
         values: the sampling method's values, by name: 'e0.edge_norm' is [num_edges] float32 of edge
             type 0, 'n0.node_norm' [num_nodes] of node type 0. Names without a type are of the whole
             batch: 'layer_wise'.
@@ -62,7 +62,7 @@ class OutputMetadata(tuple[Any, ...]):
     """Metadata of a sampler's output as PyG's loaders read it, with the method's values.
 
     Attributes:
-        values: as of `SampledSubgraph`.
+        values: see `SampledSubgraph`.
     """
 
     values: Mapping[str, Any]
@@ -76,7 +76,7 @@ class OutputMetadata(tuple[Any, ...]):
         return tuple(self), dict(self.values)
 
     def __getstate__(self) -> None:
-        """Return None: `__getnewargs__` has all."""
+        """Return None, as `__getnewargs__` returns all state."""
 
 
 def values_of(out: SamplerOutput | HeteroSamplerOutput) -> Mapping[str, Any]:
@@ -86,13 +86,13 @@ def values_of(out: SamplerOutput | HeteroSamplerOutput) -> Mapping[str, Any]:
 
 
 class SubgraphWriter:
-    """Writer of what an engine drew, to new tensors.
+    """Writer of drawn subgraphs to new tensors.
 
     Args:
         edge_ids: the user's id of the edge at each position, for each edge type. If None, the ids
             of a type are positions.
         spec: how subgraphs are drawn.
-        backward: neighbours were drawn along the edges: rows and columns are exchanged.
+        backward: neighbours are out-neighbours, so that rows and columns are exchanged.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class SubgraphWriter:
 
 
 def number_by_link(drawn: SampledSubgraph, num_links: int) -> None:
-    """Renumber the trees of a disjoint batch in place, from links' ends to links."""
+    """Number the trees of a disjoint batch by link in place, not by end of a link."""
     for tree in drawn.trees or ():
         tree.copy_(link_of_tree(tree, num_links))
 
@@ -140,7 +140,7 @@ class SubgraphSampler:
     Args:
         graph: the graph.
         spec: how neighbours are drawn.
-        backward: neighbours are drawn along the edges.
+        backward: out-neighbours are drawn, not in-neighbours.
     """
 
     def __init__(self, graph: Graph, spec: SamplingSpec, backward: bool) -> None:
@@ -151,7 +151,7 @@ class SubgraphSampler:
         self._writer = SubgraphWriter(edge_ids, spec, backward)
 
     def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
-        """Draw the neighbourhood of seeds, of each node type once."""
+        """Draw the neighbourhood of seeds, at most one set per node type."""
         return self._written(self._engine.sample_local(seeds, run_key, batch))
 
     def access(self, run_key: int, batch: int) -> BatchDraw:
@@ -171,7 +171,7 @@ class SubgraphSampler:
         return drawn, seeds
 
     def _wait_for_tensors(self) -> None:
-        """Wait until torch can read the tensors, which on the CPU are written already."""
+        """Wait until torch can read the tensors. On the CPU they are written already."""
 
     def _written(self, subgraph: Any) -> SampledSubgraph:
         """Write a drawn subgraph to tensors, and reuse its buffers."""

@@ -45,7 +45,7 @@ class PartitionedRows(Protocol):
         """Types and counts."""
 
     def run_on_rows(self, steps: Callable[[GraphRows], Waiting[_T]]) -> _T:
-        """Run a generator that asks for rows to its end, and return its result."""
+        """Run a generator that requests rows until it ends, and return its result."""
 
 
 WalkedGraph: TypeAlias = (
@@ -107,9 +107,9 @@ def random_walk(
 
     Args:
         graph: [2, num_edges] `edge_index`, a `Data` or `HeteroData`, a `khop.data.Graph` with
-            `edge_dir='out'`, or a `DistDataset` of a folder partitioned 'by_src'. Only the `Graph`
-            is not compressed again in each call. Rows of a folder with edge times are in order of
-            time, so that walks differ from walks over the edge list.
+            `edge_dir='out'`, or a `DistDataset` of a folder partitioned 'by_src'. An `edge_index`
+            or a `Data` is compressed again in each call. Rows of a folder with edge times are in
+            order of time, so that walks differ from walks over the edge list.
         start: [S] node ids, one for each walk, of the first node type of `metapath`.
         walk_length: number of steps L.
         p: return parameter, 1e-6 to 1e6. Large values keep walks from going back.
@@ -152,10 +152,10 @@ def random_walk(
 
 
 class Walker:
-    """A graph that is walked over.
+    """Graph that walks go over.
 
     Args:
-        graph, num_nodes: as of `random_walk`.
+        graph, num_nodes: see `random_walk`.
         device: a GPU that walks over a graph in memory. If None or 'cpu', the CPU.
     """
 
@@ -303,7 +303,7 @@ def _walked(
     batch_key: tuple[int, int],
     with_edge: bool,
 ) -> Waiting[Walks]:
-    """Walk by original ids over rows. Edges of graphs in memory keep their positions."""
+    """Walk over rows, from and to original ids. Edges of graphs in memory stay positions."""
     view = rows.view
     subgraph = _native.Subgraph(view.num_nodes, view.relations, False, False)
     draw = BatchDraw(rows, subgraph, (), (), batch_key, with_edge, num_threads=torch_threads())

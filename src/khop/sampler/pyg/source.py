@@ -27,8 +27,8 @@ def as_input(data: object) -> Data | HeteroData | tuple[FeatureStore, GraphStore
     """Return the user's data in the form that PyG's loaders know.
 
     Returns:
-        A `Data` or `HeteroData`, also if it was passed as a pair of stores. For other objects that
-        are stores, one or two, a (feature store, graph store) tuple.
+        A `Data` or `HeteroData`, also if it was passed twice, as a pair of stores. For other
+        stores, a (feature store, graph store) tuple.
 
     Raises:
         TypeError: data of another type.
@@ -127,7 +127,7 @@ def times_of(
         Keys of nodes, keys of edges, of which one is empty, and True for floating-point times.
 
     Raises:
-        ValueError, TypeError: invalid times, or an attribute of neither or of both.
+        ValueError, TypeError: invalid times, or the attribute is not of nodes alone or edges alone.
     """
     if name is None:
         return {}, {}, False
@@ -158,7 +158,7 @@ def weights_of(source: PygInput | StoreInput, name: str | None) -> dict[EdgeType
         return {}
     weights = source.edge_attribute(name)
     if not weights and not source.heterogeneous:
-        # Where there are as many nodes as edges, PyG takes it for an attribute of nodes.
+        # If there are as many nodes as edges, PyG takes the weights for an attribute of nodes.
         values = source.node_attribute(name).get(NODE)
         if values is not None and len(values) == source.edges[EDGE].num_edges:
             weights = {EDGE: values}

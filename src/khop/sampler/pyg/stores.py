@@ -2,8 +2,9 @@
 
 A store lists its edge lists by edge type (None in a homogeneous graph) and layout. It lists its
 attributes by group: a node type, an edge type, or None in a homogeneous graph. PyG does not define
-edge attributes in stores. They are recognised by their group, a tuple. In the group None PyG's rule
-for `Data` decides: as many rows as edges, and 'edge' in the name if there are as many nodes.
+edge attributes in stores. They are recognised by their group, a tuple. In the group None, PyG's
+rule for `Data` decides: edge attributes have one row per edge, and 'edge' in their name if nodes
+and edges are equal in number.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class StoreInput:
     Args:
         features: holds the attributes.
         edges: holds the edges. Edge i is the i-th entry of the layout that is stored. If an edge
-            type has several layouts, CSC is preferred to COO to CSR. In a homogeneous graph the
-            first layout in the list counts, as in PyG.
+            type has several layouts, CSC is preferred, then COO, then CSR. In a homogeneous graph
+            the first layout in the list counts, as in PyG.
     """
 
     def __init__(self, features: FeatureStore, edges: GraphStore) -> None:
@@ -46,7 +47,7 @@ class StoreInput:
 
     @cached_property
     def _edge_attrs(self) -> dict[EdgeType, EdgeAttr]:
-        """The edges to read, for each edge type."""
+        """The entry of the store's list to read, for each edge type."""
         listed = [copy.copy(attr) for attr in self._graph_store.get_all_edge_attrs()]
         if not listed:
             raise ValueError(f"the graph store '{self._graph_store}' lists no edges")
@@ -175,7 +176,7 @@ class StoreInput:
 
 
 def _group(attr: TensorAttr) -> Any:
-    """Return the group of an attribute. PyG's `Data` leaves the group None unset."""
+    """Return the group of an attribute, None if it is unset as by PyG's `Data`."""
     return attr.group_name if attr.is_set("group_name") else None
 
 

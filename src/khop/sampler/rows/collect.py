@@ -1,11 +1,11 @@
-"""Collection of batches: a subgraph and its attributes, written where they will be read.
+"""Collection of batches: a subgraph and its attributes, written to arrays that are given.
 
 Rows come from the local part, from its copies of other parts' hot rows, and from the owners of the
 rest. Requests to owners are sent before anything is copied here.
 
 Arrays are named `n<type>.<attribute>` and `e<type>.<attribute>`. `id` holds original node ids,
-`edge_id` original edge ids, `edge_index` the endpoints' numbers in the batch. `t<type>` is the
-trees of a disjoint batch's nodes, and `s.<name>` data of seeds, such as the positions of links'
+`edge_id` original edge ids, `edge_index` the endpoints' indices in the batch. `t<type>` holds the
+tree of each node of a disjoint batch, and `s.<name>` data of seeds, such as the positions of links'
 ends. A sampling method can add values of nodes or edges: `e<type>.edge_norm`.
 
 Counters of a batch are `batch` (its index), `nodes` and `edges` (how many), `rows` (see
@@ -168,7 +168,7 @@ class Collector:
         return counts
 
     def _record(self, subgraph: _native.Subgraph, extras: Mapping[str, Array]) -> Record:
-        """Return the batch's layout, made with the first batch that has it, and its sizes."""
+        """Return the batch's sizes with its layout, which batches with the same arrays share."""
         key = tuple((name, array.dtype, array.ndim) for name, array in extras.items())
         layout = self._layouts.get(key)
         if layout is None:
@@ -199,7 +199,7 @@ class Collector:
     def _layout(
         self, index: int, subgraph: _native.Subgraph, extras: Mapping[str, Array]
     ) -> Layout:
-        """Return a layout by sizes: nodes and edges of each type, then axes of seeds' arrays."""
+        """Return a layout. Sizes are nodes and edges of each type, then axes of seeds' arrays."""
         num_nodes, num_edges = len(self._part.meta.node_types), len(self._part.meta.edge_types)
         node_axes = [-1 - i for i in range(num_nodes)]
         edge_axes = [-1 - num_nodes - i for i in range(num_edges)]

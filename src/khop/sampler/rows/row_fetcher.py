@@ -1,11 +1,11 @@
 """Rows of attributes by new id: from local files, from copies of hot rows, and from owners.
 
 The ids of a node or edge type are divided into *slices*, ranges of ids with one owner each: the
-parts of a partition folder (`PartRows`), or shares of layer-wise outputs (`ShareRows` in
-`khop.distributed.inference.files`). `RowFetcher.fetch` splits ids by slice and sends the requests
-to owners. While these are in flight, `write_rows` copies the local rows and begins the reads of
-other stores. Then it takes each reply and each read. `FetchedRows` is a fetcher of one attribute as
-a row store. Used by samplers and trainers. Imports no torch.
+parts of a partition folder (`PartRows`), or nodes whose layer-wise outputs one trainer computed
+(`ShareRows` in `khop.distributed.inference.files`). `RowFetcher.fetch` splits ids by slice and
+sends the requests to owners. While these are in flight, `write_rows` copies the local rows and
+begins the reads of other stores. Then it writes each reply and each read. `FetchedRows` is a row
+store that fetches one attribute. Runs in samplers and trainers. Imports no torch.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _REPLY_BYTES = FRAME_BYTES
 _IDS = {"id": AttrMeta.of("int64"), "edge_id": AttrMeta.of("int64")}
 
 Pending: TypeAlias = tuple[Ticket, Callable[[], None]]
-"""Rows in flight: their ticket, and what copies them to their positions once it is done."""
+"""Rows in flight: their ticket, and a function that copies them once the ticket is done."""
 
 
 class LocalRows(NamedTuple):
-    """Rows of local stores, of one slice or of copies of others' rows.
+    """Rows in local stores: rows of one slice, or copies of other slices' hot rows.
 
     Attributes:
         tables: store of each attribute, or None for an attribute whose values are `rows`.
         rows: [n] int64 rows of the tables.
-        positions: [n] int64 position of each among the ids. If None, in their order.
+        positions: [n] int64 position of each row among the fetched ids. If None, rows are in order.
         are_copies: whether they are copies.
     """
 
@@ -63,10 +63,10 @@ class LocalRows(NamedTuple):
         return self.rows if table is None else table.gather(self.rows)
 
     def write(self, outs: Sequence[Array]) -> list[Pending]:
-        """Copy the rows to their positions in an array for each attribute, or begin to read them.
+        """Copy the rows to their positions in each attribute's array, or begin to read them.
 
         Returns:
-            The reads that are not done.
+            The reads that are not done yet.
         """
         pending: list[Pending] = []
         for table, out in zip(self.tables, outs, strict=True):
@@ -88,7 +88,7 @@ class LocalRows(NamedTuple):
 
 
 class RowRequest(NamedTuple):
-    """Rows in flight from their owner. The reply is checked when it is taken.
+    """Rows in flight from their owner. `result` checks the reply.
 
     Attributes:
         fetcher: the fetcher of the rows.
@@ -117,7 +117,7 @@ class RowRequest(NamedTuple):
 
 
 class RowFetch(NamedTuple):
-    """Rows of some ids: local ones, and those in flight."""
+    """Rows of `ids`: the local rows, and requests for the others."""
 
     ids: Int64Array
     local: list[LocalRows]
@@ -140,7 +140,7 @@ class RowFetcher(ABC):
         attributes: the attributes to fetch, by name. 'id' and 'edge_id' are original ids.
     """
 
-    # Edges without ids of their own are called by their positions: there is nothing to fetch.
+    # Edges without ids of their own have their positions as ids: there is nothing to fetch.
     _are_ids = False
 
     def __init__(self, bounds: list[int], attributes: Mapping[str, AttrMeta]) -> None:
@@ -157,7 +157,7 @@ class RowFetcher(ABC):
         """
 
     def copies(self) -> HotCopies | None:
-        """Return copies of hot rows of slices that are elsewhere, if there are any."""
+        """Return local copies of other slices' hot rows, if there are any."""
         return None
 
     @abstractmethod
@@ -176,7 +176,7 @@ class RowFetcher(ABC):
         ]
 
     def fetch(self, ids: Int64Array) -> RowFetch:
-        """Locate rows, and send requests for rows that are elsewhere.
+        """Locate rows, and request rows that are not local from their owners.
 
         Args:
             ids: [n] int64 new ids of nodes or positions of edges.
@@ -220,7 +220,7 @@ class PartRows(RowFetcher):
         unit: 'node' or 'edge'.
         type_index: index of the type.
         names: names of the attributes.
-        remote: the parts that are elsewhere. If None, there are none.
+        remote: access to the owners of other parts. If None, all parts are here.
         others: further parts whose files are on this machine, by number.
     """
 
@@ -271,7 +271,7 @@ class PartRows(RowFetcher):
 
 
 def write_rows(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> Waiting[None]:
-    """Write rows: the local ones, then the others as they come.
+    """Write the local rows, then the others, each time after a wait for the reply or read.
 
     Args:
         fetches: rows, and an array to fill for each attribute: [n, *row_shape] of its storage
@@ -279,7 +279,7 @@ def write_rows(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> Waiting[N
 
     Raises:
         ProtocolError: an owner sent a malformed reply.
-        Exception: as a row store fails.
+        Exception: the error of a row store.
     """
     for ticket, write in in_flight(fetches):
         if not ticket.done:
@@ -288,7 +288,7 @@ def write_rows(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> Waiting[N
 
 
 def in_flight(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> list[Pending]:
-    """Write the local rows, and return the others."""
+    """Write the local rows that can be read at once, and return the others, in flight."""
     reads: list[Pending] = []
     for fetch, outs in fetches:
         for rows in fetch.local:
@@ -302,7 +302,7 @@ def in_flight(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> list[Pendi
 
 
 class FetchedRows(RowStore):
-    """Rows of one attribute, of all slices. For one thread at a time.
+    """Row store of one attribute over all slices. For one thread at a time.
 
     Args:
         fetcher: fetcher of the rows, of one attribute.
@@ -317,7 +317,7 @@ class FetchedRows(RowStore):
         self._pool = BufferPool()
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
-        """Read rows. Replies of owners are taken by the client's `pump`."""
+        """Begin to read rows into `out`. The client's `pump` takes owners' replies."""
         pending = in_flight([(self._fetcher.fetch(ids), [out])])
         if not pending:
             return None
