@@ -1,5 +1,6 @@
-"""Partitioners, each with its own way to assign nodes to parts. Imports no torch.
+"""Methods of partitioning: classes that assign nodes to parts. Imports no torch.
 
-`random`, `stream`, `metis` and `assigned` read the structure or an assignment. `frequency` and
-`seeded` also read how often batches use nodes. `khop.partition.base` does the rest.
+`random` ignores edges, and `assigned` takes parts from the user. `stream` and `metis` cut few
+edges, on the base of `structure`. `frequency` places nodes where batches most likely use them.
+`seeded` computes these probabilities.
 """
