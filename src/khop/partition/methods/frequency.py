@@ -274,7 +274,10 @@ def _loss_of_second(gains: Float64Array) -> Float64Array:
 
 
 def _admit(wishes: IntArray, free: Int64Array) -> tuple[int, Int64Array]:
-    """Return how many wishes, in order, fit before a part overflows, and what is left free."""
+    """Admit items, in order, to the parts that they prefer, until one does not fit.
+
+    Returns the number of admitted items, and the free capacity per part.
+    """
     first_refused = len(wishes)
     for part in np.flatnonzero(np.bincount(wishes, minlength=len(free)) > free):
         positions = np.flatnonzero(wishes == part)
