@@ -179,7 +179,7 @@ def _describe(folder: PartitionFolder, files: dict[str, Written]) -> None:
     """Replace the description of a folder, with meta.json last, which has the version."""
     described = description_of(folder.meta, files, folder.fingerprint)
     for name, content in described.items():
-        draft = folder.root / draft_of(name)  # the same name in each run, so that none is left
+        draft = folder.root / draft_of(name)  # the same name in each run, so no draft is left
         draft.unlink(missing_ok=True)
         with draft.open("xb") as opened:
             opened.write(content)

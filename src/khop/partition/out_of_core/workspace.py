@@ -146,7 +146,7 @@ class Workspace:
 
     @contextlib.contextmanager
     def stage(self, key: str, columns: Columns, starts: Int64Array) -> Iterator[Stage]:
-        """Open the stage of an edge type, from the [num_blocks + 1] first edges of blocks."""
+        """Open the stage of an edge type. `starts` is [num_blocks + 1] first edges of blocks."""
         del key
         count = int(starts[-1])
         yield Stage(
