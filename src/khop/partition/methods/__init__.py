@@ -1,6 +1,5 @@
 """Methods of partitioning: classes that assign nodes to parts. Imports no torch.
 
-`random` ignores edges, and `assigned` takes parts from the user. `stream` and `metis` cut few
-edges, on the base of `structure`. `frequency` places nodes where batches most likely use them.
-`seeded` computes these probabilities.
+`random` ignores edges, `assigned` takes the user's parts, `stream` and `metis` cut few edges.
+`frequency` places nodes where batches most likely use them, as `seeded` computes from the graph.
 """

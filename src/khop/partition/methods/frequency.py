@@ -232,8 +232,7 @@ def assign_balanced(scores: Float64Array, free: Int64Array) -> IntArray:
 
     Each item prefers the part of its highest score among the parts that are not full. Its loss is
     this score minus the score of its second-best part. Items are assigned by descending loss until
-    a part is full. Then all items that are left choose again. Ties go to the first item, and to the
-    first part.
+    a part is full. Then the items left choose again. Ties go to the first item and part.
 
     Args:
         scores: [num_parts, num_items] gain of each item in each part.

@@ -2,7 +2,7 @@
 
 METIS runs in a process of its own, whose end frees its memory: some 110 bytes per entry of the
 undirected graph. METIS balances one constraint. If there are several, METIS gets the hardest.
-Passes of `StreamPartitioner` then balance all, in two cuts, and the better cut is kept.
+Passes of `StreamPartitioner` then balance all, and the better of two cuts is kept.
 """
 
 from __future__ import annotations

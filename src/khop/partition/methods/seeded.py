@@ -122,7 +122,7 @@ def frequency_partition(
         output_dir: the partition folder to write.
         num_parts: number of parts.
         num_neighbors: fan-out of each hop in training, or {edge type: fan-outs}. Or the sampling
-            method of training, such as `khop.sampler.Labor([15, 10])`, which hotness is for.
+            method of training, such as `khop.sampler.Labor([15, 10])`.
         **options: `FrequencyOptions`.
 
     Returns:

@@ -21,9 +21,9 @@ class StreamPartitioner(StructuralPartitioner):
 
     A node goes to the part that is not full and has most of its neighbours, corrected by load.
     Linear deterministic greedy ('ldg') weighs neighbours by the part's free share. Fennel
-    ('fennel') subtracts a cost that grows with the part's load. Each pass improves the last cut.
-    Time is linear in edges and passes (Debian's 63,666 nodes and 623,076 entries in 2 to 8 parts:
-    0.1 s to 1 s).
+    ('fennel') subtracts a cost that grows with load. Each pass improves the last cut. Time is
+    linear in edges and passes (Debian's 63,666 nodes and 623,076 entries in 2 to 8 parts: 0.1 s to
+    1 s).
 
     Methods: Stanton and Kliot, KDD 2012. Tsourakakis et al., WSDM 2014. Nishimura and Ugander, KDD
     2013 (restreaming).

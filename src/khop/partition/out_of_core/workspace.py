@@ -136,7 +136,7 @@ class Workspace:
             yield item
 
     def array(self, name: str, make: Callable[[], AnyArray], changes: bool = False) -> AnyArray:
-        """Return an array that is made once. If it `changes`, later contents are kept, too."""
+        """Make an array, unless an earlier run kept it. If it `changes`, later values are kept."""
         return make()
 
     def column(self, name: str, dtype: np.dtype[Any], count: int) -> Column:
