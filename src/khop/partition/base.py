@@ -1,8 +1,7 @@
 """Base class of partitioners, with the steps that all methods share.
 
-A subclass chooses the part of each node (`assign_nodes`). It may also choose nodes of other parts
-that a part keeps copies of (`cached_nodes`). The base class does the rest: it numbers the nodes
-anew, cuts the edges and writes the folder.
+A subclass chooses the part of each node (`assign_nodes`), and optionally nodes that parts copy
+(`cached_nodes`). The base class gives nodes new ids, cuts the edges and writes the folder.
 """
 
 from __future__ import annotations

@@ -63,8 +63,7 @@ def repartition(
         folder: the folder, or its path, with all parts on this machine.
         output_dir: the partition folder to write.
         num_parts: number of parts.
-        method: as for `partition_graph`. If None, the method, options and seed that made the
-            folder.
+        method: as for `partition_graph`. If None, the folder's method with its options and seed.
         **options: as for `partition_graph`. By default, `edge_dir`, `time_attr`, `weight_attr`,
             `neighbor_ids`, `edge_ids` and `order` are as in the folder. If the folder has no
             original ids of edges, `edge_ids=True` keeps the folder's ids.

@@ -121,13 +121,12 @@ class GraphSource:
     Attributes:
         nodes: {node type: number of nodes, and their attributes}.
         edges: {edge type: [num_edges] sources and destinations, and attributes}.
-        heterogeneous: True if types have names. If False (default), there is one node type and one
-            edge type.
-        of_graph: {attribute of the graph as a whole: description}. Folders do not hold these.
+        heterogeneous: True for named types. If False (default), one node type and one edge type.
+        of_graph: {attribute of the graph as a whole: description}, which folders do not hold.
 
     Raises:
-        ValueError: an attribute has another number of rows, sources and destinations have
-            different lengths, or an edge type names an unknown node type.
+        ValueError: an attribute has a wrong number of rows, sources and destinations have different
+            lengths, or an edge type names an unknown node type.
 
     Example:
         >>> source = GraphSource.from_arrays(6, data.edge_index, {"x": data.x})

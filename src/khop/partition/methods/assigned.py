@@ -1,4 +1,4 @@
-"""Partitioning by an assignment of another tool."""
+"""Partitioning by an assignment that the user or another tool made."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class FileChecksums(NamedTuple):
 
     Attributes:
         path: path of the file in the folder.
-        problem: reason if there is no checksum: the file is missing, or has another length.
+        problem: reason why there is no checksum: the file is missing, or has a wrong length.
         written: length and digests of the file.
         sha256: checksum of the file, in the folder's version.
     """
@@ -182,7 +182,6 @@ class FolderChecksums:
         return reading
 
     def _finish(self, reading: _Reading) -> FileChecksums:
-        """Wait for the checksums of a file."""
         path, known = reading.result.path, reading.known
         nbytes = self._folder.files[path].bytes
         begun = self._done

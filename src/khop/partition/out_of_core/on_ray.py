@@ -53,7 +53,7 @@ _MOST_COUNTERS = 16
 
 
 class ObjectStage(Stage):
-    """Stage whose blocks are objects in Ray's stores, one for each piece of the edge list.
+    """Stage whose blocks are objects in Ray's stores, one object per piece of the edge list.
 
     `references` are {block: a reference to one object per piece}. The object is None if the piece
     has no edge in the block.
@@ -175,7 +175,7 @@ class RayWorkspace(Workspace):
         num_returns: int = 1,
         **options: Any,
     ) -> Iterator[Iterator[tuple[Item, Any]]]:
-        """Run a task per item, and iterate over items and references to results. Cancel the rest.
+        """Run a task per item. Iterate over items and references to results. Cancel tasks at exit.
 
         Args:
             body: calls `function` in a task.
@@ -273,7 +273,7 @@ def _files(
     workspace: Workspace,
     item: Item,
 ) -> tuple[list[Result], dict[str, Written]]:
-    """Return the results of a function that writes files, and digests of these files."""
+    """Run a function that writes files. Return its results, and digests of the files."""
     with AttemptWriter(folder) as writer:
         return list(function(writer, workspace, item)), writer.written
 

@@ -55,8 +55,7 @@ class Effort:
         jobs: threads. If None, one per core, at most 8.
         clean: first remove the temporary folders of interrupted runs.
         on_plan: called with the plan, before anything is written.
-        cluster: share of a cluster that cuts and writes, once nodes are assigned. If None, this
-            machine.
+        cluster: machines that cut and write, after nodes are assigned. If None, this machine.
     """
 
     memory: int | None = None

@@ -251,5 +251,5 @@ class Stage:
         return rows
 
     def ends(self, block: int) -> tuple[IntArray, IntArray, IntArray]:
-        """Return rows within a block, new ids of neighbours, and positions in the edge list."""
+        """Return, for each edge: row in the block, new id of the neighbour, index in the list."""
         return self.read(block, ROW), self.read(block, COLUMN), self.read(block, EDGE_ID)

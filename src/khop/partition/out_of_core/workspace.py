@@ -74,7 +74,7 @@ class Workspace:
         stages_attrs: True if attributes of edges are split with the edges, which reads their files
             sequentially. If False, attributes are gathered block by block.
         releases_pages: True if mapped pages are released once they have been read.
-        unfinished: files of the folder that an earlier run wrote. None in memory.
+        unfinished: files of the folder that an earlier run wrote. None for data in memory.
     """
 
     stages_attrs = False

@@ -131,8 +131,7 @@ def compare_methods(
         The comparison, which prints as a table.
 
     Raises:
-        ValueError, TypeError: a method is unknown, no method has an option, or arguments are
-            invalid.
+        ValueError, TypeError: unknown methods, options that no method has, or bad arguments.
 
     Example:
         >>> options = {"num_neighbors": [2], "batch_size": 2}

@@ -87,9 +87,7 @@ class CutGraph(NamedTuple):
 
     @classmethod
     def of_folder(cls, folder: PartitionFolder) -> CutGraph:
-        """Read a folder with all parts on this machine.
-
-        Several parts take 4 or 8 bytes of memory per edge. A single part stays in its mapped files.
+        """Read a folder with local parts. Several parts take 4 or 8 bytes of memory per edge.
 
         Raises:
             FolderError, IndexError, ValueError: a part is missing or damaged.

@@ -39,8 +39,7 @@ def write_edge_type(
 ) -> EdgeTypeMeta:
     """Write the edges of a type, in all parts, sorted by row.
 
-    Adds the edges to `edges_between_parts` [num_parts, num_parts]: counts by part of the row and
-    part of the neighbour.
+    Also adds counts to `edges_between_parts` [part of the row, part of the neighbour].
 
     Raises:
         IndexError: an edge names a node that does not exist.

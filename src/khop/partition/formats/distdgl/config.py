@@ -90,7 +90,7 @@ def read_config(path: str | os.PathLike[str]) -> DistDGLConfig:
     """Read and check the JSON file of DistDGL. `path` is the file, or the folder that has it.
 
     Raises:
-        FileNotFoundError: there is no such folder or file.
+        FileNotFoundError: `path` does not exist.
         FolderError: the JSON file is malformed, of DGL before 1.0, or not the only one.
     """
     folder = file = Path(path).absolute()

@@ -60,7 +60,7 @@ def from_distdgl(
         The summary of the folder.
 
     Raises:
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: `config` does not exist.
         FolderError: the folder is damaged, or only DGL can read it.
         FileExistsError: `output_dir` exists.
 
