@@ -3,10 +3,10 @@
 `khop partition` or a user's script runs them before training. Imports no torch.
 `khop.partition_graph(data, "parts", num_parts=2)` cuts a graph in one call.
 
-`base` has the steps that all partitioners share, `cut` and `recut` the functions that users call,
-`source` their input. `methods` assigns nodes to parts, `writing` writes the parts, `out_of_core`
-keeps both within memory and disk. `report` counts and verifies. `formats` converts other systems'
-folders.
+`base` has the steps that all partitioners share. `cut` and `recut` have the functions that users
+call. `source` describes the input graph. `methods` assigns nodes to parts, and `writing` writes the
+parts. `out_of_core` bounds the memory and disk of both. `report` counts remote rows and verifies
+folders. `formats` converts folders of other systems.
 """
 
 import sys
@@ -22,10 +22,10 @@ __getattr__, __dir__, __all__ = attach(__name__, __file__)
 
 
 class _Package(ModuleType):
-    """Module that can be called, a deprecated spelling of `khop.partition_graph`."""
+    """Module `khop.partition`. Calling it is a deprecated spelling of `khop.partition_graph`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> "FolderSummary":
-        """Cut a graph, as `partition_graph`."""
+        """Call `partition_graph`, with a warning that this spelling is deprecated."""
         from khop.partition.cut import partition_graph
         from khop.renames import warn_of_old_name
 

@@ -1,7 +1,7 @@
-"""Base class of partitioners: assign nodes to parts, renumber, cut, write.
+"""Base class of partitioners, with the steps that all methods share.
 
-A partitioner chooses the part of each node (`assign_nodes`). It may choose nodes of other parts
-that a part keeps copies of (`cached_nodes`). The base class does everything else.
+A subclass chooses the part of each node (`assign_nodes`), and optionally nodes that parts copy
+(`cached_nodes`). The base class gives nodes new ids, cuts the edges and writes the folder.
 """
 
 from __future__ import annotations
@@ -57,18 +57,17 @@ class PartitionerBase(abc.ABC):
         output_dir: the partition folder to write.
         num_parts: number of parts.
         num_nodes: number of nodes, or {node type: number of nodes}.
-        edge_index: [2, num_edges] sources and destinations, or {edge type: such an array}.
+        edge_index: [2, num_edges] sources and destinations, or {edge type: [2, num_edges]}.
         node_feat: [num_nodes, ...] features, stored as attribute 'x', or {node type: features}.
-        node_feat_dtype: dtype in which features are stored, of NumPy or torch, or its name. If
-            None, their own.
+        node_feat_dtype: dtype of the stored features: of NumPy, of torch, or a name. If None, the
+            features' own dtype.
         edge_feat: [num_edges, ...] features, stored as 'edge_attr', or {edge type: features}.
         edge_feat_dtype: as `node_feat_dtype`.
-        edge_weights: [num_edges] weights, stored as 'edge_weight', or {edge type: weights}. They
-            are the default of `weight_attr`.
+        edge_weights: [num_edges] weights, stored as 'edge_weight', or {edge type: weights}. If not
+            None, 'edge_weight' is the default of `weight_attr`.
         node_attrs: further node attributes, name -> array or {node type: array}: labels, masks.
         edge_attrs: further edge attributes.
-        **options: `PartitionOptions`, and options of the subclass, the arguments of its
-            `_configure`.
+        **options: options of `PartitionOptions`, and arguments of the subclass's `_configure`.
 
     Raises:
         ValueError, TypeError: the arguments do not fit one another.
@@ -83,7 +82,7 @@ class PartitionerBase(abc.ABC):
     """
 
     makes_clusters = False
-    """True if the partitioner makes clusters of its own."""
+    """True if the method itself makes clusters of nodes, which `cluster_ids=True` then keeps."""
 
     def __init__(
         self,
@@ -122,11 +121,11 @@ class PartitionerBase(abc.ABC):
         num_parts: int,
         **options: Any,
     ) -> Self:
-        """Create a partitioner of a PyG `Data` or `HeteroData`, or a `GraphSource`.
+        """Create a partitioner for a PyG `Data` or `HeteroData`, or a `GraphSource`.
 
         Args:
             data: the graph. Attributes with a row for each node or edge are kept.
-                `GraphSource.left_out` lists all others.
+                `GraphSource.left_out` lists the attributes that are not kept.
             output_dir: the partition folder to write.
             num_parts: number of parts.
             **options: options of the subclass, such as `probs`.
@@ -143,7 +142,7 @@ class PartitionerBase(abc.ABC):
         num_parts: int,
         options: Mapping[str, Any],
     ) -> None:
-        """Check and keep all arguments. Both constructors call this once the graph is known."""
+        """Check and keep all arguments. `__init__` and `from_data` call this method last."""
         name = type(self).__name__
         chosen, own = split_options(PartitionOptions, self, options)
         further = inspect.signature(self._configure).parameters
@@ -181,7 +180,7 @@ class PartitionerBase(abc.ABC):
     else:
 
         def _configure(self) -> None:
-            """Take the options of a subclass. Both constructors call it once the graph is known."""
+            """Check and keep the options of a subclass. `_set_up` calls this method last."""
 
     @abc.abstractmethod
     def assign_nodes(self, node_type: NodeType) -> IntArray:
@@ -196,45 +195,46 @@ class PartitionerBase(abc.ABC):
             owners: [num_nodes] part of each node.
 
         Returns:
-            [n] original ids, by default none.
+            [n] int64 original ids. The default implementation returns none.
         """
         del node_type, part, owners
         return np.empty(0, np.int64)
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that the assignment depends on, except the graph, as JSON.
+        """Return all values that the assignment depends on, except the graph, for JSON.
 
-        A run that was ended is resumed by runs of the same identity. The default computes the
-        assignment and returns its checksum.
+        A later run resumes an interrupted run of the same identity. By default, the assignment is
+        computed, and its checksum and `describe()` are the identity.
         """
         owners = {t: checksum(np.asarray(self.assign_nodes(t))) for t in self.source.nodes}
         return {**self.describe(), "owners": owners}
 
     def plan(self) -> Plan:
-        """Estimate memory, disk and time of `partition`, from sizes alone.
+        """Estimate memory, disk and time of `partition` from the sizes of the graph alone.
 
-        The plan's `check_memory` and `check_disk` raise ValueError if these do not suffice.
+        The plan's `check_memory` and `check_disk` raise ValueError if there is too little of
+        either.
         """
         return Plan.of(self)
 
     def assignment_bytes(self) -> int:
-        """Estimate the memory that `assign_nodes` takes, beside some bytes per node."""
+        """Estimate the bytes of memory that `assign_nodes` takes, besides a few bytes per node."""
         return 0
 
     def scratch_bytes(self) -> int:
-        """Return the bytes of files that `assign_nodes` writes, if memory is bounded."""
+        """Estimate the bytes of the files that `assign_nodes` writes if `memory` is not None."""
         return 0
 
     @property
     def workspace(self) -> Workspace:
-        """Workspace of `assign_nodes`, in memory or in files.
+        """Workspace in which `assign_nodes` may keep edges, in memory or in files.
 
         :meta private:
         """
         return self._workspace or Workspace(Resources(None, self.effort.jobs))
 
     def describe(self) -> dict[str, Any]:
-        """Return method and arguments, as recorded in meta.json."""
+        """Return the method's name and arguments, which meta.json records."""
         return {
             "name": type(self).__name__,
             "seed": self.seed,
@@ -243,11 +243,11 @@ class PartitionerBase(abc.ABC):
         }
 
     def cluster_nodes(self) -> dict[NodeType, IntArray]:
-        """Return the clusters that `cluster_ids` keeps: {node type: [num_nodes] clusters}."""
+        """Return {node type: [num_nodes] cluster of each node}, for option `cluster_ids`."""
         return clusters_by_type(self.source, int(self.cluster_ids), self.seed, self.progress)
 
     def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
-        """Return further entries of the folder's summary, once nodes are assigned.
+        """Return a method's own entries for the summary in meta.json, once nodes are assigned.
 
         :meta private:
         """
@@ -306,10 +306,10 @@ class PartitionerBase(abc.ABC):
         return meta
 
     def number_nodes(self, workspace: Workspace | None = None) -> dict[NodeType, Numbering]:
-        """Assign all nodes to parts and number them.
+        """Assign all nodes to parts, and give them new ids.
 
         Args:
-            workspace: keeps the assignment for later runs. If None, nothing is written.
+            workspace: keeps the assignment for a run that resumes. If None, nothing is written.
 
         :meta private:
         """
@@ -342,7 +342,7 @@ class PartitionerBase(abc.ABC):
 
 
 class MethodPartitioner(PartitionerBase):
-    """Base of khop's own methods, whose options type checkers know."""
+    """Base of khop's own methods. Type checkers know their options from `CutOptions`."""
 
     if TYPE_CHECKING:
 
@@ -357,7 +357,7 @@ class MethodPartitioner(PartitionerBase):
 
 
 def _cast(values: Any, dtype: object) -> Any:
-    """Convert features to a dtype (a torch or NumPy dtype, or a name). If None, keep their own."""
+    """Convert features to a dtype (of torch or NumPy, or a name). If None, leave them unchanged."""
     if dtype is None:
         return values
     if isinstance(values, Mapping):

@@ -1,4 +1,4 @@
-"""Batches that a graph to be partitioned will have: its rows and training seeds, all types."""
+"""Rows and training seeds of a graph before it is cut, for methods that predict its batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from khop.typing import NODE, Array, ArrayLike, EdgeDir, Int64Array, NodeType
 
 
 def typed_rows(source: GraphSource, edge_dir: EdgeDir) -> TypedRows:
-    """Return a graph's rows in the direction of sampling, by original ids."""
+    """Return the neighbours of each node in the direction of sampling, in original ids."""
     counts = {node_type: node.count for node_type, node in source.nodes.items()}
     index = {node_type: i for i, node_type in enumerate(counts)}
     relations, csrs = [], []
@@ -36,7 +36,7 @@ SeedNodes: TypeAlias = ArrayLike | tuple[NodeType, ArrayLike | None] | None
 
 
 def seeds_of(source: GraphSource, seeds: SeedNodes) -> tuple[NodeType, Int64Array]:
-    """Return the seeds' node type and distinct ids. If None: nodes of `train_mask`, else all."""
+    """Return the seeds' type and distinct ids. If None, the nodes of `train_mask`, or all nodes."""
     node_type = None if source.heterogeneous else NODE
     if isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
         node_type, values = seeds

@@ -58,16 +58,16 @@ def partition_graph(
 ) -> FolderSummary:
     """Cut a graph into a partition folder, and summarise it.
 
-    `khop.partition_graph(...)` is this function, and `khop partition` its command. Methods are
+    `khop.partition_graph` is this function, and `khop partition` its command. Methods:
 
-    - 'random'
-    - 'frequency': by how likely each part's batches touch a node, with the options of
+    - 'random': at random.
+    - 'frequency': places nodes where batches most likely use them. Options: see
       `frequency_partition`. `num_neighbors` is [15, 10, 5] by default, and `base` may be a name.
-    - 'stream', 'metis' and 'cluster-metis': by the edges that are cut, with the options of
-      `StreamPartitioner`, `MetisPartitioner` and `ClusterMetisPartitioner`.
-    - 'assigned', with `owners` as `AssignedPartitioner`.
-    - a subclass of `PartitionerBase` with its own options: the class, 'package:Class', or the name
-      that an installed package gives to it (group `khop.partitioners`).
+    - 'stream', 'metis' and 'cluster-metis': cut few edges. Options: see `StreamPartitioner`,
+      `MetisPartitioner` and `ClusterMetisPartitioner`.
+    - 'assigned': takes the parts from option `owners`, see `AssignedPartitioner`.
+    - a subclass of `PartitionerBase` with its own options: the class, 'package:Class', or a name
+      that an installed package registers (entry points `khop.partitioners`).
 
     Args:
         data: a PyG `Data` or `HeteroData`, or a `GraphSource`.
@@ -77,8 +77,8 @@ def partition_graph(
         **options: options of the method.
 
     Returns:
-        The summary of the folder, which notebooks show as a table. Its `left_out` names attributes
-        without a row for each node or edge, which the folder does not hold.
+        The summary of the folder, which notebooks show as a table. `left_out` names attributes that
+        the folder does not hold, as they have no row for each node or edge.
 
     Raises:
         ValueError, TypeError: options that do not fit the method or the graph.
@@ -135,7 +135,7 @@ def of_method(
     method: str | type[PartitionerBase],
     options: Mapping[str, Any],
 ) -> PartitionerBase:
-    """Return the partitioner of a method, with options that fit it."""
+    """Create the partitioner of a method. All options must be options of this method."""
     partitioner = _partitioner(method)
     if partitioner is SeededPartitioner and options.get("base") is not None:
         options = {**options, "base": base_of(options["base"])}
@@ -143,7 +143,7 @@ def of_method(
 
 
 def options_of(method: str | type[PartitionerBase]) -> set[str]:
-    """Return the names of the options that only this method has."""
+    """Return the names of a method's own options, without the ones that all methods share."""
     return _keywords(_partitioner(method)._configure)
 
 
@@ -153,7 +153,7 @@ def shared_options() -> set[str]:
 
 
 def base_of(name: str | type[PartitionerBase]) -> type[StructuralPartitioner]:
-    """Return the class that places nodes for method 'frequency', its option `base`."""
+    """Return the class that option `base` of method 'frequency' names."""
     partitioner = _partitioner(name, "base")
     if not issubclass(partitioner, StructuralPartitioner):
         raise ValueError(
@@ -177,7 +177,7 @@ def _check_options(method: str | type[PartitionerBase], options: Mapping[str, An
 
 
 def _keywords(function: Callable[..., Any]) -> set[str]:
-    """Return the options of `from_data`, or of a `_configure`, that users may name."""
+    """Return the names of the keyword arguments of `from_data`, or of a `_configure`."""
     parameters = inspect.signature(function).parameters.values()
     positional = {"self", "data", "output_dir", "num_parts"}
     return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - positional
@@ -193,11 +193,11 @@ def _partitioner(
 
 
 def check_num_parts(num_parts: int, num_nodes: int | None = None, name: str = "num_parts") -> None:
-    """Check a number of parts against its bounds, and against the number of nodes if not None.
+    """Check that `num_parts` is in range, and at most the number of nodes if that is not None.
 
     Raises:
-        TypeError: it is no integer.
-        ValueError: it is not positive, above 4,096, or above the number of nodes.
+        TypeError: `num_parts` is no integer.
+        ValueError: `num_parts` is not positive, above 4,096, or above the number of nodes.
     """
     try:
         operator.index(num_parts)

@@ -1,8 +1,8 @@
-"""Attributes that sampling depends on: times and weights of a graph, checked.
+"""Times and weights of a graph, which temporal and weighted sampling need, and their checks.
 
-The rules are PyG's. Times are one attribute of nodes or one of edges, over the whole graph. Types
-that lack it have no constraint. Weights are one attribute of edges. Edge types that lack it are
-drawn from uniformly.
+The rules are PyG's. Times are one attribute, either of nodes or of edges, in the whole graph. Types
+without this attribute have no time constraint. Weights are one attribute of edges. Draws from edge
+types without this attribute are uniform.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class DrawAttrs:
     """Times and weights of a graph.
 
     Attributes:
-        time: the attribute of times, or None.
-        node_times: node type -> [num_nodes] keys of times, by original id.
-        timed: edge types that have times.
+        time: name and level of the attribute of times, or None.
+        node_times: {node type: [num_nodes] int64 keys that sort as the times do, by original id}.
+        timed: edge types whose edges have times.
         weight_attr: name of the attribute of weights, or None.
         weighted: edge types that have weights.
     """
@@ -50,9 +50,9 @@ class DrawAttrs:
         """Check the attributes of times and weights.
 
         Raises:
-            ValueError: there is no such attribute, or it has another length. Or nodes and edges
-                have times, a row has several values, times are NaN, or weights are negative or
-                infinite.
+            ValueError: an attribute is missing or has a wrong length, or both nodes and edges have
+                the attribute of times. Or a row has several values, a time is NaN, or a weight is
+                negative or infinite.
             TypeError: times are booleans.
         """
         for option, name in (("time_attr", time_attr), ("weight_attr", weight_attr)):
@@ -81,13 +81,13 @@ class DrawAttrs:
         return draws
 
     def edge_times(self, edge_type: EdgeType, rows: Array, dtype: str) -> Int64Array:
-        """Return [n] int64 keys of times of an edge type of `timed`, from rows of a dtype."""
+        """Convert rows of the attribute of times to [n] int64 keys, for an edge type in `timed`."""
         assert self.time is not None
         described = f"attribute '{self.time.name}' of {edge_type}"
         return time_keys(_numbers(rows, dtype), described, self.time.floating)
 
     def weights(self, edge_type: EdgeType, rows: Array, dtype: str) -> Array:
-        """Return [n] float32 or float64 weights of an edge type of `weighted`, as `edge_times`."""
+        """Convert rows of weights to [n] float32 or float64, for an edge type in `weighted`."""
         described = f"attribute '{self.weight_attr}' of {edge_type}"
         return weight_values(_numbers(rows, dtype), described)
 
@@ -95,7 +95,7 @@ class DrawAttrs:
 def _in_steps(
     edge_type: EdgeType, feature: RowStore, convert: Callable[[EdgeType, Array, str], Array]
 ) -> None:
-    """Convert an attribute some rows at a time. If that fails, convert all rows, for the error."""
+    """Check an attribute by converting some rows at a time. After an error, convert all rows."""
     for first in range(0, max(1, feature.num_rows), _STEP):
         try:
             rows = np.arange(first, min(first + _STEP, feature.num_rows))

@@ -17,7 +17,7 @@ from khop.typing import ArrayLike, NodeType, NumNeighbors, Progress
 
 
 class FolderGroup(TypedDict, total=False):
-    """Options of what a folder holds."""
+    """Options that decide the content of a folder."""
 
     edge_dir: Annotated[
         str,
@@ -77,7 +77,7 @@ class FolderGroup(TypedDict, total=False):
 
 
 class EffortGroup(TypedDict, total=False):
-    """Options of the work: memory, threads, machines and reports."""
+    """Options of the run: memory, threads, machines and progress."""
 
     progress: Annotated[
         Progress | None, Option(None, "called as progress(step, done, total) while writing.")

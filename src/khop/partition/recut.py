@@ -1,8 +1,8 @@
-"""Cut of a graph that lies in a partition folder, into another number of parts.
+"""New cut of a graph that a partition folder holds, without the original input.
 
-The graph is read back by original ids. Edge lists and positions of nodes and edges are read into
-memory: 8 bytes per edge, 16 beyond 2^31 nodes. Attributes stay in the folder's files, mapped, and
-are copied row by row.
+The graph is read from the folder, in original ids. Edge lists take 8 bytes of memory per edge, or
+16 beyond 2^31 nodes. Positions of edges take 4 or 8 bytes more. Attributes stay in the folder's
+mapped files, and are copied row by row.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ def repartition(
     """Cut the graph of a folder again, without its original input.
 
     Original ids, edge ids, attributes, masks, times, weights and neighbours' ids stay as they are.
-    The same number of parts, method and options make the folder that `partition_graph` makes of
-    the input, byte for byte. Edge lists are read into memory. Attributes are copied row by row.
+    With the same number of parts, method and options, the new folder equals the folder that
+    `partition_graph` makes of the input, byte for byte.
 
     Args:
         folder: the folder, or its path, with all parts on this machine.
         output_dir: the partition folder to write.
         num_parts: number of parts.
-        method: as for `partition_graph`. If None, the folder's own, with its options and seed.
-        **options: as for `partition_graph`. Defaults of `edge_dir`, `time_attr`, `weight_attr`,
-            `neighbor_ids`, `edge_ids` and `order` are the folder's. If the folder has no original
-            ids of edges, `edge_ids=True` keeps its own ids.
+        method: as for `partition_graph`. If None, the folder's method with its options and seed.
+        **options: as for `partition_graph`. By default, `edge_dir`, `time_attr`, `weight_attr`,
+            `neighbor_ids`, `edge_ids` and `order` are as in the folder. If the folder has no
+            original ids of edges, `edge_ids=True` keeps the folder's ids.
 
     Returns:
         The summary of the new folder.
@@ -158,7 +158,7 @@ def recorded_options(meta: FolderMeta) -> dict[str, Any]:
 
 
 def _check_seeds(meta: FolderMeta, source: GraphSource, options: dict[str, Any]) -> None:
-    """Refuse to repeat a cut whose seeds were not the nodes of `train_mask`."""
+    """Raise ValueError if the cut to repeat had other seeds than the nodes of `train_mask`."""
     known = meta.method.get("num_seeds")
     seeds = options.get("seeds")
     is_named = seeds is not None and not (isinstance(seeds, tuple) and seeds[1] is None)
@@ -173,7 +173,7 @@ def _check_seeds(meta: FolderMeta, source: GraphSource, options: dict[str, Any])
 
 
 def folder_source(folder: PartitionFolder, without: tuple[str, ...] = ()) -> GraphSource:
-    """Read the graph of a folder, all of whose parts are on this machine.
+    """Read the graph of a folder. All parts must be on this machine.
 
     Args:
         folder: the folder.

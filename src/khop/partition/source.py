@@ -39,11 +39,11 @@ class NodeSource:
 
 @dataclass
 class EdgeSource(PicklableByPath):
-    """Sources and destinations [num_edges] of an edge type, and attributes of one row per edge.
+    """Edges of a type: [num_edges] sources and destinations, and attributes with one row per edge.
 
     `left_out` names attributes without a row per edge, as in `NodeSource`. Subclasses may read
-    edges from elsewhere, piece by piece: they override `num_edges`, `piece`, `content` and `check`.
-    Their properties `src` and `dst` read all ends, for methods that need the whole graph.
+    edges piece by piece from other storage: they override `num_edges`, `piece`, `content` and
+    `check`. Their properties `src` and `dst` read all edges, for methods that need the whole graph.
 
     Example:
         >>> edges = EdgeSource(np.array([0, 1]), np.array([1, 2]), {})
@@ -62,20 +62,20 @@ class EdgeSource(PicklableByPath):
         return len(self.src)
 
     def piece(self, first: int, count: int) -> tuple[IntArray, IntArray]:
-        """Return sources and destinations of `count` edges from `first` on, as kernels take them.
+        """Return sources and destinations of `count` edges from `first` on, as `endpoints` does.
 
-        Partitioning in bounded memory reads edges through this method alone, twice and in order.
-        Several threads call it.
+        Partitioning in bounded memory reads edges by this method only, twice and in order. Several
+        threads call this method.
         """
         return _as_kernels_take(self.src[first : first + count], self.dst[first : first + count])
 
     def check(self, name: str) -> None:
-        """Raise ValueError unless there are as many sources as destinations."""
+        """Raise ValueError if the numbers of sources and destinations differ."""
         if len(self.src) != len(self.dst):
             raise ValueError(f"{name} has {len(self.src)} sources but {len(self.dst)} destinations")
 
     def content(self) -> tuple[Array, ...]:
-        """Return arrays that identify these edges. Mapped files are identified by their names."""
+        """Return the arrays by whose content, or file, a later run recognises the same edges."""
         return self.src, self.dst
 
     def release(self) -> None:
@@ -84,7 +84,7 @@ class EdgeSource(PicklableByPath):
             release_pages(array)
 
     def endpoints(self) -> tuple[IntArray, IntArray]:
-        """Return sources and destinations as kernels take them: contiguous, both int32 or int64."""
+        """Return sources and destinations as kernels need them: contiguous, both int32 or int64."""
         return _as_kernels_take(self.src, self.dst)
 
 
@@ -100,7 +100,7 @@ def no_progress(step: str, done: int, total: int) -> None:
 
 
 def bad_edge(edge_type: EdgeType, error: IndexError) -> IndexError:
-    """Return the error of an edge that joins nodes which do not exist, with a remedy."""
+    """Return an IndexError, with a remedy, for an edge to a node that does not exist."""
     return IndexError(
         f"edge_index of edge type {edge_type}: {error}. Ids run from 0; the number of nodes is "
         "num_nodes, or that of the rows of their attributes"
@@ -108,7 +108,7 @@ def bad_edge(edge_type: EdgeType, error: IndexError) -> IndexError:
 
 
 def feature_bytes(attrs: Mapping[str, RowStore]) -> int:
-    """Return the bytes of all attributes of one row."""
+    """Return the bytes that one row takes in all attributes together."""
     return sum(attr.row_bytes for attr in attr_metas(attrs).values())
 
 
@@ -119,14 +119,14 @@ class GraphSource:
     Homogeneous graphs have the one node type `khop.typing.NODE` and edge type `khop.typing.EDGE`.
 
     Attributes:
-        nodes: {node type: number of nodes and their attributes}.
+        nodes: {node type: number of nodes, and their attributes}.
         edges: {edge type: [num_edges] sources and destinations, and attributes}.
-        heterogeneous: types are named. If False (default), there is one of each.
-        of_graph: attributes of the graph as a whole -> descriptions. Folders do not have them.
+        heterogeneous: True for named types. If False (default), one node type and one edge type.
+        of_graph: {attribute of the graph as a whole: description}, which folders do not hold.
 
     Raises:
-        ValueError: an attribute has another number of rows, sources and destinations have
-            different lengths, or an edge type names an unknown node type.
+        ValueError: an attribute has a wrong number of rows, sources and destinations have different
+            lengths, or an edge type names an unknown node type.
 
     Example:
         >>> source = GraphSource.from_arrays(6, data.edge_index, {"x": data.x})
@@ -168,11 +168,11 @@ class GraphSource:
         node_attrs: Mapping[str, ArrayLike | Mapping[NodeType, ArrayLike]] | None = None,
         edge_attrs: Mapping[str, ArrayLike | Mapping[EdgeType, ArrayLike]] | None = None,
     ) -> GraphSource:
-        """Create from arrays.
+        """Create a source from arrays.
 
         Args:
-            num_nodes: number of nodes, or of each node type.
-            edge_index: [2, num_edges], or one for each edge type.
+            num_nodes: number of nodes, or {node type: number of nodes}.
+            edge_index: [2, num_edges] sources and destinations, or {edge type: [2, num_edges]}.
             node_attrs: name -> [num_nodes, ...], or name -> {node type: array}.
             edge_attrs: name -> [num_edges, ...], or name -> {edge type: array}.
         """
@@ -198,9 +198,9 @@ class GraphSource:
 
     @classmethod
     def from_data(cls, data: Data | HeteroData) -> GraphSource:
-        """Create from a PyG `Data` or `HeteroData`, with every node- and edge-level tensor.
+        """Create a source from a PyG `Data` or `HeteroData`, with all tensors of nodes and edges.
 
-        A tensor is node-level if it has one row for each node. `left_out` lists all others.
+        Such a tensor has one row for each node, or edge. `left_out` lists all other attributes.
 
         Raises:
             TypeError: `data` has another type, or an attribute is no tensor of a supported dtype.
@@ -240,7 +240,7 @@ class GraphSource:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Attributes that partitioning leaves out, 'NAME' or 'NAME of TYPE', and why.
+        """Attributes that the folder will not hold: {'NAME' or 'NAME of TYPE': reason}.
 
         Example:
             >>> from torch_geometric.data import Data
@@ -265,7 +265,7 @@ class GraphSource:
 
 
 def check_masks(source: GraphSource) -> None:
-    """Raise TypeError for a split whose values are no booleans: methods and loaders ignore it."""
+    """Raise TypeError if a mask is not boolean, since methods and loaders would ignore the mask."""
     for node_type, node in source.nodes.items():
         for name in _MASKS:
             mask = node.attrs.get(name)

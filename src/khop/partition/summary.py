@@ -17,7 +17,7 @@ TRAIN_MASK = "train_mask"
 
 @dataclass(frozen=True)
 class FolderSummary:
-    """Size, cut and balance of a folder, made from meta.json and the splits.
+    """Size, cut and balance of a folder, computed from meta.json and the masks.
 
     Attributes:
         root: path of the folder.
@@ -26,13 +26,13 @@ class FolderSummary:
         nodes: nodes of each part, all types together.
         edges: edges of each part.
         train_seeds: training nodes of each part, or None if there is no `train_mask`.
-        cached: rows that each part keeps copies of.
-        edge_cut: share of the edges whose neighbour is in another part.
+        cached: number of rows of other parts that each part keeps copies of.
+        edge_cut: share of all edges that lead to another part.
         edges_between_parts: [part][part of the neighbour] number of edges.
         times: {'attr': attribute of times, 'level': 'node' or 'edge'}, or None.
         weights: the edge attribute that holds weights, or None.
         neighbor_ids: True if the folder has original ids of neighbours, for `khop.sampler.Labor`.
-        edge_ids: True if the folder has original ids of edges. If False, edges have its own ids.
+        edge_ids: True if the folder has original ids of edges. If False, it has new ids alone.
         version: format version of the folder.
         node_types: node type -> number of nodes.
         edge_types: edge type, joined by spaces -> number of edges.
@@ -174,7 +174,7 @@ class FolderSummary:
 
 
 def balance(counts: Sequence[int]) -> float:
-    """Return the largest part over the mean: 1.0 is perfect, `len(counts)` the worst."""
+    """Return the largest count divided by the mean: 1.0 is even, `len(counts)` is the worst."""
     total = sum(counts)
     return max(counts) * len(counts) / total if total else 1.0
 

@@ -1,7 +1,7 @@
 """Upgrade of a folder to the format version that this khop writes, in place or as a copy.
 
-Arrays stay as they are, bit for bit. New are meta.json, and checksums by ranges, for which every
-file is read once. Imports no torch.
+Arrays stay as they are, bit for bit. Only meta.json and checksums by ranges are new. For these
+checksums, every file is read once. Imports no torch.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def upgrade_folder(
     """Upgrade a folder of format version 1 or 2 to the version that this khop writes.
 
     All files are read, and checked against their old checksums. The new folder has the same arrays
-    and fingerprint, so that jobs work whose other machines still have the old folder. A copy leaves
-    the old folder as it is. In place, the old folder stays valid until its meta.json is replaced. A
-    run that was ended resumes if it is started again with the same arguments.
+    and fingerprint. So a job may use the new folder on some machines, and the old one on others. A
+    copy leaves the old folder as it is. In place, the old folder stays valid until its meta.json is
+    replaced. An interrupted run resumes if it is started again with the same arguments.
 
     Args:
         folder: the folder, with all parts on this machine.
@@ -176,10 +176,10 @@ def _checked(folder: PartitionFolder, checksums: FolderChecksums) -> dict[str, W
 
 
 def _describe(folder: PartitionFolder, files: dict[str, Written]) -> None:
-    """Replace the description of a folder, with meta.json last, which has the version."""
+    """Replace the files that describe a folder. meta.json, which has the version, comes last."""
     described = description_of(folder.meta, files, folder.fingerprint)
     for name, content in described.items():
-        draft = folder.root / draft_of(name)  # the same name in each run, so that none is left
+        draft = folder.root / draft_of(name)  # the same name in each run, so no draft is left
         draft.unlink(missing_ok=True)
         with draft.open("xb") as opened:
             opened.write(content)
@@ -201,7 +201,7 @@ def _copy(
     files: dict[str, Written],
     progress: Progress,
 ) -> None:
-    """Copy the arrays of a folder into a new one, or resume a run that was ended."""
+    """Copy the arrays of a folder into a new one, or resume an interrupted copy."""
     total, done = sum(known.bytes for known in files.values()), 0
     stage = output.parent / f".khop-{output.name}-{name}.stage"
     with (

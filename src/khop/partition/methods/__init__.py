@@ -1,5 +1,5 @@
-"""Partitioners, each with its own way to assign nodes to parts. Imports no torch.
+"""Methods of partitioning: classes that assign nodes to parts. Imports no torch.
 
-`random`, `stream`, `metis` and `assigned` read the structure or an assignment. `frequency` and
-`seeded` also read how often batches use nodes. `khop.partition.base` does the rest.
+`random` ignores edges, `assigned` takes the user's parts, `stream` and `metis` cut few edges.
+`frequency` places nodes where batches most likely use them, as `seeded` computes from the graph.
 """

@@ -1,4 +1,4 @@
-"""Partitioning by an assignment of another tool."""
+"""Partitioning by an assignment that the user or another tool made."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class AssignedPartitioner(MethodPartitioner):
 
     Args:
         *args, **kwargs: see `PartitionerBase`, and:
-        owners: [num_nodes] integers, the part of each node. Of a heterogeneous graph {node type:
+        owners: [num_nodes] integers, the part of each node. For a heterogeneous graph, {node type:
             [num_nodes] integers}. Or a folder with a file for each node type, `<type>.npy` or
             `<type>.txt` (one integer per line, as DistDGL's partitioning writes). Files of a
             homogeneous graph are `node.npy` or `node.txt`.
 
     Raises:
-        ValueError: `owners` holds other integers than parts, or not one per node.
+        ValueError: `owners` holds a part out of range, or not one integer per node.
         FileNotFoundError: a node type has no file.
 
     Example:

@@ -1,8 +1,8 @@
-"""Partitioning by hotness: nodes go where they will be used, and the hottest are copied.
+"""Partitioning by hotness: the probability that batches of a part's trainers touch a node.
 
-The method is FrequencyPartitioner of GraphLearn-for-PyTorch, and Data Tiering (arXiv 2111.05894)
-for the hotness. Its input is the probability that each part's batches touch each node. It places
-nodes so that as many rows as possible are local, then copies the hottest of the rest.
+Nodes are placed so that most of the rows that a part's batches touch are local. Each part then
+keeps copies of the hottest nodes of other parts. The method is FrequencyPartitioner of
+GraphLearn-for-PyTorch. The hotness is from Data Tiering (arXiv 2111.05894).
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ _Bound = TypeVar("_Bound", int, float)
 class FrequencyPartitioner(MethodPartitioner):
     """Partitioner by access probability, with parts of equal size.
 
-    Nodes are assigned in the order of the probability that they gain over their second-best part,
-    largest first. Each goes to the part that touches it most and is not full. Part sizes differ by
-    at most one.
+    The gain of a node is its probability in its best part, minus its probability in the
+    second-best. Nodes are assigned by descending gain. Each goes to the part that touches the node
+    most and is not full. Part sizes differ by at most one.
 
     Args:
         output_dir, num_parts, num_nodes, edge_index: see `PartitionerBase`.
-        probs: for each part, the probability of each node being touched by a batch of the part's
-            trainers: [num_nodes] each, or {node type: [num_nodes]} each.
-            `NeighborSampler.sample_prob` computes them.
-        cache_memory_budget: bytes (or '512MB') of copies that a part may keep. All node types share
-            them by probability per byte. Or {node type: bytes}, for each type alone. If None, there
-            is no bound.
+        probs: for each part, [num_nodes] or {node type: [num_nodes]} probabilities that a batch of
+            the part's trainers touches a node. `NeighborSampler.sample_prob` computes them.
+        cache_memory_budget: bytes (or '512MB') of copies that a part may keep, of all node types.
+            Rows of the highest probability per byte are copied. Or {node type: bytes}, a budget for
+            each type. If None, there is no bound.
         cache_ratio: share of the nodes of each type that a part may keep copies of, or {node type:
-            share}, 0 for types that it lacks. Nodes that are never touched are not copied. If None,
-            there are no copies unless `cache_memory_budget` is not None.
+            share}, 0 for types without an entry. Nodes that batches never touch are not copied. If
+            both options are None, there are no copies.
         **options: see `PartitionerBase`.
 
     Raises:
@@ -116,12 +115,12 @@ class FrequencyPartitioner(MethodPartitioner):
         return rows
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the part of each node, placing nodes first that gain most, ties by id."""
+        """Return the part of each node. Nodes of the largest gain are placed first, ties by id."""
         probs = self.probs[node_type]
         return assign_balanced(probs, even_sizes(probs.shape[1], self.num_parts))
 
     def cached_nodes(self, node_type: NodeType, part: int, owners: IntArray) -> Int64Array:
-        """Return the hottest nodes of other parts, as many as the bounds allow."""
+        """Return the hottest nodes of other parts, up to the bounds on copies."""
         if part not in self._cached:
             known = {t: numbering.owners for t, numbering in self.numbering.items()}
             self._cached[part] = self._choose(part, {**known, node_type: owners})
@@ -141,7 +140,7 @@ class FrequencyPartitioner(MethodPartitioner):
         return {node_type: ids[: rows[node_type]] for node_type, ids in chosen.items()}
 
     def _within(self, budget: int, heat: Mapping[NodeType, Float64Array]) -> dict[NodeType, int]:
-        """Return how many rows of each type fit a budget, by probability per byte."""
+        """Return the number of rows to copy of each type, within a budget for all types."""
         sizes = np.array([self._row_bytes(node_type) for node_type in heat])
         types = np.repeat(np.arange(len(heat)), [len(of_type) for of_type in heat.values()])
         order = np.argsort(-np.concatenate(list(heat.values())) / sizes[types], kind="stable")
@@ -151,7 +150,7 @@ class FrequencyPartitioner(MethodPartitioner):
         return dict(zip(heat, rows.tolist(), strict=True))
 
     def _most_rows(self, node_type: NodeType) -> int:
-        """Return the bound of a type's copies, as if no other type used the budget."""
+        """Return the most copies of a type, if no other type takes a share of the budget."""
         if self.cache_ratio is None and self.cache_bytes is None:
             return 0
         rows = self.source.nodes[node_type].count
@@ -180,7 +179,7 @@ class FrequencyPartitioner(MethodPartitioner):
         }
 
     def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
-        """Return the shares of a batch's rows by location, and the remote share by cache size.
+        """Return expected shares of local, cached and remote rows, and remote shares by cache size.
 
         :meta private:
         """
@@ -229,15 +228,15 @@ def even_sizes(count: int, num_parts: int) -> Int64Array:
 
 
 def assign_balanced(scores: Float64Array, free: Int64Array) -> IntArray:
-    """Assign items to parts by score, starting with the items that have most to lose.
+    """Assign items to parts by score, within the capacity of each part.
 
-    Every item prefers the part of the highest score among the parts that are not full. Items are
-    assigned in descending order of the loss that their second-best part would be, until a part is
-    full. Then the others choose again. Ties go in the order of columns, and to the first part.
+    Each item prefers the part of its highest score among the parts that are not full. Its loss is
+    this score minus the score of its second-best part. Items are assigned by descending loss until
+    a part is full. Then the items left choose again. Ties go to the first item and part.
 
     Args:
         scores: [num_parts, num_items] gain of each item in each part.
-        free: [num_parts] most items of each part, together at least `num_items`.
+        free: [num_parts] capacity of each part, in items. The sum is at least `num_items`.
 
     Returns:
         [num_items] int32, the part of each item.
@@ -274,7 +273,10 @@ def _loss_of_second(gains: Float64Array) -> Float64Array:
 
 
 def _admit(wishes: IntArray, free: Int64Array) -> tuple[int, Int64Array]:
-    """Return how many wishes, in order, fit before a part overflows, and what is left free."""
+    """Admit items, in order, to the parts that they prefer, until one does not fit.
+
+    Returns the number of admitted items, and the free capacity per part.
+    """
     first_refused = len(wishes)
     for part in np.flatnonzero(np.bincount(wishes, minlength=len(free)) > free):
         positions = np.flatnonzero(wishes == part)

@@ -1,8 +1,8 @@
-"""METIS, of the graph itself or of its clusters. Needs pymetis (`pip install pymetis`).
+"""Partitioning by METIS, of a graph or of its clusters. Needs pymetis (`pip install pymetis`).
 
-METIS runs in a process of its own, so that its memory is given back: some 110 bytes per entry of
-the undirected graph, beside the graph. METIS balances one constraint. If there are several, METIS
-gets the hardest. Passes of `StreamPartitioner` then even out the others, in two cuts.
+METIS runs in a process of its own, whose end frees its memory: some 110 bytes per entry of the
+undirected graph. METIS balances one constraint. If there are several, METIS gets the hardest.
+Passes of `StreamPartitioner` then balance all, and the better of two cuts is kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from khop.typing import Int32Array, Int64Array, IntArray, NodeType
 # METIS's default of imbalance, in thousandths. Imbalance is kept below the user's slack.
 UFACTOR = 30
 _EVEN_OUT = 10
-# Cuts that are evened out, to take the best. With the seed, cuts vary by a tenth and more.
+# Cuts that are balanced, of which the best is kept. By seed, cuts vary by a tenth and more.
 _CUTS = 2
 _SEED_STEP = 1_000_003
 _METIS_ENTRY_BYTES = 120
@@ -40,7 +40,7 @@ _PROGRAM = (
     "import sys; sys.path[:] = {!r}; from khop.partition.methods.metis_process import main; main()"
 )
 _REFINE = 4
-# METIS cuts so many in some GB.
+# METIS takes some GB for a graph of this many clusters.
 _CLUSTERS = 1_000_000
 
 
@@ -57,9 +57,9 @@ class MetisPartitioner(StructuralPartitioner):
 
     Args:
         *args, **kwargs: see `PartitionerBase`, and:
-        balance: constraints, as for `StreamPartitioner`. Several constraints are evened out after
-            METIS, which cuts more edges.
-        slack: how much more than the mean of each constraint a part may hold (default: 0.03).
+        balance: constraints, as for `StreamPartitioner`. Passes after METIS balance several
+            constraints, at the price of more cut edges.
+        slack: share by which a part may exceed the mean of each constraint (default: 0.03).
 
     Raises:
         ImportError: pymetis is not installed.
@@ -86,17 +86,17 @@ class MetisPartitioner(StructuralPartitioner):
         return False  # METIS has all edges in memory
 
     def cut(self, graph: Undirected) -> IntArray:
-        """Return the part of each node, by METIS, with several constraints evened out.
+        """Return the part of each node, by METIS, then by passes that balance several constraints.
 
         :meta private:
         """
         return self._best(graph, self._metis(graph, self.constraints.most_uneven()), 1)
 
     def _best(self, graph: Undirected, cuts: Sequence[Int32Array], refine: int) -> Int32Array:
-        """Improve cuts, even out several constraints, and return the best cut, balance first.
+        """Improve METIS's cuts by passes, and return the best: the most even, then the smallest.
 
-        It depends on the graph which score disturbs METIS's cut less. It depends on METIS's seed
-        which cut is even in the other constraints. So all are tried.
+        With several constraints, passes with each of `SCORES` are tried on each cut. No score and
+        no seed of METIS is best on all graphs.
         """
         plans = [["cut"] * refine]
         if len(self.constraints.names) > 1:
@@ -126,18 +126,18 @@ class MetisPartitioner(StructuralPartitioner):
 
 
 class ClusterMetisPartitioner(MetisPartitioner):
-    """Partitioner by METIS of clusters: near METIS's cut, of graphs far larger than METIS takes.
+    """Partitioner that runs METIS on clusters of nodes, for graphs far too large for METIS.
 
-    Passes over the nodes first make clusters of bounded size, by size-constrained label
-    propagation. METIS cuts the graph of clusters. Passes over the nodes improve its cut.
+    Size-constrained label propagation first joins nodes to clusters. METIS cuts the graph of
+    clusters. Passes over the nodes then improve this cut, which is nearly as good as METIS's own.
 
     Method: Meyerhenke, Sanders and Schulz, SEA 2014, for the clusters.
 
     Args:
         *args, **kwargs: see `MetisPartitioner`, and:
-        clusters: about how many clusters METIS gets. If None, 1,000,000, or with
-            `cluster_ids=True` one per 64 nodes if that is less. METIS cuts graphs with fewer nodes
-            than clusters as they are.
+        clusters: approximate number of clusters. If None, 1,000,000, or with `cluster_ids=True` one
+            per 64 nodes if that is less. A graph with no more nodes than this is cut without
+            clusters.
 
     Raises:
         ImportError, ValueError: as `MetisPartitioner`.
@@ -199,7 +199,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
         return self._best(graph, cuts, _REFINE)
 
     def _check_memory(self, contracted: Undirected) -> None:
-        """Refuse a graph of clusters that exceeds the memory, since its size is known only now."""
+        """Raise ValueError if METIS needs more memory for the graph of clusters than is left."""
         if not self._is_large():
             return
         assert self.effort.memory is not None
@@ -217,7 +217,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
         return cluster_nodes(graph, weights, self.clusters, self.seed, self.progress)
 
     def cluster_nodes(self) -> dict[NodeType, IntArray]:
-        """Return the clusters that METIS got, by node type."""
+        """Return clusters by node type: with `cluster_ids=True`, the ones that METIS placed."""
         if self.cluster_ids is not True:
             return super().cluster_nodes()
         if self._of_node is None:  # a single part needs no METIS
@@ -250,14 +250,14 @@ def run_metis(
         num_parts: number of parts.
         ufactor: allowed imbalance, in thousandths.
         seed: seed of METIS's random choices.
-        recursive: bisect recursively.
+        recursive: True for recursive bisection, False for the k-way method.
 
     Returns:
         [num_nodes] int32 part of each node.
 
     Raises:
         RuntimeError: METIS failed. The message has its output.
-        ValueError: weights of another length, or not above 0.
+        ValueError: `weights` has another length than the graph, or a value below 1.
     """
     num_nodes = len(graph.indptr) - 1
     if weights.shape != (num_nodes,) or (len(weights) and int(weights.min()) < 1):

@@ -1,7 +1,7 @@
 """Program that runs METIS on arrays in a folder.
 
-Started by `metis`. Its arguments are the folder, the number of parts, the imbalance in thousandths,
-a seed, and 1 to bisect recursively.
+`khop.partition.methods.metis` starts it. Arguments: the folder, the number of parts, the imbalance
+in thousandths, a seed, and 1 for recursive bisection, else 0.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class RandomPartitioner(MethodPartitioner):
 
 
 def random_owners(node_type: NodeType, count: int, num_parts: int, seed: int) -> IntArray:
-    """Return the part of each of `count` nodes, a function of the arguments: [count] int32."""
+    """Return [count] int32 part of each node, which depends on the arguments alone."""
     key = _native.run_key(seed, 0, zlib.crc32(node_type.encode()))
     order = _native.permutation(count, key)
     owners = np.empty(count, np.int32)

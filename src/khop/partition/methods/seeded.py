@@ -1,12 +1,12 @@
-"""Partitioning by the hotness that training will have, computed from the graph alone.
+"""Partitioning by hotness, computed from the graph, the training seeds and the fan-outs.
 
 1. `communities` cuts the graph, all node types together, into clusters of about equal size. The
    method is restreaming linear deterministic greedy partitioning (Stanton and Kliot 2012, Nishimura
    and Ugander 2013). A pass is linear in the number of edges.
-2. `split_seeds` divides training seeds between the parts: equal shares, seeds of a cluster
-   together. More rows of a batch are local if the part's seeds lie close together.
-3. The hotness of nodes for each part follows from its seeds (`khop.sampler.drawing.hotness`).
-   `FrequencyPartitioner` places nodes by it.
+2. `split_seeds` divides training seeds between the parts, in equal shares, and keeps seeds of a
+   cluster together. More rows of a batch are local if the part's seeds lie close together.
+3. `khop.sampler.drawing.hotness` computes how likely batches of each part's seeds touch a node.
+   `FrequencyPartitioner` places nodes by these probabilities.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _SLACK = 1.05
 
 
 class HotnessGroup(TypedDict, total=False):
-    """Options of method 'frequency', but `num_neighbors` and `base`."""
+    """Options of method 'frequency', except `num_neighbors` and `base`."""
 
     batch_size: Annotated[int, Option(1024, "seeds in a batch of one trainer.")]
     seeds: Annotated[
@@ -122,7 +122,7 @@ def frequency_partition(
         output_dir: the partition folder to write.
         num_parts: number of parts.
         num_neighbors: fan-out of each hop in training, or {edge type: fan-outs}. Or the sampling
-            method of training, as `khop.sampler.Labor([15, 10])`, by which hotness is computed.
+            method of training, such as `khop.sampler.Labor([15, 10])`.
         **options: `FrequencyOptions`.
 
     Returns:
@@ -147,7 +147,7 @@ def frequency_partition(
 
 
 class SeededPartitioner(FrequencyPartitioner):
-    """A `FrequencyPartitioner` that computes its probabilities and keeps seeds with their part."""
+    """`FrequencyPartitioner` that divides seeds between parts, and computes `probs` from them."""
 
     def _configure(  # type: ignore[override]
         self,
@@ -203,7 +203,7 @@ class SeededPartitioner(FrequencyPartitioner):
         self._is_ready = True
 
     def _clusters(self, graph: Undirected) -> IntArray:
-        """Return a first part of each node, all types one after the other."""
+        """Return [num_nodes] cluster of each node, one per part, by `base` or `communities`."""
         if self.base is None or self.num_parts == 1:
             return communities(
                 graph,
@@ -240,7 +240,7 @@ class SeededPartitioner(FrequencyPartitioner):
         return hotness
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the part of each node, as the base class does, but keep seeds with their part."""
+        """Return the part of each node, by `base` or by hotness. Seeds stay in their own part."""
         if self.base is not None:
             owners: IntArray = self.clusters[node_type].copy()
             if node_type == self.seed_type:
@@ -281,12 +281,12 @@ def communities(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Int32Array:
-    """Cut a graph into clusters of about equal size with few edges between them.
+    """Cut a graph into `num_parts` clusters of about equal size, with few edges between them.
 
     Progress is called as progress(done, total) after each pass.
 
     Returns:
-        [num_nodes] int32 cluster of each node. None is more than 5 % (and one node) above average.
+        [num_nodes] int32 cluster of each node. Sizes exceed the mean by at most 5 % and one node.
     """
     if num_parts == 1:
         return np.zeros(graph.num_nodes, np.int32)
@@ -308,7 +308,7 @@ def communities(
 
 
 def split_seeds(graph: Undirected, seeds: Int64Array, labels: IntArray, num_parts: int) -> IntArray:
-    """Assign seeds to the part of their cluster, except few that move to make even shares.
+    """Assign each seed to the part of its cluster, except a few that move so that shares are even.
 
     Args:
         graph: the graph.
@@ -331,7 +331,7 @@ def split_seeds(graph: Undirected, seeds: Int64Array, labels: IntArray, num_part
 
 
 def _count(rows: RowBlock, nodes: Int64Array, labels: IntArray, num_parts: int) -> Float64Array:
-    """Return [num_parts, num_nodes] float64 numbers of each node's edges to each cluster."""
+    """Return [num_parts, num_nodes] float64 number of edges from each node to each cluster."""
     index = nodes - rows.first_node
     begins, sizes = rows.indptr[index], np.diff(rows.indptr)[index]
     owner = np.repeat(np.arange(len(nodes)), sizes)

@@ -1,4 +1,4 @@
-"""Streaming partitioning: each node in turn goes to the part of most of its neighbours.
+"""Streaming partitioning: each node in turn goes to the part that has most of its neighbours.
 
 Memory beyond the graph is a few bytes per node. The graph may lie in files. The kernel is
 `kernels/khop/cpu/assign.hpp`.
@@ -17,24 +17,25 @@ from khop.typing import Int32Array, IntArray
 
 
 class StreamPartitioner(StructuralPartitioner):
-    """Partitioner that visits nodes in random order, several times, and moves each where it fits.
+    """Partitioner that visits nodes in random order, several times, and moves them to better parts.
 
-    A node goes to the part that is not full and has most of its neighbours. Linear deterministic
-    greedy ('ldg') weighs neighbours by the part's free share. Fennel ('fennel') subtracts a cost
-    that grows with the part's load. Each pass improves the last. Time is linear in edges and passes
-    (Debian's 63,666 nodes and 623,076 entries in 2 to 8 parts: 0.1 s to 1 s).
+    A node goes to the part that is not full and has most of its neighbours, corrected by load.
+    Linear deterministic greedy ('ldg') weighs neighbours by the part's free share. Fennel
+    ('fennel') subtracts a cost that grows with load. Each pass improves the last cut. Time is
+    linear in edges and passes (Debian's 63,666 nodes and 623,076 entries in 2 to 8 parts: 0.1 s to
+    1 s).
 
     Methods: Stanton and Kliot, KDD 2012. Tsourakakis et al., WSDM 2014. Nishimura and Ugander, KDD
     2013 (restreaming).
 
     Args:
         *args, **kwargs: see `PartitionerBase`, and:
-        balance: constraints of which parts get even shares: 'nodes' (of each type, the default),
-            'edges', 'train', 'bytes', or names of node attributes.
-        slack: how much more than the mean of each constraint a part may hold (default: 0.03).
+        balance: constraints, quantities that parts share evenly: 'nodes' (of each type, the
+            default), 'edges', 'train', 'bytes', or names of node attributes.
+        slack: share by which a part may exceed the mean of each constraint (default: 0.03).
         score: 'ldg' or 'fennel'. If None, 'ldg' for one constraint and 'fennel' for several.
         passes: passes over the nodes (default: 10).
-        starts: orders of nodes that are tried for the best cut (default: 4).
+        starts: random orders that are tried. The best cut is kept (default: 4).
 
     Raises:
         ValueError: unknown names, or numbers out of range.
@@ -64,7 +65,7 @@ class StreamPartitioner(StructuralPartitioner):
         self.passes, self.starts = passes, starts
 
     def cut(self, graph: Undirected) -> IntArray:
-        """Return the part of each node: the best of several starts, balance first.
+        """Return the part of each node, from the start with the most even, then smallest cut.
 
         :meta private:
         """

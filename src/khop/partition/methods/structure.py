@@ -1,7 +1,7 @@
-"""Base of partitioners that cut few edges: one graph of all types, and passes over its nodes.
+"""Base of partitioners that cut few edges, by passes over the nodes of the joined graph.
 
-`Constraints` are quantities of which parts get equal shares.
-Node types are joined to one graph, in which an edge counts in both directions, whatever its type.
+The joined graph has the nodes of all types, and the edges of all types in both directions.
+`Constraints` are quantities that parts share evenly, such as nodes or edges.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class StructuralPartitioner(MethodPartitioner):
     """Base of partitioners that assign all nodes at once, by the graph's structure.
 
     Attributes:
-        balance: names of the constraints, of which parts get even shares.
-        slack: how much more than the mean of each constraint a part may hold.
+        balance: names of the constraints, quantities that parts share evenly.
+        slack: share by which a part may exceed the mean of each constraint.
 
     Example:
         >>> issubclass(StreamPartitioner, StructuralPartitioner)
@@ -52,10 +52,10 @@ class StructuralPartitioner(MethodPartitioner):
     balance: tuple[str, ...]
     slack: float
     node_bytes = 32
-    """Memory of a node during the cut: two row pointers, its number, a weight, two labels."""
+    """Bytes of a node during the cut: two row pointers, its index, a weight, two labels."""
 
     def _configure(self, balance: Sequence[str] = ("nodes",), slack: float = 0.03) -> None:
-        """Take the options of all such partitioners, with constraints as in `Constraints.of`."""
+        """Check and keep the options. `Constraints.of` explains the names in `balance`."""
         if not 0 <= slack <= 1:
             raise ValueError(f"slack must be between 0 and 1 (got {slack})")
         self.balance, self.slack = tuple(balance), float(slack)
@@ -76,12 +76,12 @@ class StructuralPartitioner(MethodPartitioner):
 
         Args:
             graph: the joined graph.
-            labels: [num_nodes] int32 part of each node, or `num_parts` for none yet.
-            scores: for each pass one of `SCORES`, or 'cut': neighbours alone.
+            labels: [num_nodes] int32 part of each node, `num_parts` for nodes without a part.
+            scores: for each pass one of `SCORES`, or 'cut', which counts neighbours alone.
             start: index of the order in which nodes are visited.
 
         Returns:
-            Load of the most overloaded part over its capacity, at least 1.0.
+            Largest ratio of a part's load to its capacity, at least 1.0.
 
         :meta private:
         """
@@ -99,7 +99,7 @@ class StructuralPartitioner(MethodPartitioner):
         return float(np.maximum(loads / np.maximum(capacities, 1), 1).max())
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the part of each node of a type, after the first call has cut the graph."""
+        """Return the part of each node of a type. The first call cuts the graph, for all types."""
         if self._labels is None:
             if self.num_parts == 1:
                 labels: IntArray = np.zeros(self.constraints.weights.shape[1], np.int32)
@@ -130,7 +130,7 @@ class StructuralPartitioner(MethodPartitioner):
         return self.describe()
 
     def assignment_bytes(self) -> int:
-        """Estimate the memory of the cut, with edges unless they are in files."""
+        """Estimate the memory of the cut. Edges that are in files are not counted."""
         edges = 0 if self._is_large() else self._in_memory()
         return self.source.num_nodes * self.node_bytes + edges
 
@@ -147,7 +147,7 @@ class StructuralPartitioner(MethodPartitioner):
         return memory is not None and self._in_memory() > memory // 2
 
     def _in_memory(self) -> int:
-        """Return the bytes of the edges in memory."""
+        """Return the bytes that the edges take in memory."""
         return self.source.num_edges * _EDGE_BYTES
 
     def describe(self) -> dict[str, Any]:
@@ -155,10 +155,10 @@ class StructuralPartitioner(MethodPartitioner):
 
 
 class Constraints(NamedTuple):
-    """Weights of a graph's nodes, all types one after the other, in each constraint.
+    """Quantities that parts share evenly, as weights of the nodes of the joined graph.
 
     Attributes:
-        names: description of each constraint: 'nodes of type paper'.
+        names: description of each constraint, such as "nodes of type 'paper'".
         weights: [num_constraints, num_nodes] int32, none below 0.
     """
 
@@ -186,9 +186,9 @@ class Constraints(NamedTuple):
         return cls([name for name, _ in used], np.stack([_scaled(weights) for _, weights in used]))
 
     def capacities(self, num_parts: int, slack: float) -> Int64Array:
-        """Return [num_constraints, num_parts] most load of each part.
+        """Return [num_constraints, num_parts] int64 largest load that each part may have.
 
-        Loads exceed the mean by `slack` at most, but each node fits.
+        This is the mean load times 1 + `slack`, or the largest weight of a node if that is more.
         """
         totals = self.weights.sum(axis=1, dtype=np.int64)
         largest = self.weights.max(axis=1, initial=0)
@@ -196,15 +196,15 @@ class Constraints(NamedTuple):
         return np.repeat(np.maximum(even, largest)[:, None], num_parts, axis=1)
 
     def loads(self, labels: Int32Array, num_parts: int) -> Int64Array:
-        """Return [num_constraints, num_parts] loads of parts. Label `num_parts` is no part."""
+        """Return [num_constraints, num_parts] int64 loads. Label `num_parts` means no part."""
         rows = [np.bincount(labels, of_each, num_parts + 1)[:num_parts] for of_each in self.weights]
         return np.stack(rows).astype(np.int64)
 
     def most_uneven(self) -> Int64Array:
-        """Return [num_nodes] weights of the constraint that is hardest to balance, at least 1.
+        """Return [num_nodes] int64 weights, at least 1, of the constraint hardest to balance.
 
-        Tools with a single constraint take it. In the hardest constraint, weights vary most about
-        their mean. Constraints that vary less come out nearly even.
+        METIS takes this constraint alone. In the hardest constraint, weights vary most about their
+        mean. Constraints that vary less come out nearly even.
         """
         deviations = self.weights.std(axis=1) / np.maximum(self.weights.mean(axis=1), 1e-9)
         weights: Int64Array = self.weights[int(np.argmax(deviations))].astype(np.int64)
@@ -253,7 +253,7 @@ def _nodes(source: GraphSource) -> list[tuple[str, Int64Array]]:
 def _degrees(
     source: GraphSource, edge_dir: EdgeDir, in_bytes: bool = False
 ) -> dict[NodeType, Int64Array]:
-    """Return the edges that a node brings to its part, or their bytes."""
+    """Return the number of edges that are stored with each node, or their bytes."""
     degrees = {t: np.zeros(node.count, np.int64) for t, node in source.nodes.items()}
     for (src, _, dst), edge in source.edges.items():
         node_type, ends = (dst, edge.dst) if edge_dir == "in" else (src, edge.src)
@@ -264,14 +264,14 @@ def _degrees(
 
 
 def _joined(source: GraphSource, values: dict[NodeType, Array]) -> Int64Array:
-    """Return values of all nodes, type after type, with 0 for types without."""
+    """Return values of all nodes, type after type, with 0 for types that have no values."""
     return np.concatenate(
         [values.get(t, np.zeros(node.count, np.int64)) for t, node in source.nodes.items()]
     )
 
 
 def _scaled(weights: Int64Array) -> Int32Array:
-    """Return weights as int32. Large ones are divided, all by the same number, and rounded up."""
+    """Return weights as int32. If one is too large, all are divided by a number and rounded up."""
     largest = int(weights.max(initial=0))
     divisor = -(-largest // _MOST_WEIGHT) if largest > _MOST_WEIGHT else 1
     scaled: Int32Array = (-(-weights // divisor)).astype(np.int32)

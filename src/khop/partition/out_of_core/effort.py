@@ -1,4 +1,4 @@
-"""Opening of a partitioner's workspace, and identity of a run that a later one may resume.
+"""Workspaces of partitioners, and the identity by which a later run resumes an interrupted one.
 
 Imports no torch.
 """
@@ -22,11 +22,11 @@ from khop.typing import Array
 
 
 def open_workspace(partitioner: PlannablePartitioner) -> Workspace:
-    """Return the workspace of a partitioner, or of an equal run that was ended.
+    """Return a workspace for a partitioner: a new one, or one that an interrupted equal run left.
 
     Raises:
-        ValueError: memory or disk do not suffice. The message has the least that does.
-        ConnectionError: there is no cluster.
+        ValueError: memory or disk do not suffice. The message states how much does.
+        ConnectionError: the cluster is unreachable.
         BlockingIOError: another process works on an equal run.
     """
     effort, output = partitioner.effort, Path(partitioner.output_dir).absolute()
@@ -53,9 +53,9 @@ def open_workspace(partitioner: PlannablePartitioner) -> Workspace:
 
 
 def left_overs(output: Path, tmp: Path | None = None) -> list[Path]:
-    """Return this user's folders that ended runs for an output left, without those in use.
+    """Return temporary folders that interrupted runs for an output left, if no process uses them.
 
-    Stage files are looked for in `tmp`, or else in the output's parent.
+    Only this user's folders count, in the output's parent and, for stage files, in `tmp`.
     """
     output = output.absolute()
     # A pattern that matches this name alone.
@@ -67,7 +67,7 @@ def left_overs(output: Path, tmp: Path | None = None) -> list[Path]:
 
 
 def identity_of(partitioner: PlannablePartitioner) -> dict[str, Any]:
-    """Return everything that a folder's content, or the stage files, depend on."""
+    """Return all values that the content of the folder, or of stage files, depends on."""
     source, draws, effort = partitioner.source, partitioner.draws, partitioner.effort
     return {
         "output": os.fspath(Path(partitioner.output_dir).absolute()),

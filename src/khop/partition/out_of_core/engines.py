@@ -17,7 +17,7 @@ def check_engine(on: str | None) -> None:
     """Check an engine: 'ray' or 'ray:ADDRESS', or None for this machine.
 
     Raises:
-        ValueError: there is no such engine, or the cluster has no address.
+        ValueError: `on` names no engine, or the cluster has no address.
         ModuleNotFoundError: the engine is not installed.
     """
     if on is None:

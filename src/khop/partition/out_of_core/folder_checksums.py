@@ -1,4 +1,4 @@
-"""Checksums of all files of a folder, computed by threads, with a journal for later runs.
+"""Checksums of all files of a folder, computed by threads, with a journal to resume from.
 
 `khop verify` compares them with meta.json, `khop convert` writes them. Imports no torch.
 """
@@ -43,13 +43,12 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class ReadFile:
-    """Digests of a file that have been computed.
+    """Digests of a file, as far as the file has been read.
 
     Attributes:
         stamp: size, times of change, device and inode. If the stamp differs, the file is read anew.
-        ranges: digests of the first ranges of the file.
-        whole: SHA-256 of all its bytes, for folders of versions 1 and 2 if there are several
-            ranges.
+        ranges: digests of the ranges that have been read, from the first on.
+        whole: SHA-256 of all bytes, for folders of versions 1 and 2 if there are several ranges.
     """
 
     stamp: Annotated[list[Word], ENTRIES]
@@ -59,7 +58,7 @@ class ReadFile:
 
 @dataclass
 class ChecksumJournal:
-    """Journal of the checksums of a folder, by path."""
+    """Journal of a computation of checksums: digests of each file, by path."""
 
     format: Literal[1] = 1
     files: Annotated[dict[str, ReadFile], ENTRIES] = field(default_factory=dict)
@@ -70,7 +69,7 @@ class FileChecksums(NamedTuple):
 
     Attributes:
         path: path of the file in the folder.
-        problem: reason if there is no checksum: the file is missing, or has another length.
+        problem: reason why there is no checksum: the file is missing, or has a wrong length.
         written: length and digests of the file.
         sha256: checksum of the file, in the folder's version.
     """
@@ -183,7 +182,6 @@ class FolderChecksums:
         return reading
 
     def _finish(self, reading: _Reading) -> FileChecksums:
-        """Wait for the checksums of a file."""
         path, known = reading.result.path, reading.known
         nbytes = self._folder.files[path].bytes
         begun = self._done
@@ -215,7 +213,7 @@ class FolderChecksums:
 
 
 def _fits(known: ReadFile, nbytes: int) -> bool:
-    """Return True if digests can belong to a file of a size."""
+    """Return True if the digests fit a file of `nbytes` bytes."""
     begun = min(nbytes, RANGE_BYTES * len(known.ranges))
     try:
         Written(begun, known.ranges)
@@ -226,7 +224,7 @@ def _fits(known: ReadFile, nbytes: int) -> bool:
 
 @dataclass
 class _Reading:
-    """File that threads read."""
+    """File that threads are reading, and the digests so far."""
 
     result: FileChecksums
     descriptor: int = -1

@@ -50,10 +50,10 @@ class Journal:
 
     Attributes:
         writes: how often the journal has been written.
-        arrays: arrays that are made once, by name.
+        arrays: files of the arrays that `Workspace.array` keeps, by name.
         done: edge types that are complete.
         stage: the edge type that is being written, or None.
-        complete, begun: length and digests of files of the partition folder, by path.
+        complete, begun: {path: length and digests} of finished and unfinished files of the folder.
     """
 
     format: Literal[4] = 4
@@ -66,7 +66,7 @@ class Journal:
 
 
 def write_journal(folder: PrivateFolder, journal: object) -> None:
-    """Replace the journal of a folder, a dataclass, once the new one is on the disk."""
+    """Replace the journal of a folder, a dataclass, atomically once the new one is on the disk."""
     with folder.create(_NEW) as opened:
         opened.write(json.dumps(to_json(journal)).encode())
         opened.flush()
@@ -76,7 +76,7 @@ def write_journal(folder: PrivateFolder, journal: object) -> None:
 
 
 def read_journal(folder: PrivateFolder, cls: type[AnyJournal]) -> AnyJournal | None:
-    """Read the journal of a work folder. Return None if there is none, or none of class `cls`.
+    """Read the journal of a work folder. If it is missing or no valid `cls`, return None.
 
     Raises:
         SecurityError: the journal is a link, or another user's.

@@ -1,8 +1,8 @@
-"""Partitioning on the machines of a Ray cluster, with the steps of `rows` and `nodes` as tasks.
+"""Partitioning on the machines of a Ray cluster: steps of `khop.partition.writing` are tasks.
 
 The steps are::
 
-    started process     assigns nodes, numbers them, adds up counts, writes maps and meta.json
+    user's process      assigns nodes, numbers them, adds up counts, writes maps and meta.json
     tasks that count    a share of the edges                -> edges of each row
     tasks that split    a piece of the edges                -> its edges of each block, as objects
     tasks that write    a part's blocks, or nodes of a part -> files of the folder
@@ -53,10 +53,10 @@ _MOST_COUNTERS = 16
 
 
 class ObjectStage(Stage):
-    """Stage whose blocks are objects in Ray's stores, one for each piece of the edge list.
+    """Stage whose blocks are objects in Ray's stores, one object per piece of the edge list.
 
-    `references` has for each block one reference per piece. The object is None if the piece has no
-    edge of the block.
+    `references` are {block: a reference to one object per piece}. The object is None if the piece
+    has no edge in the block.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class RayWorkspace(Workspace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the cluster, unless the user had joined it. Running tasks are ended."""
+        """Leave the cluster, which ends running tasks, unless the user had joined it before."""
         if self._joined:
             self._ray.shutdown()
 
@@ -143,7 +143,7 @@ class RayWorkspace(Workspace):
         split: Callable[[Workspace, Item], SplitPiece],
         items: Sequence[Item],
     ) -> Iterator[int]:
-        """Keep the blocks of a function's results as objects, and yield bytes of each result."""
+        """Run `split` on items, keep the blocks in Ray's stores, and yield the bytes per item."""
         assert isinstance(stage, ObjectStage)
         with self._run(_blocks, "split", split, items, 1 + stage.num_blocks) as running:
             for _, (nbytes, *blocks) in running:
@@ -175,7 +175,7 @@ class RayWorkspace(Workspace):
         num_returns: int = 1,
         **options: Any,
     ) -> Iterator[Iterator[tuple[Item, Any]]]:
-        """Iterate over items and references to results of their tasks, then cancel the rest.
+        """Run a task per item. Iterate over items and references to results. Cancel tasks at exit.
 
         Args:
             body: calls `function` in a task.
@@ -228,7 +228,7 @@ class RayWorkspace(Workspace):
 def _task(
     version: str, body: Callable[..., Any], function: list[Any], memory: int, item: object
 ) -> Any:
-    """Call `body` with a function, which is an object of Ray's, in a process of Ray's."""
+    """Call `body` in a process of Ray's, after a check that khop has the same version there."""
     if version != __version__:
         raise RuntimeError(
             f"machine {socket.gethostname()} has khop {__version__}, but partitioning was started "
@@ -243,7 +243,7 @@ _latest: tuple[Any, Any] = (None, None)
 
 
 def _fetched(reference: Any) -> Any:
-    """Return an object, which is read once for all tasks that a process runs with it."""
+    """Return the object of a reference. The latest one stays in memory for further tasks."""
     global _latest  # noqa: PLW0603
     if _latest[0] != reference:
         import ray
@@ -261,7 +261,7 @@ def _result(
 def _blocks(
     split: Callable[[Workspace, Item], SplitPiece], workspace: Workspace, item: Item
 ) -> tuple[object, ...]:
-    """Return bytes and the columns of each block of a piece, or None for blocks without edges."""
+    """Split a piece. Return its bytes, then the columns of each block, or None for empty blocks."""
     piece = split(workspace, item)
     blocks = dict(piece.blocks())
     return piece.nbytes, *(blocks.get(block) for block in range(len(piece.counts)))
@@ -273,13 +273,13 @@ def _files(
     workspace: Workspace,
     item: Item,
 ) -> tuple[list[Result], dict[str, Written]]:
-    """Return the results of a function that writes files, and digests of these files."""
+    """Run a function that writes files. Return its results, and digests of the files."""
     with AttemptWriter(folder) as writer:
         return list(function(writer, workspace, item)), writer.written
 
 
 def _join(on: str) -> tuple[Any, bool]:
-    """Return module `ray`, and True if its cluster was joined just now."""
+    """Join a cluster. Return module `ray`, and False if this process had joined before."""
     check_engine(on)
     import ray
 

@@ -1,4 +1,4 @@
-"""Limits that a user sets for partitioning, and the estimate of what it takes.
+"""Limits that a user sets for partitioning, and the estimate of memory, disk and time.
 
 Imports no torch.
 """
@@ -53,9 +53,9 @@ class Effort:
         memory: bytes. If None, edges are kept in memory.
         tmp: folder of stage files. If None, the output's parent.
         jobs: threads. If None, one per core, at most 8.
-        clean: first remove what ended runs left.
+        clean: first remove the temporary folders of interrupted runs.
         on_plan: called with the plan, before anything is written.
-        cluster: machines that cut and write, once nodes are assigned. If None, this machine.
+        cluster: machines that cut and write, after nodes are assigned. If None, this machine.
     """
 
     memory: int | None = None
@@ -75,11 +75,11 @@ class Effort:
         on_plan: Callable[[Plan], None] | None = None,
         on: str | None = None,
     ) -> Effort:
-        """Check a user's options.
+        """Check a user's options, and create the limits from them.
 
         Raises:
-            ValueError: `memory` or `jobs` is out of range, `tmp` comes without `memory`, or there
-                is no such engine.
+            ValueError: `memory` or `jobs` is out of range, `tmp` comes without `memory`, or `on`
+                names no engine.
             NotADirectoryError: `tmp` is no folder.
             ModuleNotFoundError: the engine is not installed.
         """
@@ -101,7 +101,7 @@ class Effort:
 
 
 class PlannablePartitioner(Protocol):
-    """Interface that plans and workspaces need of `PartitionerBase`."""
+    """Attributes and methods of `PartitionerBase` that plans and workspaces use."""
 
     source: GraphSource
     output_dir: str | os.PathLike[str]
@@ -121,12 +121,12 @@ class PlannablePartitioner(Protocol):
 
 @dataclass(frozen=True)
 class PlannedType:
-    """Node or edge type of a plan.
+    """Size and attributes of a node or edge type in a plan.
 
     Attributes:
         name: name of the type. Names of an edge type are joined by spaces.
         count: number of nodes or edges.
-        attrs: {attribute: dtype and shape of a row, as 'float32 [16]'}.
+        attrs: {attribute: dtype and shape of a row, such as 'float32 [16]'}.
         num_bytes: bytes of all attributes.
 
     Example:
@@ -164,13 +164,13 @@ class Plan:
     Attributes:
         method: name of the method on the command line.
         num_parts: number of parts.
-        node_types, edge_types: the input.
+        node_types, edge_types: types of the input graph.
         memory: bytes that may be used. If None, edges are kept in memory.
         state_bytes: bytes that grow with the number of nodes: parts, new ids, row pointers.
         assignment_bytes: bytes that the method takes to assign nodes.
-        buffer_bytes: bytes of the least buffers.
+        buffer_bytes: least bytes that buffers take.
         edge_bytes: bytes of the edges in memory or in stage files, in the step that takes most.
-        read_bytes: bytes of the input, edges read twice.
+        read_bytes: bytes that are read: the input, with edges counted twice.
         output_bytes: bytes of the folder.
         stage_folder, output_folder: folders of the stage files and of the output.
         jobs: threads.
@@ -259,7 +259,7 @@ class Plan:
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of stage files, which there are only if memory is bounded."""
+        """Bytes of stage files, 0 if `memory` is None."""
         return 0 if self.memory is None else self.edge_bytes
 
     @property

@@ -1,4 +1,4 @@
-"""Memory and threads of a partitioner, and sizes of the pieces and blocks that fit them.
+"""Memory and threads of a partitioner, and sizes of pieces and blocks that fit this memory.
 
 Imports no torch.
 """
@@ -55,7 +55,7 @@ class Resources:
 
     @property
     def in_flight(self) -> int:
-        """Pieces in memory at a time: one per thread, and one that is written."""
+        """Number of pieces in memory at a time: one per thread, and one that is being written."""
         return 1 if self.jobs == 1 else self.jobs + 1
 
     @property
@@ -80,7 +80,7 @@ class Resources:
         return [(first, min(step, num_edges - first)) for first in range(0, num_edges, step)]
 
     def block_edges(self, edge_bytes: int, num_edges: int) -> int:
-        """Return how many edges of `edge_bytes` each are sorted at a time."""
+        """Return the most edges of a block, if an edge takes `edge_bytes` while it is sorted."""
         fitting = max(1, self.share() // edge_bytes)
         if self.memory is None:
             return min(_CACHED_EDGES, fitting)
@@ -137,8 +137,8 @@ def row_pointers(
 ) -> npt.NDArray[AnyInt]:
     """Add up counts of the edges of each row, and return the row pointers.
 
-    Each array has [num_rows + 1] integers: a zero, then edges per row. The first is overwritten.
-    `report` gets the number of arrays that have been added.
+    Each array has [num_rows + 1] integers: a zero, then edges per row. The first array is
+    overwritten. `report` gets the number of arrays that have been added.
     """
     indptr: npt.NDArray[AnyInt] | None = None
     for done, more in enumerate(counts, 1):

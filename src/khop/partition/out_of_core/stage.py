@@ -1,7 +1,7 @@
-"""Edges of one type between two steps: split by blocks of rows, in memory or in files.
+"""Stage: the edges of one type between splitting and sorting, in memory or in files.
 
-A block is a range of rows. Its edges are contiguous, in the order of the edge list, so that sorting
-block after block sorts all edges. Imports no torch.
+A block is a range of rows. The edges of a block are contiguous, in the order of the edge list, so
+that sorting block after block sorts all edges. Imports no torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ANEW = "nothing of it is kept; run the same again to begin anew"
 
 
 class Column(Protocol):
-    """One array of all edges, block after block."""
+    """Array with one entry per edge, block after block: row, neighbour, id or attribute."""
 
     def write(self, first: int, rows: Array) -> None:
         """Write rows from `first` on."""
@@ -38,11 +38,11 @@ class Column(Protocol):
         """Return the rows from `first` to before `last`."""
 
     def discard(self) -> None:
-        """Give back memory or disk. Nothing can be read any more."""
+        """Free the memory or disk space. The column cannot be read afterwards."""
 
 
 class MemoryColumn:
-    """Column in memory. Raises MemoryError if there is not enough."""
+    """Column in memory. Raises MemoryError if memory does not suffice."""
 
     def __init__(self, dtype: np.dtype[Any], count: int) -> None:
         # NumPy would ask for huge pages. If memory is full of cached files, the system moves them
@@ -71,7 +71,7 @@ class FileColumn:
     """Column in a file of a folder. An existing file keeps its content.
 
     Raises:
-        OSError: the disk has no space for it.
+        OSError: the disk has no space for the file.
         SecurityError: another user has made the file, or it is a link.
     """
 
@@ -141,7 +141,7 @@ def explained(path: Path, content: str) -> AbstractContextManager[None]:
 
 
 class SplitPiece(NamedTuple):
-    """Consecutive edges of the list, ordered by block.
+    """Piece of the edge list, with its edges sorted by block.
 
     Attributes:
         counts: [num_blocks] int64 number of edges of each block.
@@ -165,19 +165,19 @@ class SplitPiece(NamedTuple):
 
 
 ENTRIES = AtMost(1 << 40)
-"""Bound of lists in journals, which only memory limits."""
+"""Bound of lists in journals, so high that only memory limits them."""
 
 
 @dataclass
 class Filled:
-    """State of a stage: number of pieces, end of each block, checksums of each column's blocks."""
+    """Content of a stage: number of pieces, end of each block, checksums by column and block."""
 
     pieces: Id
     cursors: Annotated[list[Id], ENTRIES]
     checksums: dict[str, Annotated[list[Word], ENTRIES]]
 
     def check(self, columns: Iterable[str], starts: Int64Array) -> None:
-        """Raise ValueError unless this is the state of a stage of these columns and blocks."""
+        """Raise ValueError if this content does not fit the columns and blocks of a stage."""
         blocks = len(starts) - 1
         lengths = {name: len(sums) for name, sums in self.checksums.items()}
         cursors = np.array(self.cursors, np.int64)
@@ -195,10 +195,10 @@ class Stage:
     Args:
         columns: columns by name: `ROW`, `COLUMN`, `EDGE_ID`, and attributes if they are staged.
         starts: [num_blocks + 1] int64, the first edge of each block.
-        filled: state that an earlier run left. If None, the stage is empty.
+        filled: content that an earlier run left. If None, the stage is empty.
 
     Raises:
-        ValueError: `filled` is the state of other columns or blocks.
+        ValueError: `filled` does not fit the columns or blocks.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Stage:
         """Add a piece to its blocks.
 
         Raises:
-            OSError: the disk has no space for it.
+            OSError: the disk has no space for the piece.
             ValueError: a block gets more edges than were counted.
         """
         cursors = self.filled.cursors
@@ -234,7 +234,7 @@ class Stage:
         self.filled.pieces += 1
 
     def of(self, blocks: range) -> Stage:
-        """Return a stage with the same block indices that holds at least these blocks."""
+        """Return a stage that holds at least these blocks, under the same indices."""
         del blocks
         return self
 
@@ -251,5 +251,5 @@ class Stage:
         return rows
 
     def ends(self, block: int) -> tuple[IntArray, IntArray, IntArray]:
-        """Return rows within a block, new ids of neighbours, and positions in the edge list."""
+        """Return, for each edge: row in the block, new id of the neighbour, index in the list."""
         return self.read(block, ROW), self.read(block, COLUMN), self.read(block, EDGE_ID)

@@ -1,8 +1,8 @@
-"""Workspace of a partitioner: data between its steps, in memory or in files, and who runs them.
+"""Workspace of a partitioner, which runs its steps, and keeps data between them.
 
-`DiskWorkspace` bounds memory and survives a kill. Its folder holds stage files, arrays, and a
-journal of the work that is done. The journal is replaced atomically, after all that it names has
-reached the disk. Imports no torch.
+`Workspace` keeps data in memory. `DiskWorkspace` bounds memory and survives a kill. Its folder
+holds stage files, arrays, and a journal of the work that is done. The journal is replaced
+atomically, once all files that it names are on the disk. Imports no torch.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from khop.storage.folder import (
 from khop.typing import Array, EdgeType, Int64Array, IntArray
 
 Columns = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
-"""Dtype and shape of a row of each column of a stage."""
+"""{column of a stage: dtype and shape of a row}."""
 AnyArray = TypeVar("AnyArray", bound=Array)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -64,16 +64,17 @@ _STEP = 1 << 20
 
 
 class Workspace:
-    """Workspace in memory, where an interrupted run starts over.
+    """Workspace in memory. A run that was interrupted starts over.
 
-    `in_order`, `fill` and `write` run functions on items, here in threads. A function gets the
-    workspace of the machine that it runs on, and all else that it needs as arguments.
+    `in_order`, `fill` and `write` run functions on items: here in threads, in subclasses also on
+    other machines. So functions get the workspace of their machine, and all other data, as
+    arguments.
 
     Attributes:
-        stages_attrs: attributes of edges are split with the edges, so that their files are read
+        stages_attrs: True if attributes of edges are split with the edges, which reads their files
             sequentially. If False, attributes are gathered block by block.
-        releases_pages: mapped pages are released once they are read.
-        unfinished: files of the folder that an earlier run wrote. None in memory.
+        releases_pages: True if mapped pages are released once they have been read.
+        unfinished: files of the folder that an earlier run wrote. None for data in memory.
     """
 
     stages_attrs = False
@@ -92,7 +93,7 @@ class Workspace:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Remove everything, unless a later run can resume from it."""
+        """Remove all data, unless a later run can resume from them."""
 
     def attach(self, writer: FolderWriter) -> None:
         self._writer = writer
@@ -114,7 +115,7 @@ class Workspace:
         split: Callable[[Workspace, Item], SplitPiece],
         items: Sequence[Item],
     ) -> Iterator[int]:
-        """Add the results of a function to a stage, in the order of items. Yield their bytes."""
+        """Add the results of `split` to a stage, in the order of items. Yield the bytes of each."""
         for piece in self.in_order(split, items):
             stage.append(piece)
             yield piece.nbytes
@@ -127,8 +128,7 @@ class Workspace:
     ) -> Iterator[Item]:
         """Run a function that writes files of the folder. Yield each item once it is written.
 
-        `take` gets an item and each result of function(writer, workspace, item), as soon as it is
-        there.
+        take(item, result) is called for each result of function(writer, workspace, item), at once.
         """
         for item in items:
             for result in function(self._writer, self, item):
@@ -136,17 +136,17 @@ class Workspace:
             yield item
 
     def array(self, name: str, make: Callable[[], AnyArray], changes: bool = False) -> AnyArray:
-        """Return an array that is made once. If it `changes`, later contents are kept, too."""
+        """Make an array, unless an earlier run kept it. If it `changes`, later values are kept."""
         return make()
 
     def column(self, name: str, dtype: np.dtype[Any], count: int) -> Column:
-        """Return a column of `count` rows for this run alone, until it is discarded."""
+        """Return a new column of `count` rows, which later runs do not resume."""
         del name
         return MemoryColumn(dtype, count)
 
     @contextlib.contextmanager
     def stage(self, key: str, columns: Columns, starts: Int64Array) -> Iterator[Stage]:
-        """Open the stage of an edge type, from the [num_blocks + 1] first edges of blocks."""
+        """Open the stage of an edge type. `starts` is [num_blocks + 1] first edges of blocks."""
         del key
         count = int(starts[-1])
         yield Stage(
@@ -154,12 +154,12 @@ class Workspace:
         )
 
     def is_done(self, key: str) -> bool:
-        """Return True if an edge type is complete."""
+        """Return True if all files of an edge type have been written."""
         del key
         return False
 
     def done(self, key: str) -> None:
-        """Note that an edge type is complete."""
+        """Record that all files of an edge type have been written."""
 
     def release(self, read: EdgeSource | RowStore) -> None:
         """Release mapped pages that have been read, if `releases_pages`."""
@@ -171,10 +171,10 @@ class Workspace:
                 feature.release()
 
     def checkpoint(self, nbytes: int) -> None:
-        """Note that bytes have been written. Keep the state of the run every 512 MiB."""
+        """Count bytes that were written. Save the state of the run every 512 MiB."""
 
     def check_rows(self, edge_type: EdgeType, indptr: IntArray, most: int, width: int) -> None:
-        """Raise ValueError if a row has more than `most` edges, so that memory cannot sort it."""
+        """Raise ValueError if a row has more than `most` edges, too many to sort in memory."""
 
 
 class DiskWorkspace(Workspace):
@@ -183,7 +183,7 @@ class DiskWorkspace(Workspace):
     Args:
         resources: memory and threads.
         folder: folder of stage files, which is made if it does not exist.
-        name: name of the run, a digest of everything that its result depends on.
+        name: name of the run, see `run_name`.
         output: path of the partition folder.
 
     Raises:
@@ -247,7 +247,7 @@ class DiskWorkspace(Workspace):
 
     @contextlib.contextmanager
     def stage(self, key: str, columns: Columns, starts: Int64Array) -> Iterator[Stage]:
-        """Open the stage of an edge type, whose files are removed when it is complete."""
+        """Open the stage of an edge type. If no error occurs, its files are removed at the end."""
         known = self._journal.stage
         filled = None if known is None or known.key != key else known.filled
         opened = {
@@ -279,7 +279,7 @@ class DiskWorkspace(Workspace):
             self._save()
 
     def _save(self) -> None:
-        """Bring everything written to the disk, then replace the journal."""
+        """Flush all written data to the disk, then replace the journal."""
         self._unsaved = 0
         self._writer.sync()
         journal = self._journal
@@ -329,12 +329,12 @@ class DiskWorkspace(Workspace):
 
 
 def run_name(run: object) -> str:
-    """Return a short name, a digest of everything that a result depends on (JSON)."""
+    """Return a short name of a run: a digest of the values (JSON) that its result depends on."""
     return hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _is_there(temporary: Path, journal: Journal) -> bool:
-    """Return True if all files that a journal names exist, at least as long as it records."""
+    """Return True if all files that a journal names exist, with at least the recorded lengths."""
     files = {**journal.complete, **journal.begun}
     if not files:
         return True

@@ -1,4 +1,4 @@
-"""Comparison of methods on a graph or a sample: cut, balance, remote rows and seconds."""
+"""Comparison of methods on a graph, or on a sample: cut, balance, remote rows and seconds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BALL = 100  # nodes of a sample per start node
 
 @dataclass(frozen=True)
 class Compared:
-    """A method's cut.
+    """Report of one method's cut, and its time.
 
     Attributes:
         method: name of the method.
@@ -117,21 +117,21 @@ def compare_methods(
         data: a PyG `Data` or `HeteroData`, or a `GraphSource`.
         num_parts: number of parts.
         methods: names of methods as for `partition_graph`. 'frequency+metis' (or '+stream',
-            '+cluster-metis') is 'frequency' with this base.
-        edge_dir: 'in' or 'out'.
-        sample: about how many nodes to cut: balls around random nodes, and the edges among them. If
-            None, the whole graph.
+            '+cluster-metis') is 'frequency' with this option `base`.
+        edge_dir: 'in' or 'out', see `PartitionOptions`.
+        sample: approximate number of nodes of a sample: balls around random nodes, with the edges
+            among them. If None, the whole graph is cut.
         seed: seed of random choices.
-        batches: batches to draw of each part, to count their remote rows.
+        batches: number of batches that are drawn from each part's seeds, to count remote rows.
         progress: called as progress(method, done, total).
-        **options: options of the methods. Each method gets the ones that it has. Batches are drawn
-            with `num_neighbors`, `batch_size` and `seeds`.
+        **options: options of the methods. Each method gets its own options. Batches are drawn with
+            `num_neighbors`, `batch_size` and `seeds`.
 
     Returns:
         The comparison, which prints as a table.
 
     Raises:
-        ValueError, TypeError: unknown methods, options that no method has, other arguments.
+        ValueError, TypeError: unknown methods, options that no method has, or bad arguments.
 
     Example:
         >>> options = {"num_neighbors": [2], "batch_size": 2}
@@ -175,7 +175,7 @@ def compare_methods(
 
 
 def _resolved(methods: Sequence[str], options: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """Return method and base of each name, as 'frequency+metis', after a check of all options."""
+    """Split names such as 'frequency+metis' into method and base, and check all options."""
     if not methods:
         raise ValueError("methods must name at least one method (got none)")
     resolved, known = [], {"num_neighbors", "batch_size", "seeds"}
@@ -197,7 +197,7 @@ def _resolved(methods: Sequence[str], options: dict[str, Any]) -> list[tuple[str
 
 
 def _new_seeds(partitioner: PartitionerBase, seeds: SeedNodes) -> tuple[int, Int64Array] | None:
-    """Return index of the seeds' type, and new ids, or None if several types are possible."""
+    """Return (index of the seeds' node type, [n] new ids), or None if the type is not known."""
     source = partitioner.source
     if seeds is None and source.heterogeneous:
         try:

@@ -1,4 +1,4 @@
-"""A graph that is cut: rows of all parts in new ids, as reports count and sample them."""
+"""Graph after a cut: the rows of all parts in new ids, which reports count and sample."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CutNodes(NamedTuple):
     Attributes:
         bounds: [num_parts + 1] bounds of the parts' ranges of new ids.
         originals: [num_nodes] original id of each new id.
-        copies: for each part, new ids of the rows that it keeps copies of.
+        copies: for each part, new ids of the nodes of other parts that it keeps copies of.
         row_bytes: bytes of a node's attributes.
     """
 
@@ -53,14 +53,14 @@ class CutEdges(NamedTuple):
 
 
 class CutGraph(NamedTuple):
-    """A graph in new ids."""
+    """Graph after a cut, in new ids."""
 
     num_parts: int
     nodes: list[CutNodes]
     edges: list[CutEdges]
 
     def typed_rows(self) -> TypedRows:
-        """Return the rows with original ids, by which draws are keyed."""
+        """Return the rows for sampling, with the original ids by which random draws are keyed."""
         csrs = [
             _native.Csr(e.indptr, e.indices, np.ascontiguousarray(self.nodes[e.rows].originals))
             for e in self.edges
@@ -69,7 +69,7 @@ class CutGraph(NamedTuple):
         return TypedRows([nodes.bounds[-1] for nodes in self.nodes], relations, csrs)
 
     def neighbors(self, edges: CutEdges, part: int) -> IntArray:
-        """Return new ids of neighbours over a part's edges of a type."""
+        """Return the neighbour's new id for each edge that a part has of a type."""
         low, high = edges.indptr[self.nodes[edges.rows].bounds[part : part + 2]]
         return edges.indices[int(low) : int(high)]
 
@@ -87,7 +87,7 @@ class CutGraph(NamedTuple):
 
     @classmethod
     def of_folder(cls, folder: PartitionFolder) -> CutGraph:
-        """Read a folder, all of whose parts are on this machine: 4 or 8 bytes per edge.
+        """Read a folder with local parts. Several parts take 4 or 8 bytes of memory per edge.
 
         Raises:
             FolderError, IndexError, ValueError: a part is missing or damaged.

@@ -1,7 +1,7 @@
 """Report of a cut: edges and nodes between parts, balances, and rows of batches by location.
 
-All figures are counted, except rows of batches. Batches are drawn from the seeds of each part, and
-their rows are local, copied, or remote.
+All figures are exact counts, except rows of batches, which are means over some batches. Batches are
+drawn from the seeds of each part. Each row is local, copied or remote.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ class BatchRows:
 
 @dataclass(frozen=True)
 class CutReport:
-    """Division of a graph by a cut.
+    """Figures of a cut: sizes of parts, edges between parts, and rows of batches.
 
     Attributes:
         nodes: nodes of each part, all types together.
         edges: edges of each part.
         seeds: seeds of each part, or None if it is not known which nodes are trained on.
         bytes: bytes of each part's rows, edges and copies.
-        halo: nodes of other parts that are neighbours of each part's nodes.
+        halo: for each part, number of nodes of other parts that are neighbours of its nodes.
         cut: {edge type, joined by spaces: share of its edges between parts}.
-        edge_cut: share of all edges between parts.
+        edge_cut: share of all edges that are between parts.
         edges_between_parts: [part][part of the neighbour] number of edges.
         batch_size: seeds in a batch that was drawn.
-        rows: rows of the batches of each part, or None if `seeds` is.
+        rows: rows of the batches of each part, or None if `seeds` is None.
 
     Example:
         >>> report = CutReport.of(PartitionFolder(folder), [2], batch_size=2)
@@ -98,16 +98,16 @@ class CutReport:
         seed_type: NodeType | None = None,
         batches: int = 8,
     ) -> CutReport:
-        """Report on a folder, all of whose parts are on this machine.
+        """Report on a folder with all parts on this machine.
 
         Args:
             folder: the folder.
-            num_neighbors: fan-out of each hop, or {edge type: fan-outs}. Draws are uniform: times
-                and weights play no role.
+            num_neighbors: fan-out of each hop, or {edge type: fan-outs}. Draws are uniform, without
+                times and weights.
             batch_size: seeds in a batch.
-            seed_type: node type that is trained on: its nodes of `train_mask`, or all. If None,
-                the type that has such a mask, or the only type.
-            batches: batches to draw of each part.
+            seed_type: node type of the seeds: nodes of its `train_mask`, or all if it has no mask.
+                If None, the only type that has a mask, or the only type.
+            batches: number of batches that are drawn from each part's seeds.
 
         Raises:
             FolderError, IndexError: a part is missing or damaged.
@@ -127,7 +127,7 @@ class CutReport:
     ) -> CutReport:
         """Report on a cut graph.
 
-        Seeds are the index of their type, and new ids. If None, no batches are drawn.
+        `seeds`: (index of the node type, [n] new ids). If None, no batches are drawn.
 
         :meta private:
         """
@@ -165,12 +165,12 @@ class CutReport:
 
     @property
     def remote(self) -> float | None:
-        """Share of a batch's rows that come from other parts, mean of the parts with seeds."""
+        """Share of a batch's rows that come from other parts, as a mean over parts with seeds."""
         return self._share(lambda rows: rows.remote)
 
     @property
     def remote_without_copies(self) -> float | None:
-        """Share of a batch's rows that would come from other parts without copies."""
+        """Share of a batch's rows that would come from other parts if parts kept no copies."""
         return self._share(lambda rows: rows.remote + rows.cached)
 
     def _share(self, count: Callable[[BatchRows], float]) -> float | None:
@@ -179,18 +179,18 @@ class CutReport:
 
     @property
     def balances(self) -> dict[str, float]:
-        """The largest part over the mean: of nodes, edges, seeds and bytes."""
+        """Largest part divided by the mean, for nodes, edges, seeds and bytes."""
         parts = {"nodes": self.nodes, "edges": self.edges, "seeds": self.seeds, "bytes": self.bytes}
         return {name: balance(counts) for name, counts in parts.items() if counts is not None}
 
     @property
     def replication(self) -> float:
-        """Nodes of all parts and of their one-hop halos, over the number of nodes."""
+        """Nodes of all parts and of their one-hop halos, divided by the number of nodes."""
         total = sum(self.nodes)
         return (total + sum(self.halo)) / total if total else 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all attributes and what follows from them, for JSON."""
+        """Return all attributes and properties, for JSON."""
         return {
             **asdict(self),
             "balances": self.balances,
@@ -215,7 +215,7 @@ class CutReport:
         return "\n\n".join(tables)
 
     def _part_rows(self) -> list[list[str]]:
-        """Return the table of parts, its head first."""
+        """Return the lines of the table of parts, with the header first."""
         head = ["part", "nodes", "edges", "seeds", "bytes", "halo"]
         head += ["rows per batch", "local", "copied", "remote", "without copies"]
         table = [head]
@@ -251,7 +251,7 @@ def _cut(between: Int64Array) -> float:
 
 
 def _halo(graph: CutGraph, part: int) -> int:
-    """Return how many nodes of other parts are neighbours of a part's nodes."""
+    """Return the number of nodes of other parts that are neighbours of a part's nodes."""
     total = 0
     for i, nodes in enumerate(graph.nodes):
         touched = np.zeros(nodes.bounds[-1], bool)
@@ -299,7 +299,7 @@ def _batch_rows(
 def _seeds_of_folder(
     folder: PartitionFolder, seed_type: NodeType | None
 ) -> tuple[int, Int64Array] | None:
-    """Return the node type and new ids of the seeds, or None if the trained type is not known."""
+    """Return (index of the seeds' node type, [n] new ids), or None if the type is not known."""
     types = folder.meta.node_types
     trained = [t for t in types if TRAIN_MASK in t.splits and len(folder.split(t.name, TRAIN_MASK))]
     chosen = trained if len(trained) == 1 else list(types) if len(types) == 1 else []

@@ -51,7 +51,7 @@ def verify_folder(
     jobs: int | None = None,
     tmp: str | os.PathLike[str] | None = None,
 ) -> list[str]:
-    """Check every checksum, count and range, and that the parts together are the graph.
+    """Check all checksums, counts and ranges, and that the parts together are the graph.
 
     Parts that are not on this machine cannot be checked: their files count as missing.
 
@@ -59,8 +59,8 @@ def verify_folder(
         root: a partition folder.
         progress: called as progress(step, done, total). If None, progress is not reported.
         jobs: threads that compute checksums. If None, one per core, at most 8.
-        tmp: folder in which progress is kept. If a check is ended, the next one with the same `tmp`
-            resumes it, and reads files again that have changed. If None, each check begins anew.
+        tmp: folder of a journal. A check with the same `tmp` resumes an interrupted one, and reads
+            changed files again. If None, each check begins anew.
 
     Returns:
         The problems, one sentence each.
@@ -116,7 +116,7 @@ def _check_files(folder: PartitionFolder, checksums: FolderChecksums) -> Iterato
 
 
 def _changed_bytes(file: FileChecksums, known: Written | None) -> str:
-    """Return which bytes of a file have changed, if it has several ranges."""
+    """Return text that names the changed bytes of a file, or '' if they are not known."""
     if file.written is None or known is None or len(known.ranges) < 2:
         return ""
     pairs = enumerate(zip(file.written.ranges, known.ranges, strict=True))
@@ -129,7 +129,7 @@ def _changed_bytes(file: FileChecksums, known: Written | None) -> str:
 
 
 def _check_listing(folder: PartitionFolder) -> Iterator[str]:
-    """Check that meta.json lists exactly the files that the types it describes need."""
+    """Check that meta.json lists exactly the files that its node and edge types need."""
     needed = folder.meta.files()
     for path in sorted(needed - set(folder.files)):
         yield f"{path}: not listed in meta.json, which describes it"
@@ -254,7 +254,7 @@ def _check_edges(folder: PartitionFolder, edge_type: EdgeTypeMeta) -> Iterator[s
 
 
 def _check_node_times(folder: PartitionFolder, node_type: NodeTypeMeta) -> Iterator[str]:
-    """Compare the keys of a node type's times with the attribute, part by part."""
+    """Compare the stored keys of a node type's times with the attribute of times, part by part."""
     time = folder.meta.time_attr
     if not node_type.timed or time is None:
         return
@@ -271,7 +271,7 @@ def _check_node_times(folder: PartitionFolder, node_type: NodeTypeMeta) -> Itera
 
 
 def _check_edge_draws(folder: PartitionFolder, edge_type: EdgeTypeMeta, part: int) -> Iterator[str]:
-    """Compare the order of rows with meta.json, and times and weights with attributes."""
+    """Check the order of edges, neighbours' ids, times and weights in the rows of a part."""
     indptr, indices = (
         folder.open(edge_path(part, edge_type.name, name)) for name in ("indptr", "indices")
     )
@@ -332,7 +332,7 @@ def _expected_times(
 
 
 def _keeps_order(indptr: IntArray, edge_ids: IntArray, times: Int64Array | None) -> bool:
-    """Return whether edge ids ascend within each row, or each run of equal times of a row."""
+    """Return True if edge ids ascend within each row, or among edges of a row with equal times."""
     ascends = edge_ids[1:] > edge_ids[:-1]
     if times is not None:
         ascends |= times[1:] != times[:-1]

@@ -1,6 +1,6 @@
-"""Writers of a folder's parts: new ids, rows of edges, nodes. Also the undirected graph.
+"""Writers of a folder's parts, and the undirected graph that some methods read.
 
-Imports no torch. `rows` splits edges by blocks, which `row_sort` sorts into compressed rows.
-`nodes` writes ids and attributes, `order` orders rows within a part. `undirected` is the graph
-that partitioners of the structure read, `cluster_ids` its clusters.
+Imports no torch. `numbering` gives new ids to nodes, by `order` within a part. `nodes` writes ids
+and attributes. `rows` splits edges by blocks, which `row_sort` sorts into compressed rows.
+`undirected` joins all types to one graph, and `cluster_ids` makes its clusters.
 """

@@ -24,7 +24,7 @@ CLUSTER = "cluster"
 """Name of the node attribute that holds clusters."""
 
 CLUSTER_NODES = 64
-"""Mean nodes of a cluster, unless users name a number of clusters: their rows fill some pages."""
+"""Mean number of nodes in a cluster by default. Their rows fill some pages of memory."""
 
 _PASSES = 4
 
@@ -36,7 +36,7 @@ def check_cluster_ids(
 
     Raises:
         ValueError: `cluster_ids` is out of range, or True for a partitioner without clusters. Or a
-            node type has an attribute of that name.
+            node type has an attribute 'cluster' already.
     """
     if not (cluster_ids is True or 0 <= operator.index(cluster_ids) < 2**31):
         raise ValueError(
@@ -60,9 +60,8 @@ def cluster_nodes(
 ) -> NodeNumbering:
     """Divide nodes into about `clusters` clusters by label propagation.
 
-    Method: Meyerhenke, Sanders and Schulz, SEA 2014. `weights` [num_nodes] int32 are sizes of
-        nodes. No
-    cluster is larger than twice the mean.
+    `weights` [num_nodes] int32 are sizes of nodes. No cluster grows beyond twice the mean size.
+    Method: Meyerhenke, Sanders and Schulz, SEA 2014.
     """
     dtype = narrowest_int(graph.num_nodes)
     of_node: IntArray = np.arange(graph.num_nodes, dtype=dtype)

@@ -1,6 +1,6 @@
 """Writer of the parts' nodes: ids, attributes, and copies of other parts' nodes.
 
-The workspace runs the functions that write: in this process, or as tasks on other machines.
+The workspace runs the functions that write, in this process or as tasks on other machines.
 Attributes are gathered some rows at a time, by several threads. Imports no torch.
 """
 
@@ -31,7 +31,7 @@ from khop.storage.folder import (
 from khop.typing import Array, Int64Array, IntArray, NodeType
 
 CachedNodes = Callable[[NodeType, int, IntArray], Int64Array]
-"""Returns the nodes that a part keeps copies of, as `PartitionerBase.cached_nodes`."""
+"""Function that returns the nodes that a part keeps copies of: `PartitionerBase.cached_nodes`."""
 
 # Bytes of rows copied at a time: limits the extra memory.
 _CHUNK_BYTES = 32 << 20
@@ -120,7 +120,7 @@ def _write_copies(
 def _save_rows(
     writer: ArrayWriter, workspace: Workspace, path: str, feature: RowStore, rows: IntArray
 ) -> None:
-    """Write rows of an attribute, in their order."""
+    """Write an attribute's rows at positions `rows` to a file, in this order."""
     if writer.has(path):
         return
 

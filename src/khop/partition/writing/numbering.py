@@ -1,4 +1,4 @@
-"""New node ids, contiguous by part, and the folder that is written in them."""
+"""New node ids, contiguous in each part, and the data that all writers of a folder share."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from khop.typing import Array, EdgeDir, IntArray, NodeType, Progress
 
 
 class Numbering:
-    """New ids of a node type: by part, and within a part by `keys` [num_nodes] and original ids.
+    """New ids of a node type: sorted by part, then by `keys` [num_nodes], then by original id.
 
     Attributes:
         owners: [num_nodes] int32 part of each node.
-        book: the part of each range of new ids.
+        book: the range of new ids of each part.
         old_of_new, new_of_old: [num_nodes] ids, int32 if that fits, else int64.
     """
 
@@ -37,7 +37,7 @@ class Numbering:
 
 @dataclass(frozen=True)
 class FolderJob:
-    """Folder that is being written, with everything that the writers of nodes and rows share."""
+    """Folder that is being written, and the data that its writers of nodes and edges share."""
 
     writer: FolderWriter
     workspace: Workspace

@@ -1,4 +1,4 @@
-"""Sorter of a block's edges into rows of a part, for `rows`. Imports no torch."""
+"""Sorter of the edges of a block into compressed rows, which `rows` writes. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from khop.partition.writing.numbering import Numbering
 from khop.storage.folder import edge_attr_path, edge_path
 from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
 
-# Neighbours of at most so many parts are counted by one comparison per part.
+# Up to this number of parts, neighbours are counted by one comparison per part.
 _FEW_PARTS = 16
 
 ArrayShape = tuple[str, np.dtype[Any], tuple[int, ...]]
@@ -28,13 +28,13 @@ AnyArray = TypeVar("AnyArray", bound=Array)
 
 @dataclass(frozen=True)
 class RowTable:
-    """An edge type that becomes rows.
+    """Edge type that is written as compressed rows: its numbering, dtypes, sizes and files.
 
     Attributes:
-        rows, neighbors: new ids on either side.
+        rows, neighbors: new ids of the nodes that have rows, and of their neighbours.
         indptr: [num_rows + 1] pointers of all rows.
-        neighbor_ids, edge_ids: True if original ids are written.
-        stages_attrs: attributes are in the stage, too. If False, in the source alone.
+        neighbor_ids, edge_ids: True if original ids of neighbours, or of edges, are written.
+        stages_attrs: True if the stage has the attributes. If False, only the source has them.
     """
 
     edge_type: EdgeType
@@ -126,14 +126,14 @@ class RowTable:
 
 
 class SortedBlock(NamedTuple):
-    """Rows of a part: rows to append to each array, and [num_parts] neighbours by part."""
+    """Sorted block: rows to append to each array, and [num_parts] number of neighbours by part."""
 
     arrays: dict[str, Array]
     neighbors_by_part: Int64Array
 
 
 class RowSorter:
-    """Sorter of blocks: by row, then by time if there are times, else in the order of the list."""
+    """Sorter of blocks: by row, then by time if there are times, then by index in the edge list."""
 
     def __init__(self, table: RowTable, blocks: Int64Array, stage: Stage) -> None:
         self._table, self._blocks, self._stage = table, blocks, stage
@@ -176,7 +176,7 @@ class RowSorter:
         return SortedBlock(arrays, neighbors_by_part(columns, table.neighbors.book.bounds))
 
     def _attr(self, block: int, name: str, ids: IntArray, order: IntArray) -> Array:
-        """Return an attribute of a block's edges, in their order."""
+        """Return an attribute of a block's edges, in sorted order."""
         if self._table.stages_attrs:
             return taken(self._stage.read(block, attr_column(name)), order)
         return self._table.edge.attrs[name].gather(ids)
@@ -218,7 +218,7 @@ def attr_column(name: str) -> str:
 
 
 def taken(rows: AnyArray, positions: IntArray) -> AnyArray:
-    """Return rows at positions, as `rows[positions]`, but without Python's lock."""
+    """Return `rows[positions]`, computed without Python's global lock."""
     out = np.empty((len(positions), *rows.shape[1:]), rows.dtype)
     _native.gather(rows, positions, out, None, 1)
     return out  # type: ignore[return-value]
@@ -229,7 +229,7 @@ def _row_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
 
 
 def neighbors_by_part(columns: IntArray, bounds: list[int]) -> Int64Array:
-    """Return [num_parts] how many neighbours each part owns."""
+    """Return [num_parts] number of neighbours that each part owns."""
     if len(bounds) <= _FEW_PARTS + 1:
         below = [0, *(int(np.count_nonzero(columns < b)) for b in bounds[1:-1]), len(columns)]
         return np.diff(below)

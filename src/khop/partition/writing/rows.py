@@ -1,4 +1,4 @@
-"""Writer of the parts' edges: edge lists, in memory or not, become compressed rows.
+"""Writer of the parts' edges, which turns edge lists into compressed rows.
 
 There are three steps. The first two read the edge list piece by piece:
 
@@ -6,9 +6,9 @@ There are three steps. The first two read the edge list piece by piece:
 2. Edges are split by blocks of rows and kept in a stage (`khop.partition.out_of_core.stage`).
 3. Each block is sorted (`row_sort`) and appended to the files of its part.
 
-A block fits a cache, or the memory that may be used. The result does not depend on blocks. The
-workspace runs the steps, in threads or as tasks on other machines: functions get all that they need
-as arguments. Imports no torch.
+A block fits a cache, or the memory that the user allows. The result does not depend on blocks. The
+workspace runs the steps in threads, or as tasks on other machines. So functions get all data as
+arguments. Imports no torch.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Piece = tuple[int, int]
 def write_edge_type(
     job: FolderJob, edge_type: EdgeType, edge: EdgeSource, edges_between_parts: Int64Array
 ) -> EdgeTypeMeta:
-    """Write the edges of a type, in all parts, with all arrays in the order of rows.
+    """Write the edges of a type, in all parts, sorted by row.
 
-    The edges are added to the counts [num_parts, num_parts] by part and part of the neighbour.
+    Also adds counts to `edges_between_parts` [part of the row, part of the neighbour].
 
     Raises:
         IndexError: an edge names a node that does not exist.
@@ -68,7 +68,7 @@ def write_edge_type(
     if workspace.is_done(key):
         for part in range(job.num_parts):
             for path, _, _ in table.files(part).values():
-                job.writer.has(path)  # which takes the file up
+                job.writer.has(path)  # registers the file in the writer
     else:
         width = table.sorting_bytes()
         most = resources.block_edges(width, edge.num_edges)
@@ -119,7 +119,7 @@ def _count(job: FolderJob, edge_type: EdgeType, splitter: RowSplitter) -> IntArr
 
 
 class RowSplitter:
-    """Splitter of the edges of a type, of which tasks on other machines get a pickle."""
+    """Splitter of an edge type's edges by block. Tasks on other machines get a pickle of it."""
 
     def __init__(
         self, edge: EdgeSource, edge_dir: EdgeDir, rows: Numbering, neighbors: Numbering
@@ -134,7 +134,7 @@ class RowSplitter:
         return RowSplitter, self._arguments
 
     def count(self, workspace: Workspace, pieces: Sequence[Piece]) -> IntArray:
-        """Return [num_rows + 1]: a zero, then the edges per row of some pieces.
+        """Return [num_rows + 1] counts of edges in some pieces: a zero, then edges per row.
 
         Raises:
             IndexError: an edge names a node that does not exist.
@@ -148,7 +148,7 @@ class RowSplitter:
     def split(
         self, table: RowTable, blocks: Int64Array, workspace: Workspace, piece: Piece
     ) -> SplitPiece:
-        """Order a piece of the edge list by block, from the [num_blocks + 1] bounds of blocks."""
+        """Sort a piece of the edge list by block. `blocks` has [num_blocks + 1] bounds of rows."""
         first, count = piece
         rows, neighbors = np.empty(count, table.column_dtype), np.empty(count, table.column_dtype)
         ids: IntArray = np.empty(count, table.id_dtype)
@@ -183,11 +183,11 @@ def write_part(
         item: the part, and a stage that holds its blocks.
 
     Yields:
-        [num_parts] number of a block's neighbours by part, before the checkpoint.
+        For each block, before its checkpoint: [num_parts] number of its neighbours by part.
     """
     part, stage = item
     paths = table.files(part)
-    # `has` is called for every file, even if the first is missing: it takes up complete ones.
+    # `has` is called for every file, even if the first is missing: it registers complete ones.
     complete = [writer.has(path) for path, _, _ in paths.values()]
     if all(complete):
         return

@@ -1,10 +1,9 @@
 """Undirected graph of all node types together, in blocks of rows, in memory or in files.
 
-`undirected` makes the graph as `rows` makes a folder: entries of each row are counted, pieces of
-the edge list are split by blocks, and blocks are sorted. A sorted block replaces its edges in the
-same columns, since it has no more entries. Kernels visit the nodes block by block, so that a graph
-in files is read once per pass. Blocks and the order of visits, and so results, do not depend on
-where the graph lies.
+`undirected` makes the graph in the steps of `rows`. Entries (neighbours) of each row are counted,
+pieces of the edge list are split by blocks, and blocks are sorted. A sorted block replaces its
+edges in the same columns, since it has no more entries. Kernels visit nodes block by block, so that
+a graph in files is read once per pass. Results are the same in memory and in files.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ class RowBlock(NamedTuple):
 
     Attributes:
         first_node: the node of the first row.
-        indptr: [num_rows + 1] int64, from 0 on.
+        indptr: [num_rows + 1] int64 row pointers, of which the first is 0.
         indices: [num_entries] int32 or int64, ascending in each row, without the node itself.
-        weights: [num_entries] int32, how many edges join the two nodes.
+        weights: [num_entries] int32 number of edges between the two nodes.
     """
 
     first_node: int
@@ -48,11 +47,11 @@ class RowBlock(NamedTuple):
 
 
 class NodeNumbering(NamedTuple):
-    """Numbers of nodes in an undirected graph: their own, or the clusters that they belong to.
+    """Index of each node in an undirected graph: its own, or the index of its cluster.
 
     Attributes:
         of_node: [num_nodes] int32 or int64, all types one after the other.
-        size: how many different numbers there are.
+        size: number of different indices.
     """
 
     of_node: IntArray
@@ -60,10 +59,10 @@ class NodeNumbering(NamedTuple):
 
 
 class Undirected:
-    """An undirected graph: the ends of an edge are in each other's rows.
+    """Undirected graph: each end of an edge is an entry in the row of the other end.
 
     Args:
-        indptr: [num_nodes + 1] int64.
+        indptr: [num_nodes + 1] int64 row pointers.
         bounds: [num_blocks + 1] int64, the first node of each block.
         starts: [num_blocks] int64, the position of each block's first entry in the columns.
         indices, weights: columns of entries, as in `RowBlock`.
@@ -98,7 +97,7 @@ class Undirected:
         return RowBlock(first, indptr, self._indices.read(*span), self._weights.read(*span))
 
     def blocks(self, order: Sequence[int] | None = None) -> Iterator[RowBlock]:
-        """Yield blocks in an order, or all in their own order if None. Threads read ahead."""
+        """Yield the blocks of `order`, while threads read ahead. If None, yield all blocks."""
         indices = range(self.num_blocks) if order is None else order
         return self._resources.in_order(self.block, indices)
 
@@ -113,7 +112,7 @@ class Undirected:
     ) -> Iterator[tuple[_native.UndirectedRows, Int64Array]]:
         """Yield blocks in random order, each with a random order of its nodes.
 
-        Orders depend on a seed, the pass (`turn`) and its purpose, 0 or 1.
+        Orders depend on `seed`, the pass (`turn`) and `purpose`: 0 for cuts, 1 for clusters.
         """
         count = self.num_blocks
         order = _native.permutation(count, _native.run_key(seed, turn, purpose + 2 * count))
@@ -137,7 +136,7 @@ class Undirected:
         return between // 2
 
     def discard(self) -> None:
-        """Give back memory or disk."""
+        """Free the memory or the disk space of the entries."""
         self._indices.discard()
         self._weights.discard()
 
@@ -149,14 +148,14 @@ def undirected(
     clusters: NodeNumbering | None = None,
     progress: Progress = no_progress,
 ) -> Undirected:
-    """Join the types of a graph, and make it undirected.
+    """Make one undirected graph of all node types and edge types.
 
     Args:
         source: the graph.
         resources: memory for buffers, and threads. If None, memory is not bounded.
         workspace: keeps the entries. If None, they are in memory.
-        clusters: the cluster of each node, for the graph of clusters. If None, nodes are numbered
-            type after type.
+        clusters: the cluster of each node, to make a graph whose nodes are clusters. If None, nodes
+            are numbered type after type.
         progress: called as progress(step, done, total).
 
     Raises:
@@ -183,7 +182,7 @@ def undirected_of_edges(src: IntArray, dst: IntArray, count: int) -> Undirected:
 
 
 def split_by_type(source: GraphSource, values: IntArray) -> dict[NodeType, IntArray]:
-    """Split values of all nodes, type after type, by node type."""
+    """Split an array over all nodes, type after type, into {node type: values}."""
     ends = np.cumsum([node.count for node in source.nodes.values()])[:-1]
     return dict(zip(source.nodes, np.split(values, ends), strict=True))
 
@@ -208,7 +207,7 @@ class _Edges:
             raise bad_edge(self.edge_type, error) from None
 
     def split(self, bounds: Int64Array, first: int, count: int) -> list[SplitPiece]:
-        """Order a piece by block, once in each direction."""
+        """Sort a piece by block, once in each direction."""
         src, dst = self.edge.piece(first, count)
         ids = np.empty(count, np.int64)
         pieces = []
@@ -231,7 +230,7 @@ class _Builder(NamedTuple):
     progress: Progress
 
     def build(self) -> Undirected:
-        """Return the graph."""
+        """Count, split and sort the entries, and return the graph."""
         pieces = [
             (edges, *piece)
             for edges in self.edges
@@ -260,7 +259,7 @@ class _Builder(NamedTuple):
         )
 
     def _count(self, pieces: list[tuple[_Edges, int, int]]) -> Int64Array:
-        """Return the row pointers of both directions, with loops and parallel edges."""
+        """Return the row pointers of both directions, with self loops and parallel edges."""
         counters = self.resources.counters
 
         def count(share: list[tuple[_Edges, int, int]]) -> Int64Array:
@@ -286,7 +285,7 @@ class _Builder(NamedTuple):
             )
 
     def _sort(self, stage: Stage, bounds: Int64Array, indptr: Int64Array) -> None:
-        """Sort each block in its columns, and let `indptr` point to the entries that are left."""
+        """Sort each block in place, and update `indptr` to the entries that are left."""
         starts, sort = indptr[bounds], partial(self._sorted, stage, bounds)
         blocks = range(len(bounds) - 1)
         for rows, start in zip(self.resources.in_order(sort, blocks), starts, strict=False):

@@ -50,9 +50,9 @@ _PIECE = 1 << 24
 
 
 class Tensor(NamedTuple):
-    """Array of a file. `dtype` is 'bfloat16' for values that NumPy has as uint16.
+    """Array of a file. `dtype` is 'bfloat16' for bfloat16 values, which NumPy holds as uint16.
 
-    Values that were read lie in the mapped file, not necessarily aligned.
+    Values that were read are views of the mapped file, and may be unaligned.
     """
 
     values: Array
@@ -60,10 +60,10 @@ class Tensor(NamedTuple):
 
 
 class ByteReader:
-    """Reader of one file, from its begin to its end. Arrays are mapped, not read.
+    """Reader of one file, from begin to end. Arrays are mapped, not read.
 
-    Each count is first compared with the rest of the file. The path is relative to a folder whose
-    own path has no links.
+    Each count is compared with the rest of the file before memory is taken. `path` is relative to
+    `root`, whose own path has no links.
 
     Raises:
         FolderError: the file is missing, not a regular file, or outside the folder.
@@ -82,7 +82,7 @@ class ByteReader:
         self.at = 0
 
     def refuse(self, why: str) -> NoReturn:
-        """Raise FolderError: the file is malformed."""
+        """Raise FolderError with the reason why the file is refused."""
         raise FolderError(f"'{self.name}' is damaged, or no file of DGL: {why}")
 
     def skip(self, count: int) -> int:
@@ -99,7 +99,7 @@ class ByteReader:
         return value
 
     def expect(self, value: int, field: str) -> None:
-        """Read eight bytes that must have one value, or refuse the field."""
+        """Read an integer of eight bytes. Raise FolderError if it is not `value`."""
         stored = self.integer()
         if stored != value:
             self.refuse(f"{field} should be {value:#x} (got {stored:#x} at byte {self.at - 8:,})")
@@ -150,7 +150,7 @@ def open_writer(path: Path) -> Iterator[ByteWriter]:
     """Make a new file and open it for writing. The content is on the disk when the context ends.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     try:
         with path.open("xb") as file:
@@ -179,7 +179,7 @@ class ByteWriter:
             self.integer(value)
 
     def zeros(self, count: int) -> None:
-        """Write zero bytes: padding, or False."""
+        """Write `count` zero bytes, as padding or False."""
         self._file.write(bytes(count))
 
     def text(self, value: str) -> None:
@@ -188,7 +188,7 @@ class ByteWriter:
         self._file.write(encoded)
 
     def tensor(self, values: Array, dtype: str | None = None) -> None:
-        """Write an array, with bool as uint8, as DGL stores it."""
+        """Write an array. bool is stored as uint8, as DGL does."""
         stored = values.view(np.uint8) if values.dtype == np.bool_ else values
         name = stored.dtype.name if dtype in (None, "bool") else str(dtype)
         self.integers(ARRAY_MAGIC, 0)
@@ -213,7 +213,7 @@ class ByteWriter:
 
 
 def read_tensors(root: Path, path: str) -> dict[str, Tensor]:
-    """Map the arrays of a file of a folder. Raise FolderError as `ByteReader`."""
+    """Map the named arrays of a file in a folder. Raises FolderError as `ByteReader` does."""
     stream = ByteReader(root, path)
     stream.expect(_TENSORS_MAGIC, "the begin of a file of tensors")
     stream.count(least=0)

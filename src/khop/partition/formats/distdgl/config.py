@@ -26,17 +26,17 @@ _MAX_JSON = 64 << 20
 class TypedIds:
     """DistDGL's numbering of nodes, or edges, of all types: by part, then by type.
 
-    `sizes` are the [num_parts, num_types] int64 numbers of ids.
+    `sizes` [num_parts, num_types] int64 has the number of ids of each type in each part.
     """
 
     def __init__(self, sizes: Int64Array) -> None:
         self.sizes = sizes
         self.starts = np.concatenate([[0], np.cumsum(sizes)])
-        """[num_parts * num_types + 1] first id of each type in each part, and the end of all."""
+        """[num_parts * num_types + 1] first id of each type in each part, and the total of ids."""
         self._first = np.cumsum(sizes, axis=0) - sizes
 
     def of_part(self, part: int) -> tuple[int, int]:
-        """Return the first id of a part, and the end of its range."""
+        """Return the first id of a part, and the end of the part's range of ids."""
         types = self.sizes.shape[1]
         return int(self.starts[part * types]), int(self.starts[(part + 1) * types])
 
@@ -47,7 +47,7 @@ class TypedIds:
         return box % self.sizes.shape[1], within
 
     def join(self, type_index: int, within: IntArray) -> Int64Array:
-        """Return the ids of positions within a type."""
+        """Return the ids of nodes, or edges, at positions within a type."""
         part = np.searchsorted(self._first[:, type_index], within, side="right") - 1
         box = part * self.sizes.shape[1] + type_index
         joined: Int64Array = self.starts[box] + within - self._first[part, type_index]
@@ -62,7 +62,7 @@ class DistDGLConfig:
         root: the folder, whose path has no links.
         node_types, edge_types: khop's names of types, in DGL's order.
         nodes, edges: numbering of ids.
-        files: for each part, {'node_feats': path relative to `root`} and such entries.
+        files: for each part, {key of the JSON file, such as 'node_feats': path relative to `root`}.
     """
 
     root: Path
@@ -78,7 +78,7 @@ class DistDGLConfig:
 
     @property
     def heterogeneous(self) -> bool:
-        """False if there is one type of each, and DGL's names for it."""
+        """False if the only types are the ones that DGL gives to a homogeneous graph."""
         return self.node_types != [NODE] or self.edge_types != [EDGE]
 
     def beside(self, part: int, name: str) -> str:
@@ -87,11 +87,11 @@ class DistDGLConfig:
 
 
 def read_config(path: str | os.PathLike[str]) -> DistDGLConfig:
-    """Read and check the JSON file of a DistDGL folder, or the file itself.
+    """Read and check the JSON file of DistDGL. `path` is the file, or the folder that has it.
 
     Raises:
-        FileNotFoundError: there is no such folder or file.
-        FolderError: the file is malformed, or of DistDGL before 1.0, or one of several.
+        FileNotFoundError: `path` does not exist.
+        FolderError: the JSON file is malformed, of DGL before 1.0, or not the only one.
     """
     folder = file = Path(path).absolute()
     if not file.is_file():

@@ -1,6 +1,6 @@
-"""A partition folder written as DistDGL's. Imports no torch.
+"""Export of a partition folder as a DistDGL folder. Imports no torch.
 
-Parts are written one after the other, with the edges of one in memory (about 120 bytes per edge).
+Parts are written one by one, with the edges of one part in memory (about 120 bytes per edge).
 Attributes are copied from file to file.
 """
 
@@ -32,9 +32,9 @@ def to_distdgl(
 ) -> None:
     """Write a partition folder as DistDGL's partitions, for DGL 1.0 and later.
 
-    Nodes stay in their parts. Each part has its edges, and their sources as its halo. Attributes
-    keep their names. bool is stored as uint8, as DGL does. Original ids are in `orig_nids.dgl` and
-    `orig_eids.dgl`, as DGL's `dispatch_data.py` writes them. DGL is not needed.
+    Nodes stay in their parts. Each part has its own edges. Sources that are in other parts are its
+    halo. Attributes keep their names. bool is stored as uint8, as DGL does. Original ids are in
+    `orig_nids.dgl` and `orig_eids.dgl`, as DGL's `dispatch_data.py` writes them. DGL is not needed.
 
     Args:
         folder: the folder, or its path, with all parts on this machine.
@@ -146,7 +146,7 @@ class _Writer:
             write_tensors(folder / f"orig_{level[0]}ids.dgl", ids)
 
     def _write_graph(self, path: Path, index: int) -> None:
-        """Write the graph of a part: its own nodes, then its halo, sources in other parts."""
+        """Write the graph of a part: its own nodes, then the sources that are in other parts."""
         ends = [self._ends(index, i) for i in range(len(self._edge_names))]
         src, dst = np.concatenate(ends, axis=1)
         first, end = self._nodes.of_part(index)
@@ -171,7 +171,7 @@ class _Writer:
         write_graph(path, len(node_ids), sources, dst - first, nodes, edges)
 
     def _ends(self, index: int, type_index: int) -> Int64Array:
-        """Return [2, n] DistDGL's ids of sources and destinations of a part's edges of a type."""
+        """Return [2, n] sources and destinations of a part's edges of a type, as DistDGL's ids."""
         part, edge_type = self._parts[index], self._meta.edge_types[type_index]
         source, target = part.relations[type_index]
         indptr, neighbors = part.rows(type_index)
@@ -182,7 +182,7 @@ class _Writer:
 
 
 def _ids_of(bounds: list[list[int]]) -> TypedIds:
-    """Return DistDGL's numbering, from the bounds of each type's parts."""
+    """Return DistDGL's numbering, from the [num_parts + 1] bounds of each type's parts."""
     return TypedIds(np.diff(np.array(bounds, np.int64), axis=1).T)
 
 

@@ -1,4 +1,4 @@
-"""Files of graphs, as `dgl.save_graphs` writes them. DistDGL's have one graph of one type.
+"""Files of graphs, as `dgl.save_graphs` writes them. A file of DistDGL has one graph of one type.
 
 The layout is::
 
@@ -43,7 +43,7 @@ _NO_IDS = np.empty(0, np.int64)
 
 
 class PartGraph(NamedTuple):
-    """Graph of one part: edges by its own node ids from 0 on, and arrays of nodes and edges."""
+    """Graph of one part: edges in node ids that count from 0 within the part, and attributes."""
 
     num_nodes: int
     src: IntArray
@@ -53,11 +53,11 @@ class PartGraph(NamedTuple):
 
 
 def read_graph(root: Path, path: str) -> PartGraph:
-    """Read the only graph of a file of a folder. Its arrays stay in the file.
+    """Read a file that holds a single graph. Arrays are views of the mapped file.
 
     Raises:
-        FolderError: the file is missing, damaged, outside the folder, of DGL before 0.5, or has
-            several graphs or types.
+        FolderError: the file is missing, damaged, outside the folder, written by DGL before 0.5, or
+            has several graphs or types.
     """
     stream = ByteReader(root, path)
     stream.expect(_FILE, "the begin of a file of graphs")
@@ -91,7 +91,7 @@ def read_graph(root: Path, path: str) -> PartGraph:
 
 
 def _read_types(stream: ByteReader) -> None:
-    """Pass over the graph of types."""
+    """Skip the graph of types."""
     stream.expect(_TYPES, "the begin of the graph of types")
     _read_matrix(stream, _CSR)
 
@@ -141,7 +141,7 @@ def _ids(stream: ByteReader) -> IntArray:
 
 
 def _expanded(stream: ByteReader, pointers: IntArray, num_edges: int, num_rows: int) -> IntArray:
-    """Return the row of each edge."""
+    """Return the row of each edge, from row pointers."""
     if len(pointers) != num_rows + 1:
         stream.refuse(f"{len(pointers)} row pointers of {num_rows} rows")
     check_pointers(pointers, num_edges, f"'{stream.name}'")
@@ -151,7 +151,7 @@ def _expanded(stream: ByteReader, pointers: IntArray, num_edges: int, num_rows: 
 def _in_order(
     stream: ByteReader, src: IntArray, dst: IntArray, ids: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Sort edges by their ids."""
+    """Return sources and destinations, sorted by edge id."""
     if len(src) != len(dst) or len(ids) not in (0, len(src)):
         stream.refuse(f"{len(src)} sources, {len(dst)} destinations and {len(ids)} ids of edges")
     if len(ids) == 0:

@@ -1,7 +1,7 @@
-"""A DistDGL folder as the input of a partitioner. Imports no torch.
+"""Import of a DistDGL folder, as the input of a partitioner. Imports no torch.
 
-Edge lists are read into memory, with the cut about 55 bytes per edge. Attributes stay in DistDGL's
-files, mapped, and are copied row by row.
+Edge lists are read into memory. With the cut, they take about 55 bytes per edge. Attributes stay in
+DistDGL's mapped files, and are copied row by row.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def from_distdgl(
     """Write a partition folder from DistDGL's partitions. Nodes stay in their parts.
 
     DGL is not needed, and nothing is unpickled. Original ids are read from `orig_nids.dgl` and
-    `orig_eids.dgl` in the folders of parts. Without these files they are DistDGL's own ids of each
-    type, which its scripts see. One-dimensional uint8 attributes whose names end with 'mask' become
-    bool, since DGL stores bool so.
+    `orig_eids.dgl` in the folders of parts. Without these files, original ids are DistDGL's own ids
+    within each type, which its scripts use. One-dimensional uint8 attributes whose names end with
+    'mask' become bool, since DGL stores bool as uint8.
 
     Args:
         config: the folder that DistDGL wrote, or its JSON file.
@@ -60,7 +60,7 @@ def from_distdgl(
         The summary of the folder.
 
     Raises:
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: `config` does not exist.
         FolderError: the folder is damaged, or only DGL can read it.
         FileExistsError: `output_dir` exists.
 
@@ -81,7 +81,7 @@ def from_distdgl(
 def read_distdgl(
     config: DistDGLConfig, progress: Progress
 ) -> tuple[GraphSource, dict[NodeType, Int32Array]]:
-    """Read a graph by original ids, and the part of each node. Errors as `from_distdgl`."""
+    """Read a graph in original ids, and the part of each node. Raises as `from_distdgl` does."""
     _check_sizes(config)
     node_names: list[str] = list(config.node_types) if config.heterogeneous else [DGL_NODE]
     edge_names = [":".join(t) for t in config.edge_types] if config.heterogeneous else [DGL_EDGE]
@@ -132,7 +132,7 @@ def _check_sizes(config: DistDGLConfig) -> None:
 def _original_ids(
     config: DistDGLConfig, ids: TypedIds, file: str, names: list[str]
 ) -> list[Int64Array]:
-    """Return, for each type, the original id of each of DistDGL's ids."""
+    """Return, for each type, the original id of each DistDGL id."""
     paths = [config.beside(part, file) for part in range(config.num_parts)]
     there = [os.path.lexists(config.root / path) for path in paths]
     if not any(there):
@@ -176,7 +176,7 @@ def _read_edges(
     edges: list[Int64Array],
     ends: list[Int64Array],
 ) -> None:
-    """Store the ends of a part's own edges, by original id, in `ends` [2, n] of each type."""
+    """Store sources and destinations of a part's own edges, in original ids, in `ends` by type."""
     graph = read_graph(config.root, _graph_path(config, part))
     name = f"the graph of part {part} in '{config.root}'"
     node_ids = _ids_of(graph.nodes, "node", config.nodes, name)
@@ -237,7 +237,7 @@ def _attributes(
     original: list[Int64Array],
     names: list[str],
 ) -> list[dict[str, RowStore]]:
-    """Return, for each type, its attributes by original id."""
+    """Return, for each type, its attributes with rows in the order of original ids."""
     pieces: list[dict[str, list[Tensor | None]]] = [{} for _ in names]
     for part in range(config.num_parts):
         path = config.files[part][file]
@@ -264,7 +264,7 @@ def _attributes(
 def _attribute(
     name: str, tensors: list[Tensor | None], sizes: Int64Array, positions: Int64Array
 ) -> RowStore:
-    """Join the rows of all parts."""
+    """Join an attribute's rows of all parts, in the order of original ids."""
     known = next(t for t in tensors if t is not None)
     if known.values.ndim == 0:
         raise FolderError(f"attribute {name} is a single number, without rows")
