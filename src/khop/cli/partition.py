@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
-    """Read a graph, cut it, write the folder and print its summary. Or compare methods."""
+    """Read a graph, cut it, write the folder and print its summary. With `--compare`, compare."""
     find_modules_here([arguments.layout, arguments.method, arguments.base, arguments.compare])
     _check_compare(arguments)
     check_options(arguments, arguments.compare)

@@ -169,14 +169,14 @@ def _request_rows(poll: Poll) -> Iterator[_Row]:
 
 
 def count(value: float | None) -> str | None:
-    """Format events per second in few characters. If None, they are unknown."""
+    """Format events per second in few characters. None (unknown) stays None."""
     if value is None:
         return None
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def size(nbytes: float | None) -> str | None:
-    """Format bytes in few characters, as `ls -h` does: 48M are 48 MiB. If None, unknown."""
+    """Format bytes in few characters, as `ls -h` does: 48M are 48 MiB. None stays None."""
     if nbytes is None:
         return None
     for unit in "BKMGT":

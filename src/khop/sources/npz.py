@@ -41,7 +41,6 @@ class _Header(NamedTuple):
 
     @property
     def values(self) -> int:
-        """Number of values."""
         count = 1
         for length in self.shape:  # Python's integers: NumPy's would overflow
             count *= length

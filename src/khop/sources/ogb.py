@@ -122,7 +122,7 @@ class _Graph:
         self.edges[edge_type] = edges
 
     def add_attr(self, holder: NodeType | EdgeType, name: str, values: RowStore, of: str) -> None:
-        """Add an attribute. `name` is OGB's name for it, and `of` its name in errors."""
+        """Add an attribute. `name` is OGB's name for it, `of` the array's name in errors."""
         holders: Mapping[Any, NodeSource | EdgeSource] = {**self.nodes, **self.edges}
         if holder not in holders:
             raise ValueError(f"{of} is of {holder!r}, of which there are neither nodes nor edges")

@@ -99,7 +99,7 @@ def read_source(
             the first built-in layout that matches.
 
     Raises:
-        FileNotFoundError: there is no such source.
+        FileNotFoundError: `spec` is no file, folder or name of a data set.
         ValueError, TypeError: the source is not a graph, or no layout is called `layout`.
         PluginError: the layout cannot be imported.
 

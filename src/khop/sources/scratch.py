@@ -54,7 +54,7 @@ class Scratch:
     Processes can also share a folder without the lock, since a table appears as a whole.
 
     Args:
-        folder: folder of the columns, made at first use. If None (default), they are in memory.
+        folder: folder of the columns, made at first use. If None, columns are in memory.
         memory: bytes for the whole program. Reading uses a share of them. If None, 1 GB.
 
     Attributes:
@@ -119,7 +119,7 @@ class Scratch:
         """Return the columns of a table. With a folder they are made only once per key.
 
         Args:
-            key: identifier of their input, any value that JSON can hold (see `identity`).
+            key: identifier of the columns' input, a value for JSON (see `identity`).
             pieces: function that returns {column: rows}, piece by piece.
             nbytes: size of all columns in bytes, or 0 if it is not known.
 

@@ -216,7 +216,6 @@ class _Metered(io.BufferedIOBase):
         self.count = 0
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def read(self, size: int | None = -1, /) -> bytes:

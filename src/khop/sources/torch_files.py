@@ -1,6 +1,6 @@
 """`torch.load` that runs no code of files: admitted types, and short error messages.
 
-Imports torch when it is used, for files that torch wrote.
+Functions import torch when they are called.
 """
 
 from __future__ import annotations

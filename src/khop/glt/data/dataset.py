@@ -26,7 +26,7 @@ _Edges = TensorDataType | tuple[TensorDataType, TensorDataType]
 
 
 class Dataset:
-    """A graph in memory with features, labels and splits, as GLT's loaders take it.
+    """Graph in memory with features, labels and splits: the input of GLT's loaders.
 
     Args:
         graph: the graph, or {edge type: graph}.
@@ -161,7 +161,7 @@ class Dataset:
             self.init_node_split(random_split(len(self.node_labels), num_val, num_test))
 
     def get_graph(self, etype: EdgeType | None = None) -> Graph | None:
-        """Return the graph, of an edge type if it is heterogeneous, or None."""
+        """Return the graph (of an edge type, in a heterogeneous data set), or None."""
         return _of_type(self.graph, etype)  # type: ignore[no-any-return]
 
     def get_node_feature(self, ntype: NodeType | None = None) -> Feature | None:

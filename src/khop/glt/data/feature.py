@@ -51,7 +51,7 @@ class Feature:
         device_group_list: accepted, not needed.
         device: GPU of the results. If None, torch's current one.
         with_gpu: results are on a GPU, if there is one.
-        dtype: dtype of the rows. If None, their own. GLT's default is float32.
+        dtype: dtype of the rows. If None, `feature_tensor`'s. GLT's default is float32.
 
     Example:
         >>> feature = Feature(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 0]), with_gpu=False)

@@ -20,7 +20,7 @@ class UnifiedTensor:
     khop, `khop.data.DeviceFeature` does this.
 
     Args:
-        current_device: GPU of the results. Without a GPU, they are on the CPU.
+        current_device: GPU of the results. Without a GPU, results are on the CPU.
         dtype: dtype of all tensors.
 
     Raises:

@@ -51,8 +51,7 @@ class DistRandomPartitioner:
         node_feat_dtype, edge_feat_dtype: dtypes to store features in.
         edge_assign_strategy: 'by_src' (neighbours along the edges) or 'by_dst'.
         chunk_size, num_rpc_threads: accepted, not needed.
-        master_addr, master_port: address of process 0. If None, $MASTER_ADDR and
-            $MASTER_PORT.
+        master_addr, master_port: address of process 0. If None, $MASTER_ADDR and $MASTER_PORT.
         seed: seed of the random choices, the same for all processes.
         timeout: seconds to wait for other processes.
 

@@ -59,8 +59,8 @@ def init_server(
 def wait_and_shutdown_server() -> None:
     """Wait until all clients have left, which ends the server. Then leave the job.
 
-    With `is_dynamic=True` clients come and go: wait until client 0 has joined, and then until it
-    and all other clients have left.
+    With `is_dynamic=True` clients come and go: wait until client 0 has joined, and then until
+    client 0 and all other clients have left.
 
     Raises:
         RuntimeError: this process runs no server.

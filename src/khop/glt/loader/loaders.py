@@ -360,7 +360,7 @@ def get_edge_label_index(
 
     Args:
         data: the data set.
-        edge_label_index: as `LinkLoader` takes it.
+        edge_label_index: see `LinkLoader`.
     """
     links: Any = edge_label_index
     link_type: EdgeType | None = None

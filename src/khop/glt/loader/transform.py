@@ -66,7 +66,7 @@ def to_hetero_data(
         batch_label_dict: {node type: [num_nodes, ...] labels}.
         node_feat_dict: {node type: [num_nodes, ...] features}.
         edge_feat_dict: {edge type of the batch: [num_edges, ...] features}.
-        edge_dir: direction of the draws. With 'out', links are under their reversed type.
+        edge_dir: direction of the draws. With 'out', links are under the reversed edge type.
         **kwargs: further attributes.
 
     Returns:

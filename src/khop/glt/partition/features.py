@@ -60,12 +60,12 @@ def build_partition_feature(
         chunk_size: rows that are read at a time.
         node_feat: [num_nodes, ...] features of all nodes, as a tensor or a (mapped) array, or
             {node type: features}.
-        node_feat_dtype: dtype to store them in.
+        node_feat_dtype: dtype in which node features are stored.
         edge_feat: [num_edges, ...] features of all edges by id, or {edge type: features}.
-        edge_feat_dtype: dtype to store them in.
+        edge_feat_dtype: dtype in which edge features are stored.
 
     Raises:
-        FolderError, IndexError: no such folder or part.
+        FolderError, IndexError: the folder or the part does not exist.
         KeyError: features of a type that the graph does not have.
         ValueError: features have another length, differ from features in the folder, or are of
             edges whose original ids the folder does not keep.

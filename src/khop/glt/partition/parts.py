@@ -1,4 +1,4 @@
-"""`load_partition`: a part of a khop folder as GLT's tensors, by original id."""
+"""`load_partition`: reader of a part of a khop folder as GLT's tensors, by original id."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def load_partition(
         machine.
 
     Raises:
-        FolderError, IndexError: no such folder or part.
+        FolderError, IndexError: the folder or the part does not exist.
     """
     del graph_caching
     folder = PartitionFolder(root_dir)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EdgeIndex(NamedTuple):
-    """Edges of one layer, as PyG's former `NeighborSampler` gave them.
+    """Edges of one layer, in the form of PyG's former `NeighborSampler`.
 
     Attributes:
         edge_index: [2, num_edges] positions of sources and destinations in the batch's nodes.
@@ -194,7 +194,7 @@ class HeteroSamplerOutput(CastMixin):
     """A sampled subgraph of a heterogeneous graph: `SamplerOutput`'s fields by type.
 
     Attributes:
-        edge_types: edge types that batches have, also those without edges.
+        edge_types: edge types of batches, also types without edges.
         input_type: node type of the seeds, or edge type of the links.
     """
 

@@ -227,7 +227,7 @@ class NeighborSampler(BaseSampler):
 
 
 def _pyg_nodes(seeds: NodeSamplerInput) -> pyg.NodeSamplerInput:
-    """Return seeds as PyG has them, each once, in the order of first appearance."""
+    """Convert seeds to PyG's class: each seed once, in the order of first appearance."""
     ids = to_int64(seeds.node, "seeds")
     _, first = np.unique(ids, return_index=True)
     unique = torch.from_numpy(ids[np.sort(first)])

@@ -120,7 +120,7 @@ class CastMixin:
 
 
 def singleton(cls: Callable[[], _T]) -> Callable[[], _T]:
-    """Return a function that makes an object of a class once, and then returns it."""
+    """Return a function that makes one object of a class, and returns it at every call."""
     made: list[_T] = []
 
     def get() -> _T:
