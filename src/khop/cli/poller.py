@@ -135,7 +135,7 @@ class Rates:
 
     Attributes:
         server: 'requests', 'failed', 'bytes_in', 'bytes_out' and 'batches'.
-        sessions: 'count' and 'bytes' of the batches of each session, by its name.
+        sessions: 'count' and 'bytes' of a session's batches, by the session's name.
         requests: requests of each type, by name.
     """
 

@@ -1,4 +1,4 @@
-"""`khop top`: graph servers, their sessions and clients, live in the terminal."""
+"""`khop top`: live display of graph servers, their sessions and clients in the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GraphLearn-for-PyTorch's names over khop: `import khop.glt as glt`.
+"""GraphLearn-for-PyTorch's interface, implemented by khop: `import khop.glt as glt`.
 
 Scripts for GraphLearn-for-PyTorch (GLT) 0.2.4 run with their import changed, or unchanged after
 `khop.glt.install()`, which lets `import graphlearn_torch` find this package. Modules, names,

@@ -44,7 +44,7 @@ class Source(ABC):
         """Return True if a SOURCE argument names a graph in this layout.
 
         Args:
-            spec: the argument: a name, or the path of a file or folder, which may not exist.
+            spec: the argument: a name, or the path of a file or folder, which need not exist.
         """
 
     @abstractmethod
@@ -52,7 +52,7 @@ class Source(ABC):
         """Read a graph. Partitioning reads its arrays in pieces.
 
         Args:
-            spec: an argument that `matches`.
+            spec: an argument for which `matches` is True.
             scratch: where files that cannot be mapped are unpacked.
             root: folder of the data sets that SOURCE names without a path (`--root`).
 

@@ -24,7 +24,7 @@ class JoinedEdges(EdgeSource):
 
     Args:
         lists: the lists, at least one.
-        attrs: attributes, a row for each edge of all lists.
+        attrs: attributes, with one row per edge of all lists.
     """
 
     def __init__(self, lists: Sequence[EdgeSource], attrs: dict[str, RowStore]) -> None:

@@ -65,7 +65,7 @@ def symmetrized(source: GraphSource, scratch: Scratch | None = None) -> GraphSou
 
 
 def _both_ways(edge: EdgeSource, count: int, scratch: Scratch) -> EdgeSource:
-    """Return edges and their reverses, without duplicates, by source and destination."""
+    """Return edges and reverses, without duplicates, sorted by source and destination."""
     if edge.num_edges == 0:
         return edge
     key: list[object] = ["both ways", count]

@@ -76,8 +76,8 @@ def read_rows(
 ) -> Array:
     """Read a table of numbers as one array, [num_rows, num_columns].
 
-    DGL writes the shape of the whole array into the metadata of Parquet files ('shape'). Rows of
-    these files then have its row shape.
+    DGL writes the shape of the whole array into the metadata of Parquet files ('shape'). Each row
+    then gets this shape without the first axis.
 
     Args:
         files: CSV files without names, or Parquet files.
@@ -206,7 +206,7 @@ def _open(file: Path) -> Any:
 
 
 class _Metered(io.BufferedIOBase):
-    """Stream that raises ValueError after `most` bytes. Its user sets `count` to 0 per piece.
+    """Stream that raises ValueError after `most` bytes. Setting `count` to 0 begins anew.
 
     This bounds memory: the parser keeps a row until its end, and gzip expands MBs to GBs.
     """

@@ -39,11 +39,11 @@ class DistDataset(Partition):
 
     Args:
         num_partitions: number of parts.
-        partition_idx: the part.
-        graph_partition: its edges by original id, `Graph` or {edge type: `Graph`}: all edges whose
-            source ('out') or destination ('in') the part owns.
-        node_feature_partition: `Feature` with rows for its nodes, or {node type: `Feature`}.
-        edge_feature_partition: `Feature` with rows for its edges, or {edge type: `Feature`}.
+        partition_idx: index of this part.
+        graph_partition: `Graph` or {edge type: `Graph`} with the part's edges by original id: all
+            edges whose source ('out') or destination ('in') the part owns.
+        node_feature_partition: `Feature` with rows for the part's nodes, or {node type: `Feature`}.
+        edge_feature_partition: `Feature` with rows for the part's edges, or {edge type: `Feature`}.
         whole_node_labels: [num_nodes] labels of the whole graph, or {node type: labels}.
         node_pb: part of each node, as a tensor or `RangePartitionBook`, or {node type: book}.
         edge_pb: part of each edge, in the same form, or {edge type: book}.

@@ -188,8 +188,8 @@ class DistNeighborLoader(neighbor_loader.DistNeighborLoader):
 class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
     """`khop.distributed.DistSubGraphLoader` with GLT's batches: nodes ascending, and `mapping`.
 
-    Edges are sorted by partition and then by node, as in GLT. The first partition is this
-    process's, or its first server's. Clients request the partitions of each batch's nodes.
+    Edges are sorted by partition and then by node, as in GLT. First is the partition of this
+    process, or of a client's first server. Clients request the partitions of a batch's nodes.
 
     Arguments are as for `DistNeighborLoader`, but seeds come before fan-outs.
     """

@@ -1,4 +1,4 @@
-"""GLT's graph servers: khop's, which with `is_dynamic=True` end after client 0 has left.
+"""GLT's graph servers: khop's. With `is_dynamic=True`, they also wait for client 0 to leave.
 
 Runs in the processes that start servers.
 """

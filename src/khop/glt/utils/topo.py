@@ -39,7 +39,7 @@ def coo_to_csr(
         node_sizes: numbers of rows and columns. If None, the largest ids plus one.
 
     Returns:
-        Row offsets [num_rows + 1], columns, edge ids and weights (None if not given).
+        Row offsets [num_rows + 1], columns, and ids and weights in their order (or None).
 
     Raises:
         IndexError: an id is beyond `node_sizes`.
@@ -74,7 +74,7 @@ def coo_to_csc(
     """Compress an edge list by column, see `coo_to_csr`.
 
     Returns:
-        Rows, column offsets [num_cols + 1], edge ids and weights (None if not given).
+        Rows, column offsets [num_cols + 1], and ids and weights in their order (or None).
     """
     sizes = None if node_sizes is None else (node_sizes[1], node_sizes[0])
     indptr, indices, ids, weights = coo_to_csr(col, row, edge_id, edge_weight, sizes)
