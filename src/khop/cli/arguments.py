@@ -1,4 +1,4 @@
-"""Declaration of arguments, and types and checks that several commands have."""
+"""Declaration of command-line arguments, with the types and checks that commands share."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 PICTURES = (".png", ".svg", ".pdf")
-"""Ends of the names of pictures that commands write."""
+"""Suffixes of pictures that commands write."""
 
 
 class Arguments:
-    """Arguments of a command, each declared by its name, its placeholder and its help.
+    """Declaration of a command's arguments. `text` is the help of an argument.
 
     Args:
         parser: the parser, or a group of mutually exclusive options.
@@ -50,10 +50,10 @@ class Arguments:
             name: the option, '--jobs'.
             metavar: placeholder of the value in the help. If None, the choices or the name.
             text: the help.
-            read: type of the value, or a function that makes it of text.
+            read: function that converts the text to the value.
             default: value without the option.
             choices: values that are accepted. If None, all.
-            required: whether the command needs the option.
+            required: True if the command needs the option.
         """
         self._container.add_argument(
             name,
@@ -75,7 +75,7 @@ class Arguments:
 
 
 def name_list(text: str) -> list[str]:
-    """Parse names with commas between."""
+    """Parse names that are separated by commas."""
     return text.split(",")
 
 
@@ -96,7 +96,7 @@ def real_number(text: str) -> float:
 
 
 def byte_size(text: str) -> int:
-    """Parse a number of bytes above 0, such as '8GB': of 1024 MB, as `khop partition --memory`."""
+    """Parse a number of bytes above 0, such as '8GB'. 1 GB has 1024 MB, as in `--memory`."""
     from khop.data.hot_rows import parse_bytes
 
     try:
@@ -109,7 +109,7 @@ def byte_size(text: str) -> int:
 
 
 def named_value(text: str) -> tuple[str, object]:
-    """Parse NAME=VALUE. Values that are no JSON are text."""
+    """Parse NAME=VALUE. VALUE is JSON, or else text."""
     name, separator, value = text.partition("=")
     name = name.replace("-", "_")
     if not separator or not name.isidentifier():
@@ -121,7 +121,7 @@ def named_value(text: str) -> tuple[str, object]:
 
 
 def find_modules_here(modules: Iterable[object]) -> None:
-    """Make modules in the working directory importable, if arguments name any.
+    """Make modules in the working directory importable, if an argument names a module.
 
     The directory is searched last, so that no file in it shadows another module.
 
@@ -134,9 +134,9 @@ def find_modules_here(modules: Iterable[object]) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raise OSError if a file or folder cannot be made at a path, before work is done for it.
+    """Raise OSError if a file or folder cannot be made at a path. Commands call it before work.
 
-    Folders above it that do not exist are made later.
+    Missing parent folders are no error: they are made later.
     """
     above = Path(path).absolute().parent
     while not os.path.lexists(above):
@@ -160,7 +160,7 @@ def check_picture(path: str) -> None:
 
 
 def fanouts(text: str) -> list[int]:
-    """Parse fan-outs with commas between."""
+    """Parse fan-outs that are separated by commas."""
     try:
         counts = [int(count) for count in text.split(",")]
     except ValueError:

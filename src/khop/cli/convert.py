@@ -1,4 +1,4 @@
-"""`khop convert`: a partition folder of this version, from another tool's, or for another tool."""
+"""`khop convert`: upgrade of a khop folder, or conversion from or to DistDGL's format."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
-    """Convert, and print a summary of a folder for khop."""
+    """Convert. Print a summary of a khop folder, or the path of a DistDGL folder."""
     from khop.storage.folder import META_FILE, VERSION_RANGES, PartitionFolder
 
     is_khop = (Path(arguments.input) / META_FILE).is_file()

@@ -1,4 +1,4 @@
-"""Options of a cut, for `khop partition` and `khop repartition`, and what both print."""
+"""Shared options and output of `khop partition` and `khop repartition`, which cut graphs."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from khop.storage.folder import ORDERS
 if TYPE_CHECKING:
     from khop.partition import PartitionerBase
 
-# Which methods know which options.
+# Options, and the methods that have them.
 _OPTIONS_OF = {
     ("fanout", "base", "batch_size", "cache_ratio", "cache_budget", "seed_type"): ("frequency",),
     ("balance", "slack"): ("stream", "metis", "cluster-metis"),
     ("passes",): ("stream",),
 }
-_OF_BATCHES = ("fanout", "batch_size", "seed_type")  # comparisons draw batches of any method
+_OF_BATCHES = ("fanout", "batch_size", "seed_type")  # comparisons draw batches with any method
 
 
 def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) -> None:
-    """Add the options of a cut.
+    """Add the options of a cut, which assigns each node to a part.
 
     Args:
-        parser: gets them.
-        of_folder: whether a folder is cut again. Its options are the defaults.
+        parser: parser that gets the options.
+        of_folder: True for `khop repartition`: the options of its folder are the defaults.
     """
 
     def default(value: str) -> str:
@@ -177,11 +177,11 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
 def cut_options(
     arguments: argparse.Namespace, compared: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Return the keyword arguments of `partition_graph`, or `repartition`.
+    """Return the keyword arguments of `partition_graph` or `repartition`.
 
     Args:
-        arguments: the arguments. Those without a value are left out.
-        compared: the methods that are compared. If None, a single one is run.
+        arguments: parsed arguments. Arguments without a value are left out.
+        compared: methods that are compared. If None, one method is run.
     """
     names = (
         *("num_parts", "method", "edge_dir", "time_attr", "weight_attr", "seed", "order"),
@@ -216,10 +216,10 @@ def check_options(arguments: argparse.Namespace, compared: Sequence[str] | None 
 
     Args:
         arguments: the arguments.
-        compared: the methods that are compared. If None, a single one is run.
+        compared: methods that are compared. If None, one method is run.
 
     Raises:
-        ValueError: they do not fit, or a method is not known.
+        ValueError: options do not fit one another, or a method is unknown.
     """
     from khop.partition.cut import PARTITIONERS, check_num_parts
 
@@ -267,16 +267,16 @@ def _check_plugins(arguments: argparse.Namespace) -> None:
 
 
 def _engine(arguments: argparse.Namespace) -> str | None:
-    """Return the engine that does the work, with its cluster's address if there is one."""
+    """Return the engine that does the work: None (this machine), NAME or NAME:ADDRESS."""
     on: str | None = arguments.on
     return on if on is None or arguments.ray is None else f"{on}:{arguments.ray}"
 
 
 def print_outcome(arguments: argparse.Namespace, partitioner: PartitionerBase) -> None:
-    """Print the plan, or the summary of the folder written, as the arguments ask for.
+    """Print the plan (`--plan`), or the summary of the written folder.
 
     Raises:
-        ValueError: of a plan, after it: memory or disk would not suffice.
+        ValueError: memory or disk do not suffice for the plan, which is printed before.
     """
     from khop.partition import FolderSummary, PartitionFolder
 
@@ -294,7 +294,7 @@ def print_outcome(arguments: argparse.Namespace, partitioner: PartitionerBase) -
 
 
 def left_overs_of(arguments: argparse.Namespace) -> list[Path]:
-    """Return the files and folders that ended runs for OUTPUT left."""
+    """Return the files and folders that interrupted runs for OUTPUT left."""
     from khop.partition.out_of_core.effort import left_overs
 
     tmp = None if arguments.tmp is None else Path(arguments.tmp)
@@ -302,7 +302,7 @@ def left_overs_of(arguments: argparse.Namespace) -> list[Path]:
 
 
 def advice_when_ended(arguments: argparse.Namespace) -> str:
-    """Return how a run that was ended can go on."""
+    """Return advice about how an interrupted run can be resumed."""
     if not left_overs_of(arguments):
         return "nothing is left of it"
     return "the same command goes on where this one was; with --clean it removes that, and begins"

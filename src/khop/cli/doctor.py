@@ -1,6 +1,6 @@
 """`khop doctor`: report about a machine, for bug reports.
 
-Every probe is independent: if it finds nothing or fails, the report says so, and the others run.
+Every probe is independent: if a probe fails, the report states it, and the other probes run.
 Torch is not imported, so that the report is quick and also works where torch is broken.
 """
 
@@ -87,7 +87,7 @@ def report() -> dict[str, Section]:
 
 
 def advice(sections: dict[str, Section]) -> list[str]:
-    """Return a line for each thing that khop lacks, with its remedy."""
+    """Return a line for each missing requirement of khop, with its remedy."""
     packages, sockets = sections["packages"], sections["ZeroMQ"]
     cuda, memory = sections["CUDA"], sections["shared memory"]
     files = sections["limits"].get("RLIMIT_NOFILE", "").partition(" ")[0]
@@ -146,7 +146,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _plugins() -> Section:
-    """Return plugins that variables name, and installed ones by group, without importing any."""
+    """Return plugins in environment variables, and installed plugins by group. Import none."""
     named = {name: os.environ.get(name) for name in _NAMING}
     installed = {g: sorted(e.name for e in metadata.entry_points(group=g)) for g in GROUPS}
     return {**named, **installed}
@@ -217,7 +217,7 @@ def _cuda() -> Section:
 
 
 def _gpu(gpu: dict[str, Any], is_able: bool) -> str:
-    """Describe a GPU of `_native.cuda_status()`, and the remedy if the extension has no code."""
+    """Describe a GPU of `_native.cuda_status()`. Add a remedy if khop was not built for it."""
     files = "can" if gpu["registers_read_only"] else "cannot"
     text = (
         f"{gpu['name']}, compute capability {_dotted(gpu['capability'])}, "
@@ -245,7 +245,7 @@ def _shared_memory() -> Section:
 
 
 def _memfd_works() -> bool | str:
-    """Check that a memfd can be made, mapped and written: khop's arenas are memfds."""
+    """Return True if a memfd, which khop's arenas need, works, else False or the error."""
     try:
         descriptor = os.memfd_create("khop-doctor", os.MFD_CLOEXEC)
     except (AttributeError, OSError) as error:
@@ -285,7 +285,7 @@ def _liveness() -> Section:
 
 def _huge_pages() -> Section:
     settings = {n: _read(str(_HUGEPAGES / n)) for n in ("enabled", "shmem_enabled", "defrag")}
-    # The chosen word: 'madvise' of 'always [madvise] never'.
+    # The word in brackets: 'madvise' of 'always [madvise] never'.
     return {name: text and re.sub(r".*\[(.*?)\].*", r"\1", text) for name, text in settings.items()}
 
 
@@ -297,7 +297,7 @@ def _read(path: str) -> str | None:
 
 
 def _colon_file(path: str) -> dict[str, str]:
-    """Read 'name : value' lines. The first of equal names (one per core) counts."""
+    """Read lines 'name : value'. If a name is repeated (once per core), the first counts."""
     values: dict[str, str] = {}
     for line in (_read(path) or "").splitlines():
         name, _, value = line.partition(":")

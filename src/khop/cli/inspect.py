@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the summary. With `--plot`, draw it, too."""
+    """Print the summary. With `--plot`, also draw it."""
     from khop.partition import CutReport, FolderSummary, PartitionFolder
 
     if arguments.plot:

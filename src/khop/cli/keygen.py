@@ -1,4 +1,4 @@
-"""`khop keygen`: keys of a job whose graph servers run apart from its trainers."""
+"""`khop keygen`: encryption keys for graph servers and their clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write new keys, never over old ones. Or add or revoke a client."""
+    """Write new keys and never replace existing files, or add or revoke a client."""
     from khop.distributed.rpc.key_files import add_client, revoke_client, write_keys
     from khop.distributed.rpc.keys import KEY_FILE_VARIABLE
 

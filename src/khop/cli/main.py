@@ -34,7 +34,7 @@ COMMANDS = {
     "doctor": "report what a bug report should say of this machine",
     "completion": "print a script with which a shell completes commands and options",
 }
-"""Sub-command (and its module) -> its description."""
+"""{sub-command, which is also the name of its module: description}."""
 
 _EPILOG = """\
 examples:
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ended(command: ModuleType, arguments: argparse.Namespace, how: str, code: int) -> int:
-    """Print how a command was ended and can go on, and return the exit code."""
+    """Print how a command was ended and how to resume it, and return the exit code."""
     advice = getattr(command, "advice_when_ended", lambda arguments: "")(arguments)
     text = f"khop {arguments.command}: {how}" + (f": {advice}" if advice else "")
     print(printable(text), file=sys.stderr)
@@ -100,7 +100,7 @@ def _ended(command: ModuleType, arguments: argparse.Namespace, how: str, code: i
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser whose errors are one line, without control characters, and in words of users."""
+    """Parser with errors of one line, without control characters, in the terms of users."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -112,7 +112,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(_BAD_INPUT, f"{self.prog}: error: {text} (see {self.prog} --help)\n")
 
     def refuse(self, problem: str, word: str, known: Iterable[str]) -> NoReturn:
-        """Exit with an error about an unknown word, which suggests a known one."""
+        """Exit with an error about an unknown word, and suggest a similar known word."""
         close = difflib.get_close_matches(word, list(known), n=1)
         self.error(f"{problem} '{word}'" + (f": did you mean '{close[0]}'?" if close else ""))
 
@@ -123,7 +123,7 @@ def parser_of_all() -> argparse.ArgumentParser:
 
 
 def _parser_of(called: Collection[str]) -> tuple[_Parser, dict[str, _Parser]]:
-    """Return the parser and the commands' parsers. Only called commands have arguments."""
+    """Return the main parser and {command: parser}. Only `called` commands have arguments."""
     parser = _Parser(
         prog="khop",
         description="Distributed neighbour loading for PyTorch Geometric.",

@@ -43,7 +43,7 @@ those of installed packages, by name; installed here: methods {methods}; layouts
 """
 
 
-# What concerns a folder, or one method alone.
+# Options that concern a folder, or one method alone.
 _NOT_COMPARED = (
     *("method", "assignment", "base", "time_attr", "weight_attr", "order", "neighbor_ids"),
     *("no_edge_ids", "cluster_ids", "overwrite", "memory", "tmp", "jobs", "clean", "plan"),
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
-    """Read a graph, cut it, write the folder and print its summary. Or compare methods."""
+    """Read a graph, cut it, write the folder and print its summary. With `--compare`, compare."""
     find_modules_here([arguments.layout, arguments.method, arguments.base, arguments.compare])
     _check_compare(arguments)
     check_options(arguments, arguments.compare)
@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_fits(arguments: argparse.Namespace) -> None:
-    """Refuse sources that are read as a whole, if they are larger than the memory."""
+    """Raise ValueError if SOURCE is read as a whole and is larger than `--memory`."""
     if arguments.memory is None:
         return
     from khop.data.hot_rows import parse_bytes
@@ -151,7 +151,7 @@ def _check_fits(arguments: argparse.Namespace) -> None:
 
 
 def _check_compare(arguments: argparse.Namespace) -> None:
-    """Raise ValueError for options that need, or exclude, a comparison."""
+    """Raise ValueError if other options do not fit `--compare`, or its absence."""
     if arguments.compare is None:
         if arguments.sample is not None:
             raise ValueError("--sample needs --compare")
@@ -170,7 +170,7 @@ def _check_compare(arguments: argparse.Namespace) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    """Compare methods. With OUTPUT, draw the comparison, too."""
+    """Compare methods. Unless OUTPUT is '-', also draw the comparison."""
     from khop.partition import compare_methods
     from khop.sources import Scratch, read_source
 

@@ -1,6 +1,6 @@
-"""Poller of `khop top`: the directory's table and each server's statistics, with rates.
+"""Poller of `khop top`: requests the directory's table of servers, and each server's statistics.
 
-Both come from the network and are shown in a terminal, so they are checked in full when they
+Replies come from the network and are shown in a terminal, so they are checked in full when they
 arrive. Imports no torch.
 """
 
@@ -32,7 +32,7 @@ LOST_AFTER = 3.0
 """Seconds without a reply after which a server counts as lost."""
 
 _REQUEST_SECONDS = 10.0
-_SHORTEST = 1e-3  # seconds between snapshots: rates over less are noise
+_SHORTEST = 1e-3  # least seconds between snapshots: rates over less time are noise
 _Seconds = Annotated[float, Between(0.0, 1e15)]
 
 
@@ -81,7 +81,7 @@ class _Requests:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Counters of a server, with the fields of `ServerCounters.snapshot`."""
+    """Counters of a server at one time, with the fields of `ServerCounters.snapshot`."""
 
     rank: Id
     parts: list[Id]
@@ -110,7 +110,7 @@ class Snapshot:
         return sum(r.failed for r in self.requests.values()) + sum(self.refused.values())
 
     def totals(self) -> dict[str, int]:
-        """Return the counters that `Rates.server` is about."""
+        """Return the counters from which `Rates.server` is computed."""
         return {
             "requests": sum(r.count for r in self.requests.values()),
             "failed": self.failures,
@@ -124,19 +124,19 @@ def read_snapshot(content: object, sender: str) -> Snapshot:
     """Read a server's statistics from parsed JSON.
 
     Raises:
-        ProtocolError: malformed. The message names the sender and the field.
+        ProtocolError: the JSON is malformed. The message names the sender and the field.
     """
     return codec.from_json(Snapshot, content, f"{sender} has sent malformed statistics")
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Events per second of a server, between two snapshots. Empty where there are none to compare.
+    """Events per second of a server between two snapshots. Empty before the second snapshot.
 
     Attributes:
         server: 'requests', 'failed', 'bytes_in', 'bytes_out' and 'batches'.
-        sessions: 'count' and 'bytes' of the batches of each session, by its name.
-        requests: requests by name.
+        sessions: 'count' and 'bytes' of a session's batches, by the session's name.
+        requests: requests of each type, by name.
     """
 
     server: dict[str, float] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Rates:
 
     @classmethod
     def between(cls, before: Snapshot | None, now: Snapshot) -> Rates:
-        """Compute the rates. Snapshots of two processes, or at one time, cannot be compared."""
+        """Compute the rates. They are empty for snapshots of two processes or at one time."""
         if before is None or (before.pid, before.started) != (now.pid, now.started):
             return cls()
         seconds = now.uptime - before.uptime
@@ -174,7 +174,7 @@ class Lost:
 
     Attributes:
         seconds: time without a reply.
-        why: its last error, or empty if there was none.
+        why: last error, or empty if there was none.
     """
 
     seconds: float
@@ -186,10 +186,10 @@ class Server:
     """A server of the directory's table.
 
     Attributes:
-        rank, entry: its rank and entry.
-        snapshot: its last counters, or None before its first reply.
-        rates: rates up to that snapshot.
-        lost: set if it is lost.
+        rank, entry: rank and entry in the table.
+        snapshot: last counters, or None before the first reply.
+        rates: rates between the last two snapshots.
+        lost: None unless the server is lost.
     """
 
     rank: int
@@ -207,8 +207,8 @@ class Poll:
         time: seconds since 1970.
         master: 'HOST:PORT' of the directory.
         table: the directory's last table.
-        directory: set if the directory is lost.
-        servers: the servers of that table, by rank.
+        directory: None unless the directory is lost.
+        servers: the servers of the table, by rank.
     """
 
     time: float
@@ -221,8 +221,8 @@ class Poll:
 class Poller:
     """Poller of graph servers, as a context manager.
 
-    A server that has not replied when a poll ends is shown as of its last reply. After
-    `LOST_AFTER` without a reply it counts as lost.
+    If a server does not reply in time, a poll has its last snapshot. After `LOST_AFTER` seconds
+    without a reply the server counts as lost.
 
     Args:
         servers: address and keys of the directory.
@@ -236,7 +236,7 @@ class Poller:
     def __init__(self, servers: Servers, timeout: float) -> None:
         self._master = servers.master
         self._client = DirectoryClient(servers, timeout=_REQUEST_SECONDS)
-        # By rank, with None for the directory.
+        # Keys: ranks of servers, and None for the directory.
         self._pending: dict[int | None, Future[Reply]] = {}
         self._replied_at: dict[int | None, float] = {}
         self._errors: dict[int | None, str] = {}
@@ -285,7 +285,7 @@ class Poller:
         """Check and keep a reply.
 
         Raises:
-            ProtocolError: malformed.
+            ProtocolError: the reply is malformed.
         """
         if rank is None:
             self._table: Table = read_table(reply.arrays, f"the directory at {self._master}")

@@ -11,10 +11,10 @@ from khop.typing import Progress
 
 @contextmanager
 def progress_bar(quiet: bool = False) -> Iterator[Progress]:
-    """Show one bar for all steps, which leaves no line behind.
+    """Yield a function that shows progress as one bar. The bar is removed at the end.
 
     Args:
-        quiet: show nothing, as where standard error is no terminal.
+        quiet: show nothing. Nothing is shown, either, if standard error is no terminal.
     """
     from tqdm import tqdm
 

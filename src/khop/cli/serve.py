@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_labels(folder: str, entries: list[str]) -> dict[int, Array]:
-    """Read labels of node types, by index, from 'FILE' or 'TYPE=FILE'.
+    """Return {index of node type: labels}, read from files, for 'FILE' or 'TYPE=FILE'.
 
     Raises:
         ValueError: a type is missing or unknown, or a file holds no array.

@@ -9,7 +9,7 @@ from types import FrameType
 
 
 class Terminated(SystemExit):
-    """End of a command on SIGTERM, with the exit code that shells give such processes."""
+    """Exit of a command on SIGTERM, with exit code 143 (128 + SIGTERM, as in shells)."""
 
 
 def _raise(signal_number: int, frame: FrameType | None) -> None:
@@ -18,9 +18,9 @@ def _raise(signal_number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def unwound_when_terminated() -> Iterator[None]:
-    """Make SIGTERM raise `Terminated`, so that nothing temporary stays behind.
+    """Make SIGTERM raise `Terminated`, so that temporary files are removed.
 
-    A decorator, too. Only on the main thread.
+    Use it as a context manager or as a decorator, on the main thread only.
     """
     before = signal.signal(signal.SIGTERM, _raise)
     try:

@@ -1,4 +1,4 @@
-"""`khop top`: graph servers, their sessions and clients, live in the terminal."""
+"""`khop top`: live display of graph servers, their sessions and clients in the terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 1.0
-# Share of the interval that a poll may take. Late servers are shown as of their last reply.
+# Share of the interval that a poll may take. Late servers are shown by their last reply.
 _PATIENCE = 0.5
 _ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, without a cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -94,7 +94,7 @@ def _keys(path: str | None) -> ClientKeys | ServerKeys | None:
 
 
 def _polls(poller: Poller, interval: float, first: float, later: float) -> Iterator[Poll]:
-    """Yield polls that wait for replies for `first` and, all but the first, `later` seconds."""
+    """Yield polls. The first waits `first` seconds for replies, all others `later` seconds."""
     yield poller.poll(first)
     while True:
         time.sleep(interval)
@@ -117,7 +117,7 @@ def _print(poller: Poller, interval: float, once: bool, as_json: bool) -> None:
 
 
 def _draw(poller: Poller, interval: float) -> None:
-    """Draw over the previous screen, so that nothing flickers, until Ctrl-C."""
+    """Draw polls until Ctrl-C, each over the previous screen, so that nothing flickers."""
     from khop.cli import view
 
     sys.stdout.write(_ENTER)

@@ -1,6 +1,6 @@
 """Display of `khop top`: plain tables as wide as the terminal, and JSON. Pure functions of a poll.
 
-Columns are in order of importance. The last ones are left out where the width is too small.
+Columns are in order of importance. If the terminal is too narrow, the last columns are left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def render(poll: Poll, width: int, height: int | None = None) -> list[str]:
     Args:
         poll: the state to show.
         width: columns of characters.
-        height: lines. If None, as many as there are.
+        height: number of lines. If None, all lines.
     """
     lines = [printable(line) for line in _summary(poll)]
     for titles, rows in (
@@ -50,7 +50,7 @@ def render(poll: Poll, width: int, height: int | None = None) -> list[str]:
 
 
 def as_json(poll: Poll) -> dict[str, object]:
-    """Return the directory's entries, servers' snapshots, rates and lost servers, for JSON."""
+    """Return a poll for JSON: the directory's entries, servers' snapshots and rates."""
     servers = {
         str(server.rank): {
             "entry": codec.to_json(server.entry),
@@ -73,7 +73,7 @@ def as_json(poll: Poll) -> dict[str, object]:
 
 
 def _table(titles: Sequence[str], rows: Iterable[_Row], width: int) -> list[str]:
-    """Align rows below an empty line and titles. Unknown cells (None) are dashes."""
+    """Return a table's lines: an empty line, titles, aligned rows. None becomes a dash."""
     cells = [[printable("-" if cell is None else cell) for cell in row] for row in (titles, *rows)]
     ends = accumulate(2 + max(map(len, column)) for column in zip(*cells, strict=True))
     shown = max(1, sum(end - 2 <= width for end in ends))
@@ -155,7 +155,7 @@ def _client_rows(poll: Poll) -> Iterator[_Row]:
 
 
 def _request_rows(poll: Poll) -> Iterator[_Row]:
-    """Yield the rows of requests by name, over all servers."""
+    """Yield one row per type of request, summed over all servers."""
     servers = [
         (s.snapshot.requests, s.rates.requests) for s in poll.servers if s.snapshot and not s.lost
     ]
@@ -169,14 +169,14 @@ def _request_rows(poll: Poll) -> Iterator[_Row]:
 
 
 def count(value: float | None) -> str | None:
-    """Format events per second in few characters. None if they are unknown."""
+    """Format events per second in few characters. None (unknown) stays None."""
     if value is None:
         return None
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def size(nbytes: float | None) -> str | None:
-    """Format bytes in few characters, as `ls -h` does: 48M are 48 MiB. None if they are unknown."""
+    """Format bytes in few characters, as `ls -h` does: 48M are 48 MiB. None stays None."""
     if nbytes is None:
         return None
     for unit in "BKMGT":

@@ -1,4 +1,4 @@
-"""Arguments as GLT's functions take them: in GLT's order, of one type or by type."""
+"""Helpers for arguments of GLT's functions: positional order, and values by type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _T = TypeVar("_T")
 
 
 def by_type(values: Any, single: _T) -> dict[_T, Any]:
-    """Return values by type: a mapping as it is, None as no types, all else as of one type."""
+    """Return {type: value}: a mapping's copy, {} for None, or {single: values}."""
     if values is None:
         return {}
     return dict(values) if isinstance(values, Mapping) else {single: values}
@@ -27,7 +27,7 @@ def in_order(
         kwargs: the keyword arguments.
 
     Raises:
-        TypeError: more positional arguments than names, or an argument is there twice.
+        TypeError: there are more positional arguments than names, or an argument is given twice.
     """
     if len(args) > len(order):
         raise TypeError(

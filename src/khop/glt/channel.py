@@ -21,7 +21,7 @@ SampleMessage: TypeAlias = dict[str, Tensor]
 
 
 class QueueTimeoutError(Exception):
-    """Nothing arrived in time."""
+    """Error of a channel that received no message in time."""
 
 
 class ChannelBase(ABC):
@@ -37,10 +37,10 @@ class ChannelBase(ABC):
 
 
 class MpChannel(ChannelBase):
-    """Channel over a pipe: messages outlive the process that sent them.
+    """Channel over a pipe. Messages stay valid after the process that sent them has ended.
 
     Args:
-        capacity: most messages that wait, or 0 for any number. A sender waits beyond it.
+        capacity: most messages that wait, or 0 for any number. If it is reached, `send` waits.
     """
 
     def __init__(self, capacity: int = 0, **kwargs: object) -> None:
@@ -74,7 +74,7 @@ class MpChannel(ChannelBase):
 
 
 class ShmChannel(MpChannel):
-    """GLT's channel through shared memory: `MpChannel` with a size that is checked, not needed.
+    """`MpChannel` with the arguments of GLT's channel through shared memory.
 
     Args:
         capacity: most messages that wait.

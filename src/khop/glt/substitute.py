@@ -1,4 +1,4 @@
-"""`khop.glt` under the name of the package that it stands for. Imports no torch by itself."""
+"""`install`: import of `khop.glt` by the name of GLT's package. Imports no torch by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def install(name: str = "graphlearn_torch") -> ModuleType:
     Call it before the first such import. Processes that a script spawns need the call, too.
 
     Args:
-        name: name of the import.
+        name: name by which scripts import the package.
 
     Raises:
         ImportError: another package of this name has been imported.

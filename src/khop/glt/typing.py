@@ -50,7 +50,7 @@ class GraphPartitionData(NamedTuple):
 
 
 class FeaturePartitionData(NamedTuple):
-    """Rows of a part.
+    """Feature rows of a part.
 
     Attributes:
         feats: [n, ...] rows that the part owns.
@@ -80,7 +80,7 @@ def as_str(type: NodeType | EdgeType) -> str:
 
 
 def reverse_edge_type(etype: EdgeType) -> EdgeType:
-    """Return the edge type by which batches of out-neighbours name an edge type.
+    """Return the reversed edge type. Batches of out-neighbours have edges under this type.
 
     Example:
         >>> reverse_edge_type(("user", "buys", "item"))

@@ -1,22 +1,22 @@
-"""Graphs as others store them, as `khop.partition.GraphSource`s: what `khop partition` reads.
+"""Readers of graph files, as `khop.partition.GraphSource`s, for SOURCE of `khop partition`.
 
-`base` has the interface of a layout. `read` has the table of all layouts, finds the one that a
-SOURCE argument names, and reads the graphs of Debian that come with khop. Further readers:
+A layout is a way to store a graph in files. `base` has its interface. `read` lists all layouts,
+finds the layout of a SOURCE argument, and reads khop's graphs of Debian. Further readers:
 
 - `directory`: a folder of arrays or tables, and a single .npz file
 - `saved`: a PyG object in a file of `torch.save`
 - `ogb`: data sets of OGB, as they are downloaded, or by OGB's package
 - `mag240m`: OGB-LSC's MAG240M
 - `chunked`: DGL's chunked format, a metadata.json
-- `gigl`: what GiGL's data preprocessor writes
+- `gigl`: the output of GiGL's data preprocessor
 - `igb`: IGB's data sets, homogeneous and heterogeneous
 
-Shared modules: `npz`, `tables` and `tfrecords` read files some megabytes at a time. `scratch` has
-columns that have to be unpacked. `columns` makes edges, attributes, labels and masks. `entries` has
-descriptions, `symmetrized` reverse edges, `torch_files` files of torch.
+Shared modules: `npz`, `tables` and `tfrecords` read files some megabytes at a time. `scratch`
+unpacks files that cannot be mapped. `columns` makes edges, attributes, labels and masks. `entries`
+checks JSON and YAML, `symmetrized` adds reverse edges, and `torch_files` loads files of torch.
 
-A source can be opened again in another process by the same arguments. With the same `Scratch`
-folder nothing is unpacked twice. Any process reads sources. torch is imported for its files only.
+Another process can open a source again by the same arguments. With the same `Scratch` folder
+nothing is unpacked twice. Any process reads sources. torch is imported for its files only.
 """
 
 from khop.sources.base import Source

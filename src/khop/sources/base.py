@@ -1,4 +1,4 @@
-"""`Source`: a layout of graphs, and its reader. Imports no torch."""
+"""`Source`: interface of a layout, a way to store a graph in files. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from khop.sources.symmetrized import symmetrized
 
 
 class Source(ABC):
-    """Base of layouts that `read_source` reads.
+    """Base class of readers, one for each layout that `read_source` knows.
 
     khop makes an instance without arguments. Users name layouts of their own by
     `khop partition --layout my_package:Layout` or `read_source(layout=)`. Installed packages offer
-    them as entry points of the group `khop.sources`.
+    layouts as entry points of the group `khop.sources`.
 
     Attributes:
-        names: SOURCE arguments of this layout that are no paths, 'ogb:NAME' for example.
-        paths: its files or folders, 'FILE.npz' for example.
+        names: SOURCE arguments that are not paths, 'ogb:NAME' for example.
+        paths: files or folders of this layout, 'FILE.npz' for example.
         about: description for lists of layouts, with code between backticks.
-        unpacked: the content that is written out before it is read, or ''.
-        is_whole: True if a file is read as a whole, into `--memory`.
+        unpacked: description of the content that is unpacked before it is read, or ''.
+        is_whole: True if a file is read into memory as a whole, and must fit in `--memory`.
 
     Example:
         >>> class Pair(Source):
@@ -44,7 +44,7 @@ class Source(ABC):
         """Return True if a SOURCE argument names a graph in this layout.
 
         Args:
-            spec: the argument: a name, or the path of a file or folder, which may not exist.
+            spec: the argument: a name, or the path of a file or folder, which need not exist.
         """
 
     @abstractmethod
@@ -52,9 +52,9 @@ class Source(ABC):
         """Read a graph. Partitioning reads its arrays in pieces.
 
         Args:
-            spec: an argument that `matches`.
+            spec: an argument for which `matches` is True.
             scratch: where files that cannot be mapped are unpacked.
-            root: folder of data sets that have names in place of paths (`--root`).
+            root: folder of the data sets that SOURCE names without a path (`--root`).
 
         Raises:
             FileNotFoundError: a file of the layout is missing.
@@ -62,9 +62,9 @@ class Source(ABC):
         """
 
     def read_undirected(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read a graph with the reverse of every edge added, with the arguments of `read`."""
+        """Read a graph and add the reverse of every edge. Arguments: see `read`."""
         return symmetrized(self.read(spec, scratch, root), scratch)
 
     def form(self) -> str:
-        """Return how a SOURCE argument of this layout is written, for lists of layouts."""
+        """Return the forms of this layout's SOURCE arguments as text, for lists of layouts."""
         return ", ".join([*self.names, *([self.paths] if self.paths else [])])

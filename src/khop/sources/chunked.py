@@ -7,9 +7,9 @@
      "node_data": {"paper": {"feat": {"format": {"name": "numpy"}, "data": ["feat.npy"]}}},
      "edge_data": {}}
 
-Newer writers give `num_nodes_per_type` and `num_edges_per_type`, one number each. A list or an
-attribute can lie in any number of files. Paths are relative to the folder of metadata.json. Formats
-are csv, parquet and numpy. Imports no torch.
+Newer writers give `num_nodes_per_type` and `num_edges_per_type`, with one number per type. Edges of
+a type, or an attribute, can be in any number of files. Paths are relative to the folder of
+metadata.json. Formats are csv, parquet and numpy. Imports no torch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Chunked(Source):
     unpacked = "CSV, Parquet"
 
     def matches(self, spec: str) -> bool:
-        """Return True for a file of this name, and for a folder that has one."""
+        """Return True for a metadata.json, and for a folder that has one."""
         path = Path(spec)
         return (path.name == METADATA and path.is_file()) or (path / METADATA).exists()
 
@@ -122,9 +122,9 @@ def _attrs(
 
 
 def _arrays(table: Entry, path: Path, scratch: Scratch) -> dict[str, Array]:
-    """Return the arrays of an entry with 'format' and 'data', by their names in errors.
+    """Return the arrays of an entry with 'format' and 'data', as {name in errors: array}.
 
-    Files of NumPy are an array each, and all others one array of rows.
+    Each NumPy file is an array. CSV or Parquet files together are one array of rows.
     """
     names, form = table.content.get("data"), table.entry("format").content
     name, delimiter = form.get("name"), form.get("delimiter", ",")

@@ -1,4 +1,4 @@
-"""Edges, attributes, labels and masks of the arrays of a layout. Imports no torch."""
+"""Edges, attributes, labels and masks, made from a layout's arrays. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from khop.partition.source import EdgeSource, GraphSource, NodeSource
 from khop.sources.scratch import Scratch, identity
 from khop.typing import EDGE, NODE, Array, EdgeType, IntArray, NodeType
 
-# Values looked at, or made, at a time.
+# Values that are checked, or made, at a time.
 _STEP = 1 << 20
 
 
 class JoinedEdges(EdgeSource):
-    """Edges of several lists, one after the other, without a copy.
+    """Several lists of edges as one list, without a copy.
 
     Args:
         lists: the lists, at least one.
-        attrs: attributes, a row for each edge of all lists.
+        attrs: attributes, with one row per edge of all lists.
     """
 
     def __init__(self, lists: Sequence[EdgeSource], attrs: dict[str, RowStore]) -> None:
@@ -47,7 +47,7 @@ class JoinedEdges(EdgeSource):
         return np.concatenate([edges.dst for edges in self.lists])
 
     def piece(self, first: int, count: int) -> tuple[IntArray, IntArray]:
-        """Return ends of `count` edges from `first` on, see `EdgeSource.piece`."""
+        """Return sources and destinations of `count` edges from `first` on."""
         last, bounds = first + count, self._bounds
         pieces: list[tuple[IntArray, IntArray]]
         pieces = [(np.empty(0, np.int64), np.empty(0, np.int64))] if count == 0 else []
@@ -81,12 +81,12 @@ def edges_of(pair: Array, title: str, by_rows: bool | None = None) -> EdgeSource
 
     Args:
         pair: [2, E] or [E, 2] integers.
-        title: its name in errors.
-        by_rows: True for [E, 2], False for [2, E]. If None, as its shape is. [2, 2] is [2, E].
+        title: name of the array in errors.
+        by_rows: True for [E, 2], False for [2, E]. If None, the shape decides ([2, 2] is [2, E]).
 
     Raises:
-        TypeError: no integers.
-        ValueError: another shape.
+        TypeError: the array does not hold integers.
+        ValueError: the array has another shape.
     """
     if pair.ndim != 2 or 2 not in pair.shape:
         raise ValueError(f"{title} must have shape [2, E] or [E, 2] (got {list(pair.shape)})")
@@ -98,10 +98,10 @@ def edges_of(pair: Array, title: str, by_rows: bool | None = None) -> EdgeSource
 
 
 def joined_edges(pairs: Mapping[str, Array]) -> EdgeSource:
-    """Return the edges of several arrays, [2, E] or [E, 2] all of them.
+    """Return the edges of several arrays, which are all [2, E] or all [E, 2].
 
     Args:
-        pairs: name in errors -> values of each.
+        pairs: {name in errors: array}.
     """
     by_rows = any(pair.ndim == 2 and pair.shape[0] != 2 for pair in pairs.values())
     lists = [edges_of(pair, title, by_rows) for title, pair in pairs.items()]
@@ -111,12 +111,12 @@ def joined_edges(pairs: Mapping[str, Array]) -> EdgeSource:
 def edges_by_folder(
     folder: Path, pattern: str, separator: str, by_rows: bool
 ) -> dict[EdgeType, EdgeSource]:
-    """Return the edges of folders, each with an edge_index.npy, by edge type.
+    """Return {edge type: edges}. Each type has a folder with an edge_index.npy.
 
     Args:
-        folder: holds the folders.
-        pattern: which of them, as `Path.glob` takes it.
-        separator: stands between the three names of an edge type in a folder's name.
+        folder: parent of these folders.
+        pattern: pattern of their names, for `Path.glob`.
+        separator: text between the three names of an edge type in a folder's name.
         by_rows: see `edges_of`.
     """
     edges = {}
@@ -136,14 +136,14 @@ def graph_of(nodes: dict[NodeType, NodeSource], edges: dict[EdgeType, EdgeSource
 
 
 def reversed_edges(edges: EdgeSource, attrs: dict[str, RowStore]) -> EdgeSource:
-    """Return the edges from destination to source, without a copy."""
+    """Return edges with sources and destinations exchanged, without a copy."""
     if isinstance(edges, JoinedEdges):
         return JoinedEdges([reversed_edges(one, {}) for one in edges.lists], attrs)
     return EdgeSource(edges.dst, edges.src, attrs)
 
 
 def edge_type_of(name: str, separator: str, title: str) -> EdgeType:
-    """Return the edge type whose three names a separator joins. Errors begin with the title."""
+    """Parse an edge type: three names with a separator between. Errors begin with the title."""
     names = name.split(separator)
     if len(names) != 3:
         form = separator.join(("SOURCE", "RELATION", "DESTINATION"))
@@ -152,7 +152,7 @@ def edge_type_of(name: str, separator: str, title: str) -> EdgeType:
 
 
 def ids_of(values: Array, title: str) -> IntArray:
-    """Return ids of nodes, after a check that they are integers (else TypeError)."""
+    """Return values as node ids. Raise TypeError if they are not integers."""
     if values.dtype.kind not in "iu":
         raise TypeError(
             f"{title} must hold integer node ids (got dtype '{values.dtype}'): ids run from 0, "
@@ -162,11 +162,11 @@ def ids_of(values: Array, title: str) -> IntArray:
 
 
 def attribute(values: Array, title: str) -> RowStore:
-    """Return an attribute, a row for each node or edge.
+    """Return an array as an attribute, with one row per node or edge.
 
     Raises:
-        TypeError: it has no rows, or a dtype that khop does not store.
-        ValueError: a mapped file is stored by columns, so that no row lies in one place.
+        TypeError: the array has no rows, or a dtype that khop does not store.
+        ValueError: a mapped file is stored by columns, so that rows are not contiguous.
     """
     if values.ndim > 1 and not values.flags.c_contiguous and mapped_file(values) is not None:
         raise ValueError(
@@ -179,7 +179,7 @@ def attribute(values: Array, title: str) -> RowStore:
 
 
 def joined_attribute(pieces: Mapping[str, Array]) -> RowStore:
-    """Return an attribute that lies in several arrays (name in errors -> rows)."""
+    """Return an attribute whose rows are in several arrays, {name in errors: rows}."""
     features = [attribute(values, title) for title, values in pieces.items()]
     if len(features) == 1:
         return features[0]
@@ -190,7 +190,7 @@ def joined_attribute(pieces: Mapping[str, Array]) -> RowStore:
 
 
 def count_nodes(edges: EdgeSource) -> int:
-    """Return the largest id and one, of edges that are read piece by piece."""
+    """Return the largest node id of edges plus one. Edges are read piece by piece."""
     count = 0
     for first in range(0, edges.num_edges, _STEP):
         for ids in edges.piece(first, min(_STEP, edges.num_edges - first)):
@@ -200,15 +200,15 @@ def count_nodes(edges: EdgeSource) -> int:
 
 
 def flat_labels(values: Array, key: object, scratch: Scratch) -> Array:
-    """Return labels as training takes them.
+    """Return labels in the shape and dtype that training needs.
 
     Labels [N, 1] become [N]. Whole numbers are int64. Fractions, and labels with NaN (nodes without
     a label), are float32.
 
     Args:
         values: [N] or [N, ...] labels.
-        key: identifies them in `scratch`.
-        scratch: where labels of another dtype are written anew.
+        key: identifier of the labels in `scratch`.
+        scratch: store of labels that are converted to another dtype.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values.reshape(-1)
@@ -226,18 +226,18 @@ def flat_labels(values: Array, key: object, scratch: Scratch) -> Array:
 
 
 def label_attribute(values: Array, file: Path, scratch: Scratch, of: NodeType = "") -> RowStore:
-    """Return labels of a file, for the nodes of a type, as an attribute (`flat_labels`)."""
+    """Return labels of node type `of`, read from a file, as an attribute (`flat_labels`)."""
     return attribute(flat_labels(values, [identity(file), of], scratch), f"'{file}'")
 
 
 def mask_of(ids: IntArray, count: int, key: object, scratch: Scratch, title: str) -> Array:
-    """Return a mask of nodes.
+    """Return a mask that is True for some nodes.
 
     Args:
-        ids: [n] ids of the nodes for which it is True.
-        count: number of nodes.
-        key: identifies it in `scratch`.
-        scratch: where it is written.
+        ids: [n] ids of these nodes.
+        count: number of all nodes.
+        key: identifier of the mask in `scratch`.
+        scratch: store of the mask.
         title: name of the ids in errors.
 
     Returns:
@@ -259,7 +259,7 @@ def mask_of(ids: IntArray, count: int, key: object, scratch: Scratch, title: str
 
 
 def mask_between(first: int, last: int, count: int, scratch: Scratch) -> Array:
-    """Return a mask of the nodes from `first` to before `last`: [count] bool."""
+    """Return a mask, [count] bool, that is True for nodes `first` to `last` - 1."""
 
     def piece(begin: int, end: int) -> Array:
         nodes = np.arange(begin, end)
@@ -278,16 +278,16 @@ def _mask(key: object, count: int, piece: Callable[[int, int], Array], scratch: 
 def mask_attribute(
     ids: IntArray, count: int, file: Path, key: Sequence[str], scratch: Scratch
 ) -> RowStore:
-    """Return a mask of the ids in a file as an attribute. The key identifies it within the file."""
+    """Return a mask of node ids as an attribute. `key` identifies the mask within its file."""
     mask = mask_of(ids, count, [identity(file), *key], scratch, f"'{file}'")
     return attribute(mask, f"'{file}'")
 
 
 def shards(files: Sequence[Path]) -> list[Path]:
-    """Return files of one list in their order: numbers in names count as numbers.
+    """Sort the files of one array or table. Numbers in names are compared as numbers.
 
     Raises:
-        ValueError: of files NAME-00000-of-00004 one is missing.
+        ValueError: a file of a series NAME-00000-of-00004 is missing.
     """
     files = sorted((check_regular(file) for file in files), key=_natural)
     totals = {m[1] for m in (re.search(r"-of-0*(\d+)", file.name) for file in files) if m}

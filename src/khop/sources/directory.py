@@ -1,6 +1,6 @@
 """Reader of graphs in folders of arrays and tables, or in one .npz file.
 
-Edges are .npy, CSV or Parquet, in one file or in several. Attributes are .npy, or columns of
+Edges are in one or several files: .npy, CSV or Parquet. Attributes are .npy files, or columns of
 tables.
 """
 
@@ -47,15 +47,15 @@ class Directory(Source):
     unpacked = "tables"
 
     def matches(self, spec: str) -> bool:
-        """Return True for any folder, and for a file of one, which `read` refuses with advice."""
+        """Return True for any folder, and for .npy files and tables, which `read` refuses."""
         path = Path(spec)
         return path.is_dir() or (path.is_file() and path.name.endswith(_ENDINGS))
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
         """Read a homogeneous graph, with arrays mapped and tables unpacked.
 
-        The number of nodes is the number of rows of the node attributes, or without any the largest
-        id + 1. Symbolic links in the folder are followed.
+        The number of nodes is the number of rows of the node attributes. Without attributes it is
+        the largest id + 1. Symbolic links in the folder are followed.
         """
         folder = Path(spec)
         if not folder.is_dir():
@@ -87,11 +87,11 @@ class NpzFile(Source):
     unpacked = "what is deflated; stored arrays are mapped within the file"
 
     def matches(self, spec: str) -> bool:
-        """Return True for a file of this suffix."""
+        """Return True for an .npz file."""
         return Path(spec).suffix == ".npz" and Path(spec).is_file()
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read a homogeneous graph of `edge_index`, `num_nodes`, and attributes as in a folder."""
+        """Read a homogeneous graph: `edge_index`, `num_nodes` (optional) and attributes."""
         path = Path(spec)
         arrays = Npz(path, scratch)
         if "edge_index" not in arrays:
@@ -109,9 +109,9 @@ class NpzFile(Source):
 
 
 def _likely_count(edges: EdgeSource, attrs: dict[str, RowStore]) -> int:
-    """Return the number of nodes, so that later errors name the attributes of wrong length.
+    """Return the probable number of nodes. Later errors name attributes of another length.
 
-    It is the length that most attributes have, of lengths that hold all ids of the edges.
+    It is the most common length of attributes, among lengths above all ids of the edges.
     """
     rows = [attr.num_rows for attr in attrs.values()]
     if not rows:
@@ -145,10 +145,10 @@ def _read_edges(folder: Path, scratch: Scratch) -> EdgeSource:
 
 
 def _parts(folder: Path, stem: str) -> list[Path]:
-    """Return the files of a table or list of edges, in their order: one, several, or none.
+    """Return the files of the table `stem` ('edges' or 'nodes') in their order, or no files.
 
     Raises:
-        ValueError: there are files of several kinds, or a folder of parts has folders in it.
+        ValueError: files have several forms, or a folder `stem` holds other things than tables.
     """
     lists: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
@@ -169,7 +169,7 @@ def _parts(folder: Path, stem: str) -> list[Path]:
 
 
 def _arrays(folder: Path) -> dict[str, list[Path]]:
-    """Return the .npy files of each attribute by its name, shards in their order."""
+    """Return {attribute: its .npy files}, with shards in their order."""
     arrays: dict[str, list[Path]] = {}
     for file in sorted(folder.glob("*.npy")):
         name = file.stem.split("-")[0] if "-of-" in file.stem else file.stem
@@ -179,5 +179,5 @@ def _arrays(folder: Path) -> dict[str, list[Path]]:
 
 
 def _ending(path: Path) -> str:
-    """Return which of `_ENDINGS` a file's name has, or ''."""
+    """Return the item of `_ENDINGS` with which a file's name ends, or ''."""
     return next((ending for ending in _ENDINGS if path.name.endswith(ending)), "")

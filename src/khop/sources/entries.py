@@ -1,4 +1,4 @@
-"""Descriptions of graphs in JSON or YAML, each entry checked when it is read."""
+"""Descriptions of graphs in JSON or YAML files. Each entry is checked when it is read."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from khop.log import shown
 
 
 class Entry:
-    """Object of a description.
+    """JSON or YAML object of a description, with checked access to its values.
 
     Args:
         content: the parsed object.
-        name: its name in errors, with the file that has it.
+        name: name of the object and of its file, for errors.
 
     Raises:
-        ValueError: the content is no object. Methods raise it for wrong entries, too.
+        ValueError: the content is not a dict. Methods raise it for values of a wrong type, too.
     """
 
     def __init__(self, content: object, name: str) -> None:
@@ -31,13 +31,13 @@ class Entry:
     def read(
         cls, path: Path, most_bytes: int, parse: Callable[[bytes], object], invalid: type[Exception]
     ) -> Entry:
-        """Read a file.
+        """Read a JSON or YAML file as an entry.
 
         Args:
             path: the file.
-            most_bytes: bound of its size.
-            parse: parser of its content.
-            invalid: the parser's error.
+            most_bytes: largest accepted size of the file.
+            parse: parser of the file's content.
+            invalid: exception that `parse` raises for malformed content.
         """
         size = check_regular(path).stat().st_size
         if size > most_bytes:
@@ -49,23 +49,23 @@ class Entry:
             raise ValueError(f"'{path}' is no {form}: {error}") from None
 
     def of(self, key: object) -> str:
-        """Return the name of an entry in errors."""
+        """Return the name of the value at a key, for errors."""
         return f"'{key}' of {self.name}"
 
     def entry(self, key: object, optional: bool = False) -> Entry:
-        """Return an object within this one, empty if it is optional and missing."""
+        """Return the object at a key. An optional object that is missing is empty."""
         content = self.content.get(key)
         return Entry({} if optional and not content else content, self.of(key))
 
     def text(self, key: str) -> str:
-        """Return a text that is not empty."""
+        """Return the text at a key, which must not be empty."""
         value = self.content.get(key)
         if not isinstance(value, str) or not value:
             raise ValueError(f"{self.of(key)} must be a text (got {shown(value)})")
         return value
 
     def texts(self, key: str) -> list[str]:
-        """Return a list of texts, empty if it is missing."""
+        """Return the list of texts at a key, or an empty list if it is missing."""
         value = self.content.get(key) or []
         if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             raise ValueError(f"{self.of(key)} must be a list of names (got {shown(value)})")

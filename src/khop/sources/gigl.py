@@ -1,4 +1,4 @@
-"""Reader of what GiGL's data preprocessor writes: a task's frozen configuration names all of it.
+"""Reader of the output of GiGL's data preprocessor, by a task's frozen configuration.
 
     graphMetadata:
       condensedNodeTypeMap: {'0': user}
@@ -13,8 +13,9 @@
 
 Files whose names begin with a prefix and end in .tfrecord or .tfrecord.gz hold a tf.train.Example
 for each node or edge. Ids of a type are 0, 1, ... in any order. Features of a type become one
-attribute (x, edge_attr), float32 unless all are integers, labels y. Links that supervise
-(`positiveEdgeInfo`, `negativeEdgeInfo`) and quantised features are not read. Imports no torch.
+attribute (x or edge_attr), float32 unless all are integers. Labels become y or edge_label. Links
+for supervision (`positiveEdgeInfo`, `negativeEdgeInfo`) and quantised features are not read.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Gigl(Source):
     unpacked = "all"
 
     def matches(self, spec: str) -> bool:
-        """Return True for a file of YAML."""
+        """Return True for a YAML file."""
         return Path(spec).suffix in _SUFFIXES and Path(spec).is_file()
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
@@ -82,7 +83,7 @@ class Gigl(Source):
 
 
 def _numbered(graph: Entry, by_number: str, listed: str) -> Iterable[tuple[Any, Any]]:
-    """Return types by number. A single type that has none is type 0."""
+    """Return (number, type) pairs. A single type without a number is type 0."""
     types = graph.content.get(listed)
     if by_number not in graph.content and isinstance(types, list) and len(types) == 1:
         return [("0", types[0])]
@@ -93,7 +94,7 @@ def _read_yaml(path: Path) -> Entry:
     yaml = package_for("yaml", "pyyaml", path)
 
     class Plain(yaml.SafeLoader):  # type: ignore[name-defined,misc]
-        """Loader of content as large as its text: a few nested aliases stand for terabytes."""
+        """YAML loader without aliases and long texts: nested aliases can expand to terabytes."""
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
@@ -116,7 +117,7 @@ def _read_yaml(path: Path) -> Entry:
 
 
 def _local(uri: str) -> Path:
-    """Return the path of a file on this machine."""
+    """Return the path of a URI. Raise FileNotFoundError if it is not on this machine."""
     if "://" in uri and not uri.startswith("file://"):
         raise FileNotFoundError(
             f"'{uri[:200]}' is not on this machine: copy what the configuration names, and put the "

@@ -1,15 +1,15 @@
-"""Reader of IGB's data sets (Illinois Graph Benchmark), homogeneous and heterogeneous, all mapped.
+"""Reader of IGB's data sets (Illinois Graph Benchmark), homogeneous and heterogeneous.
 
     SIZE/processed/paper/node_feat.npy, node_label_19.npy, node_label_2K.npy
     SIZE/processed/author/node_feat.npy, and so on for each node type
     SIZE/processed/paper__cites__paper/edge_index.npy    [E, 2], and so on for each relation
 
-SIZE is tiny, small, medium, large or full. Of the last two, features and labels of papers and
-authors are bare numbers without a header of NumPy: their shape follows from the number of nodes,
+SIZE is tiny, small, medium, large or full. In large and full, features and labels of papers and
+authors are bare numbers without a header of NumPy. Their shape follows from the number of nodes,
 and is compared with the file's size. Relations have one direction, and `--undirected` adds the
 other. Masks are as in IGB's own loader: the first 60 % of labelled papers are for training, the
 next 20 % for validation, the rest for tests. IGB's loader also drops and adds self loops. This
-reader keeps the edges that are stored. Imports no torch.
+reader keeps the edges that are stored. Arrays are mapped. Imports no torch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COUNTS = {
     "large": {"paper": 100_000_000, "author": 116_959_896},
     "full": {"paper": 269_346_174, "author": 277_220_883},
 }
-# Papers with one of the 19 labels, where those are not all.
+# Number of papers with one of the 19 labels, where other papers have none.
 LABELLED = {"full": 227_130_858}
 _LABELS = {"node_label_19": "y", "node_label_2K": "y_2K"}
 
@@ -51,13 +51,13 @@ class Igb(Source):
     unpacked = "labels, masks"
 
     def matches(self, spec: str) -> bool:
-        """Return True for the data sets' names, and for the folder of one."""
+        """Return True for 'igb:SIZE', 'igbh:SIZE', and the folder of a data set."""
         return spec.startswith(("igb:", "igbh:")) or _is_igb(Path(spec))
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read papers and their citations (`igb:`), or all types (`igbh:`) that there are.
+        """Read papers and their citations (`igb:`), or all types (`igbh:`, or a path).
 
-        The name of the folder is the size.
+        The name of the folder is taken as SIZE.
         """
         prefix, _, size = spec.partition(":")
         folder = root / size if prefix in ("igb", "igbh") else Path(spec)
@@ -101,7 +101,7 @@ def _nodes(processed: Path, name: str, size: str, scratch: Scratch) -> NodeSourc
 
 
 def _array(file: Path, count: int | None, row_shape: tuple[int, ...]) -> Array:
-    """Map an .npy file, or bare float32 numbers: `count` rows, or as many as there are if None."""
+    """Map an .npy file, or `count` rows of bare float32 numbers (if None, all in the file)."""
     with check_regular(file).open("rb") as opened:
         if opened.read(6) == b"\x93NUMPY":
             return load_npy(file, "r")

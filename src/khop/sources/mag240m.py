@@ -1,13 +1,13 @@
-"""Reader of OGB-LSC's MAG240M: arrays by type below processed/, mapped.
+"""Reader of OGB-LSC's MAG240M, whose arrays are mapped.
 
     processed/author___writes___paper/edge_index.npy    [2, E], and so on for each relation
     processed/paper/node_feat.npy, node_label.npy, node_year.npy
     meta.pt         {node type: number of nodes, "num_classes": ...}
     split_dict.pt   {"train", "valid", "test...": ids of papers}
 
-Papers have x (float16), y and year, train_mask, val_mask and test_mask (all lists whose names begin
-with 'test'). Other node types have x if there is a node_feat.npy in their folder.
-Imports torch for the two files of torch.
+Papers have x (float16), y, year, train_mask, val_mask and test_mask, which joins all lists whose
+names begin with 'test'. Other node types have x if there is a node_feat.npy in their folder.
+Imports torch for meta.pt and split_dict.pt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arrays of `.npz` files, without ever holding one: stored ones are mapped, deflated ones unpacked.
+"""Reader of `.npz` files. Stored arrays are mapped, and deflated arrays unpacked to a scratch.
 
 The header, dtype, shape and size of a member are checked against the archive before its values are
 read. Nothing is unpickled, and no name of a member becomes a path. Imports no torch.
@@ -22,7 +22,7 @@ from khop.sources.scratch import Scratch, identity
 from khop.typing import Array
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# No deflated stream is larger than this many times its size, plus some bytes.
+# A deflated stream expands to at most this many times its size, plus some bytes.
 _MOST_DEFLATED = 1032
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _READ_HEADER = {
@@ -32,7 +32,7 @@ _READ_HEADER = {
 
 
 class _Header(NamedTuple):
-    """Layout of an array in its member: dtype, shape, order, and bytes before its values."""
+    """Header of an array in an .npz file, and its size in bytes."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -41,7 +41,6 @@ class _Header(NamedTuple):
 
     @property
     def values(self) -> int:
-        """Number of values."""
         count = 1
         for length in self.shape:  # Python's integers: NumPy's would overflow
             count *= length
@@ -49,14 +48,14 @@ class _Header(NamedTuple):
 
 
 class Npz(Mapping[str, Array]):
-    """Arrays of an .npz file by name, opened one by one when they are read.
+    """Arrays of an .npz file by name. Each array is opened when it is read.
 
     Args:
         path: the file.
         scratch: where deflated arrays are unpacked.
 
     Raises:
-        ValueError: no .npz file, or one that `numpy.savez` does not write.
+        ValueError: the file is damaged, or not written by `numpy.savez`.
 
     Example:
         >>> np.savez(path / "graph.npz", x=np.arange(3))
@@ -82,11 +81,11 @@ class Npz(Mapping[str, Array]):
         return len(self._members)
 
     def __getitem__(self, name: str) -> Array:
-        """Return an array, as a part of the mapped file if the member is stored.
+        """Return an array, mapped from the file if it is stored without compression.
 
         Raises:
-            KeyError: there is none of that name.
-            ValueError: it is damaged, or no array of numbers.
+            KeyError: no array has this name.
+            ValueError: the array is damaged, or does not hold numbers.
         """
         info = self._members[name]
         with _checked(self.path, f"array '{name}'"), zipfile.ZipFile(self.path) as archive:
@@ -109,7 +108,7 @@ class Npz(Mapping[str, Array]):
         return table["values"]
 
     def _read_all(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
-        """Read a member to its end: zipfile compares its checksum."""
+        """Read a member to its end, where zipfile compares its checksum."""
         with archive.open(info) as stream:
             while stream.read(self._scratch.piece_bytes):
                 pass
@@ -172,7 +171,7 @@ def _read_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_size: int
 
 
 def _begin(path: Path, info: zipfile.ZipInfo) -> int:
-    """Return where in the file the bytes of a stored member begin."""
+    """Return the offset of a stored member's bytes in the file."""
     with path.open("rb") as file:
         file.seek(info.header_offset)
         magic, name, extra = _LOCAL_HEADER.unpack(_read_exactly(file, _LOCAL_HEADER.size))

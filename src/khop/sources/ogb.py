@@ -1,16 +1,16 @@
-"""Reader of OGB's node property prediction data sets as they are downloaded, or by OGB's package.
+"""Reader of OGB's node property prediction data sets.
 
-OGB's package is needed for downloads only, and reads a data set as a whole.
+It reads downloaded files. OGB's package is needed for downloads, and reads a data set as a whole.
 
-A data set is a folder with raw/ and split/NAME/. Of raw/ there are four layouts:
+A data set is a folder with raw/ and split/NAME/. raw/ has one of four layouts:
 
-- data.npz and node-label.npz: one graph (papers100M, and own ones of `ogb.io.DatasetSaver`)
+- data.npz and node-label.npz: one graph (papers100M, and data sets of `ogb.io.DatasetSaver`)
 - edge.csv.gz, node-feat.csv.gz, node-label.csv.gz, num-node-list.csv.gz, ...: one graph
 - edge_index_dict.npz, num_nodes_dict.npz, node_feat_dict.npz, ...: a heterogeneous graph
 - relations/SRC___REL___DST/edge.csv.gz, node-feat/TYPE/, node-label/TYPE/: a heterogeneous graph.
 
-The result is the same as of OGB's loader for PyG: attributes x, edge_attr, y and further ones by
-OGB's names. train_mask, val_mask and test_mask are made of the split.
+The result equals the result of OGB's loader for PyG: attributes x, edge_attr, y, and others by
+OGB's names. train_mask, val_mask and test_mask are made from the split.
 Imports torch for OGB's package, and for a split in a file of torch.
 """
 
@@ -50,11 +50,11 @@ from khop.sources.torch_files import (
 )
 from khop.typing import EDGE, NODE, Array, EdgeType, NodeType
 
-# OGB's loader adds the reverse of every edge to these, whose files have one direction.
+# Data sets whose files have one direction. OGB's loader adds the reverse of every edge.
 _ONE_DIRECTION = ("products", "proteins")
 _NAMES = {"node_feat": "x", "edge_feat": "edge_attr", "species": "node_species"}
 _SPLITS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
-# Files of a layout that all others lack.
+# One file for each layout, by which it is recognised.
 _MARKS = ("data.npz", "edge.csv.gz", "edge_index_dict.npz", "num-node-dict.csv.gz")
 _GZ = ".csv.gz"
 
@@ -73,11 +73,11 @@ class Ogb(Source):
     unpacked = "text (`.csv.gz`) and deflated arrays"
 
     def matches(self, spec: str) -> bool:
-        """Return True for the data sets' names, and for the folder of one."""
+        """Return True for 'ogb:NAME', and for the folder of a data set."""
         return spec.startswith("ogb:") or _is_ogb(Path(spec))
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read a data set. OGB's package downloads a named one that is not there."""
+        """Read a data set. OGB's package downloads a named data set that is not in `root`."""
         folder = Path(spec)
         if spec.startswith("ogb:"):
             name = spec.removeprefix("ogb:")
@@ -102,7 +102,7 @@ def _is_ogb(folder: Path) -> bool:
 
 
 class _Graph:
-    """Nodes and edges read so far."""
+    """Graph under construction: the nodes and edges that have been read."""
 
     def __init__(self, folder: Path, scratch: Scratch) -> None:
         self.folder, self.scratch = folder, scratch
@@ -110,19 +110,19 @@ class _Graph:
         self.edges: dict[EdgeType, EdgeSource] = {}
 
     def add_nodes(self, node_type: NodeType, counts: Array, title: str) -> None:
-        """Add a node type by the list of its numbers of nodes, one per graph."""
+        """Add a node type. `counts` is its number of nodes per graph, for one graph only."""
         self.nodes[node_type] = NodeSource(_only(counts, title))
 
     def add_edges(
         self, edge_type: EdgeType, edges: EdgeSource, counts: Array | None, title: str
     ) -> None:
-        """Add an edge type, after a comparison with the list of its numbers of edges."""
+        """Add an edge type. If not None, `counts` is its number of edges, which is checked."""
         if counts is not None and _only(counts, title) != edges.num_edges:
             raise ValueError(f"{title} has {edges.num_edges} edges, not {_only(counts, title)}")
         self.edges[edge_type] = edges
 
     def add_attr(self, holder: NodeType | EdgeType, name: str, values: RowStore, of: str) -> None:
-        """Add an attribute by OGB's name for it."""
+        """Add an attribute. `name` is OGB's name for it, `of` the array's name in errors."""
         holders: Mapping[Any, NodeSource | EdgeSource] = {**self.nodes, **self.edges}
         if holder not in holders:
             raise ValueError(f"{of} is of {holder!r}, of which there are neither nodes nor edges")
@@ -134,7 +134,7 @@ class _Graph:
         self.add_attr(node_type, "y", labels, f"'{file}'")
 
     def with_masks(self) -> GraphSource:
-        """Return the graph, with masks for its split."""
+        """Return the graph, with masks of its training, validation and test nodes."""
         heterogeneous = [*self.edges] != [EDGE]
         for split, file, of_types in _splits(self.folder, self.scratch, heterogeneous):
             for node_type, ids in of_types.items():
@@ -147,7 +147,7 @@ class _Graph:
 
 
 def _only(counts: Array, title: str) -> int:
-    """Return the only entry of a list with one entry per graph."""
+    """Return the entry of a list with one entry per graph. Refuse several graphs."""
     counts = ids_of(counts.reshape(-1), title)
     if len(counts) != 1:
         raise ValueError(f"{title} has {len(counts)} graphs: khop partitions one")
@@ -265,7 +265,7 @@ def _edge_type(name: str, path: Path) -> EdgeType:
 def _splits(
     folder: Path, scratch: Scratch, heterogeneous: bool
 ) -> list[tuple[str, Path, dict[NodeType, Array]]]:
-    """Return of each part of the split its name, its file and ids of nodes by node type."""
+    """Return (name, file, {node type: ids}) for each of 'train', 'valid' and 'test'."""
     folders = [path for path in (folder / "split").glob("*") if path.is_dir()]
     if len(folders) > 1:
         raise ValueError(f"'{folder / 'split'}' holds {len(folders)} splits: keep one of them")
@@ -300,7 +300,7 @@ def read_with_ogb(name: str, root: Path) -> Any:
 
     Args:
         name: 'ogbn-products' for example.
-        root: folder of OGB data sets, or the folder of a data set of one's own.
+        root: folder of OGB's data sets, or of a data set that `DatasetSaver` wrote.
 
     Raises:
         SecurityError: torch is older than 2.10.
@@ -339,7 +339,7 @@ def read_with_ogb(name: str, root: Path) -> Any:
 
 
 def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
-    """Read the description of a data set of `ogb.io.DatasetSaver`, or None for OGB's own."""
+    """Read the description that `DatasetSaver` wrote, or return None for OGB's data sets."""
     file = root / "meta_dict.pt"
     if not file.is_file():
         return None
@@ -354,7 +354,7 @@ def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
 
 
 def _hetero_of_ogb(data: Any, splits: dict[str, Any]) -> Any:
-    """Convert OGB's dictionaries by type (`x_dict`, `edge_index_dict`, `node_year`)."""
+    """Convert OGB's dictionaries by type (`x_dict`, `node_year`, ...) to a `HeteroData`."""
     from torch_geometric.data import HeteroData
 
     graph = HeteroData()
@@ -371,7 +371,7 @@ def _hetero_of_ogb(data: Any, splits: dict[str, Any]) -> Any:
 
 
 def _add_labels_and_masks(store: Any, labels: Any, splits: dict[str, Any]) -> None:
-    """Store OGB's labels [N, 1] as [N], and its lists of training nodes and so on as masks."""
+    """Store OGB's labels [N, 1] as [N], and its lists of node ids (`splits`) as masks."""
     import torch
 
     for name, split in (("train_mask", "train"), ("val_mask", "valid"), ("test_mask", "test")):

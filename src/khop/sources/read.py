@@ -1,4 +1,4 @@
-"""`read_source`: the layout that a SOURCE argument names, and its reader. Also Debian's graphs."""
+"""`read_source`: reader of any SOURCE argument. Also the layouts of Debian's graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from khop.sources.scratch import Scratch
 
 
 class Debian(Source):
-    """Packages and their dependencies, of one type."""
+    """Packages of Debian and their dependencies, as a homogeneous graph."""
 
     names = ("debian",)
     about = "the package graph of Debian 12 that comes with khop"
@@ -44,7 +44,7 @@ class Debian(Source):
 
 
 class DebianHetero(Debian):
-    """Packages, sources, maintainers and tags, with an edge type for each kind of relation."""
+    """Packages, sources, maintainers and tags of Debian, with an edge type for each relation."""
 
     names = ("debian-hetero",)
     about = (
@@ -75,7 +75,7 @@ LAYOUTS: Registry[Source] = Registry(
     instance_of(Source),
     "layout",
 )
-"""All layouts. Of the built-in ones the first that matches reads a SOURCE argument."""
+"""All layouts. The first built-in layout that matches a SOURCE argument reads it."""
 
 
 def read_source(
@@ -87,20 +87,20 @@ def read_source(
 ) -> GraphSource:
     """Read the graph that a SOURCE argument names.
 
-    Files stay mapped: what partitioning takes of them it reads in pieces.
+    Arrays are mapped where the layout allows it. Partitioning reads them in pieces.
 
     Args:
-        spec: 'debian', 'ogb:NAME', a file or a folder, and so on: `khop partition --help` has the
-            list. 'NAME:REST' of an installed package's layout NAME (group `khop.sources`).
+        spec: 'debian', 'ogb:NAME', a file, a folder, and so on (list: `khop partition --help`).
+            'NAME:REST' is for the layout NAME of an installed package (group `khop.sources`).
         root: folder of OGB's and IGB's data sets.
         undirected: add the reverse of every edge.
         scratch: where compressed files and text are unpacked. If None, in memory.
-        layout: the layout: a name of the list, one of an installed package, 'package:Class', or a
-            `Source`. If None, the first of khop's own that matches.
+        layout: name of a built-in or installed layout, 'package:Class', or a `Source`. If None,
+            the first built-in layout that matches.
 
     Raises:
-        FileNotFoundError: there is no such source.
-        ValueError, TypeError: it cannot be read as a graph, or no layout has this name.
+        FileNotFoundError: `spec` is no file, folder or name of a data set.
+        ValueError, TypeError: the source is not a graph, or no layout is called `layout`.
         PluginError: the layout cannot be imported.
 
     Example:
@@ -120,7 +120,7 @@ def read_source(
 
 
 def find_layout(spec: str, layout: str | Source | type[Source] | None = None) -> Source:
-    """Return the layout of a SOURCE argument, with the arguments and errors of `read_source`."""
+    """Return the layout of a SOURCE argument. Arguments and errors: see `read_source`."""
     if layout is not None:
         source = LAYOUTS.checked(layout)
         if not source.matches(spec):
@@ -146,7 +146,7 @@ def find_layout(spec: str, layout: str | Source | type[Source] | None = None) ->
 
 
 def listing() -> str:
-    """Return lines of text that list khop's own layouts, as in `khop partition --help`."""
+    """Return the list of built-in layouts as text, for `khop partition --help`."""
     lines, indent = [], " " * 16
     for source in LAYOUTS.builtin.values():
         form = source.form().replace("`", "")

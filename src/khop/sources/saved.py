@@ -1,7 +1,7 @@
 """Reader of graphs that `torch.save` wrote: PyG's objects, or their `to_dict()`.
 
-Nothing that a file contains is run: `torch.load(weights_only=True)` of torch 2.10 or later reads
-it, with PyG's own containers admitted by name.
+No code in a file is run: `torch.load(weights_only=True)` of torch 2.10 or later reads it. PyG's
+own containers are admitted by name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read_saved(path: Path) -> Any:
 
     Raises:
         SecurityError: torch is older than 2.10.
-        ValueError, TypeError: it holds something else.
+        ValueError, TypeError: the file holds no PyG graph, or is damaged.
     """
     from torch_geometric.data import Data, HeteroData
 
@@ -76,10 +76,10 @@ def read_saved(path: Path) -> Any:
 
 
 def _check_head(path: Path) -> None:
-    """Raise ValueError for files that do not begin as torch.save's."""
+    """Raise ValueError if a file does not begin like a file of `torch.save`."""
     with check_regular(path).open("rb") as file:
         head = file.read(32)
-    if head.startswith((b"PK\x03\x04", b"\x80\x02")):  # its zip archives; its pickles of old
+    if head.startswith((b"PK\x03\x04", b"\x80\x02")):  # zip archives, and old pickles
         return
     if head.startswith(b"\x80"):
         raise ValueError(
@@ -93,7 +93,7 @@ def _check_head(path: Path) -> None:
 
 
 def _of_attributes(saved: Any, path: Path) -> Any:
-    """Return a new graph of a graph's attributes, without the file's other content."""
+    """Return a new graph with the attributes of a saved graph, and nothing else of the file."""
     from torch_geometric.data import Data, HeteroData
 
     try:
@@ -117,7 +117,7 @@ def _mapping(store: Any) -> dict[str, Any]:
 
 
 def _checked_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes, after a check for names that PyG's objects reserve (ValueError)."""
+    """Return attributes. Raise ValueError if a name begins with '_', which PyG reserves."""
     if kept := [name for name in attributes if name.startswith("_")]:
         raise ValueError(f"attributes have the names {kept!r:.80}")
     return dict(attributes)
@@ -145,7 +145,7 @@ def _of_dict(content: Mapping[Any, Any], path: Path) -> Any:
 
 
 def _describes_type(key: Any, store: Any) -> bool:
-    """Return whether this is an entry of `HeteroData.to_dict()`."""
+    """Return True if a key and its value can be an entry of `HeteroData.to_dict()`."""
     of_edges = isinstance(key, tuple) and len(key) == 3 and all(isinstance(k, str) for k in key)
     return (isinstance(key, str) or of_edges) and (
         isinstance(store, Mapping)

@@ -1,9 +1,9 @@
-"""Columns of input that cannot be mapped where they lie: unpacked, once, to files that can.
+"""Columns of input files that cannot be mapped, unpacked once to flat files that can be mapped.
 
 Readers cannot seek to row i of deflated files (`.npz`, `.gz`), text (CSV) or Parquet. Partitioning
-copies rows in any order, so such input is written out as flat files first, in one pass, some
-megabytes at a time. Checkpoints of the decompressor would save the disk, but an attribute in
-another order than the file's would be unpacked again for every few rows. Imports no torch.
+copies rows in any order, so these files are first unpacked in one pass, some megabytes at a time.
+Checkpoints of the decompressor would need less disk. But rows in another order than the file's
+would then be unpacked again and again. Imports no torch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_INDEX_BYTES = 64 << 20
 
 
 class ColumnChangedError(Exception):
-    """A piece of a column has another dtype than those before it: begin again with `dtype`."""
+    """Piece of a column with another dtype than earlier pieces. Begin again with `dtype`."""
 
     def __init__(self, column: str, dtype: np.dtype[Any]) -> None:
         super().__init__(column)
@@ -48,17 +48,17 @@ class ColumnChangedError(Exception):
 
 
 class Scratch:
-    """Folder of unpacked columns, or memory.
+    """Store of unpacked columns, in a folder or in memory.
 
-    As a context manager it locks the folder, and removes it at the end, unless an ended run can go
-    on. Several processes can share a folder without the lock, since a table appears as a whole.
+    A `with` block locks the folder, and removes it at the end unless the run can be resumed.
+    Processes can also share a folder without the lock, since a table appears as a whole.
 
     Args:
-        folder: made when it is needed. If None (default), columns are kept in memory.
-        memory: bytes for the whole program, of which reading takes a share. If None, 1 GB.
+        folder: folder of the columns, made at first use. If None, columns are in memory.
+        memory: bytes for the whole program. Reading uses a share of them. If None, 1 GB.
 
     Attributes:
-        piece_bytes: about how many bytes are read at a time.
+        piece_bytes: approximate number of bytes that are read at a time.
 
     Example:
         >>> scratch = Scratch(path / "unpacked")
@@ -83,7 +83,7 @@ class Scratch:
         tmp: str | os.PathLike[str] | None = None,
         memory: int | str | None = None,
     ) -> Scratch:
-        """Return the scratch of a partition folder: in `tmp`, or beside it. See `left_overs`."""
+        """Return the scratch for a new partition folder, in `tmp` or beside the folder."""
         path = Path(output).absolute()
         folder = path.parent if tmp is None else Path(tmp)
         granted = None if memory is None else parse_bytes(memory)
@@ -101,7 +101,7 @@ class Scratch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Remove the folder, unless the work can go on."""
+        """Remove the folder, unless the run can be resumed after the error (`RESUMABLE`)."""
         self._owned = False
         if self._locked is None or self.folder is None:
             return
@@ -116,20 +116,20 @@ class Scratch:
         pieces: Callable[[], Iterable[Mapping[str, Array]]],
         nbytes: int = 0,
     ) -> dict[str, Array]:
-        """Return columns that are made once.
+        """Return the columns of a table. With a folder they are made only once per key.
 
         Args:
-            key: identifies their input, as JSON (see `identity`).
-            pieces: returns the rows of all columns, piece by piece.
-            nbytes: their size in bytes, if it is known.
+            key: identifier of the columns' input, a value for JSON (see `identity`).
+            pieces: function that returns {column: rows}, piece by piece.
+            nbytes: size of all columns in bytes, or 0 if it is not known.
 
         Returns:
             {name: [num_rows, ...]}, mapped if there is a folder.
 
         Raises:
             ColumnChangedError: pieces differ in dtype.
-            ValueError: pieces differ in columns or shapes, or columns in length. Or unpacked files
-                are damaged.
+            ValueError: pieces differ in columns or shapes, columns differ in length, or unpacked
+                files are damaged.
             OSError: the disk is full.
             SecurityError: another user has made the folder, or may write to it.
         """
@@ -155,7 +155,7 @@ class Scratch:
 
     @staticmethod
     def _mapped(folder: Path, name: str) -> dict[str, Array] | None:
-        """Map the columns of a table, or return None if it has not been made."""
+        """Return the columns of a table, mapped, or None if the table does not exist."""
         with (
             contextlib.suppress(FileNotFoundError),
             PrivateFolder.open(folder) as scratch,
@@ -165,7 +165,7 @@ class Scratch:
         return None
 
     def once(self, key: object, check: Callable[[], None]) -> None:
-        """Run a check that is needed once, however often its input is opened."""
+        """Run a check. With a folder, a check that has passed is not repeated for the same key."""
 
         def checked() -> Iterable[Mapping[str, Array]]:
             check()
@@ -175,7 +175,7 @@ class Scratch:
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[PrivateFolder]:
-        """Make a folder that is removed at the end, for a scratch with a folder.
+        """Yield a temporary folder within the scratch's folder, which must not be None.
 
         :meta private:
         """
@@ -184,7 +184,7 @@ class Scratch:
 
     @contextlib.contextmanager
     def _new_folder(self) -> Iterator[tuple[PrivateFolder, PrivateFolder]]:
-        """Make a folder for unfinished files. Yields the scratch's folder and the new one."""
+        """Yield the scratch's folder, and a new folder in it for unfinished files."""
         assert self.folder is not None
         if self._owned and self._locked is None:
             self._lock(self.folder)
@@ -198,7 +198,7 @@ class Scratch:
                 shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def clear(self) -> None:
-        """Remove the folder of an ended run, but not of a running one."""
+        """Remove the folder, if it is this user's and no running process has locked it."""
         if self.folder is not None and is_own_folder(self.folder) and not is_locked(self.folder):
             shutil.rmtree(self.folder)
 
@@ -212,7 +212,7 @@ class Scratch:
 
 
 def identity(path: Path) -> list[str | int]:
-    """Return path, size and time of a file, which identify its content."""
+    """Return path, size and modification time of a file, which identify its content."""
     status = path.stat()
     return [str(path.resolve()), status.st_size, status.st_mtime_ns]
 
@@ -229,7 +229,7 @@ def _check_room(folder: Path, nbytes: int) -> None:
 
 
 def _checked(pieces: Iterable[Mapping[str, Array]]) -> Iterator[Mapping[str, Array]]:
-    """Yield pieces, each after a check that it has the columns, dtypes and shapes of the first."""
+    """Yield pieces, and check that each has the columns, dtypes and row shapes of the first."""
     known: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
     for piece in pieces:
         if len({len(rows) for rows in piece.values()}) > 1:
@@ -274,11 +274,11 @@ def _write(folder: PrivateFolder, pieces: Iterable[Mapping[str, Array]]) -> None
 
 
 def _mapped(folder: PrivateFolder) -> dict[str, Array]:
-    """Map the columns of a table.
+    """Return the columns of a table's folder, mapped.
 
     Raises:
-        FileNotFoundError: it has no index.
-        ValueError: index and files do not fit.
+        FileNotFoundError: the folder has no index.
+        ValueError: a file has another size than the index states.
     """
     with folder.read(_INDEX) as opened:
         index: dict[str, tuple[str, list[int]]] = json.loads(opened.read(_MOST_INDEX_BYTES))

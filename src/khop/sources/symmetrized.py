@@ -1,4 +1,4 @@
-"""Reverse edges added to a graph, in bounded memory: edges are sorted block by block of sources.
+"""Addition of reverse edges to a graph, in bounded memory: blocks of sources are sorted in turn.
 
 Imports no torch.
 """
@@ -38,9 +38,9 @@ _SORTED_BYTES = 64
 def symmetrized(source: GraphSource, scratch: Scratch | None = None) -> GraphSource:
     """Add the reverse of every edge, with the same attributes.
 
-    Edges between nodes of one type: of equal edges the first is kept, and edge ids of the result
-    are positions in order of source and destination, not the input's ids. Edges (A, REL, B)
-    between two types get a type (B, 'rev_REL', A), with the same ids.
+    Edges within one node type are sorted by source and destination, and duplicates are removed.
+    Their new edge ids are positions in this order. Edges (A, REL, B) between two node types stay,
+    and their reverses are a new edge type (B, 'rev_REL', A) with the same ids.
 
     Args:
         source: the graph.
@@ -65,7 +65,7 @@ def symmetrized(source: GraphSource, scratch: Scratch | None = None) -> GraphSou
 
 
 def _both_ways(edge: EdgeSource, count: int, scratch: Scratch) -> EdgeSource:
-    """Return the edges and their reverses, without doubles, in order of source and destination."""
+    """Return edges and reverses, without duplicates, sorted by source and destination."""
     if edge.num_edges == 0:
         return edge
     key: list[object] = ["both ways", count]
@@ -77,7 +77,7 @@ def _both_ways(edge: EdgeSource, count: int, scratch: Scratch) -> EdgeSource:
 
 
 def _ends(edge: EdgeSource, scratch: Scratch) -> Iterator[tuple[int, IntArray, IntArray]]:
-    """Yield id of the first edge, rows and neighbours of pieces: forwards, then backwards."""
+    """Yield pieces (id of the first edge, sources, destinations): edges, then reverses."""
     step = max(1, scratch.piece_bytes // _SORTED_BYTES)
     for backwards in (False, True):
         for first in range(0, edge.num_edges, step):
@@ -87,7 +87,7 @@ def _ends(edge: EdgeSource, scratch: Scratch) -> Iterator[tuple[int, IntArray, I
 
 
 def _sorted(edge: EdgeSource, count: int, scratch: Scratch) -> Iterator[dict[str, Array]]:
-    """Yield ends of edges in both directions, block by block, and the id of each edge."""
+    """Yield sorted blocks of edges in both directions: sources, destinations and ids."""
     same = np.arange(count, dtype=narrowest_int(count))
     split = _native.RowSplit(same, same, count)
     indptr: Int64Array = np.zeros(count + 1, np.int64)
@@ -126,7 +126,7 @@ def _sorted(edge: EdgeSource, count: int, scratch: Scratch) -> Iterator[dict[str
 def _opened(
     dtypes: dict[str, np.dtype[np.generic]], count: int, scratch: Scratch
 ) -> Iterator[dict[str, Column]]:
-    """Make columns of a stage, in files if there is a folder for them."""
+    """Yield empty columns of `count` rows for the sort, in files if the scratch has a folder."""
     if scratch.folder is None:
         yield {name: MemoryColumn(dtype, count) for name, dtype in dtypes.items()}
         return

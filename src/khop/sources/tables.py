@@ -1,6 +1,6 @@
-"""Tables in files, CSV (also gzipped) and Parquet, read some rows at a time.
+"""Reader of tables in CSV (also gzipped) and Parquet files, some rows at a time.
 
-Several files are one table, one after the other. Columns are unpacked (`khop.sources.scratch`).
+Several files together can be one table. Columns are unpacked (`khop.sources.scratch`).
 Imports no torch.
 """
 
@@ -26,10 +26,10 @@ from khop.sources.scratch import ColumnChangedError, Scratch, identity
 from khop.typing import Array
 
 TABLES = (".csv", ".csv.gz", ".parquet")
-"""Ends of the names of files that are tables."""
+"""Suffixes of files that are tables."""
 
-_FIELD_BYTES = 32  # memory of a field of CSV while it is read, about
-# Bound of the bytes that pandas reads for one piece: open quotes and endless lines take more.
+_FIELD_BYTES = 32  # approximate memory of a CSV field while it is read
+# Most bytes that pandas reads for one piece. Open quotes and endless lines would take more.
 _MOST_READ = 1 << 26
 # Longest accepted first line, which is read as a whole.
 _LONGEST_LINE = 1 << 24
@@ -46,14 +46,14 @@ def read_columns(
     Args:
         files: CSV files whose first line may name columns, or Parquet files.
         scratch: where columns are unpacked.
-        unnamed: columns of CSV without names get this name and their index.
+        unnamed: prefix of the names that CSV columns without names get. Their index follows.
 
     Returns:
         {name: [num_rows] or [num_rows, length] for lists of Parquet}.
 
     Raises:
         ValueError, TypeError: a file has wrong content. The message names the file.
-        ModuleNotFoundError: CSV or Parquet without pandas or pyarrow.
+        ModuleNotFoundError: pandas (for CSV) or pyarrow (for Parquet) is not installed.
     """
     if files[0].suffix == ".parquet":
         return _table(files, scratch, _parquet_pieces, "columns")
@@ -74,18 +74,18 @@ def read_rows(
     narrow: bool = False,
     parquet: bool | None = None,
 ) -> Array:
-    """Read a table as rows of numbers: [num_rows, num_columns], of a dtype that holds all.
+    """Read a table of numbers as one array, [num_rows, num_columns].
 
-    Rows of Parquet have the shape of an entry 'shape' in the file's metadata, where DGL writes the
-    shape of the whole array.
+    DGL writes the shape of the whole array into the metadata of Parquet files ('shape'). Each row
+    then gets this shape without the first axis.
 
     Args:
         files: CSV files without names, or Parquet files.
         scratch: where rows are unpacked.
         delimiter: character between fields of CSV. ' ' is any number of blanks.
         both_ways: 'rows' repeats each row. 'edges' also exchanges the columns of the repeated row.
-        narrow: fractions become float32. If False, they are float64, as CSV is read.
-        parquet: whether the files are Parquet. If None, the first one's name decides.
+        narrow: convert fractions to float32. If False, they stay as read, float64 from CSV.
+        parquet: True if the files are Parquet. If None, the name of the first file decides.
     """
     of_parquet = files[0].suffix == ".parquet" if parquet is None else parquet
     of_file = _parquet_rows if of_parquet else _csv_rows(delimiter)
@@ -107,7 +107,7 @@ def _table(
     pieces: Callable[[Path, int, Dtypes], Iterator[Piece]],
     layout: object,
 ) -> dict[str, Array]:
-    """Unpack a table, again with a wider dtype whenever a column needs it."""
+    """Unpack a table. If a later piece needs a wider dtype, begin again with this dtype."""
     # Writers of many parts leave empty ones.
     files = [file for file in files if check_regular(file).stat().st_size] or files
     key = [layout, [identity(file) for file in files]]
@@ -129,7 +129,7 @@ def _table(
 
 
 def _explained(file: Path, pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """Check that pieces hold numbers. Errors name the file."""
+    """Yield pieces, and check that they hold numbers. Errors name the file."""
     for piece in pieces:
         for name, values in piece.items():
             if values.dtype.kind not in "biuf":
@@ -138,7 +138,7 @@ def _explained(file: Path, pieces: Iterator[Piece]) -> Iterator[Piece]:
 
 
 def _problem(values: Array) -> str:
-    """Describe the content of a column that is no numbers, and the remedy."""
+    """Describe a column that does not hold numbers, with the remedy."""
     if values.dtype.kind in "mM":
         return (
             f"times of dtype {values.dtype}: write them as numbers, in pandas "
@@ -172,7 +172,7 @@ def _csv_rows(delimiter: str) -> Callable[[Path, int, Dtypes], Iterator[Array]]:
 def _frames(
     file: Path, piece_bytes: int, named: bool, delimiter: str, dtypes: Dtypes, unnamed: str
 ) -> Iterator[Any]:
-    """Yield data frames, with names of columns, of some rows each."""
+    """Read a CSV file as data frames of some rows each, with names of columns."""
     pandas = package_for("pandas", "pandas", file)
     step = max(1, piece_bytes // (_FIELD_BYTES * max(1, len(_first_line(file, delimiter)))))
     by_column = {n if named else int(n.removeprefix(unnamed)): d for n, d in dtypes.items()}
@@ -206,9 +206,9 @@ def _open(file: Path) -> Any:
 
 
 class _Metered(io.BufferedIOBase):
-    """Stream that ends with an error after `most` bytes, unless `count` is set to zero before.
+    """Stream that raises ValueError after `most` bytes. Setting `count` to 0 begins anew.
 
-    The parser keeps a row in memory until it ends, and gzip makes gigabytes of a megabyte.
+    This bounds memory: the parser keeps a row until its end, and gzip expands MBs to GBs.
     """
 
     def __init__(self, stream: IO[bytes], most: int) -> None:
@@ -216,7 +216,6 @@ class _Metered(io.BufferedIOBase):
         self.count = 0
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -248,7 +247,7 @@ def _has_names(file: Path) -> bool:
     """Return True if the first line that is not blank names the columns, False if it is an edge.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the line is neither, or has another separator.
     """
     first = _first_line(file, ",")
     for other in ";\t|" if len(first) == 1 else "":
@@ -311,7 +310,7 @@ def _parquet_pieces(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Pi
 
 
 def _longest_list(opened: Any) -> int:
-    """Return the largest mean length of a column's rows in a row group, at least 1."""
+    """Return the largest mean number of values per row of any column, at least 1."""
     groups = (opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups))
     lengths = (
         group.column(i).num_values // max(1, group.num_rows)
@@ -323,7 +322,7 @@ def _longest_list(opened: Any) -> int:
 
 
 def _values(column: Any, name: str, file: Path, dtype: np.dtype[Any] | None) -> Array:
-    """Return the values of a column: [n], or [n, length] of lists that are equally long."""
+    """Return the values of a column: [n], or [n, length] for lists of equal length."""
     from pyarrow import types
 
     is_fixed = types.is_fixed_size_list(column.type)
@@ -353,7 +352,7 @@ def _parquet_rows(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Arra
 
 
 def _row_shape(file: Path) -> list[int] | None:
-    """Return the shape of a row that the metadata of a Parquet file names, or None."""
+    """Return the shape of a row by the metadata of a Parquet file, or None without 'shape'."""
     pyarrow = package_for("pyarrow", "pyarrow", file)
     from pyarrow import parquet
 
@@ -365,11 +364,11 @@ def _row_shape(file: Path) -> list[int] | None:
 
 
 def package_for(module: str, package: str, file: Path) -> Any:
-    """Import a module that reads a file.
+    """Import the module that is needed to read a file.
 
     Raises:
-        ModuleNotFoundError: it is not installed. The message names its package.
-        SecurityError: it is too old to read files of others.
+        ModuleNotFoundError: the module is not installed. The message names its package.
+        SecurityError: the installed version is too old to read untrusted files safely.
     """
     try:
         imported: Any = importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Files of TFRecords that hold tf.train.Examples, read some rows at a time.
+"""Reader of TFRecord files with tf.train.Examples, some rows at a time.
 
     file: records, one after the other, gzipped as a whole if its name ends in .gz
     record: uint64 length, uint32 checksum, `length` bytes, uint32 checksum
@@ -32,7 +32,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _TEXTS, _FLOATS, _INTEGERS = 1, 2, 3
 
 Columns = Mapping[str, Sequence[str]]
-"""{column: names of the values of an Example that it joins}."""
+"""{column: names of the Example's features that are joined to this column}."""
 
 
 def read_examples(files: Sequence[Path], columns: Columns, scratch: Scratch) -> dict[str, Array]:
@@ -40,11 +40,11 @@ def read_examples(files: Sequence[Path], columns: Columns, scratch: Scratch) -> 
 
     Args:
         files: the files, in their order.
-        columns: what to read. Columns of integers alone are int64, all others float32.
+        columns: columns to read. Columns of integers only are int64, all others float32.
         scratch: where columns are unpacked.
 
     Returns:
-        {column: [num_rows] where each row has one value, else [num_rows, width]}.
+        {column: [num_rows] if each row has one value, else [num_rows, width]}.
 
     Raises:
         ValueError: a file is damaged, or lacks values. The message names the file.
@@ -65,7 +65,7 @@ def read_examples(files: Sequence[Path], columns: Columns, scratch: Scratch) -> 
 
 
 def _pieces(file: Path, columns: Columns, piece_bytes: int) -> Iterator[dict[str, Array]]:
-    """Yield rows of a file as arrays."""
+    """Yield {column: rows} of a file, some rows at a time."""
     rows: dict[str, list[Array]] = {name: [] for name in columns}
     size = 0
     opener: Any = gzip.open if file.suffix == ".gz" else open
@@ -159,14 +159,14 @@ _EMPTY = np.empty(0, np.float32)
 
 
 def _floats(value: bytes | int) -> Array:
-    """Return packed floats, or one that is not packed."""
+    """Return the floats of a packed field. A single float is a packed field of one."""
     if isinstance(value, int) or len(value) % 4:
         raise ValueError("a list of floats is damaged")
     return np.frombuffer(value, "<f4").astype(np.float32, copy=False)
 
 
 def _integers(value: bytes | int) -> Iterator[int]:
-    """Yield packed integers, or one that is not packed, with their signs."""
+    """Yield the integers, with signs, of a packed field or of a single value."""
     packed = b"" if isinstance(value, int) else value
     at, integers = 0, [value] if isinstance(value, int) else []
     while at < len(packed):
@@ -183,7 +183,7 @@ def _bytes(value: bytes | int) -> bytes:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Yield index and value of each field: an integer of a varint, bytes of all others."""
+    """Yield number and value of each field. Values are integers of varints, else bytes."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
@@ -205,7 +205,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return an integer, and the offset of the byte after it."""
+    """Decode the integer at offset `at`. Return it and the offset after it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(message):

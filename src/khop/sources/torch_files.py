@@ -1,6 +1,6 @@
-"""`torch.load` without code: what it may construct, and its errors in short.
+"""`torch.load` that runs no code of files: admitted types, and short error messages.
 
-Imports torch when it is used, for files that torch wrote.
+Functions import torch when they are called.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from khop.data.files import load_torch
 from khop.safe_versions import check_torch
 
 INSTEAD = "pass a graph of your own itself: khop.partition_graph(data, ...)"
-"""Advice for readers of files that torch is too old for."""
+"""Advice in errors where torch is too old to read a file safely."""
 
 
 @contextlib.contextmanager
 def refusing_code() -> Iterator[None]:
-    """Make each `torch.load` refuse code, whatever its caller, torch's default or users set.
+    """Make each `torch.load` refuse code, also if its caller or the user allows code.
 
-    OGB passes no `weights_only`, PyG's data sets turn it off for their own files. Only torch's
-    environment variables overrule both. Some users set the variable for the contrary, for OGB.
+    OGB passes no `weights_only`, and PyG's data sets turn it off for their own files. Only torch's
+    environment variables overrule both. Some users of OGB have set the variable that allows code.
     """
     variables = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
     before = {name: os.environ.pop(name, None) for name in variables}
@@ -44,7 +44,7 @@ def refusing_code() -> Iterator[None]:
 def containers_admitted() -> Iterator[None]:
     """Let `torch.load(weights_only=True)` read PyG's containers and NumPy's arrays of numbers.
 
-    Only where `check_torch` has let torch pass.
+    Call `check_torch` first: older versions of torch are not safe.
     """
     import torch
 
@@ -75,10 +75,10 @@ def _pyg_containers() -> list[Any]:
 
 
 def _stand_ins() -> list[Any]:
-    """Return functions that pickles get in place of what PyG's objects name beside containers.
+    """Return harmless replacements for the other classes that pickles of PyG's objects name.
 
-    The cache of a store's attributes is a defaultdict. A `Batch` is made by calling an instance of
-    a class: `_BatchMaker` takes the place of that class, and `_graph_of_batch` of the instance.
+    A store has a defaultdict as a cache. A pickled `Batch` calls an instance of
+    `DynamicInheritanceGetter`. `_BatchMaker` replaces this class, `_graph_of_batch` the instance.
     """
     batch = "torch_geometric.data.batch"
     return [
@@ -99,11 +99,11 @@ class _BatchMaker:
 
 
 def _batch_class() -> None:
-    """Stand for the class `Batch`, which is not constructed."""
+    """Replace the class `Batch`, which is never constructed."""
 
 
 def _graph_of_batch(_batch: Any, graph_class: Any) -> Any:
-    """Return an empty graph for the content of a `Batch` of such graphs."""
+    """Return an empty `graph_class`, which torch.load fills with the content of a `Batch`."""
     from torch_geometric.data import Data, HeteroData
 
     if graph_class not in (Data, HeteroData):
@@ -134,7 +134,7 @@ def reason_of(error: Exception) -> str:
 
 
 def load_numbers(path: Path) -> Any:
-    """Load dictionaries of arrays, tensors and numbers, as OGB keeps splits and descriptions.
+    """Load dictionaries of arrays, tensors and numbers: OGB's splits and descriptions.
 
     Raises:
         SecurityError: torch is older than 2.10.

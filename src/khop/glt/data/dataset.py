@@ -26,14 +26,14 @@ _Edges = TensorDataType | tuple[TensorDataType, TensorDataType]
 
 
 class Dataset:
-    """A graph in memory with features, labels and splits, as GLT's loaders take it.
+    """Graph in memory with features, labels and splits: the input of GLT's loaders.
 
     Args:
         graph: the graph, or {edge type: graph}.
         node_features: features, or {node type: features}.
         edge_features: features, or {edge type: features}.
         node_labels: [num_nodes] labels, or {node type: labels}.
-        edge_dir: neighbours are drawn along the edges ('out', GLT's default) or against them.
+        edge_dir: draw neighbours along the edges ('out', GLT's default) or against them ('in').
         node_split: ids of training, validation and test nodes.
 
     Attributes:
@@ -77,7 +77,7 @@ class Dataset:
         directed: bool = False,
         device: Device = None,
     ) -> None:
-        """Make the graph of arrays, or of {edge type: array}, see `Topology` and `Graph`."""
+        """Make the graph from arrays, or {edge type: array}, see `Topology` and `Graph`."""
         del directed
         if edge_index is None:
             return
@@ -101,7 +101,7 @@ class Dataset:
         with_gpu: bool = True,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Take features of nodes, or {node type: features}. `sort_func` reorders rows."""
+        """Set the features of nodes, or {node type: features}. `sort_func` reorders rows."""
         if node_feature_data is None:
             return
         data = convert_to_tensor(node_feature_data, dtype)
@@ -120,7 +120,7 @@ class Dataset:
         with_gpu: bool = True,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Take features of edges by id, or {edge type: features}."""
+        """Set the features of edges by id, or {edge type: features}."""
         if edge_feature_data is not None:
             data = convert_to_tensor(edge_feature_data, dtype)
             placement = (device_group_list, device, with_gpu)
@@ -129,7 +129,7 @@ class Dataset:
     def init_node_labels(
         self, node_label_data: NodeLabel | None = None, id2idx: object = None
     ) -> None:
-        """Take labels by id, or {node type: labels}."""
+        """Set the labels by id, or {node type: labels}."""
         if id2idx is not None:
             raise NotImplementedError("labels are by id: leave id2idx out (it is Vineyard's)")
         if node_label_data is not None:
@@ -138,7 +138,7 @@ class Dataset:
     def init_node_split(
         self, node_split: tuple[NodeIndex, NodeIndex, NodeIndex] | None = None
     ) -> None:
-        """Take the ids of training, validation and test nodes."""
+        """Set the ids of training, validation and test nodes."""
         if node_split is not None:
             self.train_idx, self.val_idx, self.test_idx = _columns(node_split)
 
@@ -147,7 +147,7 @@ class Dataset:
 
         Args:
             num_val: number of validation nodes, or their share if it is a float.
-            num_test: likewise of test nodes. All others are training nodes.
+            num_test: number or share of test nodes. All other nodes are training nodes.
         """
         if self.node_labels is None:
             raise ValueError("the split is one of labelled nodes: call init_node_labels() first")
@@ -161,7 +161,7 @@ class Dataset:
             self.init_node_split(random_split(len(self.node_labels), num_val, num_test))
 
     def get_graph(self, etype: EdgeType | None = None) -> Graph | None:
-        """Return the graph, of an edge type if it is heterogeneous, or None."""
+        """Return the graph (of an edge type, in a heterogeneous data set), or None."""
         return _of_type(self.graph, etype)  # type: ignore[no-any-return]
 
     def get_node_feature(self, ntype: NodeType | None = None) -> Feature | None:
@@ -187,7 +187,7 @@ class Dataset:
         return list(self.graph) if isinstance(self.graph, dict) else None
 
     def share_ipc(self) -> tuple[Any, ...]:
-        """Move all tensors to torch's shared memory, and return the handle."""
+        """Move all tensors to torch's shared memory. Return a handle for `from_ipc_handle`."""
         for held in (self.graph, self.node_features, self.edge_features):
             for part in held.values() if isinstance(held, dict) else [held]:
                 if part is not None:
@@ -200,12 +200,12 @@ class Dataset:
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: tuple[Any, ...]) -> Dataset:
-        """Return the data set that another process shares."""
+        """Return the data set of another process's handle."""
         return cls(*ipc_handle)
 
 
 def _columns(data: Any) -> Any:
-    """Return tensors, with shape [n] where it was [n, 1]."""
+    """Convert arrays to tensors, of shape [n] where it was [n, 1]."""
 
     def column(values: Tensor) -> Tensor:
         return values.squeeze(1) if values.dim() == 2 and values.size(1) == 1 else values
@@ -231,10 +231,10 @@ def random_split(num_total: int, num_val: float, num_test: float) -> tuple[Tenso
     Args:
         num_total: number of ids.
         num_val: number of validation ids, or their share if it is a float.
-        num_test: likewise of test ids.
+        num_test: number or share of test ids.
 
     Raises:
-        ValueError: more than there are.
+        ValueError: a number is negative, or the sum is above `num_total`.
     """
     sizes = [round(num_total * n) if isinstance(n, float) else n for n in (num_val, num_test)]
     if min(sizes) < 0 or sum(sizes) > num_total:
@@ -253,5 +253,5 @@ rebuild_dataset = Dataset.from_ipc_handle
 def reduce_dataset(
     dataset: Dataset,
 ) -> tuple[Callable[..., Dataset], tuple[tuple[Any, ...]]]:
-    """Return the function and the handle by which `pickle` shares a data set."""
+    """Return the function and arguments with which `pickle` shares a data set."""
     return rebuild_dataset, (dataset.share_ipc(),)

@@ -1,4 +1,4 @@
-"""GLT's `Feature`: rows by id, through a map from ids to rows."""
+"""GLT's `Feature`: feature rows, read by id through a map from ids to rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from khop.loader.batches.collate import to_tensor
 class DeviceGroup:
     """GPUs that reach each other's memory, as GLT's scripts name them.
 
-    Accepted, not needed. `khop.data.DeviceGroup` opens its devices.
+    Features accept it without effect. khop's own class is `khop.data.DeviceGroup`.
 
     Args:
         group_id: number of the group.
@@ -41,7 +41,7 @@ class Feature:
     """Rows of features by id.
 
     Rows are gathered on the CPU, in parallel if they are many, and moved to a GPU if there is one
-    and `with_gpu` is True. GPUs that gather themselves are `khop.data.DeviceFeature`.
+    and `with_gpu` is True. `khop.data.DeviceFeature` gathers on GPUs.
 
     Args:
         feature_tensor: [num_rows, ...] rows.
@@ -51,7 +51,7 @@ class Feature:
         device_group_list: accepted, not needed.
         device: GPU of the results. If None, torch's current one.
         with_gpu: results are on a GPU, if there is one.
-        dtype: dtype of the rows. If None, their own. GLT's default is float32.
+        dtype: dtype of the rows. If None, `feature_tensor`'s. GLT's default is float32.
 
     Example:
         >>> feature = Feature(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 0]), with_gpu=False)
@@ -93,7 +93,7 @@ class Feature:
         return to_tensor(feature.gather(rows, num_threads=torch.get_num_threads()), feature.dtype)
 
     def rows_of(self, ids: Tensor) -> Tensor:
-        """Return the row of each id. Raise IndexError for ids without one."""
+        """Return the row number of each id. Raise IndexError for ids without a row."""
         if self.id2index is None:
             return ids
         rows: Tensor = self.id2index[ids]
@@ -104,7 +104,7 @@ class Feature:
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of the rows together."""
+        """Shape of all rows as one tensor."""
         return self.feature_tensor.shape
 
     def size(self, dim: int) -> int:
@@ -115,7 +115,7 @@ class Feature:
         """Do nothing, since features are complete when they are made."""
 
     def share_ipc(self) -> tuple[Any, ...]:
-        """Move tensors to torch's shared memory, and return the handle."""
+        """Move tensors to torch's shared memory. Return a handle for `from_ipc_handle`."""
         self.feature_tensor = share_memory(self.feature_tensor)
         self.id2index = share_memory(self.id2index)
         placement = self.split_ratio, self.device_group_list, self.device, self.with_gpu
@@ -123,7 +123,7 @@ class Feature:
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: tuple[Any, ...]) -> Feature:
-        """Return the feature that another process shares."""
+        """Return the feature of another process's handle."""
         return cls(*ipc_handle)
 
 
@@ -133,18 +133,18 @@ rebuild_feature = Feature.from_ipc_handle
 def reduce_feature(
     feature: Feature,
 ) -> tuple[Callable[..., Feature], tuple[tuple[Any, ...]]]:
-    """Return the function and the handle by which `pickle` shares a feature."""
+    """Return the function and arguments with which `pickle` shares a feature."""
     return rebuild_feature, (feature.share_ipc(),)
 
 
 def sort_by_in_degree(
     cpu_tensor: Tensor, shuffle_ratio: float, topo: Topology
 ) -> tuple[Tensor, Tensor]:
-    """Put the rows of nodes that many rows name as neighbours first.
+    """Sort feature rows: nodes that most rows of the topology have as a neighbour are first.
 
     Args:
         cpu_tensor: [num_nodes, ...] rows by id.
-        shuffle_ratio: share of the first rows whose order is random, so that GPUs get alike ones.
+        shuffle_ratio: share of first rows to shuffle, so that GPUs get equally popular rows.
         topo: the topology.
 
     Returns:

@@ -1,4 +1,4 @@
-"""GLT's `Topology` and `Graph`: compressed rows as tensors, and where devices read them."""
+"""GLT's `Topology` and `Graph`: a graph in CSR or CSC, and the memory that it is read from."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ Coo = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 class Topology:
-    """Compressed rows of a graph, as GLT keeps them: int64 tensors.
+    """Compressed rows (CSR) or columns (CSC) of a graph, as int64 tensors.
 
     Args:
         edge_index: [2, num_edges] rows and columns, or a compressed pair as `input_layout` says.
         edge_ids: [num_edges] ids of edges. If None, positions in `edge_index`.
         edge_weights: [num_edges] weights of edges.
-        input_layout: layout of `edge_index`: 'COO', 'CSR' (where rows begin, and columns) or 'CSC'
-            (rows, and where columns begin).
-        layout: how to keep it: 'CSR', for out-neighbours, or 'CSC', for in-neighbours.
+        input_layout: layout of `edge_index`: 'COO', 'CSR' (row offsets, columns) or 'CSC' (rows,
+            column offsets).
+        layout: layout to store: 'CSR', for out-neighbours, or 'CSC', for in-neighbours.
 
     Attributes:
-        indptr: [number of rows (of columns, 'CSC') + 1].
-        indices: [num_edges] neighbours, ascending in each row.
-        edge_ids: [num_edges] in their order.
-        edge_weights: [num_edges] float32 in their order, or None.
+        indptr: [number of rows ('CSC': of columns) + 1] offsets in `indices`.
+        indices: [num_edges] neighbours, sorted per row unless the input had this layout.
+        edge_ids: [num_edges] ids of the edges, in the order of `indices`.
+        edge_weights: [num_edges] float32 weights in the same order, or None.
         layout: 'CSR' or 'CSC'.
 
     Raises:
-        ValueError: another layout, or lists of different lengths.
+        ValueError: a layout is unknown, or lists have different lengths.
 
     Example:
         >>> topology = Topology(torch.tensor([[0, 0, 2], [1, 2, 0]]))
@@ -91,20 +91,20 @@ class Topology:
         return row, col, self.edge_ids, self.edge_weights
 
     def to_csr(self) -> Coo:
-        """Return where rows begin, columns, edge ids and weights."""
+        """Return row offsets, columns, edge ids and weights."""
         if self.layout == "CSR":
             return self.indptr, self.indices, self.edge_ids, self.edge_weights
         return coo_to_csr(*self.to_coo())  # type: ignore[return-value]
 
     def to_csc(self) -> Coo:
-        """Return rows, where columns begin, edge ids and weights."""
+        """Return rows, column offsets, edge ids and weights."""
         if self.layout == "CSC":
             return self.indices, self.indptr, self.edge_ids, self.edge_weights
         return coo_to_csc(*self.to_coo())  # type: ignore[return-value]
 
     @property
     def degrees(self) -> Tensor:
-        """[num_rows] number of neighbours."""
+        """Number of neighbours of each row, [num_rows]."""
         degrees: Tensor = self.indptr.diff()
         return degrees
 
@@ -131,7 +131,7 @@ class Topology:
 
 
 class Graph:
-    """A topology, and the memory from which samplers on devices read it.
+    """Topology, and the memory from which samplers on GPUs read it.
 
     Args:
         topo: the topology.
@@ -140,8 +140,8 @@ class Graph:
         csr_topo: another name of `topo`.
 
     Raises:
-        TypeError: no topology.
-        ValueError: another mode.
+        TypeError: `topo` is not a `Topology`.
+        ValueError: the mode is unknown.
 
     Example:
         >>> Graph(Topology(torch.tensor([[0, 0, 2], [1, 2, 0]])), "CPU").edge_count
@@ -169,17 +169,17 @@ class Graph:
         """Do nothing, since samplers place the graph when they are made."""
 
     def export_topology(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return where rows begin, neighbours and edge ids."""
+        """Return row offsets, neighbours and edge ids."""
         return self.topo.indptr, self.topo.indices, self.topo.edge_ids
 
     def share_ipc(self) -> tuple[Topology, str]:
-        """Move all tensors to torch's shared memory, and return the handle."""
+        """Move all tensors to torch's shared memory. Return a handle for `from_ipc_handle`."""
         self.topo.share_memory_()
         return self.topo, self.mode
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: tuple[Topology, str]) -> Graph:
-        """Return the graph that another process shares."""
+        """Return the graph of another process's handle."""
         return cls(*ipc_handle)
 
     @property
@@ -189,7 +189,7 @@ class Graph:
 
     @property
     def col_count(self) -> int:
-        """Number of nodes that neighbours name: the largest id plus one."""
+        """Number of columns: the largest id of a neighbour plus one."""
         indices = self.topo.indices
         return int(indices.max()) + 1 if indices.numel() else 0
 
@@ -203,7 +203,7 @@ rebuild_graph = Graph.from_ipc_handle
 
 
 def reduce_graph(graph: Graph) -> tuple[Callable[..., Graph], tuple[tuple[Topology, str]]]:
-    """Return the function and the handle by which `pickle` shares a graph."""
+    """Return the function and arguments with which `pickle` shares a graph."""
     return rebuild_graph, (graph.share_ipc(),)
 
 
@@ -212,15 +212,15 @@ def to_core(
     num_nodes: Mapping[NodeType, int] | None = None,
     weighted: bool = False,
 ) -> core.Graph:
-    """Return the graph as khop's samplers take it, sharing its arrays where dtypes allow.
+    """Convert to the graph class of khop's samplers. Arrays are shared where dtypes allow.
 
     Args:
         graphs: the graph, or one for each edge type.
         num_nodes: least number of nodes of each type. Nodes without rows have no neighbours.
-        weighted: draws are by weight.
+        weighted: True if neighbours are drawn by weight.
 
     Raises:
-        ValueError: draws by weight, but no topology has weights.
+        ValueError: `weighted` is True, but no topology has weights.
     """
     typed = by_type(graphs, EDGE)
     counts = dict(num_nodes or {})

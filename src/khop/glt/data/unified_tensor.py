@@ -14,18 +14,18 @@ IpcHandle = tuple[list[Tensor], Tensor | None]
 
 
 class UnifiedTensor:
-    """Tensors, one after the other, read by row from the host's memory.
+    """Several tensors as one, concatenated by row, in the host's memory.
 
-    All tensors stay in the host's memory, and rows go to the current device. GLT can put tensors
-    into the memory of GPUs, as `khop.data.DeviceFeature` does.
+    Rows that are read go to the current device. GLT can put tensors into the memory of GPUs. In
+    khop, `khop.data.DeviceFeature` does this.
 
     Args:
-        current_device: GPU of the results. Without a GPU, they are on the CPU.
+        current_device: GPU of the results. Without a GPU, results are on the CPU.
         dtype: dtype of all tensors.
 
     Raises:
         TypeError: a tensor has another dtype.
-        ValueError: rows have different shapes, or tensors and devices different numbers.
+        ValueError: rows have different shapes, or there is not one device per tensor.
 
     Example:
         >>> tensor = UnifiedTensor(0)
@@ -51,7 +51,7 @@ class UnifiedTensor:
         return rows[ids].to(get_available_device(self.current_device))
 
     def init_from(self, tensors: Sequence[Tensor], tensor_devices: Sequence[int]) -> None:
-        """Take tensors. The list of devices is checked, not needed."""
+        """Append tensors. Of the devices only the number is checked."""
         if len(tensors) != len(tensor_devices):
             raise ValueError(f"{len(tensors)} tensors for {len(tensor_devices)} devices")
         for tensor in tensors:
@@ -95,15 +95,15 @@ class UnifiedTensor:
         return self._rows().size(dim)
 
     def stride(self, dim: int) -> int:
-        """Return the values from one entry of an axis to the next."""
+        """Return the stride of an axis, in values."""
         return self._rows().stride(dim)
 
     def share_ipc(self) -> IpcHandle:
-        """Move the rows to torch's shared memory, and return the handle."""
+        """Move the rows to torch's shared memory. Return a handle for `new_from_ipc`."""
         return [], share_memory(self._rows())
 
     def from_ipc_handle(self, cuda_ipc_list: Sequence[Tensor], cpu_part: Tensor | None) -> None:
-        """Take the rows that another process shares."""
+        """Append the rows of another process's handle."""
         for tensor in [*cuda_ipc_list, *([] if cpu_part is None else [cpu_part])]:
             self.append_cpu_tensor(tensor)
 
@@ -111,7 +111,7 @@ class UnifiedTensor:
     def new_from_ipc(
         cls, ipc_handles: IpcHandle, current_device: Device, dtype: torch.dtype
     ) -> UnifiedTensor:
-        """Return the tensor that another process shares."""
+        """Return the tensor of another process's handle."""
         shared = cls(current_device, dtype)
         shared.from_ipc_handle(*ipc_handles)
         return shared

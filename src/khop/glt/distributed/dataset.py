@@ -27,32 +27,32 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 SPLITS = ("train_mask", "val_mask", "test_mask")
-"""Boolean attributes that splits are served as, in the order of `init_node_split`."""
+"""Names of the boolean attributes for splits, in the order of `init_node_split`."""
 
 
 class DistDataset(Partition):
-    """A part of a partitioned graph, with access to the others, see `khop.distributed.DistDataset`.
+    """Part of a partitioned graph, with access to other parts, see `khop.distributed.DistDataset`.
 
-    A part of arrays is written as a khop folder, because khop's processes map files and share no
-    memory. The folder lies in the machine's temporary directory, and is removed with the data set.
-    Sizes of other parts come from the books, so these are needed.
+    A part that is given as arrays is written to a khop folder, because khop's processes map files
+    and share no memory. The folder is temporary, and is removed with the data set. Sizes of other
+    parts come from the partition books `node_pb` and `edge_pb`, which are then needed.
 
     Args:
         num_partitions: number of parts.
-        partition_idx: the part.
-        graph_partition: its edges by original id, `Graph` or {edge type: `Graph`}: all edges whose
-            source ('out') or destination ('in') the part owns.
-        node_feature_partition: `Feature` with rows for its nodes, or {node type: `Feature`}.
-        edge_feature_partition: `Feature` with rows for its edges, or {edge type: `Feature`}.
+        partition_idx: index of this part.
+        graph_partition: `Graph` or {edge type: `Graph`} with the part's edges by original id: all
+            edges whose source ('out') or destination ('in') the part owns.
+        node_feature_partition: `Feature` with rows for the part's nodes, or {node type: `Feature`}.
+        edge_feature_partition: `Feature` with rows for the part's edges, or {edge type: `Feature`}.
         whole_node_labels: [num_nodes] labels of the whole graph, or {node type: labels}.
-        node_pb: part of each node, or {node type: such}, as a tensor or a `RangePartitionBook`.
-        edge_pb: part of each edge, likewise.
+        node_pb: part of each node, as a tensor or `RangePartitionBook`, or {node type: book}.
+        edge_pb: part of each edge, in the same form, or {edge type: book}.
         node_feat_pb, edge_feat_pb, graph_caching, id_filter, id_select: accepted, not needed.
-        edge_dir: direction of the draws, of a data set without a graph.
+        edge_dir: direction of draws, until a graph is loaded.
         node_split: ids of training, validation and test nodes.
 
     Raises:
-        ValueError, IndexError: arrays that do not fit one another or the books.
+        ValueError, IndexError: arrays do not fit one another or the books.
 
     Example:
         >>> graph = Graph(Topology(torch.tensor([[0, 1, 2], [1, 2, 0]])), "CPU")
@@ -104,7 +104,7 @@ class DistDataset(Partition):
 
     @property
     def edge_dir(self) -> EdgeDir:
-        """Direction of the draws: the folder's."""
+        """Direction of draws: the folder's, or without a folder the argument."""
         return self._asked_dir if self.folder is None else self.meta.edge_dir
 
     @property
@@ -114,22 +114,22 @@ class DistDataset(Partition):
 
     @property
     def val_idx(self) -> Tensor | dict[NodeType, Tensor] | None:
-        """Ids of validation nodes, likewise."""
+        """Ids of validation nodes, or {node type: ids}, or None."""
         return self._split.val_idx
 
     @property
     def test_idx(self) -> Tensor | dict[NodeType, Tensor] | None:
-        """Ids of test nodes, likewise."""
+        """Ids of test nodes, or {node type: ids}, or None."""
         return self._split.test_idx
 
     def init_node_split(
         self, node_split: tuple[NodeIndex, NodeIndex, NodeIndex] | None = None
     ) -> None:
-        """Take the ids of training, validation and test nodes."""
+        """Set the ids of training, validation and test nodes."""
         self._split.init_node_split(node_split)
 
     def random_node_split(self, num_val: float, num_test: float) -> None:
-        """Split this part's nodes at random, with the arguments of `khop.glt.data.Dataset`."""
+        """Split this part's nodes at random, see `khop.glt.data.Dataset.random_node_split`."""
         splits: list[dict[NodeType, Tensor]] = [{}, {}, {}]
         for node_type in self.meta.node_types:
             own = self.local_nodes(node_type.name)
@@ -154,7 +154,7 @@ class DistDataset(Partition):
         return {**self._labels, **self.node_labels}.get(NODE if ntype is None else ntype)
 
     def get_node_feature(self, ntype: NodeType | None = None) -> Feature | None:
-        """Return the part's rows of a node type by original id, or None without features."""
+        """Return the part's features of a node type, by original id, or None without features."""
         described = self.meta.node_type(NODE if ntype is None else ntype)
         if FEATURES not in described.attrs:
             return None
@@ -163,7 +163,7 @@ class DistDataset(Partition):
         return _feature(rows, _RowsInPart(self.opened.id_map(described.name), first, last))
 
     def get_edge_feature(self, etype: EdgeType | None = None) -> Feature | None:
-        """Return the part's rows of an edge type by edge id, or None without features."""
+        """Return the part's features of an edge type, by edge id, or None without features."""
         described, part = self._edge_type(etype), self.partition_idx
         if EDGE_FEATURES not in described.attrs:
             return None
@@ -182,17 +182,17 @@ class DistDataset(Partition):
 
     @property
     def node_features(self) -> Feature | dict[NodeType, Feature] | None:
-        """Result of `get_node_feature`, or {node type: such} in a heterogeneous graph, or None."""
+        """Features of nodes, {node type: features} in a heterogeneous graph, or None."""
         return self._of_types({t.name: self.get_node_feature(t.name) for t in self.meta.node_types})
 
     @property
     def edge_features(self) -> Feature | dict[EdgeType, Feature] | None:
-        """Result of `get_edge_feature`, or {edge type: such} in a heterogeneous graph, or None."""
+        """Features of edges, {edge type: features} in a heterogeneous graph, or None."""
         return self._of_types({t.name: self.get_edge_feature(t.name) for t in self.meta.edge_types})
 
     @property
     def graph(self) -> Graph | dict[EdgeType, Graph] | None:
-        """Result of `get_graph`, or {edge type: such} in a heterogeneous graph."""
+        """Edges of the part, or {edge type: edges} in a heterogeneous graph."""
         return self._of_types({t.name: self.get_graph(t.name) for t in self.meta.edge_types})
 
     def _edge_type(self, etype: EdgeType | None) -> EdgeTypeMeta:
@@ -206,10 +206,10 @@ class DistDataset(Partition):
         return {t: value for t, value in values.items() if value is not None} or None
 
     def serve_splits(self) -> None:
-        """Add the splits to a folder of arrays as boolean attributes, for graph servers.
+        """Write splits as boolean attributes to the folder of a part of arrays, for servers.
 
         Raises:
-            ValueError: a split has nodes that are another part's.
+            ValueError: a split has nodes of another part.
         """
         splits = (self.train_idx, self.val_idx, self.test_idx)
         if splits[0] is None or not self._of_arrays:

@@ -24,10 +24,10 @@ def request_server(server_rank: int, func: Any, *args: Any, **kwargs: Any) -> An
         func: a method of `DistServer`, `torch.cuda.device_count`, or the name of one of khop's
             requests (`khop.distributed.request_server`).
         *args: arguments of the method.
-        **kwargs: likewise.
+        **kwargs: keyword arguments of the method.
 
     Raises:
-        TypeError, ValueError: another function: servers run no code of clients.
+        TypeError, ValueError: `func` is another function. Servers run no code of clients.
         PartitionUnavailableError: the server does not answer.
         RuntimeError: this process is no client.
 

@@ -1,4 +1,4 @@
-"""GLT's `DistFeature`: rows by id, of all trainers' features."""
+"""GLT's `DistFeature`: feature rows of all trainers, read by id."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from khop.glt.typing import Device, EdgeType, NodeType, as_str
 from khop.typing import NODE
 
 PartialFeature: TypeAlias = tuple[Tensor, Tensor]
-"""Rows, and the positions of their ids among those asked for."""
+"""Rows, and the positions of their ids among the requested ids."""
 
 
 class RpcDataPartitionRouter:
-    """Names of the trainers that have each partition, in turn.
+    """Round-robin choice among the trainers that have a partition.
 
     Args:
-        partition2workers: trainers of each partition, as `rpc_sync_data_partitions` returns them.
+        partition2workers: names of each partition's trainers (`rpc_sync_data_partitions`).
 
     Raises:
-        ValueError: a partition is no trainer's.
+        ValueError: a partition has no trainer.
 
     Example:
         >>> router = RpcDataPartitionRouter([["trainer-0"], ["trainer-1", "trainer-2"]])
@@ -47,21 +47,21 @@ class RpcDataPartitionRouter:
         self._turns = [itertools.cycle(workers) for workers in partition2workers]
 
     def get_to_worker(self, data_partition_idx: int) -> str:
-        """Return the next trainer of a partition."""
+        """Return the name of the next trainer of a partition."""
         return next(self._turns[data_partition_idx])
 
 
 def rpc_sync_data_partitions(
     num_data_partitions: int, current_partition_idx: int
 ) -> list[list[str]]:
-    """Return the trainers of each partition. All trainers call it.
+    """Return the names of the trainers that have each partition. All trainers must call it.
 
     Args:
         num_data_partitions: number of partitions, the same for all.
         current_partition_idx: partition of this trainer.
 
     Raises:
-        ValueError: numbers differ, or a partition does not exist.
+        ValueError: trainers pass different numbers, or a partition does not exist.
     """
     partitions: list[list[str]] = [[] for _ in range(num_data_partitions)]
     for name, (count, own) in all_gather([num_data_partitions, current_partition_idx]).items():
@@ -72,17 +72,17 @@ def rpc_sync_data_partitions(
 
 
 class DistFeature:
-    """Features of all partitions, read by id: own rows from memory, others from their trainers.
+    """Features of all partitions, read by id. Other partitions' rows come from their trainers.
 
-    Each trainer's rows are written into its machine's temporary directory, for the others, and
-    removed with the object. The first lookup of other partitions' rows connects the trainers: all
-    of them must make one.
+    Each trainer writes its rows to its machine's temporary directory, to serve them to other
+    trainers. They are removed with the object. The first lookup of other partitions' rows connects
+    the trainers, so every trainer must make such a lookup.
 
     Args:
-        num_partitions: number of partitions, each of which a trainer has.
+        num_partitions: number of partitions. Each must have a trainer.
         partition_idx: partition of this trainer.
-        local_feature: its rows, or {node or edge type: rows}.
-        feature_pb: partition of each id, a tensor or a book, or {type: such}.
+        local_feature: rows of this partition, or {node or edge type: rows}.
+        feature_pb: partition of each id, as a tensor or a book, or {type: book}.
         local_only: look up own rows only, without other trainers.
         rpc_router: accepted, not needed.
         device: device of the results. If None, the CPU.
@@ -124,7 +124,7 @@ class DistFeature:
     def async_get(
         self, ids: Tensor, input_type: NodeType | EdgeType | None = None
     ) -> torch.futures.Future[Tensor]:
-        """Return a future of the rows of ids, which are there already."""
+        """Look up the rows of ids at once, and return them as a completed future."""
         answer: torch.futures.Future[Tensor] = torch.futures.Future()
         answer.set_result(self._lookup(NODE if input_type is None else input_type, ids))
         return answer
@@ -143,7 +143,7 @@ class DistFeature:
         return torch.as_tensor(rows).to(self.device)
 
     def _written(self) -> DistDataset:
-        """Return all trainers' rows as the attributes of nodes without edges."""
+        """Return a data set that has all trainers' rows as node attributes, and no edges."""
         if get_context() is None:
             raise RuntimeError("other trainers are not known: call init_worker_group first")
         part, count = self.partition_idx, self.num_partitions

@@ -30,34 +30,33 @@ from khop.typing import EDGE, NODE, EdgeDir, Int64Array
 
 
 class DistRandomPartitioner:
-    """Partitioner at random of a graph that lies in pieces, one per process.
+    """Random partitioner of a graph whose edges and features are spread over processes.
 
-    Each process gives some edges and some rows of features, whichever it has, and gets the part of
-    its number as a khop folder: the part that `RandomPartitioner` would make of the whole graph.
-    Owners of nodes are computed, not exchanged. Edges and rows go straight to the process of their
+    Each process passes the edges and feature rows that it has, in any division. It writes one part
+    as a khop folder, the same part that `RandomPartitioner` makes of the whole graph. Owners of
+    nodes are computed, not exchanged. Edges and rows are sent directly to the process of their
     part.
 
     Args:
         output_dir: this process's folder.
         num_nodes: number of nodes of the whole graph, or {node type: number}.
         edge_index: [2, n] edges of this process, or {edge type: edges}.
-        edge_ids: [n] their ids in the whole graph, or {edge type: ids}.
+        edge_ids: [n] ids of these edges in the whole graph, or {edge type: ids}.
         node_feat: [m, ...] rows of nodes of this process, or {node type: rows}.
-        node_feat_ids: [m] their nodes, or {node type: nodes}.
+        node_feat_ids: [m] nodes of these rows, or {node type: nodes}.
         edge_feat: [n, ...] rows of this process's edges, or {edge type: rows}.
-        edge_feat_ids: [n] their ids, the same as `edge_ids`.
-        num_parts: number of parts and of processes.
+        edge_feat_ids: [n] edge ids of these rows, the same as `edge_ids`.
+        num_parts: number of parts, which is also the number of processes.
         current_partition_idx: part of this process.
         node_feat_dtype, edge_feat_dtype: dtypes to store features in.
         edge_assign_strategy: 'by_src' (neighbours along the edges) or 'by_dst'.
         chunk_size, num_rpc_threads: accepted, not needed.
-        master_addr, master_port: where process 0 can be reached. If None: $MASTER_ADDR and
-            $MASTER_PORT.
-        seed: of the random choices, the same for all processes.
-        timeout: seconds to wait for the others.
+        master_addr, master_port: address of process 0. If None, $MASTER_ADDR and $MASTER_PORT.
+        seed: seed of the random choices, the same for all processes.
+        timeout: seconds to wait for other processes.
 
     Raises:
-        ValueError: arguments that do not fit one another.
+        ValueError: arguments do not fit one another.
         FileExistsError: `output_dir` exists.
     """
 
@@ -117,14 +116,14 @@ class DistRandomPartitioner:
         )
 
     def partition(self) -> FolderMeta:
-        """Make the parts together with the other processes, and write this one's.
+        """Partition together with the other processes, and write this process's part.
 
         Returns:
             The content of the folder's meta.json, the same for all processes.
 
         Raises:
-            RuntimeError: another process failed, or did not come in time.
-            ValueError: rows are missing or double, or edges name nodes that do not exist.
+            RuntimeError: another process failed, or did not join in time.
+            ValueError: rows are missing or duplicated, or edges name nodes that do not exist.
         """
         peers = _Peers(self._address, self.part, self.num_parts, self._timeout)
         with contextlib.closing(peers):
@@ -186,13 +185,13 @@ class DistRandomPartitioner:
 
 
 class _Peers:
-    """Process group of the partitioning processes, whose ranks are their parts.
+    """Group of the partitioning processes. The rank of a process is its part.
 
     Args:
         address: host and port of process 0.
         rank: part of this process.
         size: number of processes.
-        timeout: seconds to wait for the others.
+        timeout: seconds to wait for other processes.
     """
 
     def __init__(self, address: tuple[str, int], rank: int, size: int, timeout: float) -> None:
@@ -202,7 +201,7 @@ class _Peers:
         self._size = size
 
     def send(self, to: Tensor, rows: Tensor) -> Tensor:
-        """Send each row to a process, and return the rows that this one received, by sender.
+        """Send each row to a process. Return the rows that this process received, by sender.
 
         Args:
             to: [n] process of each row.
@@ -224,13 +223,13 @@ class _Peers:
         self._group.alltoall_base(out, sent, to, sizes, dist.AllToAllOptions()).wait()
 
     def gather(self, value: int) -> list[int]:
-        """Return the numbers of all processes."""
+        """Return the values of all processes, by rank."""
         out = torch.empty(self._size, dtype=torch.int64)
         self._exchange(out, torch.full_like(out, value), [1] * self._size, [1] * self._size)
         return [int(each) for each in out]
 
     def join(self, files: Files) -> Files:
-        """Return the lists of files of all processes, joined."""
+        """Exchange lists of files with all processes, and return the joined list."""
         own = torch.frombuffer(bytearray(json.dumps(to_json(files)).encode()), dtype=torch.uint8)
         everyone = torch.arange(self._size).repeat_interleave(len(own))
         text = bytes(self.send(everyone, own.repeat(self._size)).numpy()).decode()
@@ -241,9 +240,9 @@ class _Peers:
         return joined
 
     def wait(self) -> None:
-        """Wait for the others: process 0 has the store."""
+        """Wait for all processes, because the store ends with process 0."""
         self._group.barrier().wait()
 
     def close(self) -> None:
-        """End the group: its threads must give back tensors before the interpreter ends."""
+        """End the group. Its threads must release tensors before the interpreter ends."""
         self._group = None

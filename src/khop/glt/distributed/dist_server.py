@@ -1,7 +1,7 @@
-"""GLT's `DistServer`: what a client reads of a graph server's part.
+"""GLT's `DistServer`: methods by which a client reads a graph server's partition.
 
-GLT's clients pass its methods to `request_server`, and servers call them. khop's servers call
-nothing that a client names: the methods run in the client, and send khop's own requests.
+In GLT, clients pass the methods to `request_server`, and servers call them. khop's servers run no
+functions of clients: here the methods run in the client, and send khop's own requests.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from khop.sampler.replies import check_rows
 from khop.storage.folder import NodeTypeMeta
 from khop.typing import EDGE, NODE, Array, Int64Array
 
-# Bytes of one reply.
+# Largest size of one reply, in bytes.
 _REPLY_BYTES = 8 << 20
 _clients: weakref.WeakKeyDictionary[ClientContext, PartitionClient] = weakref.WeakKeyDictionary()
 
 
 class DistServer:
-    """A graph server, as seen by a client: sizes, rows and edges of its first partition.
+    """Client's access to a graph server: sizes, rows and edges of its first partition.
 
     Args:
         server_rank: rank of the server.
@@ -55,7 +55,7 @@ class DistServer:
     def get_dataset_meta(
         self,
     ) -> tuple[int, int, list[NodeType] | None, list[EdgeType] | None]:
-        """Return the number of partitions, this server's, and types (None: homogeneous)."""
+        """Return number of partitions, this server's partition, node types and edge types."""
         meta = self._graph.meta
         if not meta.heterogeneous:
             return meta.num_parts, self._part, None, None
@@ -73,11 +73,11 @@ class DistServer:
         return self._rows_of(node_type, index, FEATURES)
 
     def get_node_label(self, node_type: NodeType | None, index: Tensor) -> Tensor:
-        """Return the folder's labels of such nodes, [n, ...]."""
+        """Return the labels of nodes of this server's partition, [n, ...], given their ids."""
         return self._rows_of(node_type, index, LABELS)
 
     def get_node_mask(self, node_type: NodeType | None, name: str) -> Tensor:
-        """Return the ids, [n] int64, of this server's nodes for which a boolean attribute holds."""
+        """Return the ids, [n] int64, of this server's nodes whose boolean attribute is True."""
         described = self._described(node_type)
         new_ids = np.arange(described.bounds[self._part], described.bounds[self._part + 1])
         chosen = new_ids[self._rows(described, new_ids, name).numpy()]
@@ -91,7 +91,7 @@ class DistServer:
     def get_edge_index(
         self, edge_type: EdgeType | None, layout: str = "coo"
     ) -> tuple[Tensor, Tensor]:
-        """Return sources and destinations of this server's edges, by row and then by neighbour."""
+        """Return sources and destinations of this server's edges, sorted by row and neighbour."""
         if layout != "coo":
             raise ValueError(f"layout must be 'coo' (got {layout!r})")
         name = EDGE if edge_type is None else tuple(edge_type)

@@ -1,8 +1,8 @@
-"""GLT's groups of processes over khop's: trainers, graph servers and their clients.
+"""GLT's functions to join and leave groups of trainers or clients, by khop's functions.
 
-GLT's scripts name the address of their group after `init_worker_group`, with `init_rpc` or in a
-loader's options. khop's trainers meet at torch.distributed's store. So a group is joined when its
-store is known: at once under a launcher or with torch.distributed, else with the first address.
+GLT's scripts pass the address of a group after `init_worker_group`: to `init_rpc` or a loader. khop
+needs an address to join: torch.distributed's store. So a process joins at once if a launcher or
+torch.distributed provides the store, and else when the script passes an address.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def _knows_store() -> bool:
 
 
 def join(master_addr: str | None = None, master_port: int | str | None = None) -> None:
-    """Join the group that `init_worker_group` named, if this process has not.
+    """Join the group that `init_worker_group` named, if this process has not joined yet.
 
     Args:
         master_addr: host of trainer 0. If None: $MASTER_ADDR.
-        master_port: a port there that is free. If None: $MASTER_PORT.
+        master_port: a free port on this host. If None: $MASTER_PORT.
 
     Raises:
         ValueError: no address is known.
-        RendezvousError: the other trainers did not come.
+        RendezvousError: another trainer did not join in time.
     """
     global _pending  # noqa: PLW0603
     waiting = _pending
@@ -103,7 +103,7 @@ shutdown_client = core.shutdown_client
 
 
 def assigned_servers() -> list[int]:
-    """Return the servers of this client if a loader names none: all servers, dealt out by rank."""
+    """Return this client's default servers. Servers are dealt out to clients by rank."""
     context = core.get_context()
     assert context is not None
     servers, clients = context.num_servers(), max(_num_clients, 1)
@@ -119,7 +119,7 @@ def init_rpc(
     rpc_timeout: float = 180,
     **kwargs: object,
 ) -> None:
-    """Join the group that `init_worker_group` named. khop needs no RPC of its own."""
+    """Join the group that `init_worker_group` named. Other arguments are not needed."""
     del num_rpc_threads, rpc_timeout, kwargs
     join(master_addr, master_port)
 
@@ -154,8 +154,8 @@ def all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
 
     Raises:
         RuntimeError: this process has not joined a group.
-        ValueError: clients come and go, and `init_client` was not given their number.
-        RendezvousError: a trainer has none in time.
+        ValueError: the number of clients varies, and `init_client` did not get `num_clients`.
+        RendezvousError: a trainer did not call this function in time.
     """
     del timeout
     join()
@@ -177,7 +177,7 @@ def all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
 
 
 def barrier(timeout: float | None = None) -> None:
-    """Wait for all trainers, or clients, see `all_gather`."""
+    """Wait until all trainers, or clients, have called this. Errors: see `all_gather`."""
     all_gather(None, timeout)
 
 

@@ -60,7 +60,7 @@ _LINKS = ("edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_n
 
 
 def _prepared(options: Any) -> Any:
-    """Return a loader's options, with its group joined and servers chosen."""
+    """Join the loader's group if needed. Return its worker options, with servers chosen."""
     if not isinstance(options, RemoteDistSamplingWorkerOptions):
         job.join(getattr(options, "master_addr", None), getattr(options, "master_port", None))
         return options
@@ -71,10 +71,10 @@ def _prepared(options: Any) -> Any:
 
 
 def _seeds(seeds: Any, options: Any, node_type: str = NODE) -> Any:
-    """Return seeds as khop takes them: paths are read, and splits are boolean attributes.
+    """Convert GLT's seeds to khop's: paths are read, and splits become boolean attributes.
 
-    A list has an entry per server. If it has one for each server of the job, the loader takes the
-    entries of its own servers.
+    A list has an entry per server of the loader, or per server of the job. In the second case the
+    entries of the loader's servers are used.
     """
     if isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
         return seeds[0], _seeds(seeds[1], options, seeds[0])
@@ -101,7 +101,7 @@ def _seeds_of_servers(parts: list[Any], options: Any, node_type: str) -> list[An
 
 
 def _split(name: str, options: Any, node_type: str) -> Any:
-    """Return a split's attribute if the folder has it, else the seeds that each server has."""
+    """Return a split's name if khop can look it up, else the ids of its nodes per server."""
     context = get_context()
     if not isinstance(context, ClientContext):
         return name
@@ -126,7 +126,7 @@ _ORDER = {
     "random_seed": None,
     "worker_options": None,
 }
-"""GLT's options after the seeds, in its order, with its defaults."""
+"""GLT's options after the seeds, in GLT's order, with GLT's defaults."""
 
 _NAMES = {"to_device": "device", "random_seed": "seed"}
 
@@ -137,10 +137,10 @@ def _options(
     kwargs: Mapping[str, object],
     links: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return a loader's arguments as khop takes them.
+    """Convert a loader's arguments to khop's.
 
     Args:
-        convert: makes GLT's batch of khop's.
+        convert: function from khop's batch to GLT's batch.
         args: positional arguments, in GLT's order.
         kwargs: keyword arguments.
         links: names of the arguments that follow `batch_size`, before the rest of `_ORDER`.
@@ -156,13 +156,13 @@ def _options(
 class DistNeighborLoader(neighbor_loader.DistNeighborLoader):
     """`khop.distributed.DistNeighborLoader` with GLT's batches.
 
-    Batches have `node`, `edge` (with `with_edge`), `batch` (ids of the seeds) and tensors of
-    `num_sampled_nodes` and `num_sampled_edges`.
+    Batches have `node`, `edge` (with `with_edge`), `batch` (ids of the seeds), and
+    `num_sampled_nodes` and `num_sampled_edges` as tensors.
 
     Args:
         data, num_neighbors: as in khop.
-        input_nodes: as in khop. Or the path of a `.pt` file, read here, a `Split` (boolean
-            attribute 'train_mask', 'val_mask' or 'test_mask'), or a list with one such per server.
+        input_nodes: as in khop. Or the path of a local `.pt` file, or a `Split` (attribute
+            'train_mask', 'val_mask' or 'test_mask'), or a list with one of these per server.
         *args: batch_size, shuffle, drop_last, with_edge, with_weight, edge_dir, collect_features,
             to_device, random_seed and worker_options, with GLT's defaults: no edge ids and no
             features.
@@ -188,10 +188,10 @@ class DistNeighborLoader(neighbor_loader.DistNeighborLoader):
 class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
     """`khop.distributed.DistSubGraphLoader` with GLT's batches: nodes ascending, and `mapping`.
 
-    Edges come by partition, this process's first (a client's: its first server's), and then by
-    node, as GLT has them. Clients request the partitions of each batch's nodes.
+    Edges are sorted by partition and then by node, as in GLT. First is the partition of this
+    process, or of a client's first server. Clients request the partitions of a batch's nodes.
 
-    Args: as `DistNeighborLoader`, the seeds before the fan-outs.
+    Arguments are as for `DistNeighborLoader`, but seeds come before fan-outs.
     """
 
     def __init__(
@@ -211,14 +211,14 @@ class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
         return _sorted(batch, self._turns(batch.n_id)) if isinstance(batch, Data) else batch
 
     def _turns(self, ids: Tensor) -> Tensor:
-        """Return, for each node, how many partitions come before its own."""
+        """Return, for each node, the number of partitions before its own in the order of edges."""
         described = self.data.meta.node_type(NODE)
         owners = described.book.owner(self.data.to_new_ids(ids.cpu(), "nodes"))
         return torch.from_numpy((owners - self._own_part) % described.book.num_parts).to(ids.device)
 
 
 def _own_part(data: DistDataset | None, options: Any) -> int:
-    """Return the partition of this process, for a client of its first server."""
+    """Return the partition of this process, or for a client of its first server."""
     if data is not None and not isinstance(get_context(), ClientContext):
         return int(data.partition_idx)
     rank = options.server_rank
@@ -253,12 +253,12 @@ class DistLinkNeighborLoader(link_neighbor_loader.DistLinkNeighborLoader):
 
 
 def _to_glt(batch: Any, edge_dir: Any, input_type: Any, of_links: bool = False) -> Any:
-    """Return a batch of khop's as GLT has it."""
+    """Convert khop's batch to GLT's."""
     if isinstance(batch, Data):
         return _homogeneous(batch, of_links)
     nodes, label_type = batch.node_types, None if of_links else input_type
     kept = {t: batch[t].n_id for t in nodes if len(batch[t].n_id) or t == input_type}
-    # Links have a store, too.
+    # Links have a store without edge_index.
     edge_types = [t for t in batch.edge_types if "edge_index" in batch[t]]
     drawn = [t for t in edge_types if batch[t].edge_index.size(1)]
     seeds: dict[Any, Tensor] = {}
@@ -300,7 +300,7 @@ def _homogeneous(batch: Data, of_links: bool) -> Data:
 
 
 def _sorted(batch: Data, turns: Tensor) -> Data:
-    """Return an induced subgraph with nodes ascending, and edges by turn of the nodes that drew."""
+    """Return a subgraph with nodes ascending, and edges by turn of the nodes that drew them."""
     ids, (row, col) = batch.n_id, batch.edge_index
     seeds, positions = ids[batch.mapping], torch.arange(row.numel(), device=row.device)
     out = sorted_subgraph(ids, (row, col), positions, seeds)

@@ -1,7 +1,7 @@
-"""GLT's worker options: khop's, with GLT's order and the arguments that khop does not need.
+"""GLT's worker options: khop's options in GLT's order. Some of GLT's arguments have no effect.
 
 Trainers find each other through torch.distributed's store, and loaders do not share samplers. A
-trainer's group is made at `master_addr` and `master_port`, if there is none yet.
+trainer that is in no group yet joins its group at `master_addr` and `master_port`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class CollocatedDistSamplingWorkerOptions(options.CollocatedDistSamplingWorkerOp
     """`khop.distributed.CollocatedDistSamplingWorkerOptions` with GLT's arguments.
 
     Args:
-        master_addr, master_port: where the trainers' group is made, if it is not yet.
-        num_rpc_threads: not needed.
-        rpc_timeout: `timeout` of khop.
-        use_all2all: not supported.
+        master_addr, master_port: address to join the trainers' group, if not joined yet.
+        num_rpc_threads: accepted, not needed.
+        rpc_timeout: seconds, khop's `timeout`.
+        use_all2all: must be False.
 
     Raises:
         NotImplementedError: `use_all2all=True`.
@@ -50,10 +50,10 @@ class MpDistSamplingWorkerOptions(options.MpDistSamplingWorkerOptions):
     """`khop.distributed.MpDistSamplingWorkerOptions` with GLT's arguments.
 
     Args:
-        channel_size: `buffer_size` of khop.
+        channel_size: khop's `buffer_size`.
         **more: khop's further options.
 
-    The other arguments are khop's, or as of `CollocatedDistSamplingWorkerOptions`.
+    Other arguments: see the base class, or `CollocatedDistSamplingWorkerOptions`.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class RemoteDistSamplingWorkerOptions(options.RemoteDistSamplingWorkerOptions):
     """`khop.distributed.RemoteDistSamplingWorkerOptions` with GLT's arguments.
 
     Args:
-        master_addr, master_port, worker_key, glt_graph, workload_type: not needed.
+        master_addr, master_port, worker_key, glt_graph, workload_type: accepted, not needed.
         **more: khop's further options.
 
-    The other arguments are khop's, or as of `CollocatedDistSamplingWorkerOptions`.
+    Other arguments: see the base class, or `CollocatedDistSamplingWorkerOptions`.
     """
 
     def __init__(

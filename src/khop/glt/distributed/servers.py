@@ -1,4 +1,4 @@
-"""GLT's graph servers: khop's, which end with client 0 if clients come and go.
+"""GLT's graph servers: khop's. With `is_dynamic=True`, they also wait for client 0 to leave.
 
 Runs in the processes that start servers.
 """
@@ -37,7 +37,7 @@ def init_server(
 ) -> ServerContext:
     """Start a graph server for a data set, see `khop.distributed.init_server`.
 
-    A data set of arrays in memory also serves its splits, for clients whose seeds are a `Split`.
+    If the data set is made of arrays, its splits are served, too: clients' seeds can be a `Split`.
 
     Example:
         >>> dataset = DistDataset()
@@ -57,10 +57,10 @@ def init_server(
 
 
 def wait_and_shutdown_server() -> None:
-    """Wait until all clients have left, which ends the server, and leave the job.
+    """Wait until all clients have left, which ends the server. Then leave the job.
 
-    If clients come and go (`is_dynamic=True`), wait until client 0 was there and has left, and no
-    other client is left.
+    With `is_dynamic=True` clients come and go: wait until client 0 has joined, and then until
+    client 0 and all other clients have left.
 
     Raises:
         RuntimeError: this process runs no server.
@@ -82,7 +82,7 @@ def wait_and_shutdown_server() -> None:
 
 
 def _wait_for_clients(context: ServerContext, watch: DirectoryClient) -> None:
-    """Return when client 0 was there and all clients have left, or the server has ended."""
+    """Wait until client 0 has joined and all clients have left, or the server has ended."""
     has_come = False
 
     def have_left(table: Table) -> bool:
@@ -98,7 +98,7 @@ def _wait_for_clients(context: ServerContext, watch: DirectoryClient) -> None:
         context.wait()  # raises the error that ended it
         return
     if context.rank == 0:
-        # The directory ends with this server: the others look at it, too.
+        # The directory ends with this server, and other servers still read it.
         until = time.monotonic() + _OTHERS
         while time.monotonic() < until and watch.table is not None and len(watch.table.servers) > 1:
             time.sleep(_LOOK)

@@ -38,7 +38,7 @@ class _Loader:
 
     Attributes:
         data: the data set.
-        device: where batches are: a GPU if `device` names one and there is one, else the CPU.
+        device: device of the batches. Without a GPU it is the CPU.
     """
 
     def __init__(self, data: Dataset, positions: Any, device: Device, **kwargs: Any) -> None:
@@ -62,7 +62,7 @@ class _Loader:
         raise NotImplementedError
 
     def _collate_fn(self, sampler_out: Any, label_type: NodeType | None = None) -> Any:
-        """Return a subgraph with the attributes of its nodes and edges.
+        """Return a batch: a subgraph with the attributes of its nodes and edges.
 
         Args:
             sampler_out: the subgraph.
@@ -122,13 +122,13 @@ def _sampler(
 
 
 class NodeLoader(_Loader):
-    """Loader of what a sampler draws around nodes.
+    """Loader of subgraphs that a sampler draws around seed nodes.
 
     Args:
         data: the data set.
         node_sampler: the sampler.
-        input_nodes: ids or a mask of the seeds, or (node type, such) of a heterogeneous graph.
-        device: where batches are. If None, torch's current GPU, or the CPU without one.
+        input_nodes: ids or mask of the seeds. In a heterogeneous graph, (node type, ids or mask).
+        device: device of the batches. If None, torch's current GPU, or the CPU without one.
         **kwargs: arguments of `torch.utils.data.DataLoader`.
     """
 
@@ -162,14 +162,14 @@ class NeighborLoader(NodeLoader):
         data: the data set.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all.
         input_nodes: see `NodeLoader`.
-        neighbor_sampler: use this sampler instead.
+        neighbor_sampler: sampler to use. If None, a new one.
         batch_size: seeds in a batch.
         shuffle: draw seeds in a random order, by torch's default generator.
         drop_last: leave an incomplete last batch out.
-        with_edge: batches have edge ids (`edge`) and features.
+        with_edge: batches have edge ids (`edge`) and edge features.
         with_weight: draw by weight.
-        strategy: 'random'.
-        device: where batches are. If None, torch's current GPU, or the CPU without one.
+        strategy: only 'random'.
+        device: device of the batches. If None, torch's current GPU, or the CPU without one.
         as_pyg_v1: batches are (batch size, node ids, [`EdgeIndex`, ...]), outermost hop first.
         seed: makes draws reproducible.
         **kwargs: arguments of `torch.utils.data.DataLoader`, for the seeds.
@@ -215,7 +215,7 @@ class NeighborLoader(NodeLoader):
 
 
 def _layers(out: SamplerOutput, device: Device) -> tuple[int, Tensor, list[EdgeIndex]]:
-    """Return a subgraph layer by layer: a layer has the edges of its hop and of those before."""
+    """Return batch size, nodes and layers. A layer has the edges of its hop and earlier hops."""
     layers, num_edges, num_nodes = [], 0, out.num_sampled_nodes[0]
     first = num_nodes
     for hop, count in enumerate(out.num_sampled_edges):
@@ -234,11 +234,11 @@ class SubGraphLoader(NodeLoader):
         data: the data set.
         input_nodes: ids or a mask of the seeds.
         num_neighbors: fan-out of each hop. If None, the seeds alone.
-        neighbor_sampler: use this sampler instead.
+        neighbor_sampler: sampler to use. If None, a new one.
         batch_size, shuffle, drop_last, with_edge, strategy, device, seed, **kwargs: as for
             `NeighborLoader`.
 
-    Batches have nodes ascending, and the positions of the seeds in `mapping`.
+    Nodes of batches are ascending. `mapping` has the positions of the seeds.
     """
 
     def __init__(
@@ -268,21 +268,21 @@ class SubGraphLoader(NodeLoader):
 
 
 class LinkLoader(_Loader):
-    """Loader of what a sampler draws around links.
+    """Loader of subgraphs that a sampler draws around links (edges to predict).
 
     Args:
         data: the data set.
         link_sampler: the sampler.
-        edge_label_index: [2, num_links] links, or None for all edges. In a heterogeneous graph an
-            edge type, or (edge type, such).
-        edge_label: [num_links] labels. Labels from 0 on are increased by 1 with binary negatives.
-        neg_sampling: negatives.
-        device: where batches are. If None, torch's current GPU, or the CPU without one.
+        edge_label_index: [2, num_links] links. If None, all edges. In a heterogeneous graph an
+            edge type (all its edges) or (edge type, links).
+        edge_label: [num_links] labels. With binary negatives, labels from 0 on are increased by 1.
+        neg_sampling: options of negatives, or None for no negatives.
+        device: device of the batches. If None, torch's current GPU, or the CPU without one.
         edge_dir: accepted, not needed: the data set has it.
         **kwargs: arguments of `torch.utils.data.DataLoader`.
 
     Raises:
-        ValueError: labels with negatives of mode 'triplet'.
+        ValueError: there are labels and negatives of mode 'triplet'.
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class LinkNeighborLoader(LinkLoader):
     Args:
         data: the data set.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all.
-        neighbor_sampler: use this sampler instead.
+        neighbor_sampler: sampler to use. If None, a new one.
         edge_label_index, edge_label, neg_sampling: see `LinkLoader`.
         with_edge, with_weight, batch_size, shuffle, drop_last, strategy, device, seed, **kwargs: as
             for `NeighborLoader`.
@@ -356,11 +356,11 @@ class LinkNeighborLoader(LinkLoader):
 def get_edge_label_index(
     data: Dataset, edge_label_index: InputEdges | None
 ) -> tuple[EdgeType | None, tuple[Tensor, Tensor]]:
-    """Return the edge type of links, None in a homogeneous graph, and their ends.
+    """Return (edge type or None, (sources, destinations)) of links.
 
     Args:
         data: the data set.
-        edge_label_index: as `LinkLoader` takes it.
+        edge_label_index: see `LinkLoader`.
     """
     links: Any = edge_label_index
     link_type: EdgeType | None = None

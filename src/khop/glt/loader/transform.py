@@ -31,9 +31,9 @@ def to_data(
         **kwargs: further attributes.
 
     Returns:
-        A batch with `node`, `edge`, `batch` (ids of the seeds), `batch_size`, `num_sampled_nodes`
-        and `num_sampled_edges` (as the subgraph has them), and what its `metadata` has.
-        `edge_label_index` is (destinations, sources), as GLT has it.
+        A batch with `node`, `edge`, `batch` (ids of the seeds), `batch_size`, `num_sampled_nodes`,
+        `num_sampled_edges`, and the entries of the subgraph's `metadata`. `edge_label_index` is
+        (destinations, sources), as in GLT.
     """
     edge_index = torch.stack([sampler_out.row, sampler_out.col])
     data = Data(x=node_feats, edge_index=edge_index, edge_attr=edge_feats, y=batch_labels, **kwargs)
@@ -66,7 +66,7 @@ def to_hetero_data(
         batch_label_dict: {node type: [num_nodes, ...] labels}.
         node_feat_dict: {node type: [num_nodes, ...] features}.
         edge_feat_dict: {edge type of the batch: [num_edges, ...] features}.
-        edge_dir: direction of the draws. With 'out', links are under their reversed type.
+        edge_dir: direction of the draws. With 'out', links are under the reversed edge type.
         **kwargs: further attributes.
 
     Returns:

@@ -1,4 +1,4 @@
-"""GLT's partitioners, partition books, and parts of folders as tensors."""
+"""GLT's partitioners, partition books (maps from ids to parts), and parts as tensors."""
 
 from khop.glt.partition import base as base
 from khop.glt.partition.books import (

@@ -1,4 +1,4 @@
-"""GLT's module of partitioners' base, and of what reads and completes parts."""
+"""GLT's module `partition.base`: the base of partitioners, and functions for parts."""
 
 from khop.glt.partition.features import build_partition_feature
 from khop.glt.partition.partitioners import PartitionerBase

@@ -53,7 +53,7 @@ class RangePartitionBook(PartitionBook):
         partition_idx: the part whose ids `id2index` maps to rows.
 
     Raises:
-        ValueError: ranges that are empty, or do not follow one another.
+        ValueError: a range is empty, or ranges do not follow one another.
 
     Example:
         >>> book = RangePartitionBook([(0, 10), (10, 20)], 1)

@@ -1,7 +1,7 @@
 """`build_partition_feature`: features added to a folder that was partitioned without them.
 
-Each machine adds its own part's. All of them write the same meta.json, which lists the files of all
-parts with their checksums: so each reads all rows once, and keeps its own.
+Each machine adds the features of its own part. All machines write the same meta.json, which has
+checksums of all parts' files. So each machine reads all rows once, and writes only its own rows.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ def build_partition_feature(
 ) -> None:
     """Add a part's features to a folder that was partitioned with `with_feature=False`.
 
-    Call it once for each part, on the machine of the part or where all parts are, at the same time
-    or one after another. Features of edges need the folder with all parts' edges.
+    Call it once for each part, on a machine that has the part. Calls can run at the same time.
+    Features of edges need a folder with the edges of all parts.
 
     Args:
         root_dir: the folder.
         partition_idx: the part.
         chunk_size: rows that are read at a time.
-        node_feat: [num_nodes, ...] features of all nodes, a tensor or an array, which may be
-            mapped. Or {node type: such}.
-        node_feat_dtype: dtype to store them in.
-        edge_feat: [num_edges, ...] features of all edges by id, or {edge type: such}.
-        edge_feat_dtype: dtype to store them in.
+        node_feat: [num_nodes, ...] features of all nodes, as a tensor or a (mapped) array, or
+            {node type: features}.
+        node_feat_dtype: dtype in which node features are stored.
+        edge_feat: [num_edges, ...] features of all edges by id, or {edge type: features}.
+        edge_feat_dtype: dtype in which edge features are stored.
 
     Raises:
-        FolderError, IndexError: no such folder or part.
+        FolderError, IndexError: the folder or the part does not exist.
         KeyError: features of a type that the graph does not have.
-        ValueError: features of another length, or other features than the folder's. Or features of
+        ValueError: features have another length, differ from features in the folder, or are of
             edges whose original ids the folder does not keep.
     """
     if chunk_size < 1:
@@ -115,7 +115,7 @@ def _of(types: Mapping[_K, _V], name: _K) -> _V:
 
 
 class _Rows:
-    """Rows of a type by id, and the dtype to store them in."""
+    """Feature rows of a node or edge type by id, with the dtype in which they are stored."""
 
     def __init__(
         self, of: NodeTypeMeta | EdgeTypeMeta, values: TensorDataType, dtype: torch.dtype
@@ -142,7 +142,7 @@ class _Rows:
 def _put(
     folder: PartitionFolder, files: Files, path: str, pieces: Iterator[Any], is_own: bool
 ) -> None:
-    """List a file of a part, and write it if the part is this one."""
+    """Add a part's file with its checksums to `files`. Write it if the part is this one."""
     checksums, file = RangeHash(), folder.root / path
     written = file.with_suffix(".tmp")
     with (written if is_own else Path(os.devnull)).open("wb") as opened:

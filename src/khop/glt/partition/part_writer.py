@@ -1,7 +1,7 @@
-"""Writer of a single part as a partition folder, for graphs whose parts are apart from the start.
+"""Writer of one part of a graph as a partition folder, for processes that have one part each.
 
-A process that holds one part of a graph knows the books, and so the numbers of nodes and edges of
-all parts. So every process writes the same meta.json, and beside it only its own part's files.
+Each process has the partition books (part of each id), which give the sizes of all parts. So every
+process writes the same meta.json, and only its own part's files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DType = np.dtype[Any]
 Shape = tuple[int, ...]
 
 WEIGHTS = "edge_weight"
-"""Attribute that weights of edges are kept as."""
+"""Name of the attribute for weights of edges."""
 
 
 @dataclass
@@ -68,13 +68,13 @@ class NodePart:
 
 @dataclass
 class EdgePart:
-    """A part's edges of one type: the edges of its rows.
+    """A part's edges of one type: all edges whose row is a node of the part.
 
     Attributes:
         src, dst: [n] int64 original ids.
         ids: [n] int64 edge ids.
         counts: number of edges of each part.
-        attrs: name -> [n, ...] rows in the same order, with `WEIGHTS` if draws have weights.
+        attrs: name -> [n, ...] rows in the same order. With `WEIGHTS`, draws are weighted.
     """
 
     src: Int64Array
@@ -89,10 +89,10 @@ class GraphPart:
     """One part of a graph.
 
     Attributes:
-        part: its index.
+        part: index of the part.
         num_parts: number of parts.
         edge_dir: neighbours are drawn along the edges ('out') or against them ('in').
-        heterogeneous: types are named.
+        heterogeneous: True if types have names.
     """
 
     part: int
@@ -103,16 +103,16 @@ class GraphPart:
     edges: dict[EdgeType, EdgePart]
 
     def write(self, root: str | Path, exchange: Exchange | None = None) -> FolderMeta:
-        """Write the part's files and meta.json into a folder, which must not have them.
+        """Write the part's files and meta.json into a folder that does not have them.
 
         Args:
             root: the folder.
-            exchange: called with the part's {path: bytes and checksum}, returns all parts' entries.
+            exchange: function from this part's {path: size and checksums} to all parts' entries.
                 If None, meta.json has no valid checksums.
 
         Raises:
-            IndexError, ValueError: edges of nodes that do not exist or are another part's, or
-                attributes of other lengths.
+            IndexError, ValueError: edges have nodes that do not exist or rows of another part, or
+                attributes have a wrong length.
         """
         writer = _Writer(self, Path(root))
         meta = writer.write()
@@ -123,7 +123,7 @@ class GraphPart:
         return meta
 
     def write_temporary(self, owner: object) -> str:
-        """Write the part into a temporary folder, which is removed with its owner."""
+        """Write the part to a temporary folder and return its path. It is removed with `owner`."""
         folder = tempfile.mkdtemp(prefix="khop-glt-")
         weakref.finalize(owner, _remove, folder, os.getpid())
         self.write(folder)
@@ -136,17 +136,17 @@ def _remove(folder: str, owner: int) -> None:
 
 
 def _listed(dtype: DType, shape: Shape) -> Written:
-    """Return the entry of an array's file, with checksums of no bytes."""
+    """Return the size of an array's file, with placeholders for its checksums."""
     size = len(npy_header(dtype, shape)) + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return Written(size, [hashlib.sha256(b"").hexdigest()] * num_ranges(size))
 
 
 def describe(folder: Path, meta: FolderMeta, files: Files, writer: int) -> None:
-    """Write or replace the files that describe a folder.
+    """Write or replace the files that describe a folder, such as meta.json.
 
     Args:
         folder: the folder.
-        meta: its description.
+        meta: description of the folder.
         files: path -> length and checksums of each file, in any order.
         writer: index of this process, for names of temporary files.
     """
@@ -161,9 +161,9 @@ def add_masks(root: str | Path, part: int, masks: Mapping[NodeType, Mapping[str,
 
     Args:
         root: the folder.
-        part: the part that is there.
-        masks: {node type: {name: [number of the part's nodes] mask}}, with the same names for all
-            parts.
+        part: the part whose files are in the folder.
+        masks: {node type: {name: [number of the part's nodes] mask}}. All parts have the same
+            names.
     """
     folder = PartitionFolder(root)
     files, types = folder.written(), {t.name: t for t in folder.meta.node_types}
@@ -197,7 +197,7 @@ class _Writer:
         return FolderMeta(*head, nodes, edges, {"name": "given"}, weight_attr=weights)
 
     def checksums(self) -> Files:
-        """Return bytes and checksums of the files that were written."""
+        """Return sizes and checksums of the files that were written."""
         checksums = {}
         for path in self.files:
             if (self._root / path).exists():
@@ -209,7 +209,7 @@ class _Writer:
     def _put(
         self, path: str, array: Array | None, dtype: DType | None = None, shape: Shape = ()
     ) -> None:
-        """List a file, and write it. Without an array, another part has a file of this shape."""
+        """List a file, and write the array to it. If None, the file is of another part."""
         if array is not None:
             file = self._root / path
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ _DIRECTIONS = {"by_src": "out", "by_dst": "in"}
 
 
 class _Defaults:
-    """GLT's order and defaults: neighbours along the edges, and features in float32.
+    """Base with GLT's argument order and defaults: `edge_dir='out'`, features in float32.
 
     An empty folder at `output_dir` is accepted, since scripts for GLT make it beforehand.
     `chunk_size` and `device` are accepted, not needed.
@@ -53,7 +53,7 @@ class _Defaults:
         """Cut the graph and write the folder.
 
         Args:
-            with_feature: write attributes, too. If False, `build_partition_feature` can add them,
+            with_feature: also write features. If False, `build_partition_feature` can add them,
                 part by part.
             graph_caching: accepted, not needed.
         """
@@ -76,7 +76,7 @@ class RandomPartitioner(_Defaults, random.RandomPartitioner):
 
 
 class FrequencyPartitioner(_Defaults, frequency.FrequencyPartitioner):
-    """Partitioner by how likely each part's batches touch a node, see `khop.partition`."""
+    """Partitioner by the probability that a part's batches have a node (`khop.partition`)."""
 
     _order = (
         *(*_GRAPH, "probs", *_FEATURES),

@@ -1,4 +1,4 @@
-"""`load_partition`: a part of a khop folder as GLT's tensors, by original id."""
+"""`load_partition`: reader of a part of a khop folder as GLT's tensors, by original id."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_partition(
     graph_caching: bool = False,
     device: Device = None,
 ) -> tuple[int, int, Any, Any, Any, Any, Any]:
-    """Read a part of a folder that khop has written into tensors.
+    """Read a part of a khop folder into tensors.
 
     khop's loaders do not need this: `DistDataset.load` maps the folder's files. GLT's own folders
     are pickles, and are not read.
@@ -47,12 +47,12 @@ def load_partition(
     Returns:
         Number of parts, and the part. Its edges (`GraphPartitionData`). Its rows of node attribute
         'x' and of edge attribute 'edge_attr' (`FeaturePartitionData`, or None). The books of nodes
-        and edges, tensors with the part of each id. Of a heterogeneous graph all but the numbers
-        are dictionaries by type. The book of edges needs all parts' files, and has -1 for edges of
-        parts that are not on this machine.
+        and edges: tensors with the part of each id. In a heterogeneous graph all but the first two
+        are dictionaries by type. The book of edges has -1 for edges of parts that are not on this
+        machine.
 
     Raises:
-        FolderError, IndexError: no such folder or part.
+        FolderError, IndexError: the folder or the part does not exist.
     """
     del graph_caching
     folder = PartitionFolder(root_dir)

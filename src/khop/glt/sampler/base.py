@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class EdgeIndex(NamedTuple):
-    """Edges of one layer, as PyG's former `NeighborSampler` gave them.
+    """Edges of one layer, in the form of PyG's former `NeighborSampler`.
 
     Attributes:
-        edge_index: [2, num_edges] in the layer's numbering.
+        edge_index: [2, num_edges] positions of sources and destinations in the batch's nodes.
         e_id: [num_edges] edge ids, or None.
         size: numbers of sources and destinations.
     """
@@ -40,14 +40,14 @@ class EdgeIndex(NamedTuple):
 
 
 class NegativeSamplingMode(Enum):
-    """Form of negatives: pairs, or destinations for each source."""
+    """Form of negatives: pairs of nodes, or destinations for each link's source."""
 
     binary = "binary"
     triplet = "triplet"
 
 
 class _Tensors(CastMixin):
-    """Base of dataclasses that hold tensors, or others of their kind."""
+    """Base of dataclasses whose fields hold tensors, or objects of this class."""
 
     def share_memory(self) -> Self:
         """Move the tensors to torch's shared memory."""
@@ -72,15 +72,15 @@ class _Tensors(CastMixin):
 
 @dataclass(init=False)
 class NegativeSampling(_Tensors):
-    """Negatives of a link loader.
+    """Options of a link loader's negatives.
 
     Args:
         mode: 'binary' (pairs) or 'triplet' (destinations for each source).
         amount: negatives per link, a whole number for 'triplet'.
-        weight: [num_nodes] weights of drawn nodes. If None, all alike.
+        weight: [num_nodes] weight of each node in draws. If None, draws are uniform.
 
     Raises:
-        ValueError: another mode, or an amount that is not positive, or not whole for 'triplet'.
+        ValueError: the mode is unknown, or the amount not positive, or not whole for 'triplet'.
     """
 
     mode: NegativeSamplingMode
@@ -115,17 +115,17 @@ Negatives: TypeAlias = NegativeSampling | str | tuple[Any, ...] | dict[str, Any]
 
 
 def to_pyg_negatives(neg_sampling: Any) -> Any:
-    """Return negatives as PyG names them, and all else as it is."""
+    """Convert `NegativeSampling` to PyG's class. Return any other value unchanged."""
     return neg_sampling.to_pyg() if isinstance(neg_sampling, NegativeSampling) else neg_sampling
 
 
 @dataclass
 class NodeSamplerInput(_Tensors):
-    """Seeds.
+    """Seed nodes for a sampler.
 
     Attributes:
         node: [n] int64 ids.
-        input_type: their node type in a heterogeneous graph.
+        input_type: node type of the seeds in a heterogeneous graph.
     """
 
     node: Tensor
@@ -140,13 +140,13 @@ class NodeSamplerInput(_Tensors):
 
 @dataclass
 class EdgeSamplerInput(_Tensors):
-    """Links.
+    """Seed links (edges to predict) for a sampler.
 
     Attributes:
         row, col: [n] int64 ids of sources and destinations.
         label: [n] labels, or None.
-        input_type: their edge type in a heterogeneous graph.
-        neg_sampling: negatives, or None.
+        input_type: edge type of the links in a heterogeneous graph.
+        neg_sampling: options of negatives, or None for no negatives.
     """
 
     row: Tensor
@@ -194,7 +194,7 @@ class HeteroSamplerOutput(CastMixin):
     """A sampled subgraph of a heterogeneous graph: `SamplerOutput`'s fields by type.
 
     Attributes:
-        edge_types: edge types that batches have, also those without edges.
+        edge_types: edge types of batches, also types without edges.
         input_type: node type of the seeds, or edge type of the links.
     """
 
@@ -211,7 +211,7 @@ class HeteroSamplerOutput(CastMixin):
     metadata: Any = None
 
     def get_edge_index(self) -> dict[EdgeType, Tensor]:
-        """Return [2, num_edges] of each edge type, also of those without edges."""
+        """Return {edge type: [2, num_edges] edges}, also for types without edges."""
         ends = {t: torch.stack([row, self.col[t]]) for t, row in self.row.items()}
         for edge_type in self.edge_types or []:
             ends.setdefault(edge_type, torch.empty(2, 0, dtype=torch.int64, device=self.device))
@@ -224,7 +224,7 @@ class NeighborOutput(_Tensors):
 
     Attributes:
         nbr: [n] int64 neighbours, row by row.
-        nbr_num: [num_rows] number of each row's.
+        nbr_num: [num_rows] number of each row's neighbours.
         edge: [n] edge ids, or None.
     """
 
@@ -289,14 +289,14 @@ class RemoteNodePathSamplerInput(RemoteSamplerInput):
 
     Attributes:
         node_path: `.pt` file with a tensor of ids.
-        input_type: their node type.
+        input_type: node type of the seeds.
     """
 
     node_path: str
     input_type: NodeType | None = None
 
     def to_local_sampler_input(self, dataset: object, **kwargs: object) -> NodeSamplerInput:
-        """Read the file, without unpickling code."""
+        """Read the file, without running pickled code."""
         del dataset, kwargs
         return NodeSamplerInput(load_torch(self.node_path, "pass the tensor"), self.input_type)
 
@@ -307,14 +307,14 @@ class RemoteNodeSplitSamplerInput(RemoteSamplerInput):
 
     Attributes:
         split: the split.
-        input_type: their node type.
+        input_type: node type of the seeds.
     """
 
     split: Split
     input_type: NodeType | None = None
 
     def to_local_sampler_input(self, dataset: object, **kwargs: object) -> NodeSamplerInput:
-        """Return the split's seeds of a data set."""
+        """Return the data set's nodes of the split."""
         del kwargs
         name = {Split.train: "train_idx", Split.valid: "val_idx", Split.test: "test_idx"}
         ids = getattr(dataset, name[Split(self.split)])

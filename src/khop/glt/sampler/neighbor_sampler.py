@@ -39,17 +39,17 @@ class NeighborSampler(BaseSampler):
     Args:
         graph: the graph, or one for each edge type.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all. If None, only
-            `subgraph` works, and takes the seeds alone.
+            `subgraph` works, and its nodes are the seeds alone.
         device: a GPU that draws. If None, or if there is no GPU, the CPU.
         with_edge: return edge ids.
         with_neg: accepted, not needed: inputs have the negatives.
         with_weight: draw by the topologies' weights.
         strategy: 'random'.
-        edge_dir: direction of the draws. If None, the graph's, which it must be.
+        edge_dir: direction of draws, which must be the graph's. If None, the graph's.
         seed: makes draws reproducible.
 
     Raises:
-        ValueError: a direction that is not the graph's, weights that it lacks, another strategy.
+        ValueError: another direction or strategy, or the graph lacks weights.
 
     Example:
         >>> graph = Graph(Topology(torch.tensor([[0, 0], [1, 2]])), "CPU")
@@ -127,7 +127,7 @@ class NeighborSampler(BaseSampler):
     def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: object) -> Output:
         """Sample the neighbourhood of links, and of negatives.
 
-        As in GLT, binary negatives are no edges of the graph, and triplets' negatives can be.
+        As in GLT, binary negatives are no edges of the graph. Triplet negatives can be edges.
 
         Args:
             inputs: the links.
@@ -153,7 +153,7 @@ class NeighborSampler(BaseSampler):
         return converted
 
     def subgraph(self, inputs: NodeSamplerInput | Tensor) -> SamplerOutput:
-        """Return the seeds, or their neighbourhood, ascending, with all edges among them.
+        """Return the seeds, or their neighbourhood, with all edges among them. Ids are ascending.
 
         Args:
             inputs: `NodeSamplerInput`, or ids of nodes.
@@ -162,7 +162,7 @@ class NeighborSampler(BaseSampler):
             A subgraph whose `metadata` is the position of each seed.
 
         Raises:
-            ValueError: a heterogeneous graph.
+            ValueError: the graph is heterogeneous.
         """
         if self.is_heterogeneous:
             raise ValueError("subgraph() is for homogeneous graphs")
@@ -227,7 +227,7 @@ class NeighborSampler(BaseSampler):
 
 
 def _pyg_nodes(seeds: NodeSamplerInput) -> pyg.NodeSamplerInput:
-    """Return seeds as PyG has them, each once, in the order of first appearance."""
+    """Convert seeds to PyG's class: each seed once, in the order of first appearance."""
     ids = to_int64(seeds.node, "seeds")
     _, first = np.unique(ids, return_index=True)
     unique = torch.from_numpy(ids[np.sort(first)])
@@ -286,7 +286,7 @@ class RandomNegativeSampler:
         Args:
             req_num: number of pairs.
             trials_num: accepted, not needed: all pairs are free of edges.
-            padding: likewise.
+            padding: accepted, not needed.
 
         Raises:
             ValueError: every pair is an edge.

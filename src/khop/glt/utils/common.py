@@ -103,11 +103,11 @@ def load_ckpt(
 
 
 class CastMixin:
-    """Makes of one argument, a tuple or a dictionary an object of the class."""
+    """Base class with `cast`, which makes an object of a value, a tuple or a dictionary."""
 
     @classmethod
     def cast(cls, *args: Any, **kwargs: Any) -> Any:
-        """Return an object as it is, None as None, and of anything else an object of the class."""
+        """Return None or an object of the class unchanged. Else make an object of the arguments."""
         if len(args) == 1 and not kwargs:
             (value,) = args
             if value is None or isinstance(value, cls):
@@ -120,7 +120,7 @@ class CastMixin:
 
 
 def singleton(cls: Callable[[], _T]) -> Callable[[], _T]:
-    """Return a function that makes an object of a class once, and then returns it."""
+    """Return a function that makes one object of a class, and returns it at every call."""
     made: list[_T] = []
 
     def get() -> _T:

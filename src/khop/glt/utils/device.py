@@ -12,7 +12,7 @@ _turn = itertools.count()
 
 
 def get_available_device(device: Device = None) -> torch.device:
-    """Return the device, or without one torch's current GPU, or the CPU."""
+    """Return the device. If None, return torch's current GPU, or without a GPU the CPU."""
     if device is not None:
         return torch.device(device)
     if torch.cuda.is_available():

@@ -21,7 +21,7 @@ def tensor_equal_with_device(lhs: Tensor, rhs: Tensor) -> bool:
 def id2idx(ids: Sequence[int] | Tensor) -> Tensor:
     """Return the position of each id: [max id + 1] int64, with -1 where there is no such id.
 
-    GLT returns 0 there, so that a foreign id is taken for the first one.
+    GLT returns 0 in place of -1, so that an unknown id is taken for the first id.
 
     Example:
         >>> id2idx([3, 1])
@@ -79,7 +79,7 @@ def index_select(data: Any, index: Tensor | tuple[int, int]) -> Any:
 
 
 def default_id_select(srcs: Tensor, p_mask: Tensor, node_pb: object = None) -> Tensor:
-    """Return the ids for which a mask holds."""
+    """Return the ids for which a mask is True."""
     del node_pb
     return srcs[p_mask]
 

@@ -1,4 +1,4 @@
-"""GLT's helpers for compressed rows."""
+"""GLT's helpers for compressed rows (CSR) and columns (CSC)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Compressed = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 def ptr2ind(ptr: Tensor) -> Tensor:
-    """Return the row of each entry, [num_edges], given where rows begin, [num_rows + 1]."""
+    """Expand row offsets, [num_rows + 1], to the row of each edge, [num_edges]."""
     return torch.arange(ptr.numel() - 1, device=ptr.device).repeat_interleave(ptr.diff())
 
 
@@ -39,11 +39,11 @@ def coo_to_csr(
         node_sizes: numbers of rows and columns. If None, the largest ids plus one.
 
     Returns:
-        Where rows begin [num_rows + 1], columns, and ids and weights in their order, if given.
+        Row offsets [num_rows + 1], columns, and ids and weights in their order (or None).
 
     Raises:
-        IndexError: an id beyond `node_sizes`.
-        ValueError: lists of different lengths.
+        IndexError: an id is beyond `node_sizes`.
+        ValueError: lists have different lengths.
     """
     rows, cols = _ids(row), _ids(col)
     for name, values in (("col", cols), ("edge_id", edge_id), ("edge_weight", edge_weight)):
@@ -52,7 +52,7 @@ def coo_to_csr(
     if node_sizes is None:
         node_sizes = int(rows.max(initial=-1)) + 1, int(cols.max(initial=-1)) + 1
     num_rows, num_cols = node_sizes
-    # By column first: the second sort keeps the order of equals.
+    # By column first: the second sort keeps the order of equal rows.
     _, _, by_col = _native.coo_to_csr(cols, rows, num_cols, num_rows)
     indptr, indices, by_row = _native.coo_to_csr(rows[by_col], cols[by_col], num_rows, num_cols)
     order = torch.from_numpy(np.asarray(by_col[by_row], np.int64))
@@ -74,7 +74,7 @@ def coo_to_csc(
     """Compress an edge list by column, see `coo_to_csr`.
 
     Returns:
-        Rows, where columns begin, and ids and weights in their order, if given.
+        Rows, column offsets [num_cols + 1], and ids and weights in their order (or None).
     """
     sizes = None if node_sizes is None else (node_sizes[1], node_sizes[0])
     indptr, indices, ids, weights = coo_to_csr(col, row, edge_id, edge_weight, sizes)
