@@ -3,8 +3,8 @@
 Processes send each other frozen dataclasses, and arrays. The annotations of a dataclass are its
 schema, which `from_json` compiles once per class. So a field is defined once, and the receiver
 checks it. Numbers have bounds (`Between`), and texts, lists and objects have sizes (`AtMost`, or
-else `MAX_TEXT` and `MAX_ENTRIES`). Values are nested no deeper than annotations. Unknown fields, and
-missing fields without a default, are errors. Used by any process. Imports no torch.
+else `MAX_TEXT` and `MAX_ENTRIES`). Values are nested no deeper than annotations. Unknown fields are
+errors, as are missing fields without a default. Used by any process. Imports no torch.
 
     @dataclass(frozen=True)
     class Cancel:

@@ -171,7 +171,7 @@ def of_child(program: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def start_child(settings: Mapping[str, Any]) -> None:
-    """Configure the log of a started process, on stderr, by settings from its parent's `of_child`."""
+    """Configure the log of a started process, on stderr, by its parent's `of_child` settings."""
     configure("warning", bool(settings["json"]))
     _ROOT.setLevel(int(settings["level"]))
     _ORIGIN.update(settings["who"])

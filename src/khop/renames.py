@@ -109,7 +109,7 @@ POSITIONAL: Mapping[str, tuple[int, tuple[str, ...]]] = {
     ),
     "from_data": (3, ("data", "output_dir", "num_parts", "edge_assign_strategy")),
 }
-"""{class or function: (number of positional arguments today, names of earlier ones)}."""
+"""{class or function: (number of positional arguments, names of all in earlier versions)}."""
 
 
 def with_new_names(owner: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
