@@ -30,7 +30,7 @@ def run(
 
     Args:
         steps: generator that yields the tickets to wait for, or None between slices of work.
-        sockets: the client of requests to other partitions. If None, there are no such requests.
+        sockets: the client of requests to other partitions. If None, there are no requests.
         timeout: seconds after which a read fails.
         clock: clock that counts the time of waits. If None, the time is not counted.
         phase: phase of the clock during waits.

@@ -121,7 +121,7 @@ class Waiter:
 
         Args:
             tickets: the tickets.
-            sockets: the client of requests to other partitions. If None, there are no such requests.
+            sockets: the client of requests to other partitions. If None, there are no requests.
             timeout: seconds after which a read fails.
 
         Raises:

@@ -39,7 +39,7 @@ A machine needs meta.json, map, split, time and the folders of the parts that it
 khop writes version 3, which has checksums by ranges (`checksums`), and states how rows of
 attributes are stored and how batches have them. Flags in meta.json name further features that a
 reader must know. No flag is in use. Flags for encodings of attributes, keys of nodes, and parts of
-several segments are reserved. khop also reads version 1, and version 2 with rows in another order.
+several segments are reserved. Version 1, and version 2 with rows in another order, are also read.
 `khop convert` upgrades them.
 
 `paths` names the files, `meta` describes them, `content` is meta.json, `writer` writes them and

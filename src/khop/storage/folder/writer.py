@@ -47,8 +47,8 @@ class Unfinished:
 class FolderWriter(ArrayWriter):
     """Writer of a folder. It writes a temporary folder beside `root`, which `finish` renames.
 
-    Use as a context manager. An exception removes the temporary folder, unless there is `unfinished`
-    and the exception is one of `RESUMABLE`.
+    Use as a context manager. An exception removes the temporary folder, unless `unfinished` is
+    passed and the exception is one of `RESUMABLE`.
 
     Args:
         root: path of the folder.
