@@ -30,7 +30,7 @@ from khop_bench.settings import DEVICE_PARTS, FANOUTS
 SAMPLING = "sampling"
 RECORDED = f"{DEVICE}, CUDA graph"
 MODELLED = (DEVICE, RECORDED)
-"""The ways to draw that the model predicts."""
+"""The ways to draw for which the model predicts times."""
 
 
 def run(bench: Bench) -> list[Row]:
@@ -67,7 +67,7 @@ class DeviceKernel:
         place: the device.
         kernel: sampling on the CPU, of the same graph and with the same options.
         mode: location of the graph: 'CUDA' (the device) or 'ZERO_COPY' (the host).
-        options: of each call that samples.
+        options: options of each call that samples.
     """
 
     def __init__(self, place: Place, kernel: KhopKernel, mode: str, **options: Any) -> None:
@@ -183,10 +183,10 @@ def device_case(
 
     Args:
         place: the device.
-        name: of the case.
+        name: name of the case.
         draw: function of seeds and index of a batch, which returns the number of edges drawn.
         seeds: the seeds.
-        by_wall: time by the host's clock: for peers with other CUDA streams.
+        by_wall: True to use the host's clock, for peers with other CUDA streams.
     """
 
     def turn(number: int) -> Turn:
@@ -204,7 +204,7 @@ def device_case(
 
 
 def _rate(place: Place, row: Row) -> Row:
-    """Return the edges per second, turn by turn."""
+    """Return the edges per second in each turn."""
     rate = Row(place.group("sampled edges"), row.name, "G/s", ratio=math.nan)
     for per_edge in row.per_work:
         rate.add(Turn(1e9 / per_edge))
@@ -220,7 +220,7 @@ def _model(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
 
 
 def _launches(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
-    """Count the kernels that are launched for a batch, writing included."""
+    """Count the kernels that are launched to draw and to write a batch."""
     row = Row("kernels for a batch", name, "launches", ratio=math.nan)
     for number, batch in seeds.of_turn(0):
         before = place.device.num_launches

@@ -2,7 +2,7 @@
 
 A configuration is a random graph of some node and edge types, with or without weights and times,
 and a batch with any options that the graph allows: with replacement, disjoint, temporal, latest,
-with edges left out, completed to an induced subgraph. All of it follows from its number.
+with edges left out, completed to an induced subgraph. Its number determines a configuration.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Configuration:
     """A graph and a batch.
 
     Attributes:
-        num_nodes: of each node type.
+        num_nodes: number of nodes of each node type.
         relations: (source, destination) of each edge type.
         csrs: rows of each edge type.
-        fanouts: of each edge type, hop by hop.
-        weighted: for each edge type.
+        fanouts: fan-outs of each edge type, hop by hop.
+        weighted: for each edge type, True if draws are weighted.
         seeds: (node type, ids, times or None), in order of calls.
         excluded: (edge type, rows, neighbours).
         replace, last, disjoint, with_edges, induced: options.
-        keys: of the run, and the batch's number.
+        keys: key of the run, and number of the batch.
         method: the method's name and options. LABOR draws without `replace` and `last`.
     """
 
@@ -58,12 +58,12 @@ class Configuration:
     method: MethodSpec = NEIGHBOR
 
     def draw(self, subgraph: Any, graphs: Sequence[Any], **options: Any) -> Any:
-        """Draw the batch into a subgraph of the CPU or of a device, and return that.
+        """Draw the batch into a subgraph of the CPU or of a device, and return the subgraph.
 
         Args:
-            subgraph: takes `arguments`.
-            graphs: the rows of each edge type, where the subgraph reads them.
-            options: of the call that samples.
+            subgraph: the subgraph, made with `arguments`.
+            graphs: the rows of each edge type, in memory that the subgraph reads.
+            options: options of the call that samples.
         """
         subgraph.begin()
         for node_type, ids, times in self.seeds:
@@ -94,8 +94,8 @@ class Comparison:
     """Result of drawing configurations on a device and on the CPU.
 
     Attributes:
-        tried: how many were drawn.
-        different: those unlike the CPU's, by number: 'differs', or the error that was raised.
+        tried: number of configurations that were drawn.
+        different: {number of a configuration that failed: 'differs', or the error}.
     """
 
     tried: int = 0
@@ -125,8 +125,8 @@ def compare(place: Place, configurations: int) -> Comparison:
 def is_equal(place: Place, about: Configuration, number: int) -> bool:
     """Return True if a device draws two batches in a row as the CPU does.
 
-    The number also selects how the device draws. Every second one reads the graph in place. Two of
-    four play a CUDA graph. Four of eight begin with too little memory, and have to draw again.
+    The number of the configuration also selects how the device draws: reading the graph in place or
+    not, with a CUDA graph or not, and with too little memory at first or not.
     """
     mode = "ZERO_COPY" if number & 1 else "CUDA"
     room: dict[str, Any] = {"room": 16} if number & 4 else {}
@@ -145,7 +145,7 @@ def is_equal(place: Place, about: Configuration, number: int) -> bool:
 
 
 def _contents_on_host(subgraph: Any, about: Configuration) -> Iterator[Array]:
-    """Yield all arrays of a batch of the CPU."""
+    """Yield all arrays of a batch that the CPU drew."""
     for t in range(len(about.num_nodes)):
         nodes, trees = np.empty((2, subgraph.num_nodes(t)), np.int64)
         subgraph.write_nodes(t, nodes)
@@ -162,7 +162,7 @@ def _contents_on_host(subgraph: Any, about: Configuration) -> Iterator[Array]:
 
 
 def _contents_on_device(subgraph: Any, about: Configuration, place: Place) -> Iterator[Array]:
-    """Yield all arrays of a batch of a device, in the same order."""
+    """Yield all arrays of a batch that a device drew, in the order of `_contents_on_host`."""
     num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
     nodes, trees = ([place.empty(n) for n in num_nodes] for _ in range(2))
     ends, edges = ([place.empty((k, n)) for n in num_edges] for k in (2, 1))
