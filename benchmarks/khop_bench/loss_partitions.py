@@ -1,7 +1,7 @@
 """The task `Sections` with two DDP trainers.
 
-Each has the whole graph and PyG's loader, or a partition and khop's, which asks the other
-trainer's partition for what it lacks.
+Each trainer has the whole graph and PyG's loader, or a partition and khop's. For what is missing in
+its partition, khop's loader sends requests to the other one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PyG's neighbour sampler with its compiled kernels replaced by NumPy: runs where neither imports.
 
-Everything else, from seeds over negative links to batches, stays PyG's own. Slow: it is there to
-compare losses with, not times.
+All other steps, such as seeds, negative links and batches, are PyG's own. This sampler is slow. It
+is used to compare losses, not times.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _ID_BITS = 40
 
 
 def pyg_sampler(data: Any, num_neighbors: Any, **options: Any) -> NeighborSampler:
-    """Return PyG's sampler if its kernels import and can do it, else `PlainSampler`.
+    """Return PyG's sampler if its kernels are installed and can do it, else `PlainSampler`.
 
     Args:
         data: a `Data` or `HeteroData`.
         num_neighbors: fan-outs, as PyG takes them.
-        **options: of PyG's `NeighborSampler`.
+        **options: options of PyG's `NeighborSampler`.
     """
     temporal = options.get("time_attr") is not None
     ours = torch_geometric.typing
@@ -36,7 +36,7 @@ def pyg_sampler(data: Any, num_neighbors: Any, **options: Any) -> NeighborSample
 
 
 class PlainSampler(NeighborSampler):  # type: ignore[misc]
-    """Uniform draws without replacement, in NumPy, with times of nodes if there are some."""
+    """Sampler that draws uniformly without replacement, in NumPy, also by times of nodes."""
 
     def _sample(self, seed: Any, seed_time: Any = None, **kwargs: Any) -> Any:
         del kwargs
@@ -119,7 +119,7 @@ class _Draw:
         self.found["id"][key].append(edge)
 
     def _number(self, node_type: str, keys: Any, until: Any) -> Any:
-        """Return the numbers of keys, which are added if they are new."""
+        """Return the position of each key among the nodes. New keys are added."""
         before = len(self.known[node_type])
         all_keys = np.concatenate([self.known[node_type], keys])
         _, first, place = np.unique(all_keys, return_index=True, return_inverse=True)

@@ -1,7 +1,6 @@
 """Checks and measurements of the CUDA half, in stages. `scripts/gpu_check` is the program.
 
-`runner` runs a stage's commands within its time and writes what they found at once. The stages are
-in `builds`, `testing`, `sanitizing` and `measuring`, which import neither torch nor khop: there is
-no extension before the first stage. `kernel_times` and `random_loaders` are programs that stages
-run.
+`runner` runs a stage's commands within its time and writes each result at once. The stages are in
+`builds`, `testing`, `sanitizing` and `measuring`. These import neither torch nor khop, whose
+extension the first stage builds. `kernel_times` and `random_loaders` are programs that stages run.
 """

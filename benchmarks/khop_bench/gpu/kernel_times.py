@@ -53,9 +53,9 @@ class Launch(NamedTuple):
     """A kernel, or a copy, that ran.
 
     Attributes:
-        name: the kernel's, demangled.
-        begin: microseconds.
-        us: microseconds that it took.
+        name: demangled name of the kernel.
+        begin: time of the begin, in microseconds.
+        us: duration in microseconds.
         is_kernel: False for copies and fills.
     """
 
@@ -72,8 +72,8 @@ class StepTime(NamedTuple):
         step: name of the step in the model, or of kernels that the model does not know.
         launches: kernels per batch that ran. If none was seen, 0.
         us: microseconds that they ran, per batch.
-        model_launches: kernels that the model has.
-        model_us: microseconds that it has, without the gaps between kernels.
+        model_launches: kernels per batch in the model.
+        model_us: microseconds per batch in the model, without the gaps between kernels.
     """
 
     step: str
@@ -84,10 +84,10 @@ class StepTime(NamedTuple):
 
 
 def launches_in(trace: Mapping[str, Any]) -> list[Launch]:
-    """Return what a GPU did, in order.
+    """Return the kernels and copies that a GPU ran, in order.
 
     Args:
-        trace: of torch's profiler, as it exports it for Chrome.
+        trace: trace that torch's profiler exported for Chrome.
     """
     found = [
         Launch(event["name"], float(event["ts"]), float(event["dur"]), event["cat"] == "kernel")
@@ -101,7 +101,7 @@ def named_steps(launches: Iterable[Launch]) -> list[tuple[str, Launch]]:
     """Return each launch with the step of the model that it belongs to.
 
     Args:
-        launches: of some batches, in order.
+        launches: launches of some batches, in order.
     """
     hop, after, found = 1, "", []
     for launch in launches:
@@ -124,7 +124,7 @@ def named_steps(launches: Iterable[Launch]) -> list[tuple[str, Launch]]:
 
 
 def _short(name: str) -> str:
-    """Return the step of a kernel of khop's, 'CheckRows', or the beginning of another's name."""
+    """Return the step of khop's kernel, 'CheckRows' for example, or another kernel's name, cut."""
     inner = _TEMPLATE.search(name)
     return inner[1] if inner is not None and "khop" in name else name[:60]
 
@@ -167,7 +167,7 @@ def lines(steps: Sequence[StepTime]) -> list[str]:
     """Return a Markdown table of steps.
 
     Args:
-        steps: of a batch.
+        steps: steps of a batch.
     """
     cells = [("step", "launches", "us", "model: launches", "us", "ratio")]
     for step in steps:
@@ -220,7 +220,7 @@ def profiled(place: Place, run: Callable[[], object]) -> list[Launch]:
 
     Args:
         place: the device.
-        run: what to do.
+        run: the function.
     """
     place.wait()
     # Without a GPU there is nothing to see, but a profile is taken and read all the same.
@@ -274,7 +274,7 @@ def measure_gather(place: Place, mode: str) -> dict[str, Any]:
 
     Args:
         place: the device.
-        mode: of the table: 'CUDA' or 'ZERO_COPY'.
+        mode: mode of the table, 'CUDA' or 'ZERO_COPY'.
     """
     factor = 1 if place.is_cuda else _EMULATED
     table = np.ones((2_450_000 // factor, _COLUMNS), np.float32)
@@ -298,7 +298,7 @@ def measure_gather(place: Place, mode: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure what the command line says."""
+    """Measure by the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--scale", type=float, default=0.05, help="of products (default: 0.05)")
