@@ -21,7 +21,7 @@ _T = TypeVar("_T", bound=Callable[..., Any])
 
 
 class Option(NamedTuple):
-    """Default and description of an option, and its type once the option is declared."""
+    """Declaration of an option: default and description. `options_of` adds the type."""
 
     default: Any
     doc: str

@@ -22,7 +22,7 @@ NumNeighbors: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 """Fan-out of each hop, for all edge types or by edge type. -1 takes all neighbours."""
 
 EdgeNorm: TypeAlias = Literal["ht", "hajek"]
-"""Weights of drawn edges: 'ht' leaves sums of messages unbiased, 'hajek' makes them means."""
+"""Weights of drawn edges: 'ht' keeps sums of messages unbiased, 'hajek' gives weighted means."""
 
 GraphLayout: TypeAlias = Literal["COO", "CSR", "CSC"]
 """Layout of an edge list: pairs of nodes, or row pointers and neighbours, by source or target."""

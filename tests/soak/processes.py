@@ -108,7 +108,7 @@ class Trainer:
             self.process.stdin.close()
 
     def wait(self, seconds: float) -> int | None:
-        """Wait until the output is in the ledger. Return the exit status, or None if it still runs."""
+        """Wait until the output is in the ledger. Return the exit status, None if it still runs."""
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -202,7 +202,7 @@ class FileRegion:
 
 
 def file_region_of(value: object) -> FileRegion | None:
-    """Return the region of a file that an array lies in. If it lies in memory, None."""
+    """Return the region of the mapped file of an array. If the array is in memory, None."""
     if not isinstance(value, np.ndarray) or value.size == 0:
         return None
     mapped = mapped_file(value)

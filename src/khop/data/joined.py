@@ -133,7 +133,7 @@ class CachedRows(RowStore):
 
 
 def _read_pieces(pieces: Iterable[_Piece], out: Array) -> Ticket | None:
-    """Read rows of several stores to their positions in `out`. If reads go on, return a ticket."""
+    """Read each piece to its positions in `out`. If reads are still in flight, return a ticket."""
     parts, puts = [], []
     for store, rows, here in pieces:
         if store.at_hand:

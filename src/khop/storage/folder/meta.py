@@ -49,7 +49,7 @@ class AttrMeta:
 
     @classmethod
     def of(cls, dtype: str, shape: Sequence[int] = ()) -> AttrMeta:
-        """Return the description of an attribute that is delivered as it is stored."""
+        """Return the description of an attribute whose rows in batches are as stored."""
         row = RowFormat(dtype, tuple(shape))
         return cls(row, row)
 
