@@ -27,8 +27,8 @@ def draw(rows: Mapping[str, Sequence[Row]], title: str, path: Path) -> None:
     """Draw a run.
 
     Args:
-        rows: by suite.
-        title: of the chart.
+        rows: {suite: its rows}.
+        title: title of the chart.
         path: the file to write, in the format of its suffix.
     """
     import matplotlib

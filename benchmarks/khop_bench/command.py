@@ -145,10 +145,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_device(names: Sequence[str], settings: Settings) -> None:
-    """Check that `--device` comes with its suite, and that the device can be used.
+    """Check that `--device` and its suite are given together, and that the device works.
 
     Raises:
-        ValueError: one comes without the other, or the device cannot be used.
+        ValueError: one of both is missing, or the device cannot be used.
     """
     if (DEVICE_SUITE in names) != (settings.device is not None):
         raise ValueError(

@@ -28,12 +28,12 @@ class Gpu:
     """Rates and latencies that are assumed of a GPU.
 
     Attributes:
-        name: of it.
+        name: name of the GPU.
         bandwidth: bytes per second of sequential reads and writes in device memory.
         cache: bytes of the L2 cache that random accesses can use.
         sectors: 32-byte sectors per second, anywhere in device memory.
-        words: loads and stores a second, anywhere in the L2 cache.
-        atomics: a second, on different words, in the L2 cache.
+        words: loads and stores per second, anywhere in the L2 cache.
+        atomics: atomic operations per second, on different words, in the L2 cache.
         from_host: bytes per second that kernels read from the host's memory.
         memory_latency: seconds of a load from device memory.
         cache_latency: seconds of a load from the L2 cache.
@@ -84,7 +84,7 @@ class Hop(NamedTuple):
         edges: edges drawn.
         nodes: new nodes found.
         pointer_sectors: sectors of row pointers that were read, each counted once.
-        column_sectors: sectors of neighbours, likewise.
+        column_sectors: sectors of neighbours that were read, each counted once.
     """
 
     rows: int
@@ -99,9 +99,9 @@ class Counts:
     """Sizes of a batch.
 
     Attributes:
-        seeds: of all node types.
-        hops: in order.
-        table_bytes: of the tables that number nodes.
+        seeds: seeds of all node types.
+        hops: sizes of each hop, in order.
+        table_bytes: bytes of the tables that number nodes.
     """
 
     seeds: int
@@ -124,13 +124,13 @@ class Work:
     """Work of a step.
 
     Attributes:
-        step: name of it.
-        launches: kernels.
+        step: name of the step.
+        launches: number of kernels.
         streamed: bytes read or written sequentially.
-        sectors: read or written anywhere in device memory.
-        words: read or written anywhere in the L2 cache.
-        atomics: operations there.
-        chain: dependent loads: (from device memory, from the L2 cache).
+        sectors: sectors read or written anywhere in device memory.
+        words: words read or written anywhere in the L2 cache.
+        atomics: atomic operations in the L2 cache.
+        chain: longest chain of dependent loads: (from device memory, from the L2 cache).
     """
 
     step: str
@@ -158,7 +158,7 @@ class Prediction:
         gpu: the GPU.
         drawn: steps before the host knows the sizes.
         written: steps after that.
-        as_graph: the host launches `drawn` as one.
+        as_graph: True if the host launches the steps of `drawn` as one CUDA graph.
     """
 
     gpu: Gpu
@@ -191,9 +191,9 @@ def predict(counts: Counts, gpu: Gpu = H100, as_graph: bool = False) -> Predicti
     """Predict how long drawing a batch and writing it takes.
 
     Args:
-        counts: of the batch.
+        counts: sizes of the batch.
         gpu: the GPU.
-        as_graph: the draws are launched as one.
+        as_graph: True if the draws are launched as one CUDA graph.
     """
     drawn = [Work("seeds", 1, streamed=28 * counts.seeds, atomics=counts.seeds, chain=(2, 1))]
     for hop_index, hop in enumerate(counts.hops):
@@ -260,8 +260,8 @@ def gather(rows: int, row_bytes: int, from_host: bool, gpu: Gpu = H100) -> float
 
     Args:
         rows: number of rows.
-        row_bytes: of each.
-        from_host: the table lies in the host's memory.
+        row_bytes: bytes of a row.
+        from_host: True if the table lies in the host's memory.
         gpu: the GPU.
     """
     # Rows need not begin at a sector: the average number of sectors.
@@ -278,9 +278,9 @@ def model_row(group: str, name: str, seconds: float) -> Row:
     """Make a row of a prediction, to be shown next to the measured one.
 
     Args:
-        group: of the measured row.
-        name: of that row.
-        seconds: predicted.
+        group: group of the measured row.
+        name: name of the measured row.
+        seconds: predicted seconds.
     """
     row = Row(group, f"{name}: model of an {H100.name}", "ms", ratio=math.nan)
     row.add(Turn(seconds))
@@ -294,14 +294,14 @@ class Batch(NamedTuple):
     """A batch as it was drawn.
 
     Attributes:
-        nodes: ids of each node type, in order.
-        nodes_per_hop: of each node type, seeds first.
-        edges: positions in the graph, of each edge type, in order.
-        edges_per_hop: of each edge type.
+        nodes: node ids of each node type, in order.
+        nodes_per_hop: numbers of nodes per hop of each node type, seeds first.
+        edges: positions in the graph of each edge type's edges, in order.
+        edges_per_hop: numbers of edges per hop of each edge type.
         relations: (node type of the neighbours, of the rows) of each edge type.
-        pointer_bytes: of each edge type's row pointers.
-        column_bytes: of each edge type's neighbours.
-        fanouts: of each edge type.
+        pointer_bytes: bytes of a row pointer of each edge type.
+        column_bytes: bytes of a neighbour's id of each edge type.
+        fanouts: fan-outs of each edge type.
     """
 
     nodes: Sequence[Int64Array]
@@ -315,7 +315,7 @@ class Batch(NamedTuple):
 
 
 def count(batch: Batch) -> Counts:
-    """Count what the model needs of a batch."""
+    """Count the sizes of a batch that the model needs."""
     num_hops = len(batch.edges_per_hop[0])
     hops = [_count_hop(batch, hop) for hop in range(num_hops)]
     seeds = sum(per_hop[0] for per_hop in batch.nodes_per_hop)

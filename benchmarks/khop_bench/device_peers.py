@@ -34,7 +34,7 @@ def gpu_peers(
     Args:
         bench: notes the peers that are left out.
         columns: colptr and row, int64.
-        fanouts: of each hop.
+        fanouts: fan-out of each hop.
         device: a GPU.
     """
     makers = {GRAPHBOLT: graphbolt_draw, CUGRAPH: cugraph_draw}
@@ -54,7 +54,7 @@ def graphbolt_draw(
 ) -> DeviceDraw:
     """Return a function that draws by GraphBolt's data pipe, the graph in device memory.
 
-    It draws again, in each hop, for the nodes of the hops before: costs are compared per edge.
+    In each hop the pipe also draws for the nodes of earlier hops. So costs are compared per edge.
     """
     gb: Any = importlib.import_module("dgl.graphbolt")
     graph = gb.fused_csc_sampling_graph(*columns).to(device)

@@ -2,8 +2,8 @@
 
 Its sources are in `kernels/floor`. khop's own extension does not contain them. `load_floor` takes
 the module from Python's path, where `scripts/sanitize` puts one, and else builds it in
-`build/floor`: some seconds the first time, and a check of time stamps later. Processes that do so
-at once take turns. Imports no torch.
+`build/floor`: some seconds the first time, and a check of time stamps later. Processes that build
+at the same time take turns. Imports no torch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GraphFloor(Protocol):
     """The least that sampling a graph can cost."""
 
     def touch(self, rows: Int64Array, counts: Int32Array, edges: Int64Array, num_nodes: int) -> int:
-        """Touch what a batch that was drawn before touches, in the same order.
+        """Touch the memory that the drawing of a batch touched, in the same order.
 
         Args:
             rows: [num_rows] the rows that were expanded.
@@ -69,7 +69,7 @@ class Floor(Protocol):
 
         Args:
             table: the table.
-            rows: [num_rows] of it.
+            rows: [num_rows] positions of rows of the table.
             out: [num_rows, ...] as wide as the table.
 
         Returns:
@@ -138,7 +138,7 @@ def build_floor(folder: Path | None = None) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """Return this process's, in which the programs beside its Python are found first."""
+    """Return this process's environment, with the folder of its Python first in the path."""
     path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     return {**os.environ, "PATH": os.pathsep.join(path)}
 

@@ -52,7 +52,7 @@ class RowsOfBatches:
     """Nodes of the batches of each turn.
 
     Args:
-        kernel: draws them.
+        kernel: kernel that draws the batches.
         order: the seeds.
         batches: number of batches in a turn.
     """
@@ -65,7 +65,7 @@ class RowsOfBatches:
         self._rows: list[Int64Array] = []
 
     def of_turn(self, turn: int) -> list[Int64Array]:
-        """Return the nodes of each batch. The last turn's are cached."""
+        """Return the nodes of each batch of a turn. The last turn's nodes are cached."""
         if turn != self._turn:
             batches = self._order.of_turn(turn, self._batches)
             self._rows = [

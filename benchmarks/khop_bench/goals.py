@@ -11,7 +11,7 @@ from khop_bench.measure import Row, ratio
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound on a row, or on the ratio of one to another.
+    """Goal: a bound on a row's value, or on the ratio of two rows.
 
     Attributes:
         suite: suite of the rows.
@@ -20,8 +20,8 @@ class Goal:
         against: the row it is compared with: the ratio is that row's cost per unit of work over
             khop's. If None, the bound is on the value of khop's row.
         bound: the bound.
-        at_least: less than the bound misses the goal if True, else more.
-        unit: of the bound, if it is on a value.
+        at_least: True if the bound is a minimum, False if it is a maximum.
+        unit: unit of the bound, if it is on a value.
     """
 
     suite: str
@@ -118,7 +118,7 @@ def standings(rows: Mapping[str, Sequence[Row]]) -> list[Standing]:
     """Compare a run with the goals of its suites.
 
     Args:
-        rows: by suite.
+        rows: {suite: its rows}.
     """
     return [
         Standing(goal, _measured(goal, rows[goal.suite])) for goal in GOALS if goal.suite in rows

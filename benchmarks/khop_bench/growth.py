@@ -1,10 +1,10 @@
 """Suite `growth`: cost at ten times the nodes and edges, degrees and batches being equal.
 
-Batches are small (64 seeds at scale 1). Larger ones meet most nodes of the smaller graph several
-times, and have far fewer to number and to copy. Sampling is compared per edge and
-gathering per row, which takes out the remaining difference. Whole batches still contain it. What is
-left are more misses of caches and of address translation. Start-up and private memory should not
-grow at all.
+Batches are small (64 seeds at scale 1). Larger batches would meet most nodes of the smaller graph
+several times, and so have fewer nodes there. Sampling is compared per edge and gathering per row,
+which removes the rest of this difference. Whole batches still contain it. The larger graph then
+costs more only by misses of caches and of address translation. Start-up and private memory should
+not grow at all.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class _Side:
     """One of the two graphs.
 
     Args:
-        name: of its cases.
+        name: name of its cases.
         graphs: graphs of its scale.
         batch_size: seeds in a batch.
-        batches: that a turn times.
+        batches: number of batches that a turn times.
     """
 
     def __init__(self, name: str, graphs: Graphs, batch_size: int, batches: int) -> None:

@@ -11,7 +11,7 @@ _LONGEST = 10.0
 
 
 def settle() -> None:
-    """Wait until this process and its children hardly compute any more, 10 s at most.
+    """Wait until this process and its children are nearly idle, 10 s at most.
 
     Loaders prefetch batches. If an epoch is left early, batches in flight are still finished.
     """

@@ -1,9 +1,9 @@
 """Suite `loaders`: batches with features, end to end, by a consumer that reads every tensor.
 
 All loaders have the same seeds in the same order. A turn begins an epoch and first takes all
-prefetched batches and one more: the next ones come at the rate of production. It times twice as
-many or more. Then it leaves the epoch, and the next turn waits until nothing computes any
-more.
+prefetched batches and one more. Later batches come at the rate of production, and the turn times
+at least twice as many of these. Then it leaves the epoch, and the next turn waits until the
+machine is idle.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from khop_bench.settings import BATCH_SIZE, FANOUTS
 _GROUP = "end to end"
 _SAMPLERS = 2
 AHEAD = _SAMPLERS * MpDistSamplingWorkerOptions().worker_concurrency
-"""Batches that two samplers prefetch."""
+"""Number of batches that two samplers prefetch."""
 # PyG's worker processes and khop's threads keep two batches each in flight.
 _AHEAD_OF_WORKERS = 2 * 2
 
@@ -59,7 +59,7 @@ def run(bench: Bench) -> list[Row]:
 
 
 def _record(bench: Bench, cases: Sequence[Case]) -> None:
-    """Run one more turn of khop's loaders, which does not count but is recorded."""
+    """Run one more turn of khop's loaders, which is recorded as a trace but not measured."""
     with khop.trace.record(str(bench.settings.trace)):
         for case in cases:
             if case.name.startswith("khop"):
@@ -116,7 +116,7 @@ def _pyg_cases(bench: Bench, data: Data, seeds: Tensor, size: int) -> Iterator[C
 
 
 def where(workers: int) -> str:
-    """Return where batches are made, for the name of a case."""
+    """Return the part of a case's name that states which processes make batches."""
     return "in process" if workers == 0 else f"{workers} workers"
 
 
@@ -127,7 +127,7 @@ def epoch_seeds(order: SeedOrder, batches: int) -> Tensor:
 
 
 def _window(batches: int, ahead: int) -> tuple[int, int]:
-    """Return how many batches to take first, and how many to time."""
+    """Return the number of batches to take before timing, and the number to time."""
     return ahead + 1, max(batches, 2 * ahead)
 
 
@@ -166,11 +166,11 @@ def stream_case(
     """Make a loader's case: seconds per batch.
 
     Args:
-        name: of the case.
-        loader: whose epochs have enough batches (`epoch_seeds`).
-        batches: to time, at least.
-        ahead: batches that the loader prefetches.
-        kernel: the one that PyG uses. If None, the loader is not PyG's.
+        name: name of the case.
+        loader: a loader whose epochs have enough batches (`epoch_seeds`).
+        batches: minimum number of batches to time.
+        ahead: number of batches that the loader prefetches.
+        kernel: the kernel that PyG uses. If None, the loader is not PyG's.
     """
 
     def turn(_: int) -> Turn:

@@ -27,7 +27,11 @@ class Task(abc.ABC):
 
     Attributes:
         name: name of the task.
+<<<<<<< HEAD
         metric: unit of `score`, 'accuracy' or 'AUC'.
+=======
+        metric: name of the value that `score` returns, 'accuracy' or 'AUC'.
+>>>>>>> read-r7
         lr: learning rate of Adam.
     """
 
@@ -44,8 +48,13 @@ class Task(abc.ABC):
         """Return the loader of training batches.
 
         Args:
+<<<<<<< HEAD
             library: 'PyG' or 'khop'.
             seed: seed of khop's draws. PyG's come from torch's generator.
+=======
+            kind: 'PyG' or 'khop'.
+            seed: seed of khop's draws. PyG draws with torch's generator.
+>>>>>>> read-r7
         """
 
     @abc.abstractmethod
@@ -54,7 +63,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def score(self, model: nn.Module) -> float:
-        """Return the model's score on test data, of all neighbours, by PyG alone."""
+        """Return the model's score on test data. PyG loads all neighbours."""
 
 
 def train_epoch(
@@ -173,7 +182,7 @@ class TypedSections(Task):
 
 
 class Dependencies(Task):
-    """Links: which of two random packages a package depends on. A tenth of the pairs is tested."""
+    """Links: a package's dependency against a random package. A tenth of the links is for tests."""
 
     name, metric = "links", "AUC"
     fan_outs = (8, 4)
@@ -213,17 +222,21 @@ class Dependencies(Task):
         )
 
     def score(self, model: nn.Module) -> float:
-        """Return how often a test link scores above one to another package."""
+        """Return the share of test links that score above a link to a random package."""
         h = model(self.data.x, self.data.edge_index)
         others = torch.stack([self.test[0], self.other])
         return auc(_scores(h, self.test), _scores(h, others))
 
 
 class Citations(Task):
+<<<<<<< HEAD
     """Temporal links: citations of new papers in a synthetic graph, within topics.
+=======
+    """Temporal links: citations of a new paper, in a synthetic graph where papers cite their topic.
+>>>>>>> read-r7
 
-    A paper's topic hardly follows from its own noisy features, but from the features of papers that
-    cited it before. A batch draws for each link the graph before its time.
+    A paper's own noisy features hardly show its topic. The features of papers that cited it earlier
+    do. For each link a batch draws neighbours from before the link's time.
     """
 
     name, metric = "temporal links", "AUC"
@@ -258,8 +271,13 @@ class Citations(Task):
         made: nn.Module = GraphSAGE(self.width, 32, 2, 32)
         return made
 
+<<<<<<< HEAD
     def loader(self, library: str, seed: int) -> Any:
         """Return the loader of early links, each just before the paper that cites."""
+=======
+    def loader(self, kind: str, seed: int) -> Any:
+        """Return the loader of early links, at a time just before the citing paper."""
+>>>>>>> read-r7
         options = {
             "edge_label_index": self.links,
             "edge_label_time": 2 * self.links[0] - 1,
@@ -277,7 +295,7 @@ class Citations(Task):
     loss = Dependencies.loss
 
     def score(self, model: nn.Module) -> float:
-        """Return how often a late link scores above one to a random earlier paper."""
+        """Return the share of late links that score above a link to a random earlier paper."""
         known = self.data.edge_index[:, self.data.edge_index[0] < int(self.test[0].min())]
         h = model(self.data.x, known)
         return auc(_scores(h, self.test), _scores(h, torch.stack([self.test[0], self.other])))
@@ -288,7 +306,7 @@ def _scores(h: Tensor, links: Tensor) -> Tensor:
 
 
 def auc(of_links: Tensor, of_others: Tensor) -> float:
-    """Return how often one of the first scores above one of the second. Ties count half."""
+    """Return the share of pairs in which the first score is above the second. Ties count half."""
     others = of_others.sort().values
     below = torch.searchsorted(others, of_links) + torch.searchsorted(others, of_links, right=True)
     return float(below.double().mean() / 2 / len(others))

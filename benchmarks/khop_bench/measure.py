@@ -27,10 +27,9 @@ class Turn:
     """Result of a case in one turn.
 
     Attributes:
-        value: seconds, bytes, a share, a rate or a number of things. Per batch where there are
-            batches.
-        work: amount of work behind it (edges drawn, for example). If 1, turns are compared as they
-            are.
+        value: seconds, bytes, a share, a rate or a count, per batch if the case has batches.
+        work: amount of work that `value` was spent on, such as edges drawn. If 1, values are
+            compared as they are.
     """
 
     value: float
@@ -43,7 +42,7 @@ class Case:
 
     Attributes:
         name: library or method.
-        turn: measures once, called with the number of the turn.
+        turn: function that measures once. Its argument is the number of the turn.
     """
 
     name: str
@@ -56,13 +55,13 @@ class Row:
 
     Attributes:
         group: cases of a group do the same work. The first is the reference.
-        name: of the case.
-        unit: of `values`.
+        name: name of the case.
+        unit: unit of `values`.
         work_unit: unit of `work`. If None, work is not counted.
-        values: a turn each.
-        work: a turn each.
-        ratio: of this case's cost, per unit of work, to the first one's: the median over turns.
-            NaN if that one cost nothing, or if it is not compared.
+        values: value of each turn.
+        work: work of each turn.
+        ratio: this case's cost per unit of work over the first case's: the median over turns.
+            NaN if the first case cost nothing, or if the row is not compared.
     """
 
     group: str
@@ -80,7 +79,7 @@ class Row:
 
     @property
     def per_work(self) -> list[float]:
-        """Value for each unit of work, a turn each, in nanoseconds where the value is a time."""
+        """Value per unit of work in each turn. Times are in nanoseconds."""
         factor = _TIMES["ns"] / _TIMES[self.unit] if self.unit in _TIMES else 1.0
         return [v * factor / w for v, w in zip(self.values, self.work, strict=True)]
 
@@ -146,7 +145,7 @@ def take_joint_turns(
 
     Args:
         rows: empty rows, of which the first of each group is the reference.
-        measure: called with the number of a turn, once more than counts. Returns a value per row.
+        measure: function of a turn's number that returns a value per row. Called once to warm up.
         repeat: number of turns that count.
     """
     measure(0)

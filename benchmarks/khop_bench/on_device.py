@@ -35,7 +35,7 @@ class Place:
     """A device, its memory and its clock.
 
     Attributes:
-        device: khop's.
+        device: khop's device.
         torch_device: torch's device of the same memory.
     """
 
@@ -48,7 +48,7 @@ class Place:
         return self.torch_device.type == "cuda"
 
     def group(self, name: str) -> str:
-        """Return the name of a group of times. Goals apply to a GPU's alone."""
+        """Return the name of a group of times. Goals apply only to a GPU's times."""
         return name if self.is_cuda else f"{name}, {EMULATED}"
 
     def put(self, values: Array | Tensor) -> Any:
@@ -98,7 +98,7 @@ class Place:
         return time.perf_counter() - begin
 
     def wait(self) -> None:
-        """Wait until the device has done everything."""
+        """Wait until the device has done all submitted work."""
         self.device.synchronize()
         if self.is_cuda:
             torch.cuda.synchronize(self.torch_device)

@@ -84,7 +84,7 @@ def _cases(
 
 
 def _why_not(kernel: str, arguments: Mapping[str, Any]) -> str | None:
-    """Return why PyG with a kernel does not apply the options, where it raises no error itself."""
+    """Return the reason if PyG with this kernel ignores an option without an error."""
     if kernel == TORCH_SPARSE and "weight_attr" in arguments:
         return "it ignores weights"
     if kernel == PYG_LIB and arguments.get("subgraph_type") == "induced":

@@ -1,9 +1,9 @@
-"""Suite `partitions`: what a second partition on the same machine adds to a batch, and where.
+"""Suite `partitions`: cost of a second partition on the same machine, by phase of a batch.
 
-One sampler process reads a folder of one part. Another reads a folder of two, whose other part has
-a server on this machine, over `ipc`. Every turn takes batches of both, recorded. Phases of the
-sampler and the trainer come from `loader.stats()`, the server's from its spans in the trace. All
-are in microseconds per batch. A sampler's phases do not overlap, so that they add up to its time.
+One sampler process reads a folder of one part. Another reads a folder of two parts, the second of
+which has a server on this machine, over `ipc`. Every turn takes batches of both, with a trace. The
+phases of sampler and trainer come from `loader.stats()`, the server's from the trace. All times are
+in microseconds per batch. A sampler's phases do not overlap, so that they add up to its time.
 The server works at the same time.
 """
 

@@ -38,7 +38,7 @@ class Peers:
 
     Attributes:
         versions: {peer: its version}.
-        left_out: a line for each peer that cannot be imported, saying why.
+        left_out: a line for each peer that cannot be imported, with the reason.
     """
 
     def __init__(self) -> None:
@@ -122,10 +122,10 @@ def pyg_lib_kernel(
     Args:
         colptr: [num_nodes + 1] int64.
         row: [num_edges] int64, sorted by time within each column if there are times.
-        fanouts: of each hop.
+        fanouts: fan-out of each hop.
         node_time: [num_nodes] int64.
-        edge_weight: [num_edges] float, as `row` is ordered.
-        disjoint: each seed has a separate subgraph.
+        edge_weight: [num_edges] float, in the order of `row`.
+        disjoint: True if each seed has a separate subgraph.
     """
     disjoint = disjoint or node_time is not None
 
@@ -144,7 +144,7 @@ def pyg_lib_kernel(
 
 
 def _conditions(node_time: Any, edge_weight: Any) -> list[Any]:
-    """Return times of nodes, edges and seeds, and weights, as far as this pyg-lib takes them."""
+    """Return those times and weights that this version of pyg-lib has arguments for."""
     typing = torch_geometric.typing
     times = [node_time, *([None] if typing.WITH_EDGE_TIME_NEIGHBOR_SAMPLE else []), None]
     return [*times, *([edge_weight] if typing.WITH_WEIGHTED_NEIGHBOR_SAMPLE else [])]
@@ -169,9 +169,9 @@ class HeteroKernels:
     """Both kernels on a heterogeneous graph.
 
     Args:
-        data: its sizes and edge types.
+        data: the graph, for its sizes and edge types.
         columns: {edge type: (colptr, row)}.
-        fanouts: of each hop, for all edge types.
+        fanouts: fan-out of each hop, for all edge types.
         seed_type: node type of the seeds.
     """
 
@@ -244,8 +244,8 @@ def graphbolt_loader(
 
     Args:
         compressed: colptr and row, int64.
-        data: for its features and labels.
-        fanouts: of each hop.
+        data: the graph, for its features and labels.
+        fanouts: fan-out of each hop.
         seeds: the seeds, in order.
         batch_size: seeds per batch.
         num_workers: worker processes.
@@ -284,7 +284,7 @@ def tensors_of(content: Any) -> Iterator[Tensor]:
 
 
 def touch(batch: Any) -> int:
-    """Read a byte of each 64 of every tensor, so all of its memory, and return their bytes."""
+    """Read one byte of each cache line of every tensor, and return the tensors' size in bytes."""
     total = 0
     for tensor in tensors_of(batch):
         if tensor.numel():

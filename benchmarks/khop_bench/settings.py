@@ -32,10 +32,10 @@ DEVICE_SUITE = "device"
 """The suite that `--device` runs."""
 
 DEVICE_PARTS = ("batch equality", "sampling", "gathering", "hot cache", "training")
-"""The parts of that suite, in order."""
+"""The parts of the suite `device`, in order."""
 
 BATCH_SIZE = 1024
-"""Seeds in such a batch, where the graph has so many."""
+"""Seeds of a batch of the products-shaped graph. Smaller graphs have fewer."""
 
 _LARGE = 0.5
 _BATCHES = {True: 10, False: 2}
@@ -55,13 +55,13 @@ class Settings:
     Attributes:
         scale: size of the graphs, 1 for ogbn-products's.
         repeat: turns of each case.
-        batches: batches that a turn times. If 0, as many as suit the scale.
+        batches: batches that a turn times. If 0, a number that suits the scale.
         cache: folder of graphs.
         trace: file for a trace of the loaders of khop. If None, there is none.
         device: device of the suite 'device': 'cuda', 'cuda:1', ..., or 'emulated' (on the CPU: its
             times mean nothing). If None, that suite does not run.
         configurations: random batches that the suite 'device' draws on CPU and device alike.
-        parts: of the suite 'device' that run. If empty, all.
+        parts: parts of the suite 'device' that run. If empty, all.
 
     Raises:
         ValueError: a value out of its range.

@@ -1,9 +1,9 @@
-"""Suite `small`: cost of a batch without its kernels, on batches that hardly cost anything.
+"""Suite `small`: cost of a small batch without its kernels, which is the cost of Python code.
 
-32 seeds, fan-outs 5 and 5, on the bundled graph of Debian's packages, with all attributes. In
-process: the time of a batch, less the time of the native calls, one after the other, that draw the
-same batch and copy its rows. From a sampler process: the time that the trainer spends in `next()`
-when the batch is ready, including the return of the last batch's memory. It is measured for some
+Batches have 32 seeds and fan-outs 5 and 5, on the bundled graph of Debian's packages, with all
+attributes. In process, the cost is the time of a batch minus the time of the native calls for the
+same draws and copies. From a sampler process, the cost is the trainer's time in `next()`
+when the batch is ready, including the return of the last batch's memory. This is measured for some
 twenty batches in a row, between pauses in which samplers prefetch. It is also measured with a pause
 before each batch, after which little of Python is left in the caches. A turn's value is the median
 of its batches.

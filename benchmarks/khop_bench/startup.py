@@ -55,8 +55,8 @@ class Memory:
     """Bytes that only this process has mapped, without arenas.
 
     Attributes:
-        own: all of them.
-        mapped: memory of files.
+        own: all such bytes.
+        mapped: bytes of mapped files among them.
     """
 
     own: float
@@ -69,8 +69,8 @@ class Start:
 
     Attributes:
         first: seconds from before its construction to the first batch.
-        made: seconds of these until it was constructed.
-        memory: of the sampler that has most, after some batches.
+        made: seconds of these until the loader was constructed.
+        memory: memory of the largest sampler, after some batches.
     """
 
     first: float

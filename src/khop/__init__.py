@@ -1,8 +1,8 @@
 """khop: a distributed neighbour loader for PyTorch Geometric.
 
 Partition a graph into folders once, load one folder per machine, and train with loaders that return
-PyG `Data` batches through shared memory. `khop.loader.NeighborLoader` replaces PyG's in memory.
-`khop.distributed.DistNeighborLoader` does the same over many machines.
+PyG `Data` batches through shared memory. `khop.loader.NeighborLoader` replaces PyG's loader for a
+graph in memory. `khop.distributed.DistNeighborLoader` does the same over many machines.
 
 Importing khop imports no torch: names are imported when first used.
 """
@@ -16,11 +16,11 @@ _attribute, __dir__, __all__ = attach(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public module. The error for a class names the module that has it."""
+    """Return a public module. The error for a class names the public module that has the class."""
     try:
         return _attribute(name)
     except AttributeError as error:
-        # Classes alone: Python also asks here for submodules, before it imports them.
+        # Only for classes: Python also calls this for submodules, before it imports them.
         for module in ("loader", "distributed", "sampler", "data") if name[:1].isupper() else ():
             if name in _attribute(module).__all__:
                 raise AttributeError(f"{error}: it is khop.{module}.{name}") from None

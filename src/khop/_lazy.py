@@ -1,10 +1,10 @@
 """Lazy imports: packages whose names are imported when first used. Any process.
 
-Servers and samplers import `khop.distributed`, `khop.sampler` and others without torch. The names
-that need torch are in modules that are only imported when such a name is used.
+Servers and samplers import `khop.distributed`, `khop.sampler` and other packages without torch. A
+name that needs torch is in a module that is imported when the name is first used.
 
 Each of these packages has a stub, `__init__.pyi`, which imports every public name from the module
-that defines it. `attach` reads this list of names, as type checkers and editors do.
+that defines it. `attach`, type checkers and editors read the stub.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def _imports_of(stub: Path) -> dict[str, str]:
 
 
 def _suggestion(name: str, names: Iterable[str]) -> str:
-    """Return a hint at the name that was probably meant, if there is one."""
-    if name.startswith("_"):  # Python and tools look for these
+    """Return ": did you mean ...?" with the name that is most like `name`, or '' if none is."""
+    if name.startswith("_"):  # Python and tools test for such names
         return ""
     import difflib
 

@@ -3,8 +3,8 @@
 Processes send each other frozen dataclasses, and arrays. The annotations of a dataclass are its
 schema, which `from_json` compiles once per class. So a field is defined once, and the receiver
 checks it. Numbers have bounds (`Between`), and texts, lists and objects have sizes (`AtMost`, or
-else `MAX_TEXT` and `MAX_ENTRIES`). Values are nested as deeply as annotations. Fields that are
-unknown, or missing without a default, are errors. Used by any process. Imports no torch.
+else `MAX_TEXT` and `MAX_ENTRIES`). Values are nested no deeper than annotations. Unknown fields are
+errors, as are missing fields without a default. Used by any process. Imports no torch.
 
     @dataclass(frozen=True)
     class Cancel:
@@ -34,10 +34,10 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 from khop.errors import ProtocolError
 
 MAX_TEXT = 4096
-"""Most characters of a text without `AtMost`."""
+"""Maximum number of characters of a text whose annotation has no `AtMost`."""
 
 MAX_ENTRIES = 65_536
-"""Most entries of a list or object without `AtMost`."""
+"""Maximum number of entries of a list or object whose annotation has no `AtMost`."""
 
 INT64 = 2**63 - 1
 
@@ -59,7 +59,7 @@ class Between:
 
 @dataclasses.dataclass(frozen=True)
 class AtMost:
-    """Bound of the characters of a text, or the entries of a list or object."""
+    """Maximum number of characters of a text, or of entries of a list or object."""
 
     count: int
 
@@ -73,14 +73,14 @@ Id = Annotated[int, Between(0, INT64)]
 """An int64 that is not negative."""
 
 Word = Annotated[int, Between(0, 2**64 - 1)]
-"""64 bits."""
+"""An unsigned integer of 64 bits."""
 
 Name = Annotated[str, AtMost(256)]
 """A short text."""
 
 
 class _Invalid(Exception):
-    """Error in a value, with the value's path: names and positions from the inside out."""
+    """Error in a value. `path` has the names and positions that lead to it, innermost first."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -88,7 +88,7 @@ class _Invalid(Exception):
 
 
 def from_json(cls: type[_T], content: object, label: str) -> _T:
-    """Read an object that `to_json` made. The sender need not be trusted.
+    """Convert parsed JSON to a dataclass, and check every field. The sender need not be trusted.
 
     Args:
         cls: a dataclass.
@@ -96,8 +96,8 @@ def from_json(cls: type[_T], content: object, label: str) -> _T:
         label: name of the object in error messages, as in 'request "open"'.
 
     Raises:
-        ProtocolError: a field, which the message names, is missing, unknown, of another type or out
-            of bounds.
+        ProtocolError: a field is missing, unknown, of another type or out of bounds. The message
+            names the field.
 
     Example:
         >>> from_json(Between, {"low": 0, "high": 1.5}, "a range")
@@ -137,13 +137,13 @@ def _field_names(cls: Any) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
-# Readers: made of an annotation, called with a value -------------------------------------------
+# Readers: functions, made from an annotation, that check and convert a value -------------------
 
 
 def _reader(annotation: Any) -> _Reader:
     """Return a function that checks and converts a value of an annotated type."""
     bounds: tuple[Any, ...] = ()
-    while typing.get_origin(annotation) is Annotated:  # the outer bounds count
+    while typing.get_origin(annotation) is Annotated:  # outer bounds override inner
         annotation, *rest = typing.get_args(annotation)
         bounds = (*rest, *bounds)
     most = next((b.count for b in reversed(bounds) if isinstance(b, AtMost)), None)
@@ -166,7 +166,7 @@ _reader_of = functools.cache(_reader)
 def _compound(  # noqa: PLR0911 (a case each)
     annotation: Any, bounds: tuple[Any, ...], most: int | None
 ) -> _Reader:
-    """Return the reader of a type that holds other values."""
+    """Return the reader of a dataclass, `Literal`, `X | None`, list, tuple or dict."""
     if dataclasses.is_dataclass(annotation):
         return _object(annotation)
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)

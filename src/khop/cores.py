@@ -17,8 +17,8 @@ from pathlib import Path
 def available_cores() -> int:
     """Return the number of cores that this process may use, at least 1.
 
-    It is the smaller of its affinity and the quota of its control groups, rounded up. Without
-    either, the machine's cores.
+    The number is the smaller of the process's affinity and the quota of its control groups, rounded
+    up. If neither is known, the machine's cores.
     """
     cores = affinity() or os.cpu_count() or 1
     quota = _own_quota()
@@ -26,7 +26,7 @@ def available_cores() -> int:
 
 
 def background_threads(least: int, most: int) -> int:
-    """Return the threads of a server beside a trainer: half of the cores, within these bounds."""
+    """Return the threads of a server beside a trainer: half the cores, from `least` to `most`."""
     return max(least, min(most, available_cores() // 2))
 
 
@@ -36,7 +36,7 @@ def affinity() -> int | None:
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the cores whose time the control groups of this process grant. If unlimited, None.
+    """Return the processor time that control groups grant, in cores. If unlimited, None.
 
     Both versions of control groups are read below `root`. A group's limit also holds for the groups
     below it, so the smallest limit counts.
@@ -47,7 +47,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 @cache
 def _own_quota() -> float | None:
-    """Return the quota, read once: reading takes half a millisecond, and every epoch needs it."""
+    """Return `cpu_quota`, cached: reading takes half a millisecond, and every epoch needs it."""
     return cpu_quota()
 
 
@@ -56,7 +56,7 @@ _Mount = tuple[frozenset[str], str, str]
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yield folders of this process's groups for processor time, and of the groups above them."""
+    """Yield the folders of the control groups that limit this process's time, outermost first."""
     mountinfo, cgroup = (_text(root / "proc/self" / name) for name in ("mountinfo", "cgroup"))
     mounts = [mount for line in (mountinfo or "").splitlines() for mount in _mounts(line)]
     for line in (cgroup or "").splitlines():
@@ -93,7 +93,7 @@ def _mounts(line: str) -> Iterator[_Mount]:
 
 
 def _quotas(group: Path) -> Iterator[float]:
-    """Yield the limit of a control group, of either version, if it has one."""
+    """Yield the limit of a control group (of version 1 or 2) in cores, if there is a limit."""
     quota, _, period = (_text(group / "cpu.max") or "max").partition(" ")
     quota_1, period_1 = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
     for amount, per in ((quota, period), (quota_1, period_1)):

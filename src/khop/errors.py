@@ -8,11 +8,11 @@ class KhopError(Exception):
 
 
 class FolderError(KhopError, ValueError):
-    """A partition folder is missing, damaged, of another version, or not the one that was meant."""
+    """A partition folder is missing, damaged, of another version, or not the expected folder."""
 
 
 class RowStoreError(KhopError, RuntimeError):
-    """A row store was closed, gave no rows in time, or is not what it was said to be."""
+    """A row store was closed, delivered no rows in time, or its module cannot be imported."""
 
 
 class ProtocolError(KhopError):
@@ -24,7 +24,7 @@ class PartitionUnavailableError(KhopError, ConnectionError):
 
 
 class StateLostError(KhopError, RuntimeError):
-    """A server has lost what requests had written: it was restarted, or has forgotten this client.
+    """A server restarted, or dropped this client's state: values that requests wrote are lost.
 
     Writes in flight may have been applied or not. No value of the server's new state is returned
     before the client has accepted the loss, see `accept_state_loss`.
@@ -39,20 +39,20 @@ class StateLostError(KhopError, RuntimeError):
 
 
 class SamplerDiedError(KhopError, RuntimeError):
-    """A sampler process ended while batches were due from it, more often than allowed."""
+    """A sampler process ended before it had made all its batches, more often than allowed."""
 
 
 class TaskDiedError(KhopError, RuntimeError):
-    """A task of partitioning ended, on a machine of a cluster, more often than it is run again."""
+    """A partitioning task died with its machine or for lack of memory, and no retry is left."""
 
 
 class RendezvousError(KhopError, RuntimeError):
-    """The trainers of a job do not agree, or one of them did not arrive in time."""
+    """The trainers of a job have different settings, or one of them did not connect in time."""
 
 
 class SecurityError(KhopError, RuntimeError):
-    """An operation would let strangers in: keys are missing, or others can read or change files."""
+    """An operation is unsafe: keys are missing, or other users can read or change files."""
 
 
 class PluginError(KhopError, ImportError):
-    """A plugin that the user named cannot be imported, or several packages have one of its name."""
+    """A plugin that the user named cannot be imported, or several packages have this name."""

@@ -1,7 +1,7 @@
-"""Check against forks that use threads, sockets or sampler processes of their parent.
+"""Check that forked processes do not use threads, sockets or samplers of their parent.
 
-A fork has its parent's memory and sockets, but none of its threads. Without this check it would
-wait for ever, or take replies to the parent. Any process, no torch.
+A fork has its parent's memory and sockets, but none of its threads. Without the check, the fork
+would wait for ever, or receive replies that the parent waits for. Any process, no torch.
 """
 
 from __future__ import annotations

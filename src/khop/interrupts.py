@@ -2,8 +2,8 @@
 
 A signal handler that raises an exception (`sys.exit` on SIGTERM, Ctrl-C) runs between any two lines
 of the main thread, also in destructors. Python drops exceptions of destructors: the program would
-go on as if there had been no signal. This module keeps the last such exception, and the next call
-that delivers a batch, or waits for other trainers, raises it.
+go on as if there had been no signal. This module keeps the last such exception. The next call that
+delivers a batch, or waits for other trainers, raises the exception.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _previous_hook = sys.unraisablehook
 
 
 def keep_dropped(unraisable: sys.UnraisableHookArgs) -> None:
-    """Keep an exception of a signal handler, and pass others on: a `sys.unraisablehook`."""
+    """Keep an exception of a signal handler. Pass other exceptions to the previous hook."""
     global _dropped  # noqa: PLW0603
     error = unraisable.exc_value
     # Handlers run in the main thread. Errors of destructors are of class Exception.

@@ -1,8 +1,8 @@
 """Logging: one tree of standard Python loggers, 'khop'. Any process, no torch.
 
-Records are *events*. Beside the sentence for people they have a name that does not change
-('sampler-restarted'), values by name, and their origin: role (trainer, sampler, server, receiver,
-client), rank, partition, process. Any handler finds them as attributes of the record (`event`,
+Records are *events*. Beside a sentence for people, an event has a name that does not change
+('sampler-restarted'), values by name, and its origin: role (trainer, sampler, server, receiver,
+client), rank, partition, process. Handlers read these from attributes of the record (`event`,
 `role`, `rank`, `partition`, `fields`).
 
 By default khop logs nothing below WARNING, and leaves the root logger alone. There are three ways
@@ -45,7 +45,7 @@ _handler: logging.Handler | None = None
 
 
 class EventLogger:
-    """Writer of events to a logger of the tree.
+    """Writer of events to a logger below 'khop'.
 
     Args:
         name: the module's `__name__`.
@@ -92,7 +92,7 @@ def get(name: str) -> EventLogger:
 def identify(
     role: str | None = None, rank: int | None = None, partition: int | None = None
 ) -> None:
-    """Set the role, rank and partition of this process in its records. None changes nothing.
+    """Set the role, rank and partition in this process's records. None keeps the earlier value.
 
     Args:
         role: 'trainer' (the default), 'sampler', 'server', 'receiver' or 'client'.
@@ -106,11 +106,11 @@ def identify(
 def configure(level: str = "info", json: bool = False, stream: TextIO | None = None) -> None:
     """Enable khop's log, in this process and in processes that it starts from now on.
 
-    The logger 'khop' gets one handler, which replaces an earlier call's, and no longer passes
+    The logger 'khop' gets one handler, in place of an earlier call's handler. It no longer passes
     records on to the root logger's handlers. `reset()` undoes this.
 
     Args:
-        level: 'debug', 'info', 'warning' or 'error': less important records are dropped.
+        level: lowest level of records that are written: 'debug', 'info', 'warning' or 'error'.
         json: write each record as a line of JSON instead of text.
         stream: stream to write to. If None, `sys.stderr` at the time of each record. Started
             processes always write to stderr.
@@ -171,7 +171,7 @@ def of_child(program: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def start_child(settings: Mapping[str, Any]) -> None:
-    """Configure the log of a started process, on stderr, with its parent's `of_child`."""
+    """Configure the log of a started process, on stderr, by its parent's `of_child` settings."""
     configure("warning", bool(settings["json"]))
     _ROOT.setLevel(int(settings["level"]))
     _ORIGIN.update(settings["who"])
@@ -206,8 +206,8 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """Formatter of a record as a line of JSON.
 
-    'time' (ISO 8601, UTC), 'level', 'logger', 'event', 'message', 'role', 'rank', 'partition',
-    'number', 'pid', 'fields', and for an exception 'traceback'. All but the last are always there.
+    Its keys are 'time' (ISO 8601, UTC), 'level', 'logger', 'event', 'message', 'role', 'rank',
+    'partition', 'number', 'pid' and 'fields'. A record with an exception also has 'traceback'.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -226,12 +226,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def printable_lines(text: str) -> str:
-    """Return the text with unprintable characters escaped, but line feeds and tabs."""
+    """Return the text with unprintable characters escaped, except line feeds and tabs."""
     return printable(text, "\n\t")
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Return the text with unprintable characters escaped, also line feeds, but not `kept`."""
+    """Return the text with unprintable characters (also line feeds) escaped, except `kept`."""
     if text.isprintable():
         return text
     return "".join(
@@ -245,16 +245,16 @@ _BRIEFLY.maxstring = _BRIEFLY.maxother = 70
 
 
 def shown(value: object) -> str:
-    """Return a value of a file or of a user for an error message, in at most 80 characters.
+    """Return an untrusted value as text for an error message, in at most 80 characters.
 
-    The value is cut before it is written out: it may be large, or nested so that its text is large.
+    Large or deeply nested values are shortened before they are converted to text.
     """
     text = _BRIEFLY.repr(value)
     return printable(text if len(text) <= 80 else f"{text[:77]}...")
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Handler that writes to `sys.stderr` at the time of a record, as the interpreter does."""
+    """Handler that looks up `sys.stderr` for each record, so that redirections take effect."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -265,7 +265,7 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
 
 def _event_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return origin, event and fields of a record, also of plain `logging` records."""
+    """Return origin, event and fields of a record. Records of plain `logging` have defaults."""
     return {
         name: getattr(record, name, default)
         for name, default in {**_ORIGIN, "event": None, "fields": {}}.items()
@@ -273,7 +273,7 @@ def _event_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _configure_by(value: str) -> None:
-    """Configure the log by the value of `VARIABLE`."""
+    """Configure the log by a value of the environment variable `KHOP_LOG`."""
     first, _, second = value.partition(":")
     json = first == "json"
     try:

@@ -1,4 +1,4 @@
-"""Addresses of this machine alone. Any process, no torch."""
+"""Test for loopback addresses, which only this machine reaches. Any process, no torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Options that are declared once: signatures, documentation and checks of names follow.
+"""Keyword options that are declared once, for signatures, documentation and checks of names.
 
-A class of keyword arguments is a `TypedDict` whose entries are `Annotated[type, Option(...)]`.
-`takes_options` puts them into the signature and the documentation of a class or function,
+A group of options is a `TypedDict` whose entries are `Annotated[type, Option(...)]`.
+`takes_options` puts a group into the signature and the documentation of a class or function.
 `resolved` checks names and fills in defaults. Any process, no torch.
 """
 
@@ -21,7 +21,7 @@ _T = TypeVar("_T", bound=Callable[..., Any])
 
 
 class Option(NamedTuple):
-    """Default and description of an option, and its type once the option is declared."""
+    """Declaration of an option: default and description. `options_of` adds the type."""
 
     default: Any
     doc: str
@@ -30,7 +30,7 @@ class Option(NamedTuple):
 
 @cache
 def options_of(group: Any) -> dict[str, Option]:
-    """Return the options of a class of keyword arguments, by name, in the order declared."""
+    """Return the options of a group, by name, in the order declared."""
     options = {}
     for name, annotated in get_type_hints(group, include_extras=True).items():
         annotation, option = get_args(annotated)
@@ -39,12 +39,12 @@ def options_of(group: Any) -> dict[str, Option]:
 
 
 def resolved(group: Any, owner: object, arguments: Mapping[str, Any]) -> Any:
-    """Return all options of a class or function: the arguments, and defaults of the others.
+    """Return the value of every option of a group: the user's argument, or the default.
 
     Args:
-        group: the class of keyword arguments.
-        owner: an instance of the class that takes them, or the name of a function.
-        arguments: the keyword arguments.
+        group: the group, a `TypedDict`.
+        owner: an instance of the class that takes the options, or the name of a function.
+        arguments: the user's keyword arguments.
 
     Raises:
         TypeError: an unknown option. The message suggests a known one.
@@ -57,9 +57,9 @@ def resolved(group: Any, owner: object, arguments: Mapping[str, Any]) -> Any:
 def split_options(
     group: Any, owner: object, arguments: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return all options of a group, with defaults, and the other keyword arguments.
+    """Return the value of every option of a group, and the arguments that are no options of it.
 
-    Old names are taken, with a warning. Arguments: see `resolved`.
+    Old names of options are accepted, with a warning. Arguments: see `resolved`.
     """
     named = with_new_names(_name_of(owner), arguments)
     chosen = {name: named.pop(name, option.default) for name, option in options_of(group).items()}
@@ -70,7 +70,7 @@ def refuse_unknown(owner: str, names: Iterable[str], known: Iterable[str]) -> No
     """Refuse keyword arguments that a class or function does not have.
 
     Raises:
-        TypeError: there is one. The message suggests a known one, or lists all.
+        TypeError: a name is not known. The message suggests a similar known name, or lists all.
     """
     known = list(known)
     for name in names:
@@ -86,9 +86,9 @@ def takes_options(group: Any, further: bool = False) -> Callable[[_T], _T]:
     The signature and the documentation get an entry for each option, so that `help` has them all.
 
     Args:
-        group: the class of keyword arguments.
+        group: the group, a `TypedDict`.
         further: True if `**options` may also hold subclasses' options. The signature and the
-            documentation keep the entry of `**options` then.
+            documentation then keep their entry of `**options`.
     """
 
     def decorate(taker: _T) -> _T:
@@ -123,7 +123,7 @@ def _entries(options: Mapping[str, Option], indent: str) -> str:
 
 
 def _name_of(owner: object) -> str:
-    """Return the name under which `khop.renames` has old names: for subclasses, their base's."""
+    """Return the key of an owner of options in `RENAMED`. A subclass has its base's key."""
     if isinstance(owner, str):
         return owner
     return next((c.__name__ for c in type(owner).__mro__ if c.__name__ in RENAMED), "")

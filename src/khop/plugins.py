@@ -4,10 +4,9 @@ A `Registry` resolves a name to a built-in object, to an entry point of an insta
 registry's group, or to `package:Class`. Any process, no torch.
 
 A plugin is imported only where this process's user names it: in an argument, on the command line
-or in an environment variable. Text of a folder, a file or another process is never resolved, but
-compared with the names known so far (`Registry.known`). Installing a package does not name it:
-entry points are read when a name is not built in, and only the entry point of this name is
-imported.
+or in an environment variable. A name in a folder, a file or a message is never resolved, only
+compared with the names known so far (`Registry.known`). Installing a package imports nothing. For a
+name that is not built in, khop reads the entry points and imports the one of this name.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ class Registry(Generic[T]):
         noun: word for a plugin in error messages: 'layout'.
 
     Attributes:
-        group: as above.
-        builtin: as above.
+        group: the group of entry points.
+        builtin: khop's own plugins by name.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Registry(Generic[T]):
         self._named: dict[str, T] = {}
 
     def known(self, name: str) -> T | None:
-        """Return a plugin that is built in or was resolved before, and import nothing."""
+        """Return a plugin that is built in or was resolved before, else None. Import nothing."""
         return self.builtin.get(name, self._named.get(name))
 
     def resolve(self, name: str) -> T:
@@ -66,7 +65,7 @@ class Registry(Generic[T]):
         Raises:
             ValueError: there is no plugin of this name.
             PluginError: the plugin cannot be imported.
-            TypeError: it is a plugin for another purpose.
+            TypeError: the imported object is no plugin for this purpose.
         """
         value = self.known(name)
         if value is None:
@@ -74,7 +73,7 @@ class Registry(Generic[T]):
         return value
 
     def checked(self, value: Any) -> T:
-        """Return the plugin of an object, or of a name as `resolve`, from this process's user."""
+        """Convert an object to a plugin, or `resolve` a name that this process's user gave."""
         return self.resolve(value) if isinstance(value, str) else self._check(value)
 
     def installed(self) -> list[str]:
@@ -87,7 +86,7 @@ class Registry(Generic[T]):
         If no installed package has an entry point of this name, None.
 
         Raises:
-            PluginError: several packages have one.
+            PluginError: several packages have an entry point of this name.
         """
         entry = self._installed(name)
         return None if entry is None else entry.module
@@ -148,13 +147,13 @@ class Registry(Generic[T]):
 
 
 def instance_of(base: type[Any]) -> Callable[[Any], Any]:
-    """Return a check that takes an instance of a class, or a subclass to make one of."""
+    """Return a `check` that accepts an instance of a class. A subclass becomes an instance."""
     subclass = subclass_of(base)
     return lambda value: value if isinstance(value, base) else subclass(value)()
 
 
 def subclass_of(base: type[Any]) -> Callable[[Any], Any]:
-    """Return a check that takes a subclass of a class."""
+    """Return a `check` that accepts a subclass of a class."""
 
     def check(value: Any) -> Any:
         is_class = isinstance(value, type)

@@ -1,9 +1,9 @@
-"""Work folders, which no other user can change, and files written whole. Any process, no torch.
+"""Work folders that no other user can change, and replacement of whole files. No torch.
 
 A work folder has the unfinished work of a run. A later run finds it by its name, which follows from
 the run's arguments. On a shared scratch disk another user can make a folder or a link of this name
-first. So `PrivateFolder` trusts no name: it opens the folder once, checks owner and mode of the
-open folder, and reaches everything inside by its descriptor, never through a link.
+first. So `PrivateFolder` trusts no name. It opens the folder once, checks owner and mode of the
+open folder, and opens everything inside by its descriptor, never through a link. Any process.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 class PrivateFolder:
     """Folder of this user that no other user can change, held open.
 
-    Names of files are relative paths within it. Links, files and folders of other users, and files
-    with a second name, are refused with SecurityError.
+    Names of files are relative paths in the folder. Links, files and folders of other users, and
+    files with a second name (hard links), are refused with SecurityError.
 
     Args:
         path: path of the folder, for messages and for other processes.
@@ -98,7 +98,7 @@ class PrivateFolder:
             self.descriptor = -1
 
     def create(self, name: str, buffering: int = -1) -> IO[bytes]:
-        """Make a file and open it for writing. An old file is removed, not changed."""
+        """Make a file and open it for writing. An old file of this name is removed first."""
         self.unlink(name, missing_ok=True)
         return self._opened(name, "xb", buffering)
 
@@ -144,19 +144,19 @@ class PrivateFolder:
             yield at, last
 
     def make_folder(self, name: str, mode: int = 0o777) -> None:
-        """Make a folder within, and the folders above it, unless they exist."""
+        """Make a folder inside this one, with its parents, unless they exist."""
         path = PurePosixPath(name)
         for folder in (*reversed(path.parents[:-1] if path.parts else ()), path):
             with self._folder_of(str(folder)) as (at, last), contextlib.suppress(FileExistsError):
                 os.mkdir(last, mode, dir_fd=at)
 
     def folder(self, name: str) -> PrivateFolder:
-        """Open a folder within, see `open`."""
+        """Open a folder inside this one, see `open`."""
         with self._folder_of(name) as (at, last):
             return PrivateFolder(self.path / name, open_folder(last, at, self.path / name))
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file in bytes. If no file could be opened, None."""
+        """Return the size of a file in bytes. If it is missing or would be refused, None."""
         with contextlib.suppress(OSError, SecurityError), self._folder_of(name) as (at, last):
             status = os.stat(last, dir_fd=at, follow_symlinks=False)
             _check_file(status, name)
@@ -164,7 +164,7 @@ class PrivateFolder:
         return None
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file or folder within, and replace a file of the new name."""
+        """Rename a file or folder inside this one. A file of the new name is replaced."""
         with self._folder_of(old) as (before, first), self._folder_of(new) as (after, last):
             os.rename(first, last, src_dir_fd=before, dst_dir_fd=after)
 
@@ -177,24 +177,24 @@ class PrivateFolder:
                 raise
 
     def remove(self, name: str) -> None:
-        """Remove a file, a link (which is not followed), or a folder with its content, if any."""
+        """Remove a file, link or folder with its content, if it exists. Links are not followed."""
         try:
             self.unlink(name, missing_ok=True)
         except OSError:  # a folder: EISDIR or EPERM, by system
             shutil.rmtree(self.path / name)
 
     def names(self) -> list[str]:
-        """Return the names of all files and folders in it."""
+        """Return the sorted names of the files and folders directly in this folder."""
         with os.scandir(self.descriptor) as entries:
             return sorted(entry.name for entry in entries)
 
     def sync(self) -> None:
-        """Wait until the names of all files, also in folders within, are on the disk."""
+        """Wait until the names of all files, also in inner folders, are on the disk."""
         for _, _, _, descriptor in os.fwalk(".", dir_fd=self.descriptor):
             os.fsync(descriptor)
 
     def publish(self) -> None:
-        """Give the folder the mode that any new one has here."""
+        """Give the folder the mode of an ordinary new folder, by this process's umask."""
         probe = f".{token_hex(8)}"
         os.mkdir(probe, dir_fd=self.descriptor)  # the umask is not known without changing it
         mode = os.stat(probe, dir_fd=self.descriptor, follow_symlinks=False).st_mode
@@ -203,7 +203,7 @@ class PrivateFolder:
 
 
 def open_folder(name: str | Path, at: int | None = None, path: Path | None = None) -> int:
-    """Open a folder and return its descriptor. A link, or a file, is a SecurityError.
+    """Open a folder and return its descriptor. Raise SecurityError for a link or a file.
 
     Args:
         name: path of the folder, or its name in folder `at`.
@@ -228,9 +228,9 @@ def is_own_folder(path: Path) -> bool:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """Open a new file beside `path` for writing, which replaces it when the context ends.
+    """Open a new file for writing, which replaces the file at `path` when the context ends.
 
-    Readers see the old file or the new one, never a part. After an exception they see the old one.
+    Readers see the old or the new file, never a part. After an exception they see the old file.
     The new file's name is random, and it is not opened through a link.
     """
     draft = path.with_name(f".{path.name}.{token_hex(8)}")
@@ -244,7 +244,7 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 
 def _refuse_link(error: OSError, path: str) -> None:
     """Raise SecurityError if a path was not opened because it is a link, or no folder."""
-    # With O_NOFOLLOW, a link to a folder fails with 'Not a directory', another with a loop.
+    # With O_NOFOLLOW, a link to a folder fails with ENOTDIR, and any other link with ELOOP.
     if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.lexists(path):
         entry = "a link" if Path(path).is_symlink() else "no folder"
         raise SecurityError(

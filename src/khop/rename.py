@@ -1,4 +1,4 @@
-"""`python -m khop.rename`: new spellings of khop's options in a user's code.
+"""`python -m khop.rename`: conversion of a user's code to new spellings of khop's options.
 
 The program changes keyword arguments in calls of classes and functions that a file imports from
 khop, also through `functools.partial`. Positional arguments that have to be named now get names.
@@ -22,7 +22,7 @@ from khop.renames import POSITIONAL, RENAMED, Renamed
 
 
 class _Edit(NamedTuple):
-    """A replacement in a line: its number from 1, a range of bytes, and the new text."""
+    """Replacement in a line: the line's number from 1, a range of bytes, and the new text."""
 
     line: int
     begin: int
@@ -51,7 +51,7 @@ def renamed(source: str) -> str:
     in_texts = {id(node) for text in texts for node in ast.walk(text)}
     outside = [node for node in ast.walk(tree) if id(node) not in in_texts]
     edits = [edit for node in outside for edit in _edits(node, names)]
-    # Lines of Python's: `str.splitlines` divides at form feeds and U+2028, too.
+    # Lines as Python counts them: `str.splitlines` also divides at form feeds and U+2028.
     lines = [line.encode() for line in io.StringIO(source, newline="")]
     for edit in sorted(set(edits), reverse=True):
         line = lines[edit.line - 1]
@@ -60,7 +60,7 @@ def renamed(source: str) -> str:
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield names of a module that imports bind, and what they stand for."""
+    """Yield each name that an import in a module binds, with the full name of its object."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -72,7 +72,7 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _whole_name(node: ast.expr, names: dict[str, str]) -> str:
-    """Return the dotted name of an expression, through imports. If it has none, ''."""
+    """Return the full name of an expression, such as 'khop.loader.Labor'. If it has none, ''."""
     if isinstance(node, ast.Name):
         return names.get(node.id, "")
     if isinstance(node, ast.Attribute):
@@ -103,7 +103,7 @@ def _edits(node: ast.AST, names: dict[str, str]) -> Iterator[_Edit]:
             yield _Edit(keyword.lineno, begin, begin + len(keyword.arg.encode()), new.name)
             yield from _value_edits(keyword.value, new)
     kept, order = POSITIONAL.get(owner, (0, ()))
-    if owner == "DistLinkNeighborLoader" and len(arguments) == 3:  # as today, if it is no number
+    if owner == "DistLinkNeighborLoader" and len(arguments) == 3:  # not a number: the call is new
         order = order if isinstance(arguments[2], ast.Constant) else ()
     starred = any(isinstance(argument, ast.Starred) for argument in arguments)
     if len(arguments) <= len(order) and not starred:

@@ -1,4 +1,4 @@
-"""Table of options that have a new spelling, and acceptance of the old one.
+"""Table of options that have a new spelling, and acceptance of the old spelling.
 
 An old spelling works for one minor version, with a `DeprecationWarning` at the user's line.
 `khop.rename` reads the same table to change a user's code. Any process, no torch.
@@ -83,7 +83,7 @@ _FEATURES = (
     *("node_feat", "node_feat_dtype", "edge_feat", "edge_feat_dtype", "edge_weights"),
     "edge_assign_strategy",
 )
-_IGNORED = ("chunk_size", "device")  # of GLT's alone, now: errors say so by name
+_IGNORED = ("chunk_size", "device")  # only classes of `khop.glt` have these now
 
 POSITIONAL: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "DistNeighborLoader": (3, ("data", "num_neighbors", "input_nodes", *_REST)),
@@ -109,7 +109,7 @@ POSITIONAL: Mapping[str, tuple[int, tuple[str, ...]]] = {
     ),
     "from_data": (3, ("data", "output_dir", "num_parts", "edge_assign_strategy")),
 }
-"""{class: (number of arguments that may be positional, names of all that could be)}."""
+"""{class or function: (number of positional arguments, names of all in earlier versions)}."""
 
 
 def with_new_names(owner: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def with_new_names(owner: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def accepts_old_names(called: _F) -> _F:
-    """Let a function, or a class, take keyword arguments by their old names, too."""
+    """Decorate a function or class, so that it also accepts keyword arguments by old names."""
     function: Any = vars(called)["__init__"] if isinstance(called, type) else called
 
     @functools.wraps(function)

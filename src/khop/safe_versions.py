@@ -1,8 +1,8 @@
-"""First versions of packages with which khop keeps the promises of docs/security.md.
+"""First version of each package that khop can use as safely as docs/security.md promises.
 
-khop refuses to use an older version for the unsafe operation alone. Requirements in pyproject are
-no substitute: pip does not enforce extras, and khop trains with an older torch, whose files cannot
-be read safely. Any process. Imports torch only to read its files.
+With an older version khop refuses only the unsafe operation. Requirements in pyproject cannot
+replace this: pip does not enforce extras, and an older torch can train, but cannot read files
+safely. Any process. Imports torch only to read its files.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ NumNeighbors: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 """Fan-out of each hop, for all edge types or by edge type. -1 takes all neighbours."""
 
 EdgeNorm: TypeAlias = Literal["ht", "hajek"]
-"""Weights of drawn edges: 'ht' leaves sums of messages unbiased, 'hajek' makes them means."""
+"""Weights of drawn edges: 'ht' keeps sums of messages unbiased, 'hajek' gives weighted means."""
 
 GraphLayout: TypeAlias = Literal["COO", "CSR", "CSC"]
 """Layout of an edge list: pairs of nodes, or row pointers and neighbours, by source or target."""
@@ -31,10 +31,10 @@ WorkerType: TypeAlias = Literal["thread", "process"]
 """Meaning of `num_workers`: threads or processes."""
 
 Transform: TypeAlias = Callable[[Any], Any]
-"""Function from PyG's `Data` or `HeteroData` to another."""
+"""Function that takes PyG's `Data` or `HeteroData` and returns one."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Function that is called with the name of a step, how much of it is done, and its size."""
+"""Callback with the name of a step, the amount of work done, and the total amount."""
 
 Array: TypeAlias = npt.NDArray[Any]
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
@@ -74,10 +74,10 @@ EDGE: EdgeType = (NODE, "to", NODE)
 """The edge type of homogeneous graphs."""
 
 TrainerNodes: TypeAlias = "SeedNodes | Sequence[Numbers] | tuple[NodeType, Sequence[Numbers]]"
-"""Seeds of a trainer, the name of a split, or a list of seeds for each graph server."""
+"""Seeds of a trainer, the name of a split, or one set of seeds per graph server."""
 
 TrainerLinks: TypeAlias = "SeedLinks | Sequence[Links] | tuple[EdgeType, Sequence[Links]]"
-"""Links of a trainer, or a list of links for each graph server."""
+"""Links of a trainer, or one set of links per graph server."""
 
 TrainerValues: TypeAlias = "Numbers | Sequence[Numbers]"
-"""Values of links, or a list of values for each graph server."""
+"""Values of links, or one array of values per graph server."""

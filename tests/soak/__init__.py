@@ -1,7 +1,7 @@
-"""The soak: hours of loading while everything around the trainers fails at random.
+"""The soak: hours of loading while the processes and the network around trainers fail at random.
 
 `scripts/soak` is its command. Trainers (`trainer`) load epoch after epoch of a small graph and
-print the checksum of each batch. A ledger (`ledger`) compares them with the checksums of the
+print the checksum of each batch. A ledger (`ledger`) compares these with the checksums of the
 in-memory loader (`workload`). So a batch that is lost, doubled or changed is found at once.
 
 First comes an undisturbed cycle, then faults (`faults`). Samplers and servers are killed, or

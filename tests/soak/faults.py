@@ -66,15 +66,15 @@ class Faults:
     """Fault injector that strikes every few seconds until it is ended.
 
     Args:
-        roots: returns the processes that may be killed, they and their descendants.
-        seed: of all random choices.
+        roots: function that returns processes. They and their descendants may be killed.
+        seed: seed of all random choices.
         interval: seconds between two kills on average.
         roles: roles to kill: 'sampler', 'server', 'receiver'.
-        progress: returns the number of batches that each trainer has delivered.
-        hosts: hosts whose cable and links to disturb. If None, the network stays as it is.
+        progress: function that returns the number of batches that each trainer has delivered.
+        hosts: hosts whose cable and network links are disturbed. If None, the network is not.
 
     Attributes:
-        counts: how often each fault happened.
+        counts: number of times that each fault happened.
         failure: the error that ended a thread of this object, or None.
     """
 
@@ -127,10 +127,10 @@ class Faults:
             self._strike("stop" if self._random.random() < 0.1 else "kill")
 
     def _let_them_work(self) -> None:
-        """Wait, most times, until every trainer has made progress since the last strike.
+        """Wait, in most cases, until every trainer has made progress since the last fault.
 
-        Else a slow machine would only ever start processes. The other times a fault strikes in the
-        middle of a recovery.
+        Without this a slow machine would do nothing but start processes. In the other cases the
+        next fault happens in the middle of a recovery.
         """
         if self._random.random() < _AMID_RECOVERY:
             return
@@ -158,9 +158,9 @@ class Faults:
             os.kill(pid, signal.SIGCONT)
 
     def _may_strike(self, pid: int) -> bool:
-        """Return whether a server may be struck: not more than two young ones in a row.
+        """Return False for a young server after two young ones in a row.
 
-        Servers that die again and again as soon as they are up are given up, by design.
+        khop gives up servers that repeatedly die soon after their start, by design.
         """
         is_young = _age(pid) < _YOUNG
         self._young_in_a_row = self._young_in_a_row + 1 if is_young else 0

@@ -1,7 +1,7 @@
-"""Ledger of delivered batches: checks that each comes once, in order and unchanged.
+"""Ledger of delivered batches: checks that each batch comes once, in order and unchanged.
 
-A batch is identified by its checksum, not by its number in the loader. A batch that is left out
-shows as the next one coming too early, a doubled one as one that came before.
+A batch is identified by its checksum, not by its number in the loader. If a batch is lost, the next
+one comes too early. If a batch is doubled, its checksum comes a second time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Ledger:
         self.last_progress = time.monotonic()
 
     def watch_gaps(self) -> None:
-        """Forget the gaps so far, which include a trainer's start."""
+        """Discard the gaps between batches so far, which include a trainer's start."""
         self.longest_gap = 0.0
 
     def deliver(self, value: int) -> None:
@@ -75,7 +75,7 @@ class Ledger:
             self._next = position[1] + 1
 
     def end_epoch(self) -> None:
-        """End the epoch: batches that have not come are lost."""
+        """End the epoch, and count batches that have not come as lost."""
         self.counts.lost += max(0, len(self._expected[self._epoch]) - self._next)
         self.counts.epochs += 1
         self._next = 0
@@ -85,6 +85,6 @@ class Ledger:
             self._changed.notify_all()
 
     def wait_for_cycle(self, cycles: int, seconds: float) -> bool:
-        """Wait until so many cycles are complete. Return False if that takes longer."""
+        """Wait until a number of cycles is complete. Return False after a timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self.counts.cycles >= cycles, seconds)

@@ -1,9 +1,9 @@
 """Two network namespaces, and a cable between them that can be slow, silent or cut.
 
 Each namespace has a TUN device. The cable is a thread that reads packets from one device and writes
-them to the other: later (delay), not before a stall has passed, or never (cut). So it affects every
-connection, of any process and port, and needs no `netem` in the kernel. It needs root, iproute2 and
-/dev/net/tun.
+them to the other: later (delay), after a long pause (stall), or never (cut). So the cable affects
+every connection, of any process and port, and needs no `netem` in the kernel. It needs root,
+iproute2 and /dev/net/tun.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class TwoHosts:
     """Two namespaces, each like a separate machine to the processes in it.
 
     Attributes:
-        addresses: of both.
-        prefixes: words before a command that run it in each of them.
-        cable: joins them.
+        addresses: address of each namespace.
+        prefixes: for each namespace, words before a command that run the command in it.
+        cable: cable between the namespaces.
 
     Raises:
         NoNetworkError: not root, or tools or kernel lack a feature.
@@ -107,7 +107,7 @@ class Cable:
         self._thread.start()
 
     def set(self, *, delay: float = 0.0, is_cut: bool = False) -> None:
-        """Change delay and cut from now on, also for packets in flight."""
+        """Change `delay` and `is_cut`, also for packets in flight."""
         self.delay, self.is_cut = delay, is_cut
         os.write(self._waker, b".")
 

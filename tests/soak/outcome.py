@@ -24,9 +24,9 @@ class Settings:
         interval: seconds between two kills on average, without the time that faults wait for
             progress of trainers.
         patience: seconds without a batch that count as a hang.
-        seed: seed of faults. The workload has another.
+        seed: seed of faults. The workload has its own seed.
         roles: roles of processes to kill.
-        network: disturb the network, where the machine allows it.
+        network: True to disturb the network, if the machine allows it.
         workload: the graph and the batches.
     """
 
@@ -47,8 +47,8 @@ class Outcome:
     Attributes:
         seconds: duration of the faults.
         trainers: numbers of each trainer's batches by outcome.
-        longest_gaps: seconds between two batches at most, a trainer each.
-        faults: how often each fault happened.
+        longest_gaps: for each trainer, the longest time between two batches, in seconds.
+        faults: number of times that each fault happened.
         trends: memory and descriptors of each trainer and server over time.
         notes: parts that were left out, and other remarks.
         problems: one sentence per problem, empty if the soak passed.

@@ -33,11 +33,11 @@ def start_python(
     """Start a program of khop or of the soak, in the log's folder.
 
     Args:
-        arguments: of the interpreter.
-        log: file that its standard error is appended to, and its output if it is not `piped`.
+        arguments: arguments of the interpreter.
+        log: file for its standard error, and for its output unless `piped`.
         prefix: words before the command.
-        environment: added to this process's.
-        piped: its standard input and output are pipes to this process.
+        environment: variables in addition to this process's.
+        piped: True if its standard input and output are pipes to this process.
     """
     paths = [str(path.absolute()) for path in (Path(khop.__file__).parents[1], _TESTS)]
     paths += filter(None, [os.environ.get("PYTHONPATH")])
@@ -102,13 +102,13 @@ class Trainer:
                 self.ledger.end_epoch()
 
     def stop(self) -> None:
-        """Close its input, so that it ends after its epoch."""
+        """Close the trainer's input, so that it ends after its epoch."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
 
     def wait(self, seconds: float) -> int | None:
-        """Return its exit status, once its output is in the ledger. If it has not ended, None."""
+        """Wait until the output is in the ledger. Return the exit status, None if it still runs."""
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -117,13 +117,13 @@ class Trainer:
         return status
 
     def describe_stacks(self) -> None:
-        """Make it write the stacks of all its threads to its log."""
+        """Make the trainer write the stacks of all its threads to its log."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGUSR1)
             time.sleep(1)
 
     def kill(self) -> None:
-        """Kill and reap it, and wait until its output is in the ledger."""
+        """Kill and reap the trainer, and wait until its output is in the ledger."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
@@ -133,8 +133,8 @@ class GraphServer:
     """A `khop serve` that is started again when it has ended, as by an operator's supervisor.
 
     Args:
-        rank: of the server.
-        arguments: of `khop serve`.
+        rank: rank of the server.
+        arguments: arguments of `khop serve`.
         log: file for its output.
         prefix: words before its command.
     """
@@ -155,7 +155,7 @@ class GraphServer:
         return start_python(self._arguments, self.log, self._prefix, piped=False)
 
     def supervise(self, pause: float) -> None:
-        """Start it again if it has ended, `pause` seconds after that was noticed."""
+        """Start the server again if it has ended, `pause` seconds after the end was noticed."""
         if self.process.poll() is None:
             return
         now = time.monotonic()
@@ -166,7 +166,7 @@ class GraphServer:
             self.process = self._start()
 
     def close(self) -> None:
-        """Terminate it as an operator does, and kill it if it has not ended after 10 s."""
+        """Terminate the server as an operator does. If it has not ended after 10 s, kill it."""
         self.process.terminate()
         try:
             self.process.wait(10)
@@ -183,7 +183,7 @@ class Visitor:
         ledger: records its batches.
         log: file for its standard error.
         prefix: words before its command.
-        seed: of the length of its stays and of their ends.
+        seed: seed of the durations and the ends of its visits.
     """
 
     def __init__(
@@ -249,6 +249,6 @@ class Visitor:
             visit.kill()
 
     def end(self) -> None:
-        """Wait for the end of its last visit."""
+        """Wait for the end of the client's last visit."""
         self._over.set()
         self._thread.join()

@@ -32,7 +32,7 @@ def soak(settings: Settings, report: Callable[[str], None] = print) -> Outcome:
 
     Args:
         settings: its settings.
-        report: called with each line of progress.
+        report: function that is called with each line of progress.
 
     Returns:
         The findings.
@@ -263,7 +263,7 @@ class _Soak:
         self._check_servers()
 
     def _check_servers(self) -> None:
-        """Check that servers keep nothing of clients that have left."""
+        """Check that servers have no samplers and no shared memory of clients that have left."""
         end = time.monotonic() + _LEFT_SECONDS
         while (left := self._left_on_servers()) and time.monotonic() < end:
             time.sleep(0.5)

@@ -1,7 +1,7 @@
 """The whole test suite, again and again: `scripts/soak tests`.
 
-Each run has its own seed and order of files. The first that fails ends it: its log, what crashed
-processes said, and their cores are kept.
+Each run has its own seed and order of files. The first failure ends the repetition. The log of this
+run, the output of crashed processes and their core dumps are kept.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Plan:
     Attributes:
         seed: seed of the first run. Each further run has the next seed.
         runs: number of runs. If None, as many as `hours` allow.
-        hours: no run begins later.
-        load: processes that keep the processors busy meanwhile.
+        hours: hours after which no run begins.
+        load: number of processes that keep the processors busy meanwhile.
         sanitize: sanitizers of the extension, `"address"` for example, see `scripts/sanitize`.
         arguments: further arguments for pytest.
     """
@@ -57,9 +57,9 @@ def repeat(plan: Plan, folder: Path, report: Callable[[str], None]) -> bool:
     """Run the tests until one fails or the plan is done. Return True if none failed.
 
     Args:
-        plan: what is run.
+        plan: the runs and their limits.
         folder: folder for files of runs. Files of a run that passes are removed.
-        report: called with a line for each run, and with the output of a failure.
+        report: function that is called with a line per run, and with the output of a failure.
     """
     limit = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (limit[1], limit[1]))

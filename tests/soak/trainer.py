@@ -28,10 +28,10 @@ class TrainerConfig:
 
     Attributes:
         mode: 'worker', or 'client' of graph servers.
-        workload: as a dictionary.
+        workload: the `Workload` as a dictionary.
         folder: the partition folder (worker mode).
         rank: rank of the trainer or client, and its partition (worker mode).
-        stream: of seeds and random numbers, which determines its batches.
+        stream: number of the stream that the seeds and random numbers of its batches come from.
         num_samplers: sampler processes of a loader.
         timeout: timeout of requests, in seconds.
         num_servers: number of graph servers.

@@ -59,8 +59,8 @@ class Trend(NamedTuple):
     """A quantity over time.
 
     Attributes:
-        mean: over the time after the warm-up.
-        growth: of the fitted line, from the end of the warm-up to the end.
+        mean: mean of the samples after the warm-up.
+        growth: growth of the fitted line, from the end of the warm-up to the end.
         bound: largest growth that is allowed.
     """
 
@@ -70,7 +70,7 @@ class Trend(NamedTuple):
 
     @property
     def is_flat(self) -> bool:
-        """True if it has not grown beyond the bound."""
+        """True if the quantity has not grown beyond the bound."""
         return self.growth <= self.bound
 
 
@@ -79,7 +79,7 @@ class Watch:
     """Samples of some processes, by name.
 
     Attributes:
-        samples: (seconds, usage) of each name.
+        samples: list of (seconds, usage) for each name.
     """
 
     samples: dict[str, list[tuple[float, Usage]]] = field(default_factory=dict)

@@ -28,8 +28,8 @@ class Workload:
         fanouts: fan-out of each hop.
         num_seeds: seeds of each trainer.
         batch_size: seeds per batch.
-        num_epochs: epochs of a cycle. Then the loader is shut down and a new one made.
-        seed: of graph, seeds and draws.
+        num_epochs: epochs of a cycle. At its end the loader is shut down and a new one made.
+        seed: seed of the graph, the seeds and the draws.
     """
 
     num_nodes: int = 20_000

@@ -13,11 +13,11 @@ _TINY = ("--repeat", "1", "--batches", "1", "--configurations", "5")
 _DRY_SCALE = 0.001
 _SMALL_SCALE = 0.05
 _COUNTED = "AppendEdges|PickRows|SumStretches|SumBefore|NumberEdges|SplitGatherWords"
-"""The kernels that Nsight Compute looks at."""
+"""The kernels that Nsight Compute examines."""
 
 
 def bench_small(stage: Stage) -> None:
-    """Measure all parts on a small graph, after 1,000 random batches that must be the CPU's."""
+    """Compare 1,000 random batches with the CPU's, then measure all parts on a small graph."""
     _bench(stage, _SMALL_SCALE, [])
 
 
@@ -41,7 +41,7 @@ def training(stage: Stage) -> None:
 
 
 def sampling(stage: Stage) -> None:
-    """Measure sampling, launched and recorded, with the graph here and there."""
+    """Measure sampling, with and without a CUDA graph, from device memory and from host memory."""
     _bench(stage, stage.options.scale, ["sampling"])
 
 
@@ -90,7 +90,7 @@ def _kernel_times(stage: Stage, output: Path | None, *more: str) -> list[str]:
 
 
 def random_loaders(stage: Stage) -> None:
-    """Compare random loaders with the CPU's, on other streams, with little memory left."""
+    """Compare random loaders with the CPU's, on several streams and with little free memory."""
     output = stage.options.out / "random-loaders-found.json"
     seconds = 2.0 if stage.options.is_dry else stage.left - 20  # for imports, and the end
     stage.run(
@@ -105,7 +105,7 @@ def random_loaders(stage: Stage) -> None:
 
 
 def ncu(stage: Stage) -> None:
-    """Look at the kernels of batches with Nsight Compute. In a dry run, without it."""
+    """Examine the kernels of batches with Nsight Compute. A dry run only draws the batches."""
     command = [
         *("ncu", "--clock-control", "none", "--kernel-name-base", "demangled"),
         *("--kernel-name", f"regex:{_COUNTED}", "--launch-skip", "20", "--launch-count", "24"),
@@ -121,7 +121,7 @@ def ncu(stage: Stage) -> None:
 
 
 def _take(stage: Stage, file: Path) -> None:
-    """Make what a program has written a part of the stage's file."""
+    """Add the results that a program has written to the stage's file."""
     if file.exists():
         stage.results["found"] = json.loads(file.read_text())
         file.unlink()

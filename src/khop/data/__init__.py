@@ -1,4 +1,4 @@
-"""Graphs, and rows of nodes and edges: arrays and other stores.
+"""Graphs, and row stores, which hold the attributes of nodes and edges.
 
 Used by any process. Imports no torch.
 """

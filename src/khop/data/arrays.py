@@ -26,12 +26,12 @@ DTYPES = (
 """Names of the dtypes that features may have."""
 
 STORAGE = {name: np.dtype("uint16" if name == "bfloat16" else name) for name in DTYPES}
-"""NumPy's dtype of each dtype that rows may have, by name."""
+"""{name of a dtype in `DTYPES`: dtype of NumPy that stores its values}."""
 
 _CHECKSUM_ROWS = 1 << 16
 
 MAX_COUNT = 2**56 - 1
-"""Most nodes or edges of a type: far from where sums and products of 64 bits overflow."""
+"""Maximum number of nodes or edges of a type, far below the overflow of 64-bit sums."""
 
 
 @functools.lru_cache(len(DTYPES))
@@ -92,7 +92,7 @@ def _check_dtype(name: str, label: str) -> None:
 
 
 def to_numbers(value: ArrayLike, label: str = "array") -> Array:
-    """Convert as `to_array`, to a dtype that NumPy can calculate with: bfloat16 becomes float32."""
+    """Convert like `to_array`, but bfloat16 to float32, with which NumPy can calculate."""
     array, name = to_array(value, label)
     return bfloat16_as_float32(array) if name == "bfloat16" else array
 
@@ -125,7 +125,7 @@ def to_ids(value: ArrayLike | float, label: str) -> IntArray:
 
 
 def to_int64(value: ArrayLike, label: str) -> Int64Array:
-    """Convert as `to_ids`, to a contiguous array of dtype int64."""
+    """Convert like `to_ids`, to a contiguous array of dtype int64."""
     return np.ascontiguousarray(to_ids(value, label), dtype=np.int64)
 
 
@@ -133,7 +133,7 @@ def check_count(count: object, label: str) -> int:
     """Check a number of nodes and return it as a plain integer.
 
     Raises:
-        TypeError: `count` is no integer, nor an object that Python accepts as one.
+        TypeError: Python does not accept `count` as an integer.
         ValueError: negative, or more than `MAX_COUNT`.
     """
     try:
@@ -165,7 +165,7 @@ def check_pointers(pointers: IntArray, num_edges: int, label: str) -> None:
 
 
 def check_range(ids: IntArray, num_nodes: int, label: str) -> None:
-    """Raise IndexError with the first id outside [0, num_nodes), if there is one."""
+    """Raise IndexError if an id is outside [0, num_nodes). The message has the first such id."""
     if ids.size == 0:
         return
     low, high = int(ids.min()), int(ids.max())
@@ -181,7 +181,7 @@ def check_range(ids: IntArray, num_nodes: int, label: str) -> None:
 def distinct(values: Int64Array) -> Int64Array:
     """Return the distinct values of a one-dimensional array, ascending.
 
-    `np.unique` hashes integers from NumPy 2.3 on, and takes 17 times as long for 6,000 of them.
+    `np.unique` hashes integers from NumPy 2.3 on, and takes 17 times as long for 6,000 integers.
     """
     ordered = np.sort(values)
     kept = np.ones(len(ordered), bool)

@@ -69,7 +69,7 @@ def check_device(device: object, label: str) -> tuple[str, int]:
 
     Raises:
         ValueError: not the name of a device.
-        RuntimeError: khop was built without CUDA, or there is no such GPU. Names the cause.
+        RuntimeError: khop was built without CUDA, or there is no such GPU. States the cause.
     """
     name, index = parse_device(device)
     if name == "emulated":
@@ -106,7 +106,7 @@ def open_device(device: object, stream: torch.cuda.Stream | None = None) -> _nat
     if stream is None or torch is None:
         return _native.cuda_device(index)
 
-    # The device keeps this function, which keeps the stream: torch gives it to no one else.
+    # The device keeps this function, which keeps the stream: torch does not hand it out again.
     def allocate(nbytes: int) -> int:
         return int(torch.cuda.caching_allocator_alloc(nbytes, index, stream))
 

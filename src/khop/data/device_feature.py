@@ -6,7 +6,7 @@ copied.
 
 In mode 'CUDA' a table may be split: the hottest rows lie on the device and the others are read in
 place, all by one kernel. Batches need few rows often and most rows rarely, so a small part serves
-most of a batch. Trainers and sampler processes use it.
+most of a batch. Used by trainers and samplers.
 """
 
 from __future__ import annotations
@@ -99,17 +99,17 @@ class DeviceFeature:
 
     Args:
         feature: the table. Must not be changed: rows that stay on the host are read in place, also
-            from a mapped file. All rows of a store that is not at hand are read into memory.
+            from a mapped file. If it is not a `Feature`, all its rows are read into memory first.
         device: the device that gathers: a GPU or an emulated device.
         mode: 'CUDA', 'ZERO_COPY' or 'CPU'.
         split_ratio: share of the rows that lie in device memory, with mode 'CUDA'. If None, all.
-        budget: instead, bytes of each device's memory that the table may take, or a text such as
-            '2GB'.
+        budget: in place of `split_ratio`, bytes of each device's memory that the table may take, or
+            a text such as '2GB'.
         hotness: [num_rows] probability that a batch needs each row (`NeighborSampler.sample_prob`),
-            or how often it was needed. Decides which rows lie in device memory. Required unless all
-            rows do, or none.
+            or how often it was needed. Selects the rows for device memory. Required if these are
+            some of the rows, but not all.
         group: devices that share the rows in device memory, `device` among them. If None, `device`
-            alone. `on` makes the tables of the others.
+            alone. `on` makes the tables of the group's other devices.
 
     Attributes:
         num_rows: number of rows.
@@ -118,9 +118,9 @@ class DeviceFeature:
         expected_share: expected share of a batch's rows that are in device memory.
 
     Raises:
-        ValueError: an unknown mode, or a group without the device. A ratio outside [0, 1], or with
-            a budget, or either without mode 'CUDA'. Hotness of another length, or none where it is
-            required.
+        ValueError: an unknown mode, or a group without the device. A ratio outside [0, 1], ratio
+            and budget together, or one of them without mode 'CUDA'. Hotness of another length, or
+            missing although it is required.
         RuntimeError: a CUDA call failed, which the message names.
 
     Example:
@@ -196,7 +196,7 @@ class DeviceFeature:
         return hottest_rows(heat, count)
 
     def _use(self, device: _native.Device) -> None:
-        # Without a row in device memory, 'CUDA' with a ratio of 0 is 'ZERO_COPY'.
+        # Mode 'CUDA' without rows in device memory is mode 'ZERO_COPY'.
         mode = "ZERO_COPY" if self.mode == "CUDA" and self._hot is None else self.mode
         self.device = device
         self._torch_index = int(device.name.partition(":")[2]) if device.is_cuda else -1
@@ -231,8 +231,7 @@ class DeviceFeature:
     def served(self) -> Served:
         """Numbers of rows that this device gathered, by origin, to compare with `expected_share`.
 
-        Waits for gathers that were started without waiting. Raises IndexError if a row did not
-        exist.
+        Waits for gathers with `wait=False`. Raises IndexError if one of their rows did not exist.
         """
         return Served(*self._table.served)
 
@@ -248,9 +247,9 @@ class DeviceFeature:
             out: [n, *row_shape] in the device's memory, of the feature's dtype (bfloat16 also as
                 uint16).
             num_threads: threads to use in mode 'CPU', if the copy is long enough to pay for them.
-            wait: wait until it is known that all rows exist. If False, for rows that are known to
-                exist, only start the copy. A row that does not exist is then an error of `served`
-                or of the next gather that waits.
+            wait: wait until the device has checked that all rows exist. If False, only start the
+                copy. The error for a row that does not exist is then raised by `served`, or by the
+                next gather that waits.
 
         Returns:
             `out`.
@@ -276,8 +275,8 @@ class DeviceFeature:
     def _is_plain(self, array: Any) -> bool:
         """Return True for a contiguous torch tensor in the device's memory.
 
-        Its address is enough for a gather: to import a tensor by DLPack takes longer than to start
-        a gather.
+        For such a tensor `gather` passes its address. Importing the tensor by DLPack would take
+        longer than starting a gather.
         """
         return (
             hasattr(array, "data_ptr")

@@ -1,4 +1,4 @@
-"""Rows of arrays, in memory or in mapped files, and rows that count up."""
+"""Row stores of arrays, in memory or in mapped files, and of consecutive ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Feature(PicklableByPath, RowStore):
         label: name of the values in error messages.
 
     Raises:
-        TypeError, ValueError: values without rows, or stored in another dtype than `dtype` is.
+        TypeError, ValueError: `values` is a scalar, or has not the dtype that stores `dtype`.
 
     Example:
         >>> feature = Feature(np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]))
@@ -61,7 +61,7 @@ class Feature(PicklableByPath, RowStore):
             out = np.empty((len(rows), *self.row_shape), storage_dtype(self.dtype))
         if self.array.flags.aligned:
             _native.gather(self.array, rows, out, places, num_threads)
-        else:  # mapped from any byte of a file on
+        else:  # a mapped array may begin at any byte of its file
             _native.gather(_bytes_of(self.array), rows, _bytes_of(out), places, num_threads)
         return out
 
@@ -70,7 +70,7 @@ class Feature(PicklableByPath, RowStore):
 
 
 class ConsecutiveIds(RowStore):
-    """Ids first, first + 1, ...: row i is first + i. They take no memory.
+    """Row store of consecutive ids, which takes no memory: row i is first + i.
 
     Args:
         first: the first id.

@@ -1,4 +1,4 @@
-"""Files that users name: opened without waiting, read without running code, pickled by path."""
+"""Files that users name: opened without blocking, read without running code, pickled as paths."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def load_npy(path: str | os.PathLike[str], mmap_mode: Literal["r", "c"] | None =
 
     Args:
         path: path of the file.
-        mmap_mode: 'r' or 'c' maps the file, see `numpy.load`. If None, it is read.
+        mmap_mode: 'r' or 'c' maps the file, see `numpy.load`. If None, the file is read.
 
     Raises:
-        OSError, ValueError: no regular file, or not an array. Objects are never unpickled.
+        OSError, ValueError: no regular file, or no array. Python objects are never unpickled.
     """
     path = check_regular(path)
     with path.open("rb") as file:
@@ -72,8 +72,8 @@ def load_npy(path: str | os.PathLike[str], mmap_mode: Literal["r", "c"] | None =
 def load_torch(path: str | os.PathLike[str], instead: str) -> Any:
     """Load a file that `torch.save` wrote, without running code that is in it.
 
-    All of khop reads such files by this function, which refuses versions of torch that could run
-    code.
+    All of khop reads such files with this function. It refuses versions of torch that could run
+    code from a file.
 
     Args:
         path: path of the file.
@@ -82,9 +82,9 @@ def load_torch(path: str | os.PathLike[str], instead: str) -> Any:
     Raises:
         SecurityError: torch is older than 2.10.
         OSError: there is no such file.
-        ValueError: no regular file, or one that takes more memory than its size: compressed, or
-            with tensors that repeat values (stride 0).
-        Exception: as `torch.load` raises, for a damaged file or one with other objects.
+        ValueError: no regular file, or the content takes more memory than the file: the file is
+            compressed, or has tensors that repeat values (stride 0).
+        Exception: error of `torch.load` for a damaged file, or for objects that could run code.
     """
     import torch
 
@@ -144,7 +144,7 @@ def release_pages(array: Array) -> None:
     The next access reads them again. Arrays in memory stay as they are.
     """
     mapped = mapped_file(array)
-    # Pages of a private mapping ("c") may hold what no file has.
+    # Pages of a private mapping ("c") may have changes that are in no file.
     if mapped is not None and mapped.mode in ("r", "r+"):
         mapping: Any = mapped.base
         mapping.madvise(mmap.MADV_DONTNEED)
@@ -153,8 +153,8 @@ def release_pages(array: Array) -> None:
 class PicklableByPath:
     """Object whose arrays of mapped files are pickled as the paths of these files.
 
-    The process that unpickles it maps the files again, under the same paths. Arrays in memory
-    travel as they are.
+    The process that unpickles the object maps the files again, at the same paths. Arrays in memory
+    are pickled with their values.
     """
 
     def __getstate__(self) -> dict[str, object]:
@@ -167,7 +167,7 @@ class PicklableByPath:
 
 @dataclass(frozen=True)
 class FileRegion:
-    """Bytes of a mapped file that an array lies in."""
+    """Position of an array in a file, with all that is needed to map the array again."""
 
     path: str
     file_bytes: int
@@ -180,8 +180,8 @@ class FileRegion:
         """Map the array.
 
         Raises:
-            FileNotFoundError: this machine does not see the file.
-            ValueError: the file has another size here.
+            FileNotFoundError: the file is not on this machine.
+            ValueError: the file has another size on this machine.
         """
         machine = socket.gethostname()
         try:
@@ -202,11 +202,11 @@ class FileRegion:
 
 
 def file_region_of(value: object) -> FileRegion | None:
-    """Return the region of a file that an array lies in. If it lies in memory, None."""
+    """Return the region of the mapped file of an array. If the array is in memory, None."""
     if not isinstance(value, np.ndarray) or value.size == 0:
         return None
     mapped = mapped_file(value)
-    # What a private mapping ("c") holds may be in no file.
+    # Pages of a private mapping ("c") may have changes that are in no file.
     if mapped is None or mapped.filename is None or mapped.mode not in ("r", "r+"):
         return None
     path = Path(mapped.filename).resolve()

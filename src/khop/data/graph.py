@@ -22,7 +22,7 @@ class Graph:
         num_nodes: number of nodes of each node type. If a type is missing, as many as the
             topologies need.
         node_times: [num_nodes] int64 keys of times (`khop.data.times`), for each node type that has
-            times. A seed without a time of its own has its node's.
+            times. A seed without a time of its own takes its node's time.
         floating_times: True if all keys of times, also the topologies', come from floating-point
             times.
 
@@ -68,12 +68,12 @@ class Graph:
 
     @property
     def edge_types(self) -> list[EdgeType]:
-        """Edge types, in a fixed order: an edge type's index enters the key of its draws."""
+        """Edge types, in a fixed order: random draws depend on the index of an edge type."""
         return list(self.topologies)
 
     @property
     def is_temporal(self) -> bool:
-        """True if edges have times: their own, or their neighbours'."""
+        """True if edges or nodes have times."""
         return any(t.times is not None for t in self.topologies.values()) or bool(self.node_times)
 
     @property
@@ -95,11 +95,11 @@ class Graph:
         )
 
     def frontier_type(self, edge_type: EdgeType) -> NodeType:
-        """Return the node type of an edge type's rows, whose neighbours are drawn."""
+        """Return the type of an edge type's rows: the nodes whose neighbours are drawn."""
         return edge_type[2] if self.edge_dir == "in" else edge_type[0]
 
     def neighbor_type(self, edge_type: EdgeType) -> NodeType:
-        """Return the node type of an edge type's neighbours."""
+        """Return the type of the nodes that are drawn as an edge type's neighbours."""
         return edge_type[0] if self.edge_dir == "in" else edge_type[2]
 
     def _count_nodes(self, num_nodes: dict[NodeType, int]) -> dict[NodeType, int]:

@@ -1,4 +1,4 @@
-"""Selection of hot rows: which they are, how many fit, and the share of a batch they serve."""
+"""Hot rows, which batches need most often: their number, their choice and their use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parse_bytes(amount: int | str) -> int:
 
 
 def rows_in_share(split_ratio: float, num_rows: int) -> int:
-    """Return how many of `num_rows` rows a share of them is.
+    """Convert a share of `num_rows` rows to a number of rows.
 
     Raises:
         ValueError: a share below 0 or above 1.
@@ -41,7 +41,7 @@ def rows_in_share(split_ratio: float, num_rows: int) -> int:
 
 
 def rows_in_budget(budget: int | str, num_rows: int, row_bytes: int, num_devices: int = 1) -> int:
-    """Return how many rows may be hot if a table takes at most `budget` bytes of each device.
+    """Return the number of hot rows that fit in a table of at most `budget` bytes per device.
 
     If not all rows fit, each device also holds the position of each row in the hot part: 4 bytes
     per row of the table. Each device of a group holds its share of the hot rows.
@@ -63,7 +63,7 @@ def checked_hotness(hotness: ArrayLike, num_rows: int) -> npt.NDArray[np.float64
     """Check hotness and return it as float64.
 
     Raises:
-        ValueError: not one number for each row, or a negative or infinite one.
+        ValueError: not one number for each row, or a number is negative, infinite or NaN.
     """
     values = to_numbers(hotness, "hotness")
     if values.shape != (num_rows,):
@@ -77,7 +77,7 @@ def checked_hotness(hotness: ArrayLike, num_rows: int) -> npt.NDArray[np.float64
 
 
 def hottest_rows(hotness: ArrayLike, count: int) -> Int64Array:
-    """Return [count] ids of the hottest rows, hottest first. Equal ones are in order of ids.
+    """Return [count] ids of the hottest rows, hottest first. Of equal rows the lower id is first.
 
     Args:
         hotness: [num_rows] probability that a batch needs each row (`NeighborSampler.sample_prob`),
@@ -91,8 +91,8 @@ def hottest_rows(hotness: ArrayLike, count: int) -> Int64Array:
 def expected_share(hotness: ArrayLike, hot_rows: ArrayLike) -> float:
     """Return the expected share of a batch's rows that are hot.
 
-    A batch needs each row once, with its hotness as probability. So the expected number of hot rows
-    is the sum of their hotness, and the expected number of all rows is the sum over all.
+    The hotness of a row is the probability that a batch needs it. A batch's expected number of hot
+    rows is the sum of their hotness. Its expected number of rows is the sum over all rows.
 
     Args:
         hotness: [num_rows], as for `hottest_rows`.

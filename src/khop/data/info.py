@@ -1,8 +1,8 @@
 """Description of a graph for checks of users' input.
 
-All graphs have one: in memory (`khop.data.Graph`), in stores of PyG's (`sampler.pyg.source`), in
-partitions and on servers (`khop.distributed.graph`). So all loaders accept and refuse the same
-input.
+All graphs have such a description: in memory (`khop.data.Graph`), in PyG's stores
+(`sampler.pyg.source`), in partitions and on servers (`khop.distributed.graph`). So all loaders
+accept and refuse the same input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class GraphInfo:
         edge_types: edge types, in the graph's order.
         heterogeneous: True if types have names.
         edge_dir: neighbours are in-neighbours ('in') or out-neighbours ('out').
-        timed: node types whose nodes have times, empty if edges have times. If None, no times.
+        timed: node types whose nodes have times, empty if edges have. If None, there are no times.
         floating_times: True if keys of times come from floating-point times.
         weighted: for each edge type, True if its edges have weights.
 

@@ -1,4 +1,4 @@
-"""Views of row stores: one after the other, in another order, or with copies of hot rows."""
+"""Row stores over other stores: joined, in another order, or with copies of hot rows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from khop.data.tickets import Ticket, TicketGroup
 from khop.typing import Array, ArrayLike, Int64Array, IntArray
 
 _Piece = tuple[RowStore, IntArray, Int64Array]
-"""A store, rows of it, and the position of each row among the rows of the view."""
+"""A store, the rows to read from it, and the position of each row in the output."""
 
 
 class _View(PicklableByPath, RowStore):
-    """Base of views that have all rows of other stores, and copy nothing."""
+    """Base of row stores that read from other stores and have no copies."""
 
     def __init__(self, stores: Sequence[RowStore], num_rows: int) -> None:
         self._stores = stores
@@ -65,7 +65,7 @@ class JoinedFeature(_View):
         return _read_pieces(self._split(ids), out)
 
     def _split(self, rows: IntArray) -> Iterable[_Piece]:
-        """Yield the stores that have some of the rows."""
+        """Yield a piece for each store that has some of the rows."""
         holders = np.searchsorted(self._bounds, rows, side="right") - 1
         for holder in np.unique(holders):
             here = np.flatnonzero(holders == holder)
@@ -75,7 +75,7 @@ class JoinedFeature(_View):
 
 
 class TakenFeature(_View):
-    """Rows of another store, in another order.
+    """Rows of another store, in any order, also repeated.
 
     Args:
         rows: the other store.
@@ -103,7 +103,7 @@ class CachedRows(RowStore):
 
     Args:
         rows: the other store.
-        hot_rows: [n] ids of the hot rows. They are read once, now, and served from memory.
+        hot_rows: [n] ids of the hot rows. They are read now, and later served from memory.
 
     Raises:
         IndexError: a row does not exist.
@@ -133,7 +133,7 @@ class CachedRows(RowStore):
 
 
 def _read_pieces(pieces: Iterable[_Piece], out: Array) -> Ticket | None:
-    """Read rows of several stores to their positions in `out`."""
+    """Read each piece to its positions in `out`. If reads are still in flight, return a ticket."""
     parts, puts = [], []
     for store, rows, here in pieces:
         if store.at_hand:

@@ -1,8 +1,8 @@
 """Interface of stores of rows, with one row per node or per edge.
 
-`Feature` has rows of arrays in memory and in mapped files, `khop.data.joined` views of other
-stores, and `khop.sampler.rows.row_fetcher` rows of all parts. Users add stores of their own
-(`docs/extending/stores.md`).
+`Feature` has the rows of an array, in memory or in a mapped file. `khop.data.joined` has stores
+over other stores. `khop.sampler.rows.row_fetcher` reads rows of all parts. Users add stores of
+their own (`docs/extending/stores.md`).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class RowFormat(NamedTuple):
 
 
 class RowStore(ABC):
-    """Rows that batches take, [num_rows, *shape] values in any storage.
+    """Store of the rows that batches contain: [num_rows, *shape] values in any storage.
 
     A subclass has `num_rows` and `stored`, as attributes or properties, and defines `read`.
-    Everything else follows from these.
+    This class defines everything else.
 
     Attributes:
         num_rows: number of rows.
@@ -71,21 +71,20 @@ class RowStore(ABC):
 
     @cached_property
     def delivered(self) -> RowFormat:
-        """Dtype and shape of a row as batches have it. Unless overridden, as it is stored."""
+        """Dtype and shape of a row in batches. Unless overridden, equal to `stored`."""
         return self.stored
 
     @abstractmethod
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
-        """Read rows, or begin to.
+        """Read rows, or start to read them.
 
-        Do not wait here for a disk or a network, which would stop all batches of the process:
-        return a ticket (`khop.data.ReadThreads.submit` makes one).
+        To wait here for a disk or a network would stop all batches of the process. Return a ticket
+        instead (`khop.data.ReadThreads.submit` makes one).
 
         Args:
             ids: [n] int64, each from 0 to num_rows - 1, in any order, also repeated.
-            out: [n, *shape] of the delivered format. Keep a reference to it until the read is done:
-                khop uses the memory for nothing else, and drops its own reference if it gives up
-                the batch.
+            out: [n, *shape] of the delivered format. Keep a reference to this array until the read
+                is done: khop drops its own if it gives up the batch. No other read uses its memory.
 
         Returns:
             None if the rows are in `out`. Else a `ReadTicket` or `TicketGroup`: the rows are in
@@ -93,7 +92,7 @@ class RowStore(ABC):
 
         Raises:
             IndexError: a row does not exist.
-            Exception: storage fails. This batch fails with the error, and no other one.
+            Exception: the storage fails. Only the batch of this read fails, with this error.
         """
 
     def close(self) -> None:  # noqa: B027
@@ -101,12 +100,12 @@ class RowStore(ABC):
 
     @cached_property
     def dtype(self) -> str:
-        """Name of the dtype that is delivered."""
+        """Name of the values' dtype in batches."""
         return self.delivered.dtype
 
     @cached_property
     def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row that is delivered, () for 1-D stores."""
+        """Shape of one row in batches, () for 1-D stores."""
         return self.delivered.shape
 
     @property
@@ -124,16 +123,16 @@ class RowStore(ABC):
         return bfloat16_as_float32(self.array) if self.dtype == "bfloat16" else self.array
 
     def start(self, rows: IntArray) -> tuple[Array, Ticket | None]:
-        """Begin to read rows into new memory.
+        """Start to read rows into new memory.
 
-        The memory is the read's own: a late write reaches no later batch.
+        No other read uses this memory, so a late write cannot reach a later batch.
 
         Returns:
-            The memory, and a ticket unless the rows are there.
+            The memory, and a ticket. If the rows are already read, None in place of the ticket.
 
         Raises:
             IndexError: a row does not exist.
-            TypeError: `read` returned something else than a ticket.
+            TypeError: `read` returned neither None nor a ticket.
 
         :meta private:
         """
@@ -158,9 +157,9 @@ class RowStore(ABC):
 
         Args:
             rows: [n] int32 or int64.
-            out: [n, *row_shape] of the storage dtype, or longer with `places`. For [n] int32 also
-                int64. If None, a new array.
-            places: [n] int64 position of each row in `out`. If None, one after the other.
+            out: [n, *row_shape] of the storage dtype, or longer with `places`. 1-D int32 rows may
+                also be read into int64. If None, a new array.
+            places: [n] int64 position of each row in `out`. If None, in the order of `rows`.
             num_threads: threads to use, if the copy is long enough to pay for them.
 
         Returns:
@@ -168,7 +167,7 @@ class RowStore(ABC):
 
         Raises:
             IndexError: a row does not exist.
-            Exception: storage fails.
+            Exception: the storage fails.
         """
         read, ticket = self.start(rows)
         if ticket is not None:
@@ -183,7 +182,7 @@ class RowStore(ABC):
         waiter().wait([ticket])
 
     def content(self) -> tuple[Array, ...]:
-        """Return arrays that identify these rows. Mapped files are known by their names."""
+        """Return arrays whose content identifies the rows. Mapped files count by their names."""
         return (self.array,)
 
     def release(self) -> None:  # noqa: B027

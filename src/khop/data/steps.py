@@ -29,11 +29,11 @@ def run(
     """Run a generator to its end, and return its result.
 
     Args:
-        steps: yields the tickets that it waits for, or None between slices of work.
-        sockets: the client of requests to other partitions. If None, there are none.
-        timeout: most seconds of a read.
-        clock: counts the waits. If None, nothing is counted.
-        phase: the phase of waits.
+        steps: generator that yields the tickets to wait for, or None between slices of work.
+        sockets: the client of requests to other partitions. If None, there are no requests.
+        timeout: seconds after which a read fails.
+        clock: clock that counts the time of waits. If None, the time is not counted.
+        phase: phase of the clock during waits.
     """
     own = waiter()
     try:

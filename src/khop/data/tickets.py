@@ -1,4 +1,4 @@
-"""Reads in flight: tickets that threads complete, and threads that make reads.
+"""Tickets, which stand for reads in flight, and threads that read.
 
 `khop.data.waiter` waits for tickets.
 """
@@ -19,7 +19,7 @@ _Job = tuple["ReadTicket", Callable[..., object], tuple[object, ...]]
 
 
 class Ticket(Protocol):
-    """A request in flight.
+    """Handle of a request in flight.
 
     Example:
         >>> ticket: Ticket = ReadTicket()
@@ -29,21 +29,21 @@ class Ticket(Protocol):
 
     @property
     def done(self) -> bool:
-        """True if `result` can be called."""
+        """True if the request is complete, so that `result` may be called."""
 
     def result(self) -> Any:
         """Return the request's result, or raise its error."""
 
 
 class ReadTicket:
-    """A read of rows in flight. Any thread may complete it, once.
+    """Handle of a read of rows in flight. Any thread may complete the read, once.
 
-    Whoever writes the rows keeps a reference to their memory: khop drops its own if it gives up the
-    batch.
+    The code that writes the rows must keep a reference to their memory: khop drops its own if it
+    gives up the batch.
 
     Args:
         descriptor: file descriptor that becomes readable when `reap` should be called, such as an
-            eventfd that the kernel writes to. If None, `succeed` or `fail` complete the read alone.
+            eventfd that the kernel writes to. If None, only `succeed` and `fail` complete the read.
 
     Example:
         >>> ticket = ReadTicket()
@@ -60,12 +60,12 @@ class ReadTicket:
         self._lock = threading.Lock()
 
     def result(self) -> None:
-        """Raise the error of a read that failed. Otherwise the rows are there."""
+        """Raise the error of the read, if it failed. Otherwise its rows are in memory."""
         if self._error is not None:
             raise self._error
 
     def succeed(self) -> None:
-        """Complete the read: the rows are there. No effect if it is complete."""
+        """Complete the read: its rows are in memory. No effect if it is complete."""
         self._complete(None)
 
     def fail(self, error: BaseException) -> None:
@@ -82,7 +82,7 @@ class ReadTicket:
             callback()
 
     def notify(self, callback: Callable[[], object]) -> None:
-        """Have the thread that completes the read call a function. If it is done, call it now."""
+        """Register a callback for the thread that completes the read. If done, call it now."""
         with self._lock:
             if not self.done:
                 self._callbacks.append(callback)
@@ -92,16 +92,16 @@ class ReadTicket:
     def reap(self) -> None:
         """Read from `descriptor`, which is readable, and complete the reads that are done.
 
-        Classes with a descriptor define this method.
+        Subclasses with a descriptor override this method.
         """
 
 
 class TicketGroup:
-    """Requests that are done together, and a function that finishes their work.
+    """Group of requests with one result, and a function that finishes their work.
 
     Args:
         parts: tickets of the requests.
-        finish: called once, by the thread that takes the result, when all have succeeded.
+        finish: called once, by the first call of `result`, if all requests have succeeded.
 
     Example:
         >>> parts = [ReadTicket(), ReadTicket()]
@@ -121,7 +121,7 @@ class TicketGroup:
         return all(part.done for part in self.parts)
 
     def result(self) -> None:
-        """Finish, or raise the first error."""
+        """Call `finish`, or raise the error of the first request that failed."""
         for part in self.parts:
             part.result()
         finish, self._finish = self._finish, None
@@ -130,10 +130,10 @@ class TicketGroup:
 
 
 class Event:
-    """An eventfd that is closed with its last reference.
+    """Eventfd, which a thread sets to wake another. It is closed with its last reference.
 
     Attributes:
-        descriptor: readable from a call of `set` until one of `clear`.
+        descriptor: file descriptor, readable from a call of `set` to the next call of `clear`.
     """
 
     def __init__(self) -> None:
@@ -153,9 +153,9 @@ class Event:
 
 
 class ReadThreads:
-    """Threads that make the reads of a row store. They start with the first read of a process.
+    """Threads that read for a row store. They start with the first read of a process.
 
-    A fork, and a process that unpickles the object, start threads of their own. The threads do not
+    A fork, or a process that unpickles the object, starts its own threads. The threads do not
     keep a process from ending.
 
     Args:

@@ -30,7 +30,7 @@ def time_keys(values: ArrayLike, label: str = "time", floating: bool | None = No
     Args:
         values: [n] integers or floats of any width (NumPy array, CPU tensor or sequence).
         label: name of the times in error messages.
-        floating: make keys as of floating-point times. If None, as `values` are.
+        floating: True for keys that compare with floating-point times. If None, by the dtype.
 
     Returns:
         [n] int64, `values` itself if they are int64 and `floating` is not True.
@@ -56,12 +56,12 @@ def time_keys(values: ArrayLike, label: str = "time", floating: bool | None = No
 
 
 def seed_time_keys(values: ArrayLike, floating: bool, label: str = "input_time") -> Int64Array:
-    """Map times of seeds to keys that compare with a graph's, as in `time <= seed time`.
+    """Map times of seeds to keys that can be compared with a graph's keys by `<=`.
 
     Args:
         values: [n] integers or floats.
-        floating: True if the graph's keys are of floating-point times. If they are of integers,
-            floats are rounded down, which changes no comparison but with times of -2^63.
+        floating: True if the graph's keys are of floating-point times. Otherwise floats are rounded
+            down, which changes no comparison except with times of -2^63.
         label: name of the times in error messages.
 
     Returns:

@@ -25,21 +25,21 @@ class Topology:
             `input_layout` a pair (indptr, indices).
         edge_ids: [num_edges] id of each edge. If None, its position in `edge_index`.
         layout: GraphLearn-for-PyTorch's name for the direction: 'CSR' (out) or 'CSC' (in).
-        input_layout: what `edge_index` holds: 'COO', 'CSR' or 'CSC'.
+        input_layout: form of `edge_index`: 'COO', 'CSR' or 'CSC'.
         num_src: number of source nodes. If None, largest id + 1.
         num_dst: number of destination nodes. If None, `num_src` for COO input.
         edge_dir: 'in' or 'out'. If None, the direction of `layout`, else 'in'.
-        edge_time: [num_edges] time of each edge, integers or floats, as `edge_index` is ordered.
-        node_time: [num_neighbors] time of each neighbour instead, which counts for its edges.
-        weights: [num_edges] weight of each edge for weighted draws, finite and not negative, as
-            `edge_index` is ordered.
-        is_sorted: the edge list is in order of rows, and within rows in order of time. This is
-            checked in one pass, and sorting is left out.
+        edge_time: [num_edges] time of each edge, integers or floats, in the order of `edge_index`.
+        node_time: [num_neighbors] time of each neighbour, for its edges, in place of `edge_time`.
+        weights: [num_edges] weight of each edge for weighted draws, finite and not negative, in
+            the order of `edge_index`.
+        is_sorted: True if the edge list is in order of rows, and within rows in order of time.
+            Sorting is then left out, and the order is checked in one pass.
 
     Attributes:
         indptr: [num_rows + 1], int32 if it fits, else int64.
         indices: [num_edges], int32 if it fits, else int64.
-        edge_ids: [num_edges] id of each entry, or None if entry i is edge i.
+        edge_ids: [num_edges] id of each entry (of `indices`), or None if entry i is edge i.
         times: [num_edges] int64 key (`khop.data.times`) of each entry's time, or None.
         weight_sums: [num_edges] uint64, with `weight_guide` the table of weighted draws
             (`_native.weight_table`), or None.
@@ -127,12 +127,12 @@ class Topology:
         Args:
             indptr: [num_rows + 1] int32 or int64.
             indices: [num_edges] int32 or int64.
-            num_neighbors: number of nodes that `indices` may name.
+            num_neighbors: number of nodes of which `indices` has ids.
             edge_ids: [num_edges] id of each entry. If None, entry i is edge i.
             edge_dir: rows are destinations ('in') or sources ('out').
             times: [num_edges] int64 keys of times, ascending within each row.
             weight_sums: [num_edges] uint64, from `_native.weight_table`.
-            weight_guide: [num_edges] uint32, likewise.
+            weight_guide: [num_edges] uint32, from the same function.
         """
         self = cls.__new__(cls)
         self.edge_dir = edge_dir
@@ -150,7 +150,7 @@ class Topology:
         num_dst: int | None,
         is_sorted: bool,
     ) -> IntArray | None:
-        """Compress an edge list. Return each entry's position in the list, or None for i at i."""
+        """Compress an edge list. Return each entry's position in it, or None for the same order."""
         if src.dtype != dst.dtype or src.dtype not in (np.int32, np.int64):
             src, dst = src.astype(np.int64), dst.astype(np.int64)
         src, dst = np.ascontiguousarray(src), np.ascontiguousarray(dst)
@@ -212,7 +212,7 @@ class Topology:
         self.indices = np.ascontiguousarray(indices, dtype=narrowest_int(self.num_neighbors))
 
     def _sort_by_time(self, order: IntArray | None, is_sorted: bool) -> IntArray | None:
-        """Sort the entries of each row by time, and return `order` of the sorted entries."""
+        """Sort the entries of each row by time. Return the new `order`, as `_from_coo` does."""
         if self.times is None:
             return order
         if is_sorted:
@@ -260,10 +260,10 @@ class Topology:
         self._weights = values, order  # the user's memory, as a rule: no copy
 
     def weights_of(self, entries: Int64Array) -> Float64Array:
-        """Return [n] weights of entries, [n] int64 positions in `indices`.
+        """Return [n] weights of the edges at `entries`, [n] int64 positions in `indices`.
 
         Raises:
-            ValueError: there are no weights, or only their table.
+            ValueError: the topology has no weights, or only the table that draws use.
         """
         if self._weights is None:
             raise ValueError("the weights of the graph's edges are not known, only their table")
@@ -282,7 +282,7 @@ class Topology:
         return len(self.indices)
 
     def csr(self) -> _native.Csr:
-        """Return the kernels' view. If the arrays do not fit one another, raise ValueError."""
+        """Return the graph for kernels. If the arrays do not fit one another, raise ValueError."""
         return _native.Csr(
             self.indptr,
             self.indices,

@@ -1,9 +1,9 @@
-"""Waiter of a thread: for sockets, for descriptors and for other threads.
+"""Waiter, by which a thread waits for sockets, file descriptors and other threads together.
 
 A thread has one waiter, which a fork does not share. The waiter has one descriptor, which becomes
 readable when another thread completes a read, or when a read's own descriptor does. A client of
 other partitions (`khop.distributed.rpc.partition_client`) and a server's loop poll this descriptor
-with their sockets. Without other partitions the waiter polls it alone, and imports no ZeroMQ.
+with their sockets. Without other partitions the waiter polls it itself, and imports no ZeroMQ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from khop.data.tickets import Event, ReadTicket, Ticket, TicketGroup
 from khop.errors import RowStoreError
 
 TIMEOUT = 180.0
-"""Most seconds of a read, unless a loader has another `timeout`."""
+"""Seconds after which a read fails, unless a loader has another `timeout`."""
 
 # Interval at which lost connections and deadlines are checked while waiting.
 _TICK_MS = 250
@@ -38,7 +38,7 @@ class Poller(Protocol):
 
 
 class Sockets(Protocol):
-    """Client of other partitions: its `poller` is polled, and `pump` takes what has arrived."""
+    """Client of other partitions. `poller` waits for its sockets, and `pump` takes replies."""
 
     @property
     def poller(self) -> Poller: ...
@@ -68,7 +68,7 @@ class Waiter:
         self._reads: dict[ReadTicket, tuple[float, float]] = {}
 
     def add(self, tickets: Iterable[Ticket], timeout: float = TIMEOUT) -> None:
-        """Watch reads until they are done. Tickets of sockets are left to their client.
+        """Watch reads until they are done. Requests to partitions are ignored: see `Sockets`.
 
         Args:
             tickets: the tickets.
@@ -121,11 +121,11 @@ class Waiter:
 
         Args:
             tickets: the tickets.
-            sockets: the client of requests to other partitions. If None, there are none.
+            sockets: the client of requests to other partitions. If None, there are no requests.
             timeout: seconds after which a read fails.
 
         Raises:
-            RuntimeError: a ticket of sockets, without their client.
+            RuntimeError: a ticket is a request to another partition, but `sockets` is None.
         """
         tickets = list(tickets)
         reads = [ticket for ticket in tickets if isinstance(ticket, (ReadTicket, TicketGroup))]

@@ -1,8 +1,8 @@
-"""Row stores that a user names in place of an attribute's files.
+"""Row stores of a user, which have the rows of attributes in place of the folder's files.
 
 A trainer sends the path of the function that opens a store to its own samplers and partition
-servers. Each process opens the store at its first read. No folder and no other machine names a
-store.
+servers. Each process opens the store at its first read. A store that a folder or another machine
+names is never opened.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from khop.log import shown
 from khop.typing import Array, EdgeType, Int64Array, NodeType
 
 Opener = Callable[[], RowStore]
-"""Function of a module, class of a module, or `functools.partial` of one with plain arguments."""
+"""Function or class at a module's top level, or a `functools.partial` of it (plain arguments)."""
 
 
 @dataclass(frozen=True)
 class StoreKey:
-    """Attribute whose rows are in a store.
+    """Key of a store: the attribute whose rows the store has.
 
     Attributes:
         level: 'node' or 'edge'.
@@ -50,10 +50,10 @@ class NamedStore(RowStore):
 
     Args:
         key: attribute whose rows the store has.
-        opener: opens the store.
-        num_rows: number of nodes or edges of the type, whose rows are in order of original ids.
+        opener: function that opens the store.
+        num_rows: number of nodes or edges of the type. Row i belongs to original id i.
         stored: dtype and shape of a row as it is stored.
-        delivered: dtype and shape of a row as batches have it.
+        delivered: dtype and shape of a row in batches.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class NamedStore(RowStore):
 
     @classmethod
     def checked(cls, key: StoreKey, opener: Opener, num_rows: int) -> NamedStore:
-        """Open a store in this process, and take the format of its rows.
+        """Open a store in this process, and return it with the format that its rows have.
 
         Raises:
-            TypeError: `opener` is no function, or opens something else than a row store.
+            TypeError: `opener` is no function, or does not return a row store.
             ValueError: the store has another number of rows, or rows that batches cannot have.
         """
         if isinstance(opener, RowStore) or not callable(opener):
@@ -120,10 +120,10 @@ class NamedStore(RowStore):
         return {**self.__dict__, "_opened": None}
 
     def to_json(self) -> dict[str, object]:
-        """Return the path of the function and its arguments, for `from_json`.
+        """Return the key, the row format and the opener's path and arguments, for `from_json`.
 
         Raises:
-            ValueError: another process cannot import the function, or its arguments are no JSON.
+            ValueError: another process cannot import the opener, or its arguments are no JSON.
         """
         function, arguments, options = self._opener, [], {}
         if isinstance(function, functools.partial):
@@ -153,7 +153,7 @@ class NamedStore(RowStore):
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> NamedStore:
-        """Return a store that `to_json` of this user's trainer described, and open nothing.
+        """Return a store that `to_json` of this user's trainer described, without opening it.
 
         Raises:
             RowStoreError: the function's module cannot be imported.

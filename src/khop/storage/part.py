@@ -1,4 +1,4 @@
-"""One part of a partition folder, opened: a graph that holds only the part's own rows.
+"""Reader of one part of a partition folder: a graph with the rows that the part owns.
 
 Used by samplers, partition servers, graph servers and trainers.
 """
@@ -27,14 +27,14 @@ from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
 
 
 class HotCopies(NamedTuple):
-    """Copies of hot rows of other parts, and the position of each by its new id."""
+    """Copies of hot rows of other parts. `positions` finds the copy of a new id."""
 
     positions: _native.IdIndex
     features: dict[str, RowStore]
 
 
 class Part:
-    """Arrays of one part, mapped when first used. Types are named by their index in the folder.
+    """Arrays of one part, mapped when first used. Methods take the index of a type in `meta`.
 
     Args:
         folder: the partition folder.
@@ -95,7 +95,7 @@ class Part:
     def edge_ends(self, index: int, edges: Int64Array | None = None) -> Int64Array:
         """Return sources and destinations of the part's edges of a type.
 
-        Edges are numbered in the order of their rows' original ids, in any order of rows.
+        Edges are numbered by the original ids of their rows, whatever order the rows are in.
 
         Args:
             index: the edge type.
@@ -143,15 +143,15 @@ class Part:
         return self.folder.node_ids(self.part, node_type)
 
     def node_feature(self, index: int, name: str) -> RowStore:
-        """Return a node attribute by its name, 'id' for original ids."""
+        """Return the rows of a node attribute by its name. The name 'id' returns original ids."""
         return self.feature("node", index, name)
 
     def edge_feature(self, index: int, name: str) -> RowStore:
-        """Return an edge attribute by its name, 'edge_id' for original ids, or positions."""
+        """Return the rows of an edge attribute by its name. The name 'edge_id' returns edge ids."""
         return self.feature("edge", index, name)
 
     def feature(self, level: str, index: int, name: str) -> RowStore:
-        """Return an attribute of a node type (`level` 'node') or edge type ('edge') by its name."""
+        """Return the rows of an attribute of a node type (`level` 'node') or edge type ('edge')."""
         key = (level, index, name)
         if key not in self._features:
             opened = self._open_node_feature if level == "node" else self._open_edge_feature
@@ -181,7 +181,7 @@ class Part:
         return self.folder.open_attr(path, edge_type.attrs[name], end - first)
 
     def cached(self, index: int) -> HotCopies | None:
-        """Return the copies of other parts' hot rows of a node type. If there are none, None."""
+        """Return this part's copies of other parts' hot rows of a node type. If none, None."""
         if index not in self._cached:
             self._cached[index] = self._open_cache(index)
         return self._cached[index]

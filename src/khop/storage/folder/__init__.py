@@ -1,4 +1,4 @@
-"""Partition folder, format versions 1 to 3: the only package that contains the layout on disk.
+"""Partition folder, format versions 1 to 3. No other package depends on the layout on disk.
 
 Partitioners write folders. Samplers, servers and trainers read them.
 
@@ -10,9 +10,9 @@ Partitioners write folders. Samplers, servers and trainers read them.
 | split/<type>/<mask>.npy | new ids for which a boolean node attribute holds |
 | time/<type>.npy | time key of each new id, if nodes have times |
 | part-<p>/edge/<edge type>/ | indptr.npy, indices.npy and attributes of edges |
-| same | edge_id.npy, unless ids of edges are the folder's |
+| same | edge_id.npy (original ids), unless an edge's id is its position in the folder |
 | same | time.npy, if neighbours are drawn by time |
-| same | neighbor_id.npy, if draws are keyed by neighbours |
+| same | neighbor_id.npy (original ids of neighbours), if random draws depend on them |
 | same | weight_sum.npy and weight_guide.npy, if neighbours are drawn by weight |
 | part-<p>/node/<type>/ | id.npy (original ids) and attributes of nodes |
 | part-<p>/cache/<type>/ | new_id.npy, id.npy and attributes of hot nodes of other parts |
@@ -26,9 +26,9 @@ numbered in the order of parts and rows. Within a row they keep the order of the
 ("edge_id"), or are sorted by time ("time"). Edges of equal times keep the order of the list. All
 arrays of edges are in this order, attributes too.
 
-An attribute with the name of one of the folder's own arrays has its first letter percent-encoded,
-like unsafe characters. Every array is a plain .npy file that is mapped, and nothing is ever
-unpickled.
+File names have unsafe characters percent-encoded. An attribute with the name of one of the folder's
+own arrays also has its first letter encoded. Every array is a plain .npy file that is mapped, and
+nothing is ever unpickled.
 
 Times of nodes or edges are stored twice: as an attribute, in its dtype, and as int64 keys
 (`khop.data.times`), which kernels compare. weight_sum.npy (uint64) and weight_guide.npy
@@ -36,16 +36,16 @@ Times of nodes or edges are stored twice: as an attribute, in its dtype, and as 
 
 A machine needs meta.json, map, split, time and the folders of the parts that it loads.
 
-Version 3, which is written, has checksums by ranges (`checksums`), and states how rows of
+khop writes version 3, which has checksums by ranges (`checksums`), and states how rows of
 attributes are stored and how batches have them. Flags in meta.json name further features that a
-reader must know. No flag is in use. Reserved are encodings of attributes, keys of nodes, and parts
-of several segments. Version 1, and version 2 with rows in another order, are read, and `khop
-convert` upgrades them.
+reader must know. No flag is in use. Flags for encodings of attributes, keys of nodes, and parts of
+several segments are reserved. Version 1, and version 2 with rows in another order, are also read.
+`khop convert` upgrades them.
 
 `paths` names the files, `meta` describes them, `content` is meta.json, `writer` writes them and
-`reader` reads them, with arrays opened by `npy`. Reading a damaged or hostile folder stays within
-the folder and the arrays: paths, links, headers, shapes and dtypes are checked here, and values are
-checked by their users.
+`reader` reads them, with arrays opened by `npy`. Reading a damaged or hostile folder never leaves
+the folder or the bounds of arrays. This package checks paths, links, headers, shapes and dtypes.
+The code that uses values checks the values.
 """
 
 from khop.storage.folder.array_writer import (

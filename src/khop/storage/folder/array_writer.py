@@ -29,13 +29,13 @@ from khop.storage.folder.npy import npy_header
 from khop.typing import Array
 
 ATTEMPTS = ".attempts"
-"""Name of the folder that has the incomplete files of attempts, in a folder that is written."""
+"""Name of the subfolder with the incomplete files of each `AttemptWriter`."""
 
 _PIECE = 1 << 24
 
 
 class Explain(Protocol):
-    """Context that explains the error of a failed write of `nbytes` bytes of a file."""
+    """Maker of a context that explains the error if a write of `nbytes` bytes to a file fails."""
 
     def __call__(self, file: Path, nbytes: int) -> AbstractContextManager[None]: ...
 
@@ -49,8 +49,8 @@ class ArrayFile:
         folder: folder of the file.
         name: path of the file in the folder.
         dtype, shape: dtype and shape of the array.
-        explain: context of all writes to the disk.
-        written: the part that an earlier run wrote. If None, a new file.
+        explain: maker of the context of each write to the disk.
+        written: size and digests of the part that an earlier run wrote. If None, a new file.
 
     Attributes:
         path: path of the file.
@@ -60,7 +60,7 @@ class ArrayFile:
     Raises:
         OSError: the disk is full.
         SecurityError: another user has made the file, or it is a link.
-        ValueError: the file is not as the earlier run left it.
+        ValueError: the file has changed since the earlier run.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ArrayFile:
             opened = folder.create if written is None else folder.update
             self._file = opened(name, buffering=0)
             if written is None:
-                # Allocate all of it now: a disk that is full is known before the work is done.
+                # Allocate the whole file now: a full disk is an error before the work is done.
                 os.posix_fallocate(self._file.fileno(), 0, nbytes)
                 self._file.write(header)
                 self._hash.update(memoryview(header))
@@ -96,7 +96,7 @@ class ArrayFile:
         self.rows = (self._hash.bytes - len(header)) // max(1, self._row_bytes)
 
     def append(self, rows: Array) -> None:
-        """Write further rows. Others than the array has, or too many, are a ValueError."""
+        """Write further rows. If there are too many, or of another format, raise ValueError."""
         if rows.dtype != self.dtype or rows.shape[1:] != self._shape[1:]:
             raise ValueError(
                 f"'{self.path.name}' has rows of {self.dtype} {list(self._shape[1:])} (got "
@@ -141,13 +141,13 @@ class ArrayWriter(abc.ABC):
 
     @abc.abstractmethod
     def has(self, path: str) -> bool:
-        """Return True if an array is complete, and make it part of the folder then."""
+        """Return True if an array is complete. A complete array becomes part of the folder."""
 
     @abc.abstractmethod
     def array(
         self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> AbstractContextManager[ArrayFile]:
-        """Open an array to be written piece by piece, which is complete when the context ends.
+        """Open an array for writing piece by piece. It is complete when the context ends.
 
         Raises:
             OSError: the disk is full.
@@ -167,7 +167,7 @@ class AttemptWriter(ArrayWriter):
     """Writer of some files of a folder that another process makes.
 
     A file gets its name when it is complete and on disk. So two processes may write the same file,
-    one after the other or at a time, if both write the same content.
+    also at the same time, if both write the same content.
 
     Args:
         folder: path that `FolderWriter.shared` returned.
@@ -218,7 +218,7 @@ class AttemptWriter(ArrayWriter):
             file.sync()
             written = file.close()
             self._folder.make_folder(str(Path(path).parent))
-            # Not if the folder is complete since then: attempts are removed first.
+            # Fails if the folder has been completed since: `finish` removes attempts first.
             self._folder.rename(attempt, path)
         except BaseException:
             file.abandon()
@@ -229,7 +229,7 @@ class AttemptWriter(ArrayWriter):
 
 @contextlib.contextmanager
 def explained_write(action: str, folder: Path, advice: str) -> Iterator[None]:
-    """Explain the error of a failed write: add action, free space and advice.
+    """Add the action, the free space and advice to the error of a failed write.
 
     Args:
         action: as in "write 8 bytes of 'a'".

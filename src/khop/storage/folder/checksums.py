@@ -21,9 +21,9 @@ RANGE_BYTES = 64 << 20
 """Bytes of a range. The last range of a file may be shorter."""
 
 RANGES_FILE = "ranges.npy"
-"""Digests of the ranges of all files that have several, [n, 32] uint8, in the order of meta.json.
+"""File with the digests of all ranges of longer files, [n, 32] uint8, in the order of meta.json.
 
-The file needs no checksum of its own: the files' checksums are made of its rows."""
+The file needs no checksum of its own: the checksums of the longer files are made of its rows."""
 
 Sha256 = Annotated[str, AtMost(64)]
 
@@ -32,7 +32,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Written:
-    """Length of a file, or of its first bytes, and SHA-256 of each range, in hexadecimal."""
+    """Length of a file, or of the part written so far, and SHA-256 of each range in hexadecimal."""
 
     bytes: Id
     ranges: Annotated[list[Sha256], AtMost(1 << 24)]
@@ -78,7 +78,7 @@ class RangeHash:
                 self._last = hashlib.sha256()
 
     def resume(self, descriptor: int, written: Written) -> bool:
-        """Read the bytes that an earlier run wrote. Return False if they have changed."""
+        """Read the bytes that an earlier run wrote, and return False if they have changed."""
         rest = written.bytes % RANGE_BYTES
         first = written.bytes - rest
         self._complete, self._last = hash_ranges(descriptor, first), _hash(descriptor, first, rest)
@@ -113,7 +113,7 @@ def hash_range(descriptor: int, nbytes: int, first: int) -> str:
 def default_threads() -> int:
     """Return the number of threads for checksums: one per core, at most 8.
 
-    With more of them, memory and disks are the limit.
+    More threads are not faster: memory and disks are the limit.
     """
     return min(8, available_cores())
 

@@ -37,15 +37,15 @@ RESERVED_FLAGS = {
     "keys": "nodes with keys of their own in place of numbers",
     "segments": "parts of several segments",
 }
-"""Flags of folders that a later khop will read -> what such a folder has."""
+"""{flag that only a later khop reads: feature of a folder that has the flag}."""
 
-# Paths made of what `safe_name` returns: no dots, so none leads out of the folder.
+# Paths made of names from `safe_name`. Names have no dots, so no path leads out of the folder.
 _PATH = re.compile(r"(?:[A-Za-z0-9_~%-]+/)*[A-Za-z0-9_~%-]+\.npy")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class UnreadableError(ValueError):
-    """A folder that is whole, but only another khop reads. The message has the reason."""
+    """An undamaged folder that only another version of khop reads. The message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class FileMeta:
 
 @dataclass(frozen=True)
 class Listing:
-    """Content of meta.json beside the description.
+    """Content of meta.json besides the description (`FolderMeta`).
 
     Attributes:
         files: path -> length and checksum of every file but meta.json and `RANGES_FILE`.
@@ -108,7 +108,7 @@ def parse_content(content: dict[str, Any]) -> tuple[int, FolderMeta, Listing]:
     """Parse the content of meta.json, of any version: the inverse of `content_of`.
 
     Args:
-        content: parsed JSON, which is consumed.
+        content: parsed JSON, which this function changes.
 
     Returns:
         Format version, description and listing.
@@ -154,7 +154,7 @@ def _segments(num_parts: int) -> list[list[str]]:
 
 
 def _add_row_formats(content: Mapping[str, Any]) -> None:
-    """Turn well-formed attributes of versions 1 and 2 into attributes of version 3."""
+    """Rewrite well-formed descriptions of attributes from versions 1 and 2 to version 3."""
     for key in ("node_types", "edge_types"):
         for described in content[key] if isinstance(content.get(key), list) else ():
             attrs: Any = described.get("attrs") if isinstance(described, dict) else None

@@ -1,7 +1,7 @@
 """Description of a partition folder: types, attributes, and which arrays there are.
 
-The annotations of `FolderMeta` and of the classes in it are the schema (`khop.codec`), in meta.json
-and in replies of graph servers. Used by any process.
+The annotations of `FolderMeta`, and of the classes in it, are the schema (`khop.codec`) of
+meta.json and of replies of graph servers. Used by any process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from khop.storage.folder import paths
 from khop.typing import EdgeDir, EdgeType, NodeType
 
 ORDERS = ("original", "hotness", "cluster", "degree")
-"""Orders of rows within a part: by original id, or with rows together that are read together."""
+"""Orders of a part's rows: by original id, or in groups of rows that are read together."""
 _MAX_AXES = 15
 
 
@@ -49,7 +49,7 @@ class AttrMeta:
 
     @classmethod
     def of(cls, dtype: str, shape: Sequence[int] = ()) -> AttrMeta:
-        """Return the description of an attribute that is delivered as it is stored."""
+        """Return the description of an attribute whose rows in batches are as stored."""
         row = RowFormat(dtype, tuple(shape))
         return cls(row, row)
 
@@ -117,8 +117,8 @@ class NodeTypeMeta:
         bounds: [num_parts + 1] part p has new ids bounds[p] .. bounds[p + 1] - 1.
         attrs: {name: description} of the attributes.
         splits: names of the boolean attributes.
-        cached: for each part, the number of other parts' nodes that it has copies of. Empty if none
-            has any.
+        cached: for each part, the number of other parts' nodes that it has copies of. Empty if no
+            part has copies.
         timed: True if the nodes have times.
 
     Example:
@@ -191,7 +191,7 @@ class EdgeTypeMeta:
 
 @dataclass(frozen=True)
 class FolderMeta:
-    """Description of a folder: `meta.json` without what concerns its files.
+    """Description of a folder: the content of `meta.json` without the list of files.
 
     Raises:
         ValueError: fields do not fit one another.
@@ -238,7 +238,7 @@ class FolderMeta:
 
     @property
     def renumbered(self) -> bool:
-        """False if new ids are the original ones: a single part in their order."""
+        """False if new ids equal original ids: one part, whose rows are in original order."""
         return self.num_parts > 1 or self.order != "original"
 
     @property

@@ -1,4 +1,4 @@
-"""Headers of .npy files, and the .npy files of a folder, which are not trusted.
+"""Reading of a folder's .npy files, which are not trusted, and of their headers.
 
 A file must be a regular file in the folder, of the length in meta.json. It must begin with the
 header that NumPy writes for an array of plain numbers in C order, and the array must fill the rest.
@@ -113,7 +113,7 @@ def parse_header(head: bytes, nbytes: int) -> tuple[np.dtype[np.generic], tuple[
     """Parse the header of an .npy file.
 
     Args:
-        head: its first 10,012 bytes, or all if it has fewer.
+        head: the file's first 10,012 bytes, or the whole file if it is shorter.
         nbytes: length of the file in bytes.
 
     Returns:

@@ -17,14 +17,14 @@ def safe_name(name: str) -> str:
 
 
 def edge_folder(edge_type: EdgeType) -> str:
-    """Return the folder name of an edge type, unique to it."""
+    """Return the folder name of an edge type. No other edge type has the same name."""
     # "__" separates: within a name, underscores at its ends and in a row are escaped.
     names = (safe_name(part) for part in edge_type)
     return "__".join(re.sub("^_|_$|_(?=_)|(?<=_)_", "%5F", name) for name in names)
 
 
 def node_path(part: int, node_type: NodeType, array: str) -> str:
-    """Return the path of a node array of a part: 'id'."""
+    """Return the path of an array of a part's nodes. The only `array` is 'id'."""
     return f"part-{part}/node/{safe_name(node_type)}/{array}.npy"
 
 
@@ -57,7 +57,7 @@ def map_path(node_type: NodeType) -> str:
 
 
 def split_path(node_type: NodeType, mask: str) -> str:
-    """Return the path of the new ids for which a boolean attribute holds."""
+    """Return the path of the array of new ids for which a boolean attribute is True."""
     return f"split/{safe_name(node_type)}/{safe_name(mask)}.npy"
 
 
@@ -67,7 +67,7 @@ def time_path(node_type: NodeType) -> str:
 
 
 def _attr_name(name: str, *arrays: str) -> str:
-    """Return the file name of an attribute that lies beside arrays of the folder itself."""
+    """Return the file name of an attribute, which differs from the folder's own `arrays`."""
     safe = safe_name(name)
     # No other name is encoded to this one: `safe_name` does not encode letters.
     return f"%{ord(safe[0]):02X}{safe[1:]}" if safe in arrays else safe

@@ -37,7 +37,7 @@ INTS = ("int32", "int64")
 """Dtypes of ids, row pointers and positions."""
 
 _MAX_META = 64 << 20
-# Ids that are inverted before other threads run.
+# Number of ids to invert at a time: other threads may run in between.
 _IDS_AT_ONCE = 1 << 18
 _ADVICE = "make one with `khop partition` or khop.partition_graph()"
 
@@ -91,7 +91,7 @@ class PartitionFolder:
         """Identifier of a partitioning: all trainers of a job must have the same."""
         self._original: dict[NodeType, IntArray] = {}
         self.stores: dict[StoreKey, NamedStore] = {}
-        """Stores of this user that have attributes in place of files, see `attach`."""
+        """Stores of this user with the rows of attributes that have no files, see `attach`."""
 
     def __repr__(self) -> str:
         """Return the folder's path and the graph's size."""
@@ -107,7 +107,7 @@ class PartitionFolder:
             seal = content.pop("seal", None) if isinstance(content, dict) else None
             if not isinstance(content, dict) or content.get("format") != FORMAT:
                 raise FolderError(f"'{file}' does not describe a khop partition folder")
-            # A later version may seal its content otherwise: it is refused for its version.
+            # A later version may compute `seal` otherwise: the error must be about the version.
             is_whole = seal is not None and text == sealed(content)
             parsed = parse_content(content)
         except UnreadableError as error:
@@ -180,7 +180,7 @@ class PartitionFolder:
         """Return {path: size and digests} of every file, from meta.json and `RANGES_FILE`.
 
         Raises:
-            FolderError: the folder is of an earlier version, without digests, or they are damaged.
+            FolderError: the folder is of an earlier version, without digests, or is damaged.
 
         :meta private:
         """
@@ -254,7 +254,7 @@ class PartitionFolder:
         """Return [num_nodes] original id of each new id, computed by the first call.
 
         Raises:
-            FolderError: the map to new ids does not contain all of them.
+            FolderError: the map from original to new ids does not contain every new id.
         """
         known = self._original.get(node_type)
         if known is None:
@@ -270,7 +270,7 @@ class PartitionFolder:
 
     @contextmanager
     def complete(self, table: IntArray, label: str) -> Iterator[None]:
-        """Check, on exit, that the body filled a table of -1 completely, at ids from files.
+        """Check on exit that the `with` block, with ids from files, replaced each -1 of a table.
 
         Raises:
             FolderError: an id was out of range, or an entry was not written.
@@ -287,7 +287,7 @@ class PartitionFolder:
             )
 
     def node_feature(self, part: int, node_type: NodeType, name: str) -> Feature:
-        """Return a node attribute of a part. Row i belongs to the i-th node of its range."""
+        """Return a node attribute of a part. Row i belongs to the i-th node of the part."""
         described = self.meta.node_type(node_type)
         path = paths.node_attr_path(part, node_type, name)
         return self.open_attr(path, described.attrs[name], described.book.size(part))

@@ -1,4 +1,4 @@
-"""Writer of partition folders: complete or not at all. Runs in partitioners."""
+"""Writer of partition folders, which appear when they are complete. Runs in partitioners."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Unfinished:
 
 
 class FolderWriter(ArrayWriter):
-    """Writer of a folder, which is complete or absent: `finish` renames a temporary sibling.
+    """Writer of a folder. It writes a temporary folder beside `root`, which `finish` renames.
 
-    Use as a context manager. After an exception nothing is left, unless there is `unfinished` and
-    the error is one of `RESUMABLE`.
+    Use as a context manager. An exception removes the temporary folder, unless `unfinished` is
+    passed and the exception is one of `RESUMABLE`.
 
     Args:
         root: path of the folder.
@@ -57,7 +57,7 @@ class FolderWriter(ArrayWriter):
             the work cannot be resumed.
 
     Raises:
-        FileExistsError: `root` exists and `overwrite` is False, or it is no partition folder.
+        FileExistsError: `root` exists, and `overwrite` is False or `root` is no partition folder.
         OSError: the folder cannot be created.
         SecurityError: another user has made the temporary folder, or may write to it.
     """
@@ -136,7 +136,7 @@ class FolderWriter(ArrayWriter):
         return self._temporary.path
 
     def take(self, written: Mapping[str, Written]) -> None:
-        """Make files part of the folder that an `AttemptWriter` has written."""
+        """Add files that an `AttemptWriter` has written to the folder."""
         for path, known in written.items():
             size = self._temporary.size(path) or 0
             if size != known.bytes:
@@ -169,7 +169,7 @@ class FolderWriter(ArrayWriter):
             os.fsync(opened.fileno())
 
     def sync(self) -> None:
-        """Wait until all that was written is on the disk, and update `unfinished`."""
+        """Wait until all bytes written so far are on the disk, and update `unfinished`."""
         for opened in self._open.values():
             opened.sync()
         while self._unsynced:
@@ -222,12 +222,12 @@ def description_of(
 
 
 def draft_of(name: str) -> str:
-    """Return the name of a file that will replace one that describes a folder."""
+    """Return the temporary name of a new version of a file from `description_of`."""
     return f".{name}.new"
 
 
 def lock(folder: PrivateFolder) -> None:
-    """Lock a folder that is being written, or close it and raise BlockingIOError."""
+    """Lock a folder for writing. If another process has locked it, raise BlockingIOError."""
     if not _locks(folder.descriptor):
         folder.close()
         raise BlockingIOError(
@@ -256,12 +256,12 @@ def _locks(descriptor: int) -> bool:
 
 
 def temporary_of(root: Path, name: str) -> Path:
-    """Return the path of a folder until it is complete."""
+    """Return the temporary path of a folder that is not complete yet."""
     return root.with_name(f".{root.name}.{name}.tmp")
 
 
 def check_output(root: str | os.PathLike[str], overwrite: bool) -> None:
-    """Raise FileExistsError if `root` must not be written."""
+    """Raise FileExistsError if a folder must not be written to `root`, see `FolderWriter`."""
     root = Path(root).absolute()
     if not os.path.lexists(root):
         return
