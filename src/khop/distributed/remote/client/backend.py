@@ -1,7 +1,7 @@
 """Processes that bring a client's batches: a receiver, or samplers of servers. Runs in trainers.
 
 A receiver is a process on the trainer's machine that receives batches from servers. If all servers
-are on this machine, there is none: their samplers write into the trainer's arenas.
+are on this machine, no receiver is needed: their samplers write into the trainer's arenas.
 """
 
 from __future__ import annotations
