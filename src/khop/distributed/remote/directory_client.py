@@ -1,8 +1,8 @@
 """Client of the graph servers' directory, which also sends requests to the servers.
 
 Clients, graph servers and `khop top` use it. It registers this process with the directory every
-second, and follows servers to new addresses. Its base in `server_client` has the connections and
-their thread. Imports no torch.
+second, and connects to servers at the addresses in the directory's replies. Its base in
+`server_client` has the connections and their thread. Imports no torch.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class DirectoryClient(ServerClient):
 
     @property
     def table(self) -> Table | None:
-        """Last table of the directory. None before the first."""
+        """Last table that the directory has sent. None before the first reply."""
         return self._table
 
     def wait_for_table(

@@ -68,7 +68,7 @@ class ServerContext(DistContext):
         """Wait until the server has ended.
 
         Raises:
-            PartitionUnavailableError: it was killed, or failed.
+            PartitionUnavailableError: the server was killed, or failed.
         """
         while (message := wait_for_message(self.process.line)) is not None:
             if message.op is Op.ERROR:

@@ -1,9 +1,9 @@
 """Requests to the directory and about the graph, with their replies. Imports no torch.
 
-Graph servers and clients use it. A request is a dataclass below, sent as
-`khop.distributed.rpc.protocol` describes, with the arrays that its docstring names. The reply has
-the fields of the request's `reply`, or `error`. Both sides read with `khop.codec`, which checks the
-types and bounds of the annotations. `session_messages` has the requests of sessions.
+Graph servers and clients use it. `khop.distributed.rpc.protocol` describes the form of messages. A
+request is a dataclass below, sent with the arrays that its docstring names. The reply has the
+fields of the dataclass in the request's attribute `reply`, or an `error`. Both sides read with
+`khop.codec`, which checks types and bounds. `session_messages` has the requests of sessions.
 """
 
 from __future__ import annotations
@@ -161,12 +161,12 @@ class Done:
 
 
 class GraphServerRequest:
-    """Base of the requests to graph servers. Subclasses pass their attributes as class arguments.
+    """Base of the requests to graph servers. A subclass sets the attributes by class arguments.
 
     Attributes:
         op: name of the request.
         reply: dataclass of the reply's fields.
-        carries: most bytes of the request's arrays.
+        carries: maximum bytes of the request's arrays.
     """
 
     op: ClassVar[str]

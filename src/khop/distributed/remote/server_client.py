@@ -155,7 +155,7 @@ class ServerClient(abc.ABC):
         arrays: Sequence[Array] = (),
         timeout: float | None = None,
     ) -> Reply:
-        """Send a request to a server and return its reply, as `submit` does."""
+        """Send a request to a server and wait for its reply. Arguments and errors: see `submit`."""
         return self.submit(rank, request, arrays, timeout).result()
 
     def _notify(self) -> None:
@@ -167,7 +167,7 @@ class ServerClient(abc.ABC):
         return RuntimeError(text if self._closing else f"{text}: {self._ended!r}")
 
     def _stop(self) -> None:
-        """End the thread, which fails requests in flight."""
+        """End the thread. It fails the requests in flight at its end."""
         self._closing = True
         self._notify()
         self._thread.join()
@@ -177,7 +177,7 @@ class ServerClient(abc.ABC):
 
     @abc.abstractmethod
     def _beat(self) -> None:
-        """Register with the directory when it is time. Called at least every 0.25 s."""
+        """Register with the directory if the next registration is due. Called every 0.25 s."""
 
     @abc.abstractmethod
     def _on_directory_back(self) -> None:
@@ -292,7 +292,7 @@ class ServerClient(abc.ABC):
         )
 
     def _end(self, why: Exception) -> None:
-        """Fail the requests in flight, and all later ones."""
+        """Fail all requests in flight and all later requests, and close the connections."""
         with self._submitting:
             self._ended = why
             waiting = [*self._pending.drain(), *self._submitted]

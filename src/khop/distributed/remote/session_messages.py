@@ -270,9 +270,9 @@ class SamplerEnded:
     """Notice that a client's sampler has ended.
 
     Attributes:
-        status: how it ended, in words.
-        task: (epoch, batch) that it worked on last, if known.
-        log: the end of its log.
+        status: exit status in words.
+        task: (epoch, batch) that the sampler worked on last, if known.
+        log: last lines of the sampler's log.
     """
 
     status: Annotated[str, AtMost(4096)]

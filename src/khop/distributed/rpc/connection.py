@@ -137,7 +137,7 @@ class Connection:
         return came_up and self.lost_since is None
 
     def _on_event(self, event: str) -> bool:
-        """Process an event of the channel. Return whether it brings the connection up."""
+        """Process an event of the channel. Return True if the connection is up by this event."""
         if event == UP:
             self.lost_since = self.refused = self.final = None
             self.last_message_at = self._up_since = self._clock()
@@ -237,7 +237,7 @@ class Connection:
         self.final = why
 
     def finish(self) -> None:
-        """Let messages that were sent leave after the connection is closed, for up to 0.5 s."""
+        """Allow sent messages up to 0.5 s to leave after the connection is closed."""
         if self._channel is not None:
             self._channel.finish(_LINGER_SECONDS)
 

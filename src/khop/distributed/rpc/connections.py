@@ -363,7 +363,7 @@ class Connections:
             _log.debug("connections-unbounded", f"further connections are not dropped: {error}")
 
     def _most_connections(self) -> int:
-        """Return the bound of connections, given the free descriptors."""
+        """Return the maximum number of connections, which depends on free descriptors."""
         now = self._clock()
         if now >= self._count_at:
             self._count_at = now + _COUNT_SECONDS

@@ -36,7 +36,7 @@ class _Shares(Generic[_K]):
         self._now = 0.0
 
     def enter(self, key: _K) -> None:
-        """Add a key that is not waiting."""
+        """Add a key that has pending work and is not waiting yet."""
         used = self._used.pop(key, 0.0)
         self._used[key] = used = max(used, self._now)
         heapq.heappush(self._waiting, (used, next(self._arrivals), key))
@@ -79,7 +79,7 @@ class _User(Generic[_T]):
 
 @dataclass(frozen=True)
 class Turn(Generic[_T]):
-    """Work that was taken from a queue: an entry of a user's connection, and its size."""
+    """An entry that was taken from a queue, with its user, its connection and its size."""
 
     user: str
     connection: Hashable

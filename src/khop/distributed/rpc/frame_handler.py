@@ -105,7 +105,7 @@ class FrameHandler:
         self._subject = subject
         self._index = index
         self._types = {t.message.op: t for t in types}
-        # Whether a type has other bounds than any message, so that names are looked at first.
+        # Whether a request has tighter bounds than all messages. Its name is then read first.
         self._bounded = any((t.carries, t.arrays) != (MESSAGE_BYTES, MAX_ARRAYS) for t in types)
         self.incarnation = incarnation or os.urandom(8).hex()
         self.stop = _native.StopFlag()

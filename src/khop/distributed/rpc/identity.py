@@ -30,7 +30,7 @@ _FRAMES = 7
 
 
 class CurveKeys(TypedDict):
-    """Keys of a socket in Z85 text: its own pair, and the public keys that it admits."""
+    """Keys of a server's socket, Z85 text: its pair, and the clients' public keys to admit."""
 
     public: str
     secret: str

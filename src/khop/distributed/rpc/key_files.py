@@ -78,7 +78,7 @@ def add_client(folder: str | Path, name: str) -> Path:
     Running servers that read this `server.key` admit it within seconds.
 
     Returns:
-        The path of its file, NAME.key in the folder of `server.key`, mode 0600.
+        The path of the client's file, NAME.key in the folder of `server.key`, mode 0600.
 
     Raises:
         ValueError: the name is not valid for a key file.
@@ -190,7 +190,7 @@ def key_file_path(path: str | Path | None) -> str | None:
 
 
 def read_client_keys(path: str | Path | None = None) -> ClientKeys | None:
-    """Read the keys of a trainer from a `client.key`. Otherwise like `read_server_keys`."""
+    """Read a trainer's keys from a `client.key`. Arguments and errors: see `read_server_keys`."""
     return _read(path, "client", ClientKeys)
 
 

@@ -57,7 +57,7 @@ class ClientKeys:
         return self.client
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object with the secrets, for a key file or a control line only."""
+        """Return a JSON object. It has secrets: write it to key files and control lines only."""
         return {
             "role": "client",
             "server": {"public": self.server_key},
@@ -75,8 +75,8 @@ class ServerKeys:
     """Keys of a graph server.
 
     Attributes:
-        server: the pair with which it authenticates, also to other servers.
-        clients: {name: public key} of the clients that it admits.
+        server: the pair with which the server authenticates, also to other servers.
+        clients: {name: public key} of the clients that the server admits.
     """
 
     server: KeyPair
@@ -95,7 +95,7 @@ class ServerKeys:
         return self.server.public
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object with the secrets, for a key file or a control line only."""
+        """Return a JSON object. It has secrets: write it to key files and control lines only."""
         return {"role": "server", "server": asdict(self.server), "clients": dict(self.clients)}
 
     @classmethod

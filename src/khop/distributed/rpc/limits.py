@@ -170,7 +170,7 @@ class SendBacklog:
             waiting.untracked = 0
 
     def of(self, peer: bytes) -> int:
-        """Return the bytes that a peer has not read, rounded down to tracked frames (`STEP`)."""
+        """Return the bytes that a peer has not read, without those after the last tracked frame."""
         waiting = self._peers.get(peer)
         if waiting is None:
             return 0

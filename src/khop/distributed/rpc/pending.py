@@ -105,7 +105,7 @@ class PendingRequests(Generic[R]):
                 request.fail(explain(request, now - request.begun))
 
     def fail_all(self, server: int | None, explain: Callable[[R, float], Exception]) -> None:
-        """Fail all requests to a server. `explain` is as for `expire`."""
+        """Fail all requests to a server. For `explain`, see `expire`."""
         now = self._clock()
         for request_id, request in list(self._requests.items()):
             if request.server == server:

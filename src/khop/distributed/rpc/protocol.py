@@ -31,7 +31,7 @@ PROTOCOL = 6
 
 _T = TypeVar("_T")
 _ENVELOPE = ("op", "protocol", "id", "part", "timed", "state")
-# Find name and part of a request in its header, which is then read in full.
+# Patterns that find name and part of a request before its header is parsed in full.
 _OP = re.compile(rb'"op": "(\w{1,32})"')
 _PART = re.compile(rb'"part": (\d{1,9})[,}]')
 _PEEKED = 4096
@@ -209,7 +209,7 @@ def read_request(message: type[_T], header: Mapping[str, Any]) -> _T:
     """Read a request from its header.
 
     Raises:
-        ProtocolError: the header is malformed (the error names the field), or of another protocol.
+        ProtocolError: a field is malformed, or the sender has another version of the protocol.
     """
     if header.get("protocol") != PROTOCOL:
         raise ProtocolError(
@@ -299,7 +299,7 @@ def pack_rows(rows: RowSet) -> tuple[list[RowPart], list[Array]]:
 
 
 def unpack_rows(names: Sequence[RowPart], arrays: list[Array]) -> tuple[RowSet, list[Array]]:
-    """Return the rows of a request from the arrays of `pack_rows`, and the arrays that follow.
+    """Return a request's rows, made from the arrays of `pack_rows`, and the remaining arrays.
 
     Raises:
         ProtocolError: arrays are missing, or have a wrong dtype or length.

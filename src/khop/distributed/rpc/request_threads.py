@@ -40,7 +40,7 @@ Reply = tuple[int, bytes, list[Any]]
 
 
 class Handler(Protocol):
-    """Source of replies: see `FrameHandler`."""
+    """Object that makes replies to requests, such as a `FrameHandler`."""
 
     stop: _native.StopFlag
 
@@ -63,7 +63,7 @@ class _Job:
     inode: int | None = None
 
     def is_abandoned(self) -> bool:
-        """Return whether the connection that the request came from has been closed."""
+        """Return whether the connection over which the request came has been closed."""
         try:
             # libzmq attaches the descriptor of its connection, which another may have by now.
             descriptor = int(self.frames[0].get(zmq.SRCFD))
@@ -174,7 +174,7 @@ class RequestThreads:
     def _advance(self, job: _Job) -> list[Any] | None:
         """Process a slice. Return the reply's frames, or None if the request is not done.
 
-        The reply to a sender that has disconnected has no frames.
+        If the sender has disconnected, the reply has no frames.
         """
         is_kept = self._completes and job.steps is not None
         if not is_kept and job.is_abandoned():
@@ -183,7 +183,7 @@ class RequestThreads:
             return []
         try:
             if job.steps is None:
-                # Requests that wait were admitted when their sender had read more.
+                # Its sender may have stopped reading since the request was queued.
                 check_unread(self._unread(job.peer), self._most_unread)
                 job.steps = self._handler.steps([f.buffer for f in job.frames], job.source)
             job.tickets = next(job.steps)

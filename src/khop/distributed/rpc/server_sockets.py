@@ -191,7 +191,7 @@ class ServerSockets:
             self.backlog.send(target, peer, frames)
 
     def send_now(self, front: int, peer: bytes, frames: Sequence[Any]) -> None:
-        """Send frames to a peer if its queue has space, even if it has not read other messages."""
+        """Send frames to a peer if its queue has space, whatever bytes it has not read."""
         target = self.fronts[front]
         if isinstance(target, ChannelFront):
             target.send(peer, frames)

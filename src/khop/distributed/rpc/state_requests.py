@@ -145,9 +145,9 @@ class StateRequests:
         self.advance()
 
     def check_reply(self, request: Request | None, header: dict[str, Any]) -> bool:
-        """Check a reply of the server. Return whether it completes its request.
+        """Check a reply of the server. Return whether the reply completes its request.
 
-        The request is None if it already had a reply.
+        `request` is None if it already had a reply.
         """
         incarnation, error = header.get("incarnation"), header.get("error")
         is_own = isinstance(request, StateRequest) or (

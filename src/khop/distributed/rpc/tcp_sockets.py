@@ -117,9 +117,9 @@ def peer_of(descriptor: int) -> Peer:
 
 
 def bytes_received(descriptor: int) -> int | None:
-    """Return the bytes that a connection has received.
+    """Return the number of bytes that a connection has received.
 
-    None if it has ended, or if the system does not count them.
+    None if the connection has ended, or if the system does not count bytes.
     """
     try:
         with _borrowed(descriptor) as connection:

@@ -151,8 +151,8 @@ class Transport(ABC):
 
     Attributes:
         scheme: beginning of the transport's addresses, before '://'.
-        reaches_other_machines: True if its addresses can be connected to from other machines.
-            It must then keep strangers out by itself.
+        reaches_other_machines: True if other machines can connect to its addresses. The transport
+            itself must then refuse strangers.
 
     Example:
         >>> class Rdma(Transport):

@@ -37,21 +37,21 @@ MOST_MEMBERS = 1 << 24
 MOST_REPEATED = 1 << 20
 """Maximum number of draws with replacement from one row. A row is not divided into slices."""
 
-# Moves of an entry in memory that take as long as to read a neighbour.
+# Moves of an entry within memory that take as long as reading one neighbour.
 _MOVES = 32
-# Most moves of one row's draws by weight, which are not divided: about 0.1 s.
+# Maximum number of moves for draws by weight from one row, which is not divided: about 0.1 s.
 _MOST_MOVES = 1 << 28
-# Entries that a row counts for, beside its neighbours. Entries of a pick: one of few of a row, one
-# of many, one by weight. Entries of a neighbour for which LABOR draws, uniformly or by weight.
+# Costs in entries: of a row beside its neighbours, of a pick (few or many per row, or by weight),
+# and of a neighbour for which LABOR draws (uniformly, by weight).
 _ROW, _PICK, _FAR_PICK, _WEIGHTED_PICK, _LABOR, _WEIGHTED_LABOR = 5, 1, 3, 8, 2, 6
 _FEW_PICKS = 48
-# A neighbour that is looked up among the excluded ones, if these are more than a few.
+# Cost of looking up a neighbour among a row's excluded ones, if these are more than a few.
 _EXCLUDED, _FEW_EXCLUDED = 6, 8
-# A neighbour that is looked up among members, if their table is larger than caches.
+# Cost of looking up a neighbour among members, if their table is larger than caches.
 _MEMBER, _FEW_MEMBERS = 6, 1 << 16
-# Bytes that are copied in the time of an entry. Entries that an attribute itself counts for.
+# Bytes that are copied in the time of an entry. Cost of an attribute beside its rows.
 _ROW_BYTES, _ATTRIBUTE = 32, 2048
-# Neighbours that a question for an edge reads in the time of an entry.
+# Neighbours that a test for an edge reads in the time of an entry.
 _SCANNED = 16
 
 

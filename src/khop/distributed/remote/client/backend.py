@@ -48,7 +48,7 @@ def create_remote_backend(
         plan: division of the seeds into batches.
         weights: sampling weights of negative endpoints, see
             `khop.distributed.sampling.pipeline.Pipeline`.
-        pin: registers an arena with CUDA. If None, arenas are not registered.
+        pin: function that registers an arena with CUDA. If None, arenas are not registered.
 
     Raises:
         TypeError, ValueError: invalid options.

@@ -147,9 +147,9 @@ class BatchChecks:
         """Check that the contents of a batch agree with each other and with the graph.
 
         Args:
-            layout: its layout, which `check_layout` has accepted.
-            raw: [nbytes] uint8, the batch.
-            batch: its index in the epoch.
+            layout: layout of the batch, which `check_layout` has accepted.
+            raw: the batch, [nbytes] uint8.
+            batch: index of the batch in the epoch.
             num_seeds: number of nodes or links in the request.
         """
         received = layout.read(raw)

@@ -145,11 +145,11 @@ class LocalSamplerFactory:
     def __init__(self, remote: DirectoryClient, ranks: Sequence[int]) -> None:
         self._remote = remote
         self._ranks = list(ranks)
-        # Incarnations of servers that gave no sampler, whose receivers are kept.
+        # Incarnations of servers that have started no sampler on request. Receivers replace them.
         self._refused_by: set[str] = set()
 
     def all_are_local(self) -> bool:
-        """Return whether all servers are on this machine, with sockets of this user."""
+        """Return whether all servers run on this machine and under this user."""
         return all(self._locate(index) is not None for index in range(len(self._ranks)))
 
     def _locate(self, index: int) -> tuple[str, str] | None:

@@ -1,6 +1,6 @@
-"""Reassembly of batches from chunks, which are written into the arena as they arrive.
+"""Reassembly of batches from chunks, which are written into the trainer's arena as they arrive.
 
-Run by receivers.
+Run by receivers. Imports no torch.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class BatchReassembler:
         made[_TIMINGS["overflows"]] = int(self._own_memory is not None)
 
     def abandon(self) -> None:
-        """Release the memory of a batch that is dropped, or that another server will send."""
+        """Release the memory, since the batch is dropped or another server will send it."""
         if self._own_memory is None:
             self._arena.free(self._offset)
         else:

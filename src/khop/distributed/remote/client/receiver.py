@@ -69,7 +69,7 @@ class Receiver:
     """Event loop of a receiver.
 
     Args:
-        line: the control line.
+        line: control line to the trainer.
         config: configuration from the trainer.
         arena: descriptor of the arena's memory, which stays open.
         arrays: sampling weights of negative endpoints, by name.
@@ -100,7 +100,7 @@ class Receiver:
         ]
         self._epochs: dict[int, Epoch] = {}
         self._requested: deque[tuple[int, int]] = deque()
-        # Ids that no earlier receiver used: servers perhaps still have batches for that one.
+        # Ids begin at a random number, as servers may still have batches of an earlier receiver.
         self._last_id = int.from_bytes(os.urandom(5), "little") << 22
         self._beat_at = 0.0
 
@@ -346,7 +346,7 @@ class Receiver:
                     self._cancel(session, pending, error)
 
     def close(self) -> None:
-        """Close the sessions of servers that can be reached at once, and all connections."""
+        """Request the end of all sessions without waiting for replies, and close connections."""
         for session in self._sessions:
             if session.state != CLOSED:
                 session.send(Close(session.name))

@@ -106,7 +106,7 @@ class ServedGraph(PartitionedGraph):
 
     @property
     def homes(self) -> list[int]:
-        """Home partition of each client: the servers' partitions, assigned round-robin.
+        """Home partition of each client, by rank. Servers' partitions are assigned round-robin.
 
         Raises:
             ValueError: the number of clients is not fixed.

@@ -61,7 +61,7 @@ class PendingBatch:
     Attributes:
         server: index of the only server that can make it. If None, any.
         requested_at: time of the request (`time.monotonic`).
-        incoming: its memory, once bytes have arrived.
+        incoming: memory of the batch. None before its first bytes arrive.
         most_arrived: maximum number of bytes that have arrived, over all connections.
     """
 
@@ -113,7 +113,7 @@ class ServerSession:
         self._new_bytes = 0
         self.opening = 0
         self._open_at = 0.0
-        # Opening counts as progress once: a server that restarts repeatedly makes none.
+        # Only the first opening is progress: a server that restarts repeatedly makes no progress.
         self._opening_counts = True
 
     @property
@@ -242,7 +242,7 @@ class ServerSession:
         self.connection.refuse(f"sent an invalid message: {self.fault}", pause)
 
     def note_error(self, error: ErrorText) -> None:
-        """Note that the server has refused a request for the open session."""
+        """Record that the server has refused a request for the open session."""
         if error.type == "LookupError":  # it has ended the session, or was restarted
             self.end()
         else:

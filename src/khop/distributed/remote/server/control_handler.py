@@ -127,7 +127,7 @@ class ControlHandler:
         return self._queue.put(source.user, waiting, nbytes, source.connection, is_bounded)
 
     def waiting_since(self, user: str) -> float | None:
-        """Return when a user's oldest queued request arrived. None if none is queued."""
+        """Return the arrival time of a user's oldest queued request. None if none is queued."""
         return min((w.arrived_at for w in self._queue.first_of(user)), default=None)
 
     def process_queued(self) -> None:
@@ -151,7 +151,7 @@ class ControlHandler:
         requester, is_refused = Requester(source, None, self._send), False
         request_class: type[GraphServerRequest] | None = None
         try:
-            # Requests that wait were admitted when their sender had read more.
+            # Its sender may have stopped reading since the request was queued.
             check_unread(self._unread(source.connection[1]), self._limits.unread_bytes)
             op = peek_op(frames[0]) if frames else ""
             peeked = self._answers.get(op)

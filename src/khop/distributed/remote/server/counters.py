@@ -74,8 +74,6 @@ class _Requests:
 
 @dataclass
 class _Batches:
-    """Counters of batches."""
-
     count: int = 0
     bytes: int = 0
     seconds: float = 0.0
@@ -176,10 +174,10 @@ class ServerCounters:
             'uptime' (seconds).
             'clients': names of the clients that have sessions.
             'sessions': list of `SessionState`, each with 'batches': {'count', 'bytes', 'seconds'}.
-            'requests': {name: {'count', 'failed', 'seconds', 'buckets': requests in each class of
-            `REQUEST_BUCKETS`, and slower ones}}.
+            'requests': {name: {'count', 'failed', 'seconds', 'buckets'}}. 'buckets' has the number
+            of requests per range of `REQUEST_BUCKETS`, then of slower ones.
             'refused': {reason: count}.
-            'bytes_in', 'bytes_out': batches included.
+            'bytes_in', 'bytes_out': bytes of requests and of replies, with batches.
             'batches': {'count', 'bytes', 'seconds'}.
             'sessions_total': {'opened', 'closed', 'expired'}.
             'sampler_restarts'.

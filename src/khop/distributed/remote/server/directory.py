@@ -294,7 +294,7 @@ def _seconds(silent: float) -> float:
 
 
 def _has_ended(entry: ServerEntry) -> bool:
-    """Return whether a server was a process of this machine, and has ended."""
+    """Return whether a server ran on this machine and has ended. False if this is not known."""
     if entry.host != host_identity():
         return False
     try:

@@ -54,7 +54,7 @@ def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
 
 
 def by_new_id(folder: PartitionFolder, type_index: int, labels: Array) -> Array:
-    """Return labels in the order of the folder's numbering."""
+    """Return labels, given by original id, in the order of the folder's numbering."""
     node_type = folder.meta.node_types[type_index]
     if len(labels) != node_type.count:
         raise ValueError(
@@ -163,7 +163,7 @@ class GraphRequestHandler(FrameHandler):
         return [np.array([self._devices], np.int64)]
 
     def _nodes(self, type_index: int, arrays: list[Array]) -> tuple[str, Int64Array]:
-        """Return the name of a node type, and the request's ids of its nodes, checked."""
+        """Check a request's node ids. Return the name of their type, and the ids."""
         types = self._meta.node_types
         node_type = types[check_index(type_index, len(types), "node_type")]
         ids = ids_of(arrays)

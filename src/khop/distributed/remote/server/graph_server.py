@@ -175,7 +175,7 @@ class GraphServer:
         }
         self._all_threads = {t.descriptor: t for t in (self._threads, *self._writers.values())}
         self._tables: deque[Table] = deque()
-        # Time up to which all that had arrived has been read.
+        # All messages that arrived before this time have been read.
         self._read_until = time.monotonic()
         self._has_read_all = True
         self._finished_at: float | None = None
@@ -199,7 +199,7 @@ class GraphServer:
     # Called by other threads --------------------------------------------------------------------
 
     def registration(self, secret: str) -> RegisterServer:
-        """Return the registration with the directory, see `DirectoryClient`."""
+        """Return the server's registration, which `DirectoryClient` sends to the directory."""
         return replace(self._registration, secret=secret, gone=dict(self._gone))
 
     def take_table(self, table: Table) -> None:
@@ -217,7 +217,7 @@ class GraphServer:
     # The loop -----------------------------------------------------------------------------------
 
     def serve(self, line: ControlLine) -> None:
-        """Serve until the control line closes, all clients are gone, or the directory refuses.
+        """Run the loop until the control line closes or all clients are gone.
 
         Raises:
             RendezvousError: the directory refuses this server.
@@ -288,7 +288,7 @@ class GraphServer:
         return lines
 
     def _queue_requests(self, front: int) -> None:
-        """Queue a few messages that have arrived at a socket, for their users."""
+        """Queue a few messages of a socket, each in the queue of its user."""
         for _ in range(_READ_AT_ONCE):
             message = self._sockets.receive(front)
             if message is None:

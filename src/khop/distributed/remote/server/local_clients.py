@@ -97,7 +97,7 @@ class LocalSamplerService:
         self._listener.listen(_BACKLOG)
 
     def descriptors(self) -> set[int]:
-        """Return the descriptors to poll. Call `process_ready` with each that is readable."""
+        """Return the descriptors to poll. Call `process_ready` for each readable descriptor."""
         descriptors = set(self._on_ready)
         if time.monotonic() >= self._accept_again:
             descriptors.add(self._listener.fileno())
@@ -148,7 +148,7 @@ class LocalSamplerService:
         self._process_request(client, message)
 
     def start_pending(self) -> None:
-        """Start the samplers that had to wait for other servers to register."""
+        """Start the samplers of pending requests, if the needed servers have registered by now."""
         for client in list(self._local_clients.values()):
             if client.pending_request is not None:
                 self._process_request(client, client.pending_request)
@@ -253,7 +253,7 @@ class LocalSamplerService:
             sampler.process.line.flush()
 
     def states(self) -> list[SessionState]:
-        """Return the samplers' state, for statistics. Their batches are counted by clients."""
+        """Return the samplers' state, for statistics. Only their clients count batches."""
         return [
             {
                 "session": sampler.spec.session,

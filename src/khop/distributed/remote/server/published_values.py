@@ -175,7 +175,7 @@ class PublishedValues:
             self._ready.put(waiter.source.user, waiter, connection=waiter.source.connection)
 
     def wait_for(self, request: WaitFor, source: Source, send: Send) -> None:
-        """Answer, by `send`, when all requested values are published, or when time is over.
+        """Call `send` with values once all requested ones are published, or when time is over.
 
         A value counts if its client has sent a message since the requesting client registered.
 
@@ -238,7 +238,7 @@ class PublishedValues:
         return True
 
     def answer_ready(self) -> None:
-        """Answer requests that can be answered, for a few milliseconds."""
+        """Answer requests that have all values, or whose time is over, for a few milliseconds."""
         end = time.thread_time() + _ANSWER_SECONDS
         while (turn := self._ready.take()) is not None:
             began = time.thread_time()

@@ -32,7 +32,7 @@ class BatchRequest:
 
     Attributes:
         id: id of the batch, chosen by the client.
-        batch, run_key, columns: all that the batch depends on, see `Pipeline.make`.
+        batch, run_key, columns: index, key of random numbers and seeds, see `Pipeline.make`.
         requested_at: time of the request (`time.monotonic`).
     """
 

@@ -191,7 +191,7 @@ class Session:
         self.dispatch()
 
     def listen(self, sampler: SamplerProcess) -> None:
-        """Process the messages of a sampler, or its end."""
+        """Process the messages of a sampler, or the end of its process."""
         restarts_before = self.pool.num_restarts
         try:
             for key, batch in self.pool.receive(sampler):
@@ -271,7 +271,7 @@ class Session:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Assign queued requests to the least busy samplers, as far as the buffer allows."""
+        """Assign queued requests to the least busy samplers, while their batches fit the buffer."""
         limit = self.spec.concurrency + _AHEAD
         while self._waiting and self._next_fits():
             sampler = self.pool.least_loaded()
@@ -285,7 +285,7 @@ class Session:
             send_request(sampler.process.line, key, request.run_key, request.columns)
 
     def _next_fits(self) -> bool:
-        """Return whether one more batch fits in the buffer, by the mean size of batches so far."""
+        """Return whether one more batch of the mean size so far fits in the buffer."""
         making = len(self._requests) - len(self._waiting)
         if making == 0 and not self.queue.ready:
             return True

@@ -70,7 +70,7 @@ class Requester:
     def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
         """Send a message, which is dropped if the sender of the request has disconnected.
 
-        A message larger than clients accept becomes an error.
+        If the message is larger than clients accept, an error is sent in its place.
         """
         self._send_frames(*self.source.connection, pack_or_refuse(header, arrays))
 
@@ -141,7 +141,7 @@ class SessionTable:
 
     @contextlib.contextmanager
     def _guarded(self, session: Session) -> Iterator[None]:
-        """Fail the session, and nothing else, if the block raises."""
+        """Fail this session alone if the `with` block raises an error."""
         try:
             yield
         except Exception as error:
@@ -150,7 +150,7 @@ class SessionTable:
             session.fail({**describe_error(error), "traceback": ""})
 
     def listen(self, session: Session, sampler: SamplerProcess) -> None:
-        """Process the messages of a sampler, if it has not been ended meanwhile."""
+        """Process the messages of a sampler. Do nothing if the session has ended the sampler."""
         if sampler in session.samplers:
             with self._guarded(session):
                 sampler.process.line.flush()
@@ -257,7 +257,7 @@ class SessionTable:
         requester.reply(Held([]))
 
     def _belongs_to(self, session: Session, requester: Requester) -> None:
-        """Accept requests for a session from this connection only."""
+        """Give a session to the requester's connection. No other connection can then use it."""
         self._opened.pop(session.opened_by, None)
         session.user = requester.source.user
         session.opened_by = requester.source.connection, session.spec.session

@@ -1,4 +1,4 @@
-"""Checks of clients' requests to sessions, before a process is started or memory is taken.
+"""Checks of clients' requests about sessions, before processes start or memory is taken.
 
 Run by graph servers.
 """
@@ -49,7 +49,7 @@ class SessionValidator:
         self._meta = meta
 
     def pipeline(self, pipeline: PipelineSpec) -> None:
-        """Check that the graph has the types and attributes of a specification."""
+        """Check that the graph has the types and attributes that a specification names."""
         try:
             self._check_types(pipeline)
         except ValueError as error:
@@ -124,7 +124,7 @@ class SessionValidator:
 
 
 def columns_of(arrays: Sequence[Array]) -> Int64Array:
-    """Return the seeds' columns that a request for a batch carries, or raise ProtocolError."""
+    """Return the seeds that a request for a batch carries, [num_columns, n] int64, or raise."""
     if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].ndim != 2:
         raise ProtocolError("a request for a batch carries one int64 array of two axes")
     return np.array(arrays[0])  # a copy: the message's memory is released
