@@ -26,8 +26,8 @@ has `op`, `protocol` and `id`, an integer that the sender chooses. The reply has
 be sent again after a reconnection.
 
 The rights of a sender follow from its connection (`rpc.identity`): its key, or its user on this
-machine. A request for a session is refused if another connection has opened it last, or none. The
-reply has `session`, and an `error` of type 'LookupError'. The client then opens the session again.
+machine. Only the connection that opened a session last can send requests for it. Others get an
+`error` of type 'LookupError' with the name, `session`, and must open the session first.
 
 `docs/protocol.md` has the list of requests, and the configuration of receivers.
 """

@@ -376,7 +376,7 @@ def json_array(content: object) -> Array:
 
 
 def text_bytes(arrays: Sequence[Array]) -> bytes:
-    """Return the text that a message carries as its only array. ProtocolError if there is none."""
+    """Return the bytes of a message's only array, a text. ProtocolError if it has other arrays."""
     if len(arrays) != 1 or arrays[0].dtype != np.uint8 or arrays[0].ndim != 1:
         raise ProtocolError("a message must carry one text")
     return arrays[0].tobytes()

@@ -33,7 +33,7 @@ class SessionSpec:
     """Specification of a session, which is a loader's state on a server.
 
     Attributes:
-        session: name of the session, 'LOADER/NUMBER'. The number counts the loader's processes.
+        session: name of the session: its loader, and the index of one of the loader's processes.
         secret: secret of the loader, with which another connection can take over the session.
         client: name of the client.
         pipeline: specification of the batches.
@@ -128,7 +128,7 @@ class Cancel(GraphServerRequest, op="cancel"):
 
 @dataclass(frozen=True)
 class Acknowledge(GraphServerRequest, op="ack"):
-    """Notice that `bytes` have arrived. The server may send the same number again. No reply."""
+    """Notice that `bytes` have arrived. The server may then send more bytes. No reply."""
 
     session: Name
     bytes: Id

@@ -137,7 +137,7 @@ class Connection:
         return came_up and self.lost_since is None
 
     def _on_event(self, event: str) -> bool:
-        """Process an event of the channel. Return True if the connection is up by this event."""
+        """Process an event of the channel. Return whether the event brings the connection up."""
         if event == UP:
             self.lost_since = self.refused = self.final = None
             self.last_message_at = self._up_since = self._clock()

@@ -39,7 +39,7 @@ Between slices, it yields None, or tickets. The next slice can begin once these 
 """
 
 Answer = Callable[[Any, list[Array]], "list[Array] | Steps"]
-"""Function of a request and its arrays. It returns the reply's arrays, or a generator of them."""
+"""Function of a request and its arrays. It returns the reply's arrays, or `Steps` to make them."""
 
 
 def finish(reply: list[Array] | Steps) -> list[Array]:
@@ -85,7 +85,7 @@ class FrameHandler:
 
     Args:
         subject: name of the data that is served: 'partition'.
-        index: index of the partition. Requests for others are refused. If None, requests have none.
+        index: index that requests must have as `part`. If None, they must have none.
         types: the requests that are answered.
         incarnation: text for the attribute. If None, a new random one.
 

@@ -91,7 +91,7 @@ def source_of(front: int, peer: zmq.Frame, frame: zmq.Frame, curve: CurveKeys | 
 
 
 def property_of(frame: zmq.Frame, name: str) -> str | None:
-    """Return a property of the connection that a frame came over. None if it has no such one."""
+    """Return a property of the connection that a frame came over. None if it is not known."""
     try:
         return str(frame.get(name))
     except (zmq.ZMQError, ValueError):

@@ -189,7 +189,7 @@ class PartitionClient:
         return self._send_to_state(part, message, arrays, is_write=False)
 
     def accept_state_loss(self, part: int) -> None:
-        """Accept the state that the part's server has now. Until then, StateLostError is raised."""
+        """Continue with the state that the part's server has now. Call it after StateLostError."""
         self._state(part).accept_loss()
 
     def _state(self, part: int) -> StateRequests:

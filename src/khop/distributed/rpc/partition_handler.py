@@ -97,7 +97,7 @@ class RequestHandler(FrameHandler):
     def _costs_of_draws(
         self, relation: int, rows: RowSet, hop: HopRequest, pairs: _native.ExcludedPairs | None
     ) -> Generator[None, None, int | Int64Array]:
-        """Return the cost per row of a draw, before it: [n], or an int if rows cost the same.
+        """Compute the costs of drawing for rows: [n] int64, or an int if all rows cost the same.
 
         Raises:
             ProtocolError: the neighbours would not fit in a reply, or would take too long.

@@ -62,7 +62,7 @@ Request = Any
 
 RowPart = Literal["trees", "times", "excluded"]
 RowParts = Annotated[list[RowPart], Distinct()]
-"""Names of optional vectors with a value per row, which follow the rows' ids: see `pack_rows`."""
+"""Names of the optional vectors that follow the ids of rows in a message: see `pack_rows`."""
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ class ServerSession:
     def arrived(self, pending: PendingBatch) -> None:
         """Note that bytes of a batch have arrived.
 
-        This is progress only after enough bytes, and bytes that are sent again do not count.
+        Record progress after enough bytes. Bytes that are sent again do not count.
         """
         assert pending.incoming is not None
         if pending.incoming.arrived <= pending.most_arrived:

@@ -1,9 +1,9 @@
 """Answers to requests about a graph server's own state: directory, sessions, statistics.
 
 The loop of the graph server runs it, in its thread. Requests are queued by user. The user who has
-used the least of the loop's time is next (`rpc.fair_queue`). No request takes long: the attribute
-`carries` of its class bounds its arrays, the types of its fields bound these. A reply goes to the
-connection that sent the request, at once, or later if the request waits for other clients.
+used the least of the loop's time is next (`rpc.fair_queue`). No request takes long, since its class
+bounds its arrays (`carries`) and its fields (their types). A reply goes to the connection that sent
+the request, at once, or later if the request waits for other clients.
 """
 
 from __future__ import annotations

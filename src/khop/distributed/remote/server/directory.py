@@ -253,7 +253,7 @@ class Directory:
                 self._clients[rank] = RegisteredProcess(entry, source, now, lease, gone=True)
 
     def goodbye(self, request: Goodbye, source: Source) -> None:
-        """Unregister a server or client, if its secret is the one that has registered."""
+        """Unregister a server or client, if the request has the secret of its registration."""
         is_server = request.role == "server"
         known = (self._servers if is_server else self._clients).get(request.rank)
         if known is None or known.entry.incarnation != incarnation_of(request.secret):

@@ -332,7 +332,7 @@ class GraphServer:
         self._sessions.tick(self._heard_until)
 
     def _heard_until(self, user: str, now: float) -> float:
-        """Return the time up to which all messages of a user were answered: see `tick`."""
+        """Return the time up to which all messages of a user were answered (`Directory.tick`)."""
         del now
         waiting_since = self._control.waiting_since(user)
         return self._read_until if waiting_since is None else min(waiting_since, self._read_until)

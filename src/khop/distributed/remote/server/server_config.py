@@ -96,7 +96,7 @@ class ServerConfig:
         return [folder.check_part(part) for part in parts]
 
     def create_sockets(self, keys: ServerKeys | None, ipc_path: str) -> ServerSockets:
-        """Return the server's bound sockets. Their TCP address is as others reach it.
+        """Return the server's bound sockets. Their address 'tcp' is the one to publish.
 
         Raises:
             ValueError: `master` is malformed.

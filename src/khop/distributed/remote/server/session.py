@@ -233,7 +233,7 @@ class Session:
     # Requests -----------------------------------------------------------------------------------
 
     def enqueue(self, request: BatchRequest) -> None:
-        """Queue a request for a batch. Ignore a request that is already queued or answered.
+        """Queue a request for a batch. Do nothing if this request, or its batch, is here already.
 
         Raises:
             ProtocolError: the session has too many requests, or too many bytes of seeds.
