@@ -10,10 +10,10 @@ well-known address, also has the *directory*: servers with their partitions and 
 and the values that clients publish. The directory is soft state: all processes register again every
 second. So any server, server 0 included, can be restarted, at the same address or another.
 
-A client's loader runs the same `SamplerPool` as in worker mode, but its processes are *receivers*
-(`client.receiver`): they request batches from graph servers and write them into the trainer's arena
-as they arrive. For the trainer they are samplers: order, restarts, kept batches and errors are the
-same code.
+A client's loader runs a `SamplerPool` as loaders without graph servers do. Its processes are
+*receivers* (`client.receiver`): they request batches from graph servers and write them into the
+trainer's arena. The trainer uses receivers and samplers through the same interface. In this
+diagram, `line` is a control line: a socket for requests and notices.
 
     trainer <- arena, line -> receiver <- ZeroMQ -> graph server <- arena, line -> sampler
 
@@ -26,8 +26,8 @@ has `op`, `protocol` and `id`, an integer that the sender chooses. The reply has
 be sent again after a reconnection.
 
 The rights of a sender follow from its connection (`rpc.identity`): its key, or its user on this
-machine. A request for a session is refused with `error` of type 'LookupError' and `session` if the
-server does not have it, or another connection has opened it: open it again.
+machine. Only the connection that opened a session last can send requests for it. Others get an
+`error` of type 'LookupError' with the name, `session`, and must open the session first.
 
 `docs/protocol.md` has the list of requests, and the configuration of receivers.
 """

@@ -1,4 +1,4 @@
-"""Addresses of graph servers, and the socket of each to use from this machine.
+"""Addresses of graph servers, and the choice between a server's local and TCP socket.
 
 Servers, clients and receivers use it. Imports no torch.
 """
@@ -18,7 +18,7 @@ from khop.distributed.rpc.keys import ClientKeys, ServerKeys
 
 @dataclass(frozen=True)
 class Servers:
-    """Address of the graph servers, and keys.
+    """Address of server 0, through which all graph servers are found, and keys.
 
     Attributes:
         master: 'HOST:PORT' of server 0.
@@ -32,7 +32,7 @@ class Servers:
 
     @classmethod
     def with_keys(cls, master: str, keys: ClientKeys | ServerKeys | None) -> Servers:
-        """Return the address with a process's keys. If None, CURVE is not used."""
+        """Return the address with a process's keys. If `keys` is None, CURVE is not used."""
         return cls(master) if keys is None else cls(master, keys.server_key, keys.credentials())
 
     @property
@@ -41,9 +41,9 @@ class Servers:
 
 
 def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
-    """Return the endpoint of a server, as reached from this machine.
+    """Return the endpoint at which this process reaches a server: its local socket, else TCP.
 
-    `server_key` is the key of its TCP socket. If None, CURVE is not used.
+    `server_key` is the key of the TCP socket. If None, CURVE is not used.
     """
     path = local_socket(entry)
     if path is not None:
@@ -52,9 +52,9 @@ def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
 
 
 def relocate(connection: Connection, entry: ServerEntry | None, server_key: str | None) -> None:
-    """Move a connection to the endpoint of a server, if the directory has an entry of it.
+    """Move a connection to the server's endpoint in `entry`. If `entry` is None, do nothing.
 
-    If the endpoint is invalid, the connection ends with this reason.
+    If the endpoint is invalid, the connection ends, and its state names this reason.
     """
     if entry is not None:
         try:
@@ -64,10 +64,10 @@ def relocate(connection: Connection, entry: ServerEntry | None, server_key: str 
 
 
 def local_socket(entry: ServerEntry) -> str | None:
-    """Return the path of a server's `ipc://` socket, if the server is this machine's and user's.
+    """Return the path of a server's `ipc://` socket. None if this process must use TCP.
 
     Traffic over it is not encrypted, and the process that registered the address need not have the
-    server's key. So the path is used only if this user alone can have put a socket there.
+    server's key. So the path is used only if the socket must have been made by this user.
     """
     ipc = entry.addresses.ipc
     if ipc is None or entry.host != host_identity():
@@ -77,7 +77,7 @@ def local_socket(entry: ServerEntry) -> str | None:
 
 
 def address_of(host: str, port: int | str) -> str:
-    """Return 'HOST:PORT' in ZeroMQ's form. ValueError if one of them is invalid."""
+    """Return 'HOST:PORT' in ZeroMQ's form. ValueError if host or port is invalid."""
     port_number = -1
     with contextlib.suppress(TypeError, ValueError):
         port_number = int(port)
@@ -94,7 +94,7 @@ def check_rank(num_servers: int, num_clients: int, role: str, rank: int) -> None
 
     Raises:
         TypeError: one of the numbers is no integer.
-        ValueError: one of them is too small, or the rank too large.
+        ValueError: a number is too small, or the rank is too large.
     """
     for name, value, low in (
         ("num_servers", num_servers, 1),

@@ -1,8 +1,8 @@
 """Client of the graph servers' directory, which also sends requests to the servers.
 
 Clients, graph servers and `khop top` use it. It registers this process with the directory every
-second, and follows servers to new addresses. Its base in `server_client` has the connections and
-their thread. Imports no torch.
+second, and connects to servers at the addresses in the directory's replies. Its base in
+`server_client` has the connections and their thread. Imports no torch.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class DirectoryClient(ServerClient):
     Args:
         servers: address of the servers, and keys.
         registration: called every second with this process's secret. Returns the registration to
-            send. If None, this process does not register and only looks up (`khop top`).
-        timeout: default of the longest time of a request in seconds.
+            send. If None, this process does not register, and only requests the table (`khop top`).
+        timeout: seconds in which a request needs a reply, unless the request has its own timeout.
         on_table: called in this object's thread with each table of the directory.
         on_refused: called with the error if the directory refuses the registration.
 
     Attributes:
-        secret: authenticates this process to the directory, see `messages.incarnation_of`.
+        secret: secret with which this process authenticates to the directory.
     """
 
     def __init__(
@@ -76,16 +76,16 @@ class DirectoryClient(ServerClient):
 
     @property
     def table(self) -> Table | None:
-        """Last table of the directory. None before the first."""
+        """Last table that the directory has sent. None before the first reply."""
         return self._table
 
     def wait_for_table(
         self, accept: Callable[[Table], bool], condition: str, timeout: float | None = None
     ) -> Table:
-        """Wait for a table that `accept` accepts. The error message names the condition.
+        """Return a table for which `accept` is true. Wait until the directory sends one.
 
         Raises:
-            RendezvousError: the directory refuses this process, or time is over.
+            RendezvousError: the directory refuses this process, or `condition` is not met in time.
         """
         seconds = self.timeout if timeout is None else timeout
 
@@ -133,12 +133,12 @@ class DirectoryClient(ServerClient):
         return table
 
     def publish(self, name: str, value: object) -> None:
-        """Publish a value of this client, also to a directory that is restarted later."""
+        """Publish a value of this client. A directory that is restarted later gets it, too."""
         self._published[name] = json_array(value)
         self.request(None, self._publication(name), [self._published[name]])
 
     def forget(self, name: str) -> None:
-        """Forget a value of this client: a directory that was restarted does not get it again."""
+        """Forget a value of this client, so that a restarted directory does not get it again."""
         self._published.pop(name, None)
 
     def look_up(self) -> Table:
@@ -153,7 +153,7 @@ class DirectoryClient(ServerClient):
     def wait_for(self, name: str, ranks: Sequence[int], wait: float) -> dict[int, Any]:
         """Return clients' values by rank, as soon as all are published or after `wait` seconds.
 
-        A reply does not hold many long values: request the missing ones again.
+        A reply holds at most 1 MiB of values. Request the missing values again.
 
         Raises:
             ProtocolError: the reply is malformed.
@@ -177,7 +177,7 @@ class DirectoryClient(ServerClient):
         return values
 
     def close(self, goodbye: bool = True) -> None:
-        """Unregister if the directory answers within a second (if `goodbye`), end the thread."""
+        """End the thread. If `goodbye`, unregister before, and wait for this about a second."""
         if self._closing or os.getpid() != self._owner:
             return
         own = self._identity()

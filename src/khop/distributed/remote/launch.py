@@ -68,7 +68,7 @@ class ServerContext(DistContext):
         """Wait until the server has ended.
 
         Raises:
-            PartitionUnavailableError: it was killed, or failed.
+            PartitionUnavailableError: the server was killed, or failed.
         """
         while (message := wait_for_message(self.process.line)) is not None:
             if message.op is Op.ERROR:
@@ -117,22 +117,22 @@ def init_server(
         dataset: data to serve: its partition, the partitions of `also_serve`, and its node labels.
         master_addr: address at which server 0 listens.
         master_port: its port.
-        num_clients: number of clients. Servers end when all of them have left. 0: any number, that
-            come and go. Servers then do not end.
-        num_rpc_threads: accepted, not needed: servers take half of a machine's cores, 2 to 8.
+        num_clients: number of clients. Servers end when all clients have left. If 0, any number of
+            clients come and go, and servers do not end.
+        num_rpc_threads: ignored. Servers have one thread per two cores, from 2 to 8.
         request_timeout: seconds that a server may wait for another's rows.
         server_group_name: name of the servers' group. If None: 'khop-servers'.
-        is_dynamic: as `num_clients=0`.
+        is_dynamic: if True, `num_clients` counts as 0.
         key_file: the job's `server.key`, as `khop keygen` wrote it. If None: $KHOP_KEY_FILE.
             Without keys, servers listen at loopback only.
-        insecure: listen elsewhere without keys. For closed networks only.
+        insecure: whether to listen at other addresses without keys. For closed networks only.
         host: address at which others reach this server. If None, its address on the route to
             `master_addr`.
-        methods: modules of sampling methods of your own that clients can use: 'my_package.methods'.
-            Also names that installed packages give to theirs (group `khop.methods`).
-            The server imports these, and nothing that a client names.
+        methods: your own sampling methods that clients may use. A method is named by its module,
+            'my_package.methods', or by an installed package's name in the group `khop.methods`.
+            The server imports these modules, and none that a client names.
         lease: seconds of silence after which a client counts as lost, 5 to 86,400. If None,
-            $KHOP_LEASE, or 30 without that.
+            $KHOP_LEASE. If that is not set, 30.
 
     Returns:
         The context, also returned by `get_context`.
@@ -140,8 +140,8 @@ def init_server(
     Raises:
         RuntimeError: this process has a role already, or the dataset holds nothing.
         SecurityError: no keys, or a key file that cannot be used.
-        TypeError: not a dataset.
-        ValueError: numbers that contradict each other, or a module of `methods` without methods.
+        TypeError: `dataset` is not a DistDataset.
+        ValueError: numbers contradict each other, or a module of `methods` has no methods.
         ImportError: a module of `methods` is not found.
 
     Example:
@@ -175,7 +175,7 @@ def start_server(
     methods: Sequence[str] = (),
     group_name: str | None = None,
 ) -> ServerContext:
-    """Start a graph server as `init_server` does, also in a process that has another role.
+    """Start a graph server as `init_server` does. The calling process may have another role.
 
     Args:
         dataset: data to serve.

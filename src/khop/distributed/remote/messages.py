@@ -1,9 +1,9 @@
 """Requests to the directory and about the graph, with their replies. Imports no torch.
 
-Graph servers and clients use it. A request is a dataclass below, sent as
-`khop.distributed.rpc.protocol` describes, with the arrays that its docstring names. The reply has
-the fields of the request's `reply`, or `error`. Both sides read with `khop.codec`, which checks the
-types and bounds of the annotations. `session_messages` has the requests of sessions.
+Graph servers and clients use it. `khop.distributed.rpc.protocol` describes the form of messages. A
+request is a dataclass below, sent with the arrays that its docstring names. The reply has the
+fields of the dataclass in the request's attribute `reply`, or an `error`. Both sides read with
+`khop.codec`, which checks types and bounds. `session_messages` has the requests of sessions.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _ENVELOPE = ("id", "incarnation", "served")
 
 
 def new_secret() -> str:
-    """Return a new secret, with which a process or loader authenticates."""
+    """Return a new random secret. A process or loader proves its identity with its secret."""
     return secrets.token_hex(16)
 
 
 def incarnation_of(secret: str) -> str:
-    """Return the hash of a secret. It identifies the secret's owner and is public."""
+    """Return the hash of a secret. It identifies the owner to others, who do not get the secret."""
     return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
@@ -71,7 +71,7 @@ def incarnation_of(secret: str) -> str:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Addresses of a server: `tcp` for all, `ipc` for processes of its user on its machine."""
+    """Addresses of a server. Only processes of its user on its machine can use `ipc`."""
 
     tcp: Address
     ipc: Address | None = None
@@ -89,10 +89,10 @@ class ServerEntry:
     """Entry of a server in the directory.
 
     Attributes:
-        incarnation: hash of its secret. Another one after each start.
-        parts: partitions that it serves.
-        host: its machine, see `khop.distributed.processes.hosts.host_identity`.
-        silent: seconds since its last registration.
+        incarnation: hash of the server's secret, which is new after each start.
+        parts: partitions that the server has.
+        host: identity of its machine, see `khop.distributed.processes.hosts.host_identity`.
+        silent: seconds since the server's last registration.
     """
 
     incarnation: Digest
@@ -105,7 +105,7 @@ class ServerEntry:
 
 @dataclass(frozen=True)
 class ClientEntry:
-    """Entry of a client in the directory. `gone`: it has left, or its lease has ended."""
+    """Entry of a client in the directory. `gone` is True once it has left or its lease ended."""
 
     incarnation: Digest
     name: ShortName
@@ -119,13 +119,13 @@ class Table:
     """Contents of the directory.
 
     Attributes:
-        directory: its incarnation. Another one after a restart, which loses its contents.
+        directory: incarnation of the directory. It is new after a restart, which loses the table.
         num_servers, num_clients: numbers of servers and clients in the job. 0 clients: any number.
-        num_parts, fingerprint: of the folder.
+        num_parts, fingerprint: number of partitions, and fingerprint, of the partition folder.
         servers: servers that have registered, by rank.
         clients: clients by rank. Empty in replies to a client's registration.
-        finished: all clients have registered and are gone.
-        contending: another process, perhaps dead, has the sender's rank: register again soon.
+        finished: True if all clients have registered and are gone.
+        contending: True if another process, perhaps dead, has the sender's rank. Register again.
     """
 
     directory: Digest
@@ -143,7 +143,7 @@ class Table:
     def primary(self, part: int) -> int | None:
         """Return the rank of the server that has the state of a partition.
 
-        It is the lowest rank among the partition's servers, so it is the same after restarts.
+        The state is on the server of lowest rank that has the partition, also after restarts.
 
         Returns:
             The rank. None before all servers have registered, or if no server has the partition.
@@ -161,12 +161,12 @@ class Done:
 
 
 class GraphServerRequest:
-    """Base of the requests to graph servers. Subclasses pass their attributes as class arguments.
+    """Base of the requests to graph servers. A subclass sets the attributes by class arguments.
 
     Attributes:
         op: name of the request.
         reply: dataclass of the reply's fields.
-        carries: most bytes of the request's arrays.
+        carries: maximum bytes of the request's arrays.
     """
 
     op: ClassVar[str]
@@ -196,7 +196,7 @@ class RegisterServer(GraphServerRequest, op="register_server"):
 
     Attributes:
         parts, addresses, host, pid: see `ServerEntry`.
-        gone: {client: incarnation} of clients that are gone, for a directory that was restarted.
+        gone: {rank: incarnation} of clients that are gone. A restarted directory needs them.
     """
 
     rank: ServerRank
@@ -241,7 +241,7 @@ class Goodbye(GraphServerRequest, op="goodbye"):
 
 @dataclass(frozen=True)
 class Publish(GraphServerRequest, op="publish", carries=MAX_VALUE):
-    """Request to publish a client's value by name. Carries its JSON, uint8, at most 64 KiB."""
+    """Request to publish a client's value by name. Carries JSON text, uint8, at most 64 KiB."""
 
     rank: ClientRank
     secret: Digest
@@ -252,8 +252,8 @@ class Publish(GraphServerRequest, op="publish", carries=MAX_VALUE):
 class Published:
     """Values of clients, in the order of `ranks`.
 
-    Carries the JSON texts one after the other, uint8. `ends` has the end of each. Values beyond
-    1 MiB in all are left out: request them again.
+    Carries the joined JSON texts, uint8. `ends` has the offset at which each text ends. A reply has
+    at most 1 MiB of texts. Request the missing values again.
     """
 
     ranks: Annotated[list[ClientRank], AtMost(MAX_CLIENTS), Distinct()]
@@ -262,7 +262,7 @@ class Published:
 
 @dataclass(frozen=True)
 class WaitFor(GraphServerRequest, op="wait_for", reply=Published):
-    """Request for clients' values. The reply comes when all are there, or after `wait` seconds."""
+    """Request for clients' values. The reply comes once all are published, or after `wait` s."""
 
     rank: ClientRank
     secret: Digest
@@ -298,31 +298,31 @@ class DescribeGraph(GraphServerRequest, op="graph"):
 
 @dataclass(frozen=True)
 class NodesRequest(GraphServerRequest, carries=8 * MAX_ROWS):
-    """Base of requests that carry ids of nodes of one type, [n] int64, for a value per node."""
+    """Base of requests for one value per node. They carry ids of one node type, [n] int64."""
 
     node_type: Id
 
 
 @dataclass(frozen=True)
 class ToNewIds(NodesRequest, op="to_new_ids"):
-    """Request for the folder's ids of original ids."""
+    """Request for ids in the folder's numbering. Carries original ids."""
 
 
 @dataclass(frozen=True)
 class ToOriginalIds(NodesRequest, op="to_original_ids"):
-    """Request for the original ids of the folder's ids."""
+    """Request for original ids. Carries ids in the folder's numbering."""
 
 
 @dataclass(frozen=True)
 class NodeTimes(NodesRequest, op="node_times"):
-    """Request for the times of nodes, by the folder's ids."""
+    """Request for the times of nodes. Carries ids in the folder's numbering."""
 
 
 @dataclass(frozen=True)
 class Split(GraphServerRequest, op="split"):
-    """Request for a split, from its entry `begin` on.
+    """Request for the nodes of a split, from index `begin` on. A split is a boolean attribute.
 
-    The reply carries [its length], ids of the folder (ascending), and their original ids.
+    The reply carries the split's length, [1], then its nodes' new ids, ascending, and original ids.
     """
 
     node_type: Id
@@ -332,9 +332,9 @@ class Split(GraphServerRequest, op="split"):
 
 @dataclass(frozen=True)
 class HomeEdges(GraphServerRequest, op="home_edges"):
-    """Request for edges begin, begin + step, ... < end of a partition.
+    """Request for every `step`-th edge of a partition, from index `begin` to before `end`.
 
-    The reply carries [2, n] original ids of their sources and destinations.
+    The reply carries the original ids of the edges' sources and destinations, [2, n] int64.
     """
 
     edge_type: Id
@@ -346,7 +346,7 @@ class HomeEdges(GraphServerRequest, op="home_edges"):
 
 @dataclass(frozen=True)
 class DeviceCount(GraphServerRequest, op="device_count"):
-    """Request for the number of CUDA devices of the server's machine. The reply carries [it]."""
+    """Request for the number of CUDA devices at the server. The reply carries one int64, [1]."""
 
 
 # Encoding ---------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ def read_table(arrays: Sequence[Array], where: str) -> Table:
     """Read the directory's table from the arrays of its reply.
 
     Raises:
-        ProtocolError: malformed. Names the server, like the errors of the functions below.
+        ProtocolError: the table is malformed. The error names the server `where`.
     """
     return codec.from_json(Table, read_json(arrays, where), f"{where} sent a malformed table")
 
@@ -364,26 +364,26 @@ def read_table(arrays: Sequence[Array], where: str) -> Table:
 def read_reply(
     request: GraphServerRequest | type[GraphServerRequest], header: Mapping[str, Any], where: str
 ) -> object:
-    """Read a server's reply to a request, of type `request.reply`."""
+    """Read a server's reply to a request. Return an instance of the request's `reply`."""
     fields = {name: value for name, value in header.items() if name not in _ENVELOPE}
     text = f"{where} sent a malformed reply to '{request.op}'"
     return codec.from_json(request.reply, fields, text)
 
 
 def json_array(content: object) -> Array:
-    """Return JSON text as an array, uint8, for content that exceeds the limits of a header."""
+    """Return content as JSON text, [n] uint8, for messages whose header would be too small."""
     return np.frombuffer(json.dumps(content).encode(), np.uint8)
 
 
 def text_bytes(arrays: Sequence[Array]) -> bytes:
-    """Return the bytes of a message's only array, a text."""
+    """Return the bytes of a message's only array, a text. ProtocolError if it has other arrays."""
     if len(arrays) != 1 or arrays[0].dtype != np.uint8 or arrays[0].ndim != 1:
         raise ProtocolError("a message must carry one text")
     return arrays[0].tobytes()
 
 
 def read_json(arrays: Sequence[Array], where: str) -> Any:
-    """Return the content of a `json_array`."""
+    """Return the content of a message's only array, which `json_array` has made."""
     try:
         return json.loads(text_bytes(arrays))
     except (ValueError, RecursionError) as error:

@@ -1,9 +1,9 @@
 """Requests to graph servers: connections, a thread that owns them, and requests in flight.
 
 Base of `DirectoryClient`. Requests are idempotent: if their connection is lost, they are sent again
-over the next. Messages of servers are checked before they are used. A malformed message ends its
-connection, never the thread. If the thread ends all the same, all requests in flight fail at once,
-with its reason. Clients, graph servers and `khop top` run it. Imports no torch.
+over the next one. Messages of servers are checked before they are used. A malformed message ends
+its connection, never the thread. If another error ends the thread, all requests in flight fail with
+that error. Clients, graph servers and `khop top` run it. Imports no torch.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ class PendingRequest(Ticket):
 class ServerClient(abc.ABC):
     """Connections to graph servers, by rank, and to their directory.
 
-    Subclasses start the thread when they have made their own state.
+    The thread is not running yet: a subclass starts it at the end of its own `__init__`.
 
     Args:
         servers: address of the servers, and keys.
-        timeout: default of the longest time of a request in seconds.
+        timeout: seconds in which a request needs a reply, unless the request has its own timeout.
     """
 
     def __init__(self, servers: Servers, timeout: float) -> None:
@@ -127,11 +127,11 @@ class ServerClient(abc.ABC):
             rank: rank of the server. If None, the directory.
             request: the request.
             arrays: arrays that it carries.
-            timeout: longest time in seconds. If None, this object's.
+            timeout: seconds in which the reply must arrive. If None, `self.timeout`.
 
         Returns:
-            A future of the reply. It raises the server's error, ProtocolError if the reply is
-            malformed, or PartitionUnavailableError that names server, address and elapsed time.
+            A future of the reply. It raises the server's error, or ProtocolError if the reply is
+            malformed, or PartitionUnavailableError with server, address and time if there is none.
 
         Raises:
             RuntimeError: this client has been closed or has failed, or this process is a fork.
@@ -155,7 +155,7 @@ class ServerClient(abc.ABC):
         arrays: Sequence[Array] = (),
         timeout: float | None = None,
     ) -> Reply:
-        """Send a request to a server and return its reply, as `submit` does."""
+        """Send a request to a server and wait for its reply. Arguments and errors: see `submit`."""
         return self.submit(rank, request, arrays, timeout).result()
 
     def _notify(self) -> None:
@@ -167,7 +167,7 @@ class ServerClient(abc.ABC):
         return RuntimeError(text if self._closing else f"{text}: {self._ended!r}")
 
     def _stop(self) -> None:
-        """End the thread, which fails requests in flight."""
+        """End the thread. It fails the requests in flight at its end."""
         self._closing = True
         self._notify()
         self._thread.join()
@@ -177,15 +177,15 @@ class ServerClient(abc.ABC):
 
     @abc.abstractmethod
     def _beat(self) -> None:
-        """Register with the directory when it is time. Called at least every 0.25 s."""
+        """Register with the directory if the next registration is due. Called every 0.25 s."""
 
     @abc.abstractmethod
     def _on_directory_back(self) -> None:
-        """Register with the directory, over a connection that was made again."""
+        """Register with the directory again. Called when the connection to it is up again."""
 
     @abc.abstractmethod
     def _on_end(self) -> None:
-        """Wake other threads that wait. The thread has ended, and `_why_ended` is its reason."""
+        """Wake other threads that wait. Called when this thread ends."""
 
     def _run(self) -> None:
         ended: Exception = RuntimeError("it was closed")
@@ -218,7 +218,7 @@ class ServerClient(abc.ABC):
             _log.warning("server-refused", f"{self.name_of(rank)}: {error!r}")
 
     def name_of(self, rank: int | None) -> str:
-        """Return name and address of a server for messages. None: the directory."""
+        """Return a server's name and address for messages. If `rank` is None, the directory's."""
         connection = self._connections.get(rank)
         where = "" if connection is None else f" at {connection.address}"
         return ("the directory" if rank is None else f"graph server {rank}") + where
@@ -258,7 +258,7 @@ class ServerClient(abc.ABC):
             relocate(self._connections[rank], entry, self._servers.server_key)
 
     def _send_again(self, rank: int | None) -> None:
-        """Send the requests that were lost with a connection."""
+        """Send again, over a new connection, the requests that were lost with the last one."""
         lost = self._pending.of(rank)
         if rank is None:
             self._on_directory_back()
@@ -292,7 +292,7 @@ class ServerClient(abc.ABC):
         )
 
     def _end(self, why: Exception) -> None:
-        """Fail the requests in flight, and all later ones."""
+        """Fail all requests in flight and all later requests, and close the connections."""
         with self._submitting:
             self._ended = why
             waiting = [*self._pending.drain(), *self._submitted]

@@ -30,21 +30,21 @@ LayoutNumber = Annotated[int, Between(0, 1 << 20)]
 
 @dataclass(frozen=True)
 class SessionSpec:
-    """Specification of a session, a loader's state on a server. Equal ones are the same session.
+    """Specification of a session, which is a loader's state on a server.
 
     Attributes:
-        session: its name, 'loader/number'.
-        secret: secret of the loader, needed to take the session over. It is never published.
+        session: name of the session: its loader, and the index of one of the loader's processes.
+        secret: secret of the loader, with which another connection can take over the session.
         client: name of the client.
         pipeline: specification of the batches.
         num_workers: number of sampler processes.
-        buffer_bytes: most bytes of batches that are made and not sent.
+        buffer_bytes: maximum bytes of batches that are made and not sent.
         concurrency: batches in flight in each sampler.
         depth: maximum number of batches in flight.
         worker_devices: device of each sampler, None for the CPU. If None, all use the CPU.
         max_restarts: maximum number of restarts of samplers.
         timeout: seconds that samplers wait for other servers.
-        credits: most bytes in flight without an acknowledgement.
+        credits: maximum bytes that are sent and not acknowledged.
     """
 
     session: Name
@@ -66,12 +66,12 @@ class SessionSpec:
             raise ValueError(f"names {len(devices)} worker_devices for {self.num_workers} samplers")
 
     def device(self, sampler: int) -> str | None:
-        """Return the device of a sampler by its index. None: the CPU."""
+        """Return the device of the sampler of this index. None means the CPU."""
         return None if self.worker_devices is None else self.worker_devices[sampler]
 
 
 def session_fields(config: Mapping[str, Any], credits: int) -> dict[str, Any]:
-    """Return the JSON of a `SessionSpec` from a receiver's configuration."""
+    """Return the fields of a `SessionSpec`, as for JSON, from a receiver's configuration."""
     fields = {name: value for name, value in config["session"].items() if name != "loader"}
     return {
         **fields,
@@ -87,19 +87,19 @@ def session_fields(config: Mapping[str, Any], credits: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Held:
-    """Reply to `Open`: the outstanding batches that the session has already."""
+    """Reply to `Open`: ids of the outstanding batches that need not be requested again."""
 
     held: BatchIds
 
 
 @dataclass(frozen=True)
 class Open(GraphServerRequest, op="open", reply=Held, carries=MESSAGE_BYTES):
-    """Request to open a session, or to take one over to this connection.
+    """Request to open a session, or to move an open one to the sender's connection.
 
     Carries the arrays of `names`: sampling weights of negative endpoints, float64.
 
     Attributes:
-        outstanding: ids of the batches that the client waits for. All others are dropped.
+        outstanding: ids of the batches that the client waits for. The server drops all others.
         names: names of the arrays.
     """
 
@@ -110,7 +110,7 @@ class Open(GraphServerRequest, op="open", reply=Held, carries=MESSAGE_BYTES):
 
 @dataclass(frozen=True)
 class Batch(GraphServerRequest, op="batch", carries=3 * 8 * MAX_SEEDS):
-    """Request for a batch. Carries [num_columns, n] int64. No reply: events follow."""
+    """Request for a batch of the seeds that it carries, [num_columns, n] int64. Events follow."""
 
     session: Name
     batch_id: Id
@@ -120,7 +120,7 @@ class Batch(GraphServerRequest, op="batch", carries=3 * 8 * MAX_SEEDS):
 
 @dataclass(frozen=True)
 class Cancel(GraphServerRequest, op="cancel"):
-    """Request to drop batches. No reply."""
+    """Request to drop batches. It has no reply."""
 
     session: Name
     ids: BatchIds
@@ -128,7 +128,7 @@ class Cancel(GraphServerRequest, op="cancel"):
 
 @dataclass(frozen=True)
 class Acknowledge(GraphServerRequest, op="ack"):
-    """Acknowledgement of bytes that have arrived: as many more can be sent. No reply."""
+    """Notice that `bytes` have arrived. The server may then send more bytes. No reply."""
 
     session: Name
     bytes: Id
@@ -140,7 +140,7 @@ class Progress:
 
     Attributes:
         made: batches that its samplers have made so far.
-        waiting_for: reason for which no sampler can be started, in words, if there is one.
+        waiting_for: reason in words why no sampler can start. None if there is no reason.
     """
 
     session: Name
@@ -176,7 +176,7 @@ class ErrorText:
 
 @dataclass(frozen=True)
 class LayoutEvent:
-    """A layout, sent before the first batch that has it. Carries its JSON text, uint8."""
+    """Layout of batches, sent before the first of them. Carries its JSON text, [n] uint8."""
 
     event: ClassVar[str] = "layout"
 
@@ -186,7 +186,7 @@ class LayoutEvent:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Bytes of a batch, in order. Carries them, uint8, at most `CHUNK_BYTES`.
+    """Piece of a batch. Pieces arrive in order. Each carries at most `CHUNK_BYTES` uint8.
 
     Attributes:
         batch_id: id of the batch, chosen by the client.
@@ -230,7 +230,7 @@ def read_event(header: Mapping[str, Any], where: str) -> Event:
     """Read an event from the header of its message.
 
     Raises:
-        ProtocolError: malformed, or not an event. Names the server.
+        ProtocolError: the event is malformed or unknown. The error names the server `where`.
     """
     name = str(header.get("event"))
     event_type = _EVENTS.get(name)
@@ -250,7 +250,7 @@ class HostedSampler:
     Attributes:
         spec: specification of the session. `secret` is ignored.
         sampler: index of the sampler in its loader.
-        has_arrays: whether arrays are passed along.
+        has_arrays: whether arrays are passed together with the request.
     """
 
     spec: SessionSpec
@@ -260,7 +260,7 @@ class HostedSampler:
 
 @dataclass(frozen=True)
 class SamplerStarted:
-    """Reply to `HostedSampler`: the sampler was started. Passes an end of its control line."""
+    """Reply to `HostedSampler`: a sampler was started. Passes one end of its control line."""
 
     pid: Pid
 
@@ -270,9 +270,9 @@ class SamplerEnded:
     """Notice that a client's sampler has ended.
 
     Attributes:
-        status: how it ended, in words.
-        task: (epoch, batch) that it worked on last, if known.
-        log: the end of its log.
+        status: exit status in words.
+        task: (epoch, batch) that the sampler worked on last, if known.
+        log: last lines of the sampler's log.
     """
 
     status: Annotated[str, AtMost(4096)]

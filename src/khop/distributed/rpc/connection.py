@@ -1,12 +1,12 @@
 """A connection to one server of any kind, made again whenever it is lost. Imports no torch.
 
 Samplers, trainers, receivers and graph servers use it. A `Channel` carries the messages: ZeroMQ's,
-or one of a user's own transport. Requests in flight are lost with a connection. The caller sends
-them again when `pump` reports that it is up (`pending` keeps them). Messages are dropped while it
-is down, so no message reaches, late, a server that was restarted meanwhile.
+or one of a user's own transport. Requests in flight are lost with a connection. The caller keeps
+them (`pending`) and sends them again when `pump` reports that the next connection is up. Messages
+are dropped while no connection is up, so that a restarted server gets no old messages.
 
-The next connection is made after a pause, which doubles while connections bring no message. A
-handshake that fails counts as such a connection: after some failures, ZeroMQ itself never retries.
+The next connection is made after a pause, which doubles while connections bring no message. This
+module also retries after a failed handshake, since ZeroMQ itself does not after some of them.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class Connection:
     """A connection to one server, for one thread.
 
     Attributes:
-        endpoint: address and key of the server. None if not known yet: see `relocate`.
+        endpoint: address and key of the server. None until `relocate` sets it.
         lost_since: when the connection was lost (`time.monotonic`), or when this object was made.
             None while the connection is up.
         last_message_at: when the last message of the server arrived, or the connection was made
             (`time.monotonic`).
-        refused: reason for which the server, or `refuse`, rejected the connection, if known.
-        final: reason for which requests cannot succeed until the connection is up again, in words
-            that follow the server's name. It refused the key, or see `give_up`. None if none.
-        sockets: sockets to poll before `pump` and `receive`. Each connection has another list.
-        has_returned: True once a connection is up that is not the first at this endpoint.
+        refused: reason why the server or `refuse` rejected the last connection. None if unknown.
+        final: reason why requests cannot succeed until a connection is up again: a refused key, or
+            the text of `give_up`. It follows the server's name in messages. None if there is none.
+        sockets: sockets to poll before `pump` and `receive`. A new connection makes a new list.
+        has_returned: True from the second successful connection at this endpoint on.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Connection:
         return "an unknown address" if self.endpoint is None else self.endpoint.address
 
     def relocate(self, endpoint: Endpoint) -> None:
-        """Set the server's endpoint, and connect to it if it is another one.
+        """Set the server's endpoint. If it has changed, connect to the new one.
 
         Raises:
             ValueError: the endpoint has a server key, and this process has no keys.
@@ -120,7 +120,7 @@ class Connection:
         self._connect(endpoint)
 
     def pump(self) -> bool:
-        """Process connection events and reconnect. Return whether the connection just came up."""
+        """Process events, reconnect if needed. Return whether a connection has just come up."""
         if self._is_broken:
             self._drop()
         if self._channel is None and self.endpoint is not None:
@@ -137,7 +137,7 @@ class Connection:
         return came_up and self.lost_since is None
 
     def _on_event(self, event: str) -> bool:
-        """Process an event of the channel. Return whether it brings the connection up."""
+        """Process an event of the channel. Return whether the event brings the connection up."""
         if event == UP:
             self.lost_since = self.refused = self.final = None
             self.last_message_at = self._up_since = self._clock()
@@ -177,7 +177,7 @@ class Connection:
             self._drop()
 
     def _drop(self) -> None:
-        """Close the connection. `pump` makes the next."""
+        """Close the connection. `pump` makes the next one after a pause."""
         now = self._clock()
         served = self.last_message_at > self._up_since or now - self._up_since > _MAX_PAUSE
         if self.is_up and served:
@@ -199,7 +199,7 @@ class Connection:
                 self._is_broken = True
 
     def receive(self) -> Iterator[tuple[dict[str, Any], list[Array], int]]:
-        """Yield messages that have arrived, at most 256: header, arrays, number of bytes.
+        """Yield header, arrays and number of bytes of messages that have arrived, at most 256.
 
         Raises:
             ProtocolError: a message is malformed. The caller should `refuse` the connection.
@@ -226,18 +226,18 @@ class Connection:
             yield header, arrays, sum(map(len, frames))
 
     def refuse(self, why: str, pause: float = 0.0) -> None:
-        """End a connection with invalid messages. `pump` makes the next after `pause` s or more."""
+        """End the connection for a reason. `pump` makes the next one after at least `pause` s."""
         self._drop()
         self._unread.clear()
         self._connect_at = max(self._connect_at, self._clock() + pause)
         self.refused = why
 
     def give_up(self, why: str) -> None:
-        """Set the final state of the server: 'has ended'."""
+        """Set `final`, for a server that will not reply: 'has ended'."""
         self.final = why
 
     def finish(self) -> None:
-        """Let messages that were sent leave after the connection is closed, for up to 0.5 s."""
+        """Allow sent messages up to 0.5 s to leave after the connection is closed."""
         if self._channel is not None:
             self._channel.finish(_LINGER_SECONDS)
 
@@ -281,9 +281,9 @@ _OPTIONS = (
 class ZmqChannel(Channel):
     """A ZeroMQ socket to one server, and its monitor: 'ipc://', or 'tcp://' with or without CURVE.
 
-    The monitor reports when the connection is up and when it is lost, and heartbeats detect
-    half-open ones. Each connection has a socket of its own. A socket that connects again would
-    deliver queued messages to a server that was restarted meanwhile.
+    The monitor reports when the connection is up and when it is lost. Heartbeats detect connections
+    whose peer has vanished. Each connection has a socket of its own: a socket that connects again
+    would deliver old messages to a restarted server.
 
     Raises:
         zmq.ZMQError: an invalid address.
@@ -320,7 +320,7 @@ class ZmqChannel(Channel):
             raise
 
     def fileno(self) -> int:
-        """Return ZeroMQ's descriptor of the socket. To poll, use `sockets`."""
+        """Return ZeroMQ's descriptor of the socket. Do not poll it: poll `sockets`."""
         return int(self._socket.fileno())
 
     def sockets(self) -> list[Any]:
@@ -335,7 +335,7 @@ class ZmqChannel(Channel):
             yield _MEANINGS[event]
 
     def send(self, frames: Sequence[Buffer]) -> None:
-        """Send a message. It is dropped while ZeroMQ makes the connection again."""
+        """Send a message. It is dropped while ZeroMQ is not connected."""
         with contextlib.suppress(zmq.Again):
             self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
 
@@ -346,7 +346,7 @@ class ZmqChannel(Channel):
             return None
 
     def finish(self, seconds: float) -> None:
-        """Have ZeroMQ's own threads send what is left after `close`."""
+        """Have ZeroMQ's own threads send the remaining messages after `close`."""
         self._socket.linger = self._linger_ms = int(1000 * seconds)
 
     def close(self) -> None:

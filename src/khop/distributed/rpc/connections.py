@@ -2,19 +2,19 @@
 
 Partition servers and graph servers run it. Imports no torch.
 
-ZeroMQ accepts connections without a bound. A connection may send one message of any number of
-frames, which ZeroMQ hands over when it is whole. Its bounded queues do not help: they count whole
-messages, and the process ends when a peer with a full queue disconnects. So this module counts from
-outside:
+ZeroMQ accepts any number of connections. A connection may send a message of any number of frames,
+which ZeroMQ keeps until the message is whole. ZeroMQ's bounded queues do not help: they count whole
+messages, and the process ends when a peer with a full queue disconnects. So this module counts
+outside of ZeroMQ:
 
 - the connections, from ZeroMQ's reports
-- their users, from the first message that the server takes from each
+- the user of each connection, from the first message that the server takes from it
 - the bytes that the kernel has received and the server has not taken.
 
-A connection beyond a bound is ended. The bounds are in `Limits`.
+A connection that exceeds a bound is ended. The bounds are in `Limits`.
 
-A client of khop sends an empty message as soon as it is connected, so a connection that brings none
-is no client's. Until that message, the handshakes of the key are counted instead, for a while.
+A client of khop sends an empty message as soon as it is connected. A connection without a message
+is no client's. Before the message, a handshake counts as a connection of its key, for 30 s.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Connection:
 
     Attributes:
         since: when it was accepted (`time.monotonic`).
-        user: its key, else its address, once it has brought a message.
+        user: its key, else its address. None before its first message.
         taken: bytes on the wire of the messages that the server has taken.
     """
 
@@ -96,9 +96,9 @@ class _Connection:
 
 
 class _Message(NamedTuple):
-    """A message that was taken: its last frame and its bytes on the wire.
+    """A message that the server has taken: its last frame, and its bytes on the wire.
 
-    `is_unnamed` is True if ZeroMQ itself named the peer.
+    `is_unnamed` is True if ZeroMQ, not the peer, has chosen the peer's name.
     """
 
     descriptor: int
@@ -110,8 +110,8 @@ class _Message(NamedTuple):
 class Connections:
     """The open connections of a socket, and the thread that bounds them.
 
-    The socket (`front`) is not bound yet. The thread ends with the context. Its queue of reports
-    is not bounded: ZeroMQ would block at a full one. So the thread waits for nothing but reports.
+    Make it before `front` is bound. The thread ends with the context. Its queue of reports has no
+    bound, since a full one would block ZeroMQ. So the thread must wait for nothing but reports.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Connections:
     def admit(self, key: str) -> bytes:
         """Decide about a handshake with a key, for `KeyGate`. Any thread.
 
-        All clients together leave connections for servers, and each key some for other keys.
+        The bounds keep some connections for servers, and for clients with other keys.
         """
         with self._lock:
             if key == self._server_key:
@@ -192,7 +192,7 @@ class Connections:
             return ADMITTED
 
     def _waiting(self, key: str, now: float) -> deque[float]:
-        """Return the times of a key's handshakes whose connection has brought no message."""
+        """Return the times of a key's recent handshakes whose connection brought no message yet."""
         for times in self._handshakes.values():
             while times and times[0] < now - _HANDSHAKE_SECONDS:
                 times.popleft()
@@ -204,8 +204,8 @@ class Connections:
     def note_message(self, name: bytes, frames: Sequence[zmq.Frame]) -> bool:
         """Count a message that the server has taken. Return False if its peer is no client.
 
-        Peers that name themselves are disconnected: ZeroMQ ends the process when one has taken the
-        name that it gives next.
+        A peer that has chosen its own name is disconnected. If this name were the next one that
+        ZeroMQ itself gives, ZeroMQ would end the process.
 
         Args:
             name: ZeroMQ's name of the peer.
@@ -317,7 +317,7 @@ class Connections:
         self._look_at = began + max(_LOOK_SECONDS, (self._clock() - began) / _LOOK_SHARE)
 
     def _bound_untaken(self, untaken: dict[str, list[tuple[int, int, _Connection]]]) -> None:
-        """End the connections with most untaken bytes until users, and all of them, are bounded."""
+        """End connections, those with most untaken bytes first, until all bounds are kept."""
         limits = self._limits
         sums: Counter[str] = Counter()
         for user, of_user in untaken.items():
@@ -363,7 +363,7 @@ class Connections:
             _log.debug("connections-unbounded", f"further connections are not dropped: {error}")
 
     def _most_connections(self) -> int:
-        """Return the bound of connections, given the free descriptors."""
+        """Return the maximum number of connections, which depends on free descriptors."""
         now = self._clock()
         if now >= self._count_at:
             self._count_at = now + _COUNT_SECONDS
@@ -378,8 +378,8 @@ class Connections:
     def _count_unproved(self) -> int:
         """Return an upper bound of the connections that are not authenticated.
 
-        ZeroMQ reports that a connection was authenticated, but not which one. Connections that are
-        not authenticated are younger than the time limit of a handshake.
+        ZeroMQ reports authentications, but not of which connection. A connection without one is
+        younger than a handshake may take. So recent reports are subtracted from young connections.
         """
         since = self._clock() - self._limits.handshake_ms / 1000
         while self._proved and self._proved[0] < since:

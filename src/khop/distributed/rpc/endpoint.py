@@ -12,7 +12,7 @@ from khop.errors import SecurityError
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Address of a server, and its CURVE public key as Z85 text (None without CURVE)."""
+    """Address of a server, and its CURVE public key as Z85 text. If None, CURVE is not used."""
 
     address: str
     server_key: str | None = None
@@ -45,4 +45,4 @@ class KeyPair:
 
 
 EndpointUpdate: TypeAlias = Endpoint | str
-"""The new endpoint of a server, or the reason for which it has ended."""
+"""The new endpoint of a server, or the reason why the server has ended."""

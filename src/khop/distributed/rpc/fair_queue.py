@@ -1,12 +1,12 @@
 """Queue of pending work that users share by processor time. Imports no torch.
 
-Servers have one for their threads and one for their loop. The processor time that each user has
-used is measured (`charge`), not estimated. The next turn goes to the waiting user with the least
-time, and among that user's connections to the one with the least time. So a user with expensive
-requests waits while others are served, however many requests or connections the user has.
+Servers have such queues for their threads and for their loop. The processor time that each
+user has used is measured (`charge`), not estimated. The next turn goes to the waiting user with the
+least time, and among this user's connections to the one with the least time. So a user with
+expensive requests waits while others are served, however many requests or connections it has.
 
-Time is virtual: a user who comes after a pause counts as having used as much as the one served
-last. A pause earns no credit, and time used while no other user waited is no debt. This is
+Time is virtual: a user who returns after a pause counts as having used as much as the user served
+last. So a pause earns no credit, and time used while no other user waited is no debt. This is
 start-time fair queueing (Goyal, Vin & Cheng, IEEE/ACM Transactions on Networking 5(5), 1997).
 """
 
@@ -27,7 +27,7 @@ _MAX_IDLE = 4096
 
 
 class _Shares(Generic[_K]):
-    """Keys that have pending work, in the order of the time that they have used."""
+    """Keys (users, or a user's connections) that have pending work, by the time that they used."""
 
     def __init__(self) -> None:
         self._used: dict[_K, float] = {}
@@ -36,7 +36,7 @@ class _Shares(Generic[_K]):
         self._now = 0.0
 
     def enter(self, key: _K) -> None:
-        """Add a key that is not waiting."""
+        """Add a key that has pending work and is not waiting yet."""
         used = self._used.pop(key, 0.0)
         self._used[key] = used = max(used, self._now)
         heapq.heappush(self._waiting, (used, next(self._arrivals), key))
@@ -44,14 +44,14 @@ class _Shares(Generic[_K]):
             self._forget()
 
     def _forget(self) -> None:
-        """Forget idle keys: all without an effect on their next turn, then the earliest charged."""
+        """Forget idle keys whose used time has no effect any more, and those charged long ago."""
         waiting = {key for _, _, key in self._waiting}
         idle = [k for k, used in self._used.items() if k not in waiting and used > self._now]
         kept = waiting.union(idle[-_MAX_IDLE // 2 :])  # in the order of their last charge
         self._used = {key: used for key, used in self._used.items() if key in kept}
 
     def next(self) -> _K | None:
-        """Remove and return the key that has used least. Of equal keys, the first that came."""
+        """Remove and return the key with the least used time. Of equal keys, the first to enter."""
         while self._waiting:
             since, arrival, key = self._waiting[0]
             used = self._used[key]
@@ -79,7 +79,7 @@ class _User(Generic[_T]):
 
 @dataclass(frozen=True)
 class Turn(Generic[_T]):
-    """Work that was taken from a queue: an entry of a user's connection, and its size."""
+    """An entry that was taken from a queue, with its user, its connection and its size."""
 
     user: str
     connection: Hashable
@@ -88,9 +88,9 @@ class Turn(Generic[_T]):
 
 
 class FairQueue(Generic[_T]):
-    """Queues of pending work, one per user, served by the time that users have used.
+    """Queues of pending work, one per user. The user with the least used time is served next.
 
-    For one thread at a time. A user may have `most` entries of `most_bytes`, or a single one.
+    For one thread at a time. A user may have `most` entries of `most_bytes` in all, or one entry.
 
     Example:
         >>> queue = FairQueue[int](100, 100)
@@ -119,9 +119,9 @@ class FairQueue(Generic[_T]):
         connection: Hashable = None,
         is_bounded: bool = True,
     ) -> bool:
-        """Append an entry to the queue of its connection, whose entries are served in order.
+        """Append an entry to its connection's queue. Entries of a connection are served in order.
 
-        If `is_bounded` and the user has too many entries, return False.
+        Return False if `is_bounded` and the user has too many entries.
         """
         own = self._users.get(user) if is_bounded else None
         if own is not None and (own.count >= self._most or own.nbytes + nbytes > self._most_bytes):
@@ -130,7 +130,7 @@ class FairQueue(Generic[_T]):
         return True
 
     def put_back(self, turn: Turn[_T]) -> None:
-        """Put work back that is not done, ahead of its connection's later entries."""
+        """Put unfinished work back, ahead of the later entries of its connection."""
         self._insert(turn.user, turn.connection, (turn.entry, turn.nbytes), is_first=True)
 
     def _insert(
@@ -175,7 +175,7 @@ class FairQueue(Generic[_T]):
         return Turn(user, connection, entry, nbytes)
 
     def charge(self, turn: Turn[_T], seconds: float) -> None:
-        """Add to the processor time that the user and the connection of some work have used."""
+        """Add processor time to the sums of a turn's user and connection."""
         self._shares.charge(turn.user, seconds)
         own = self._users.get(turn.user)
         if own is not None:

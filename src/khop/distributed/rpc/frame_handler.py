@@ -33,26 +33,26 @@ from khop.typing import Array
 _MAX_REFUSED = 16 << 10
 
 Steps = Generator["list[Ticket] | None", None, list[Array]]
-"""Work on a reply, in slices of some 20 ms, which returns the reply's arrays.
+"""Generator that makes a reply in slices of some 20 ms, and returns the reply's arrays.
 
-Yields None between slices, or tickets: then nothing is to do before these are done.
+Between slices, it yields None, or tickets. The next slice can begin once these tickets are done.
 """
 
 Answer = Callable[[Any, list[Array]], "list[Array] | Steps"]
-"""Function of a request and its arrays: the reply's arrays, or the steps to them."""
+"""Function of a request and its arrays. It returns the reply's arrays, or `Steps` to make them."""
 
 
 def finish(reply: list[Array] | Steps) -> list[Array]:
-    """Return a reply's arrays, after all steps to them."""
+    """Return a reply's arrays. If they are made in slices, run all slices."""
     return reply if isinstance(reply, list) else run(reply)
 
 
 Access = Literal["read", "read_state", "write"]
 """Class of a request.
 
-`read`: the reply follows from the request and the folder. Any server of the part gives it, in any
-of its threads, and it may be sent again. `write`: changes the state of the part's primary, and is
-applied once. `read_state`: reads that state. The part's writer thread runs the last two, in order.
+`read`: depends on the request and the folder alone. Any server of the part answers, in any thread,
+and the request may be sent again. `write`: changes the state of the part's primary, and is applied
+once. `read_state`: reads this state. The part's writer thread runs the last two, in order.
 """
 
 
@@ -63,10 +63,10 @@ class RequestType:
     Attributes:
         message: dataclass of its fields, with an `op`.
         access: class of the request.
-        answer: returns the reply's arrays, or the steps to them. A write that yields is finished
-            even if its sender has disconnected. Other requests may see it half done meanwhile.
-        carries: most bytes of the arrays of a request.
-        arrays: most of these arrays.
+        answer: function that answers the request, see `Answer`. A write in slices is finished even
+            if its sender disconnects. Between slices, other requests can see it half done.
+        carries: maximum bytes of the arrays of a request.
+        arrays: maximum number of these arrays.
     """
 
     message: type[RequestFields]
@@ -77,7 +77,7 @@ class RequestType:
 
 
 class NotYet(Exception):
-    """A write came before an earlier one of its client."""
+    """Notice that a write has arrived before an earlier write of its client."""
 
 
 class FrameHandler:
@@ -85,14 +85,14 @@ class FrameHandler:
 
     Args:
         subject: name of the data that is served: 'partition'.
-        index: its index. Requests for another are refused. If None, requests name none.
+        index: index that requests must have as `part`. If None, they must have none.
         types: the requests that are answered.
-        incarnation: see below. If None, a new one.
+        incarnation: text for the attribute. If None, a new random one.
 
     Attributes:
         incarnation: random text in each reply, by which clients notice that a server is another
             process than before.
-        stop: ends the kernels that work on requests, once it is set.
+        stop: flag that ends the kernels that work on requests, once it is set.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class FrameHandler:
         self._subject = subject
         self._index = index
         self._types = {t.message.op: t for t in types}
-        # Whether a type has other bounds than any message, so that names are looked at first.
+        # Whether a request has tighter bounds than all messages. Its name is then read first.
         self._bounded = any((t.carries, t.arrays) != (MESSAGE_BYTES, MAX_ARRAYS) for t in types)
         self.incarnation = incarnation or os.urandom(8).hex()
         self.stop = _native.StopFlag()
@@ -168,12 +168,12 @@ class FrameHandler:
 
 
 def refusal(frames: list[Any], why: Exception) -> list[Any]:
-    """Return the frames of an error reply to an unread request. Never raises, costs little."""
+    """Return the frames of an error as reply to an unread request. Fast, and never raises."""
     return pack({"id": id_of(frames), "error": describe_error(why)}, [])
 
 
 def id_of(frames: list[Any]) -> int | None:
-    """Return the id of an unread request. None if it has none. Never raises, costs little."""
+    """Return the id of an unread request. None if it has none. Fast, and never raises."""
     if not frames or len(frames[0]) > _MAX_REFUSED:
         return None
     try:
@@ -184,7 +184,7 @@ def id_of(frames: list[Any]) -> int | None:
 
 
 def pack_or_refuse(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
-    """Return the frames of a reply or event, or of the error why it cannot be sent."""
+    """Return the frames of a reply or event. If they cannot be packed, the frames of an error."""
     try:
         return pack(header, arrays)
     except (ProtocolError, ValueError, RecursionError) as error:

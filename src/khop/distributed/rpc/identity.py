@@ -1,11 +1,11 @@
 """Senders of messages, and the keys that a server admits. Imports no torch.
 
 Graph servers run it, and partition servers with keys or with requests that write. Work is counted
-and queued by user, not by connection: further connections give a user no more of a server.
+and queued by user, not by connection. So a user with more connections gets no more of a server.
 
 ZeroMQ asks once per handshake whether a key is admitted, over a socket inside the process:
-see https://rfc.zeromq.org/spec/27. pyzmq has a thread for this, too, but it imports asyncio: a
-fifth of the time in which a server starts.
+see https://rfc.zeromq.org/spec/27. pyzmq has a thread for this, too, but imports asyncio for it,
+which takes a fifth of a server's start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FRAMES = 7
 
 
 class CurveKeys(TypedDict):
-    """Keys of a socket in Z85 text: its own pair, and the public keys that it admits."""
+    """Keys of a server's socket, Z85 text: its pair, and the clients' public keys to admit."""
 
     public: str
     secret: str
@@ -43,9 +43,9 @@ class Source:
 
     Attributes:
         connection: index of the socket, and ZeroMQ's name of the peer there.
-        user: user of the connection. If each client has its own key, that public key. Otherwise key
-            (if any) and address, where all loopback addresses count as one. For a local socket, the
-            process.
+        user: name of the sender, by which work is counted. If each client has its own key, the
+            public key. Otherwise key (if any) and address, where all loopback addresses are one.
+            For a local socket, user and process of this machine.
         is_server: whether it may act as a graph server. True with the servers' key, for processes
             of this user on this machine, and for any process where there are no keys.
         is_proven: whether a key or the operating system proves `is_server`.
@@ -62,7 +62,7 @@ class Source:
 
 
 NOBODY = Source((-1, b""), "")
-"""Sender of a request whose sender does not matter."""
+"""Placeholder where the sender of a request does not matter."""
 
 
 def source_of(front: int, peer: zmq.Frame, frame: zmq.Frame, curve: CurveKeys | None) -> Source:
@@ -71,7 +71,7 @@ def source_of(front: int, peer: zmq.Frame, frame: zmq.Frame, curve: CurveKeys | 
     Args:
         front: index of the socket at which it arrived.
         peer: ZeroMQ's name of the peer.
-        frame: the frame. libzmq attaches properties of the connection to each.
+        frame: a frame of the message. libzmq attaches the connection's properties to each frame.
         curve: keys of the socket. If None, it is local or has no keys.
     """
     connection = front, peer.bytes
@@ -91,7 +91,7 @@ def source_of(front: int, peer: zmq.Frame, frame: zmq.Frame, curve: CurveKeys | 
 
 
 def property_of(frame: zmq.Frame, name: str) -> str | None:
-    """Return a property of the connection over which a frame has come. If None, it has none."""
+    """Return a property of the connection that a frame came over. None if it is not known."""
     try:
         return str(frame.get(name))
     except (zmq.ZMQError, ValueError):
@@ -99,9 +99,9 @@ def property_of(frame: zmq.Frame, name: str) -> str | None:
 
 
 class KeyGate:
-    """Thread that answers ZeroMQ whether a key is admitted. Ends with the context.
+    """Thread that decides for ZeroMQ whether a peer's key is admitted. Ends with the context.
 
-    The thread calls `decide` with a key (Z85 text) for a decision.
+    It calls `decide` with the key, Z85 text, which returns `ADMITTED`, `LATER` or `REFUSED`.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ def write_keys(folder: str | Path, num_clients: int | None = None) -> list[Path]
     """Make the keys of a job and write `server.key` and the clients' files.
 
     Args:
-        folder: made, for its owner alone, if it does not exist.
+        folder: folder for the files. If it does not exist, it is made for its owner alone.
         num_clients: number of clients. Each gets its own pair, in `client-0.key` and so on. If
             None, one pair serves all clients, in `client.key`.
 
@@ -50,8 +50,8 @@ def write_keys(folder: str | Path, num_clients: int | None = None) -> list[Path]
     Raises:
         ValueError: the number of clients is not in 1 to `MAX_CLIENTS`.
         SecurityError: the folder is a link or another user's, or others may enter it.
-        FileExistsError: there are keys already. They are left alone.
-        NotADirectoryError: the path is a file, or lies below one.
+        FileExistsError: there are keys already. They are not changed.
+        NotADirectoryError: the path is a file, or is below a file.
     """
     if num_clients is not None and not 1 <= num_clients <= MAX_CLIENTS:
         raise ValueError(f"--clients must be 1 to {MAX_CLIENTS} (got {num_clients})")
@@ -78,7 +78,7 @@ def add_client(folder: str | Path, name: str) -> Path:
     Running servers that read this `server.key` admit it within seconds.
 
     Returns:
-        The path of its file, NAME.key in the folder of `server.key`, mode 0600.
+        The path of the client's file, NAME.key in the folder of `server.key`, mode 0600.
 
     Raises:
         ValueError: the name is not valid for a key file.
@@ -119,7 +119,7 @@ def revoke_client(folder: str | Path, name: str) -> None:
 def _private_folder(folder: Path) -> Iterator[int]:
     """Open and lock a folder that no other user may enter. Yield its descriptor.
 
-    With the lock, the second of two changes at a time begins with the result of the first.
+    Two changes at the same time run one after the other, so that neither undoes the other.
     """
     try:
         at = open_folder(folder)
@@ -172,10 +172,10 @@ def _replace_server_key(
 
 
 def read_server_keys(path: str | Path | None = None) -> ServerKeys | None:
-    """Read the keys of a graph server: from a `server.key`, or the file that $KHOP_KEY_FILE names.
+    """Read a graph server's keys from a `server.key`. If `path` is None, from $KHOP_KEY_FILE.
 
     Returns:
-        The keys. None if no file is named.
+        The keys. None if neither names a file.
 
     Raises:
         SecurityError: the file is missing, not for its owner alone, not a `server.key`, or damaged.
@@ -184,13 +184,13 @@ def read_server_keys(path: str | Path | None = None) -> ServerKeys | None:
 
 
 def key_file_path(path: str | Path | None) -> str | None:
-    """Return the absolute path of the key file that a path or $KHOP_KEY_FILE names, or None."""
+    """Return the absolute path of the key file: `path`, else $KHOP_KEY_FILE. None if not set."""
     named = path if path is not None else os.environ.get(KEY_FILE_VARIABLE)
     return str(Path(named).absolute()) if named else None
 
 
 def read_client_keys(path: str | Path | None = None) -> ClientKeys | None:
-    """Read the keys of a trainer from a `client.key`. Otherwise like `read_server_keys`."""
+    """Read a trainer's keys from a `client.key`. Arguments and errors: see `read_server_keys`."""
     return _read(path, "client", ClientKeys)
 
 
@@ -210,7 +210,7 @@ def _read(path: str | Path | None, role: str, keys: type[_Keys]) -> _Keys | None
 
 
 def _read_file(path: Path, role: str, keys: type[_Keys], folder: int | None = None) -> _Keys:
-    """Read a key file: at its path, or in the folder of a descriptor."""
+    """Read a key file. If `folder` is a descriptor, open the file's name in this folder."""
     text = _read_private(path, folder)
     try:
         content = json.loads(text)
@@ -238,7 +238,7 @@ def _read_private(path: Path, folder: int | None) -> bytes:
     """Return the file's bytes, if its owner alone can read it.
 
     Links are followed: Kubernetes mounts secrets as links. The opened file is checked, not its
-    path. So another user's link can only lead to a private file of this user or root.
+    path. So another user's link can lead only to a private file of this user or root.
     """
     try:
         # Opening a FIFO must not block.

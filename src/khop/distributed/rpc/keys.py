@@ -1,4 +1,4 @@
-"""CURVE keys of a job in server-client mode: made by `khop keygen`, distributed by the user.
+"""CURVE keys of a job with graph servers. `khop keygen` makes them, the user distributes them.
 
 The command line, graph servers and clients use them. Servers authenticate with the *server* pair,
 to clients and to each other. They admit holders of the server pair or of a *client* pair. Files:
@@ -7,12 +7,12 @@ to clients and to each other. They admit holders of the server pair or of a *cli
     client.key          for all trainers: a client pair, and the server's public key
     client-0.key, ...   in place of client.key, one per trainer (`khop keygen --clients N`)
 
-So a stolen client key gives access to servers, but cannot impersonate one. With a pair for each
-client, servers distinguish clients: each has its own queue, and one can be revoked. `khop keygen
---revoke` removes its public key from `server.key`, and servers end its connections within seconds.
-Files are JSON, readable by their owner alone. Secrets go from a file to a socket: they are in no
-`repr`, log, error text, command line or environment. They reach child processes over their control
-lines. Imports no torch.
+So a stolen client key gives access to servers, but cannot impersonate a server. With one pair per
+client, servers distinguish clients: each client has its own queue, and its key can be revoked.
+`khop keygen --revoke` removes a public key from `server.key`, and servers end the client's
+connections within seconds. Files are JSON, readable by their owner alone. Secrets are in no `repr`,
+log, error text, command line or environment. Child processes get them over their control lines.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ClientKeys:
         return self.client
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object with the secrets, for a key file or a control line only."""
+        """Return a JSON object. It has secrets: write it to key files and control lines only."""
         return {
             "role": "client",
             "server": {"public": self.server_key},
@@ -66,7 +66,7 @@ class ClientKeys:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> ClientKeys:
-        """Build the keys from a JSON object of `to_json`. SecurityError if it is malformed."""
+        """Build the keys from the object that `to_json` returned. SecurityError if malformed."""
         return cls(_pair(content, "client"), _key(content, "server", "public"))
 
 
@@ -75,8 +75,8 @@ class ServerKeys:
     """Keys of a graph server.
 
     Attributes:
-        server: the pair with which it authenticates, also to other servers.
-        clients: {name: public key} of the clients that it admits.
+        server: the pair with which the server authenticates, also to other servers.
+        clients: {name: public key} of the clients that the server admits.
     """
 
     server: KeyPair
@@ -95,12 +95,12 @@ class ServerKeys:
         return self.server.public
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object with the secrets, for a key file or a control line only."""
+        """Return a JSON object. It has secrets: write it to key files and control lines only."""
         return {"role": "server", "server": asdict(self.server), "clients": dict(self.clients)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> ServerKeys:
-        """Build the keys from a JSON object of `to_json`. SecurityError if it is malformed."""
+        """Build the keys from the object that `to_json` returned. SecurityError if malformed."""
         if "clients" not in content:  # version 1 has one client pair
             return cls(_pair(content, "server"), {"client": _pair(content, "client").public})
         clients = content["clients"]
@@ -135,12 +135,12 @@ class JobKeys:
 def check_secured(
     host: str, keys: ServerKeys | ClientKeys | None, insecure: bool, server: str
 ) -> None:
-    """Check that an address is not used over a network without keys.
+    """Check that an address beyond loopback is used only with keys.
 
     Args:
         host: an address or name. '*' and '0.0.0.0' are all addresses of this machine.
         keys: the keys of the job, if it has any.
-        insecure: the user accepts a network without keys. A warning is logged.
+        insecure: whether the user accepts missing keys. Then only a warning is logged.
         server: name of the server that listens or is reached, for messages: 'graph server 0'.
 
     Raises:
@@ -177,7 +177,7 @@ def _key(content: Mapping[str, Any], name: str, half: str) -> str:
 
 
 def _check_key(key: object, name: str) -> str:
-    """Return a key, or raise SecurityError with its name: its text is never quoted."""
+    """Return a key if it is valid. SecurityError quotes its name, never the key itself."""
     if isinstance(key, str) and _Z85.fullmatch(key):
         with contextlib.suppress(Exception):  # struct.error at words of more than 32 bits
             if len(z85.decode(key)) == 32:

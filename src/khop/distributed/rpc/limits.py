@@ -4,8 +4,8 @@ Sizes are checked before memory is allocated. ZeroMQ refuses a frame that is too
 length arrives, and ends the connection. `khop.channel.message` bounds the number of frames and the
 header. The size of a reply is computed from the request before sampling or gathering begins.
 
-ZeroMQ takes one request of each peer in turn (fair queueing). Errors cost less than replies. A peer
-gets them if it floods (`RateLimiter`) or does not read its replies (`SendBacklog`).
+ZeroMQ takes one request of each peer in turn (fair queueing). A peer that sends too many requests
+(`RateLimiter`) or does not read its replies (`SendBacklog`) gets errors, which cost less.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _log = log.get(__name__)
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of the load of a server.
+    """Bounds of the load of a server. Each attribute is a maximum.
 
     Attributes:
         reply_bytes: bytes of all arrays of a reply.
-        unread_bytes: bytes that a peer has not read. Beyond, it gets errors.
-        unread: messages that a peer has not read. Beyond, they are dropped.
+        unread_bytes: bytes that a peer has not read. With more, requests of the peer get errors.
+        unread: messages that a peer has not read. Further messages are dropped.
         waiting: queued requests of a user at a graph server.
-        waiting_bytes: bytes of these.
+        waiting_bytes: bytes of the queued requests of a user.
         rate: requests of a user per second, sustained.
         burst: requests of a user at once.
         connections: connections over TCP. At this number, no further ones are accepted.
-        handshakes: connections over TCP that are not authenticated. Likewise.
+        handshakes: connections over TCP without authentication. At this number, none is accepted.
         handshake_ms: milliseconds that a handshake may take.
         backlog: connections that wait to be accepted.
-        silent_seconds: seconds after which a connection that has brought no message ends.
+        silent_seconds: seconds that a connection may be open before its first message.
         untaken_bytes: bytes of a connection that the server has received and not taken, because
-            their message is not whole or waits in ZeroMQ. Beyond, the connection ends. All
+            their message is not whole or waits in ZeroMQ. With more, the connection ends. All
             connections of a user may have `waiting_bytes`, and all users four times as much.
     """
 
@@ -71,7 +71,7 @@ ENVELOPE_BYTES = FRAME_BYTES + 1024
 
 
 class RateLimiter:
-    """Token buckets of the last 4096 peers: `rate` tokens per second, at most `burst` at a time."""
+    """Token buckets of the last 4096 peers. A bucket gains `rate` tokens per s, up to `burst`."""
 
     _MAX_PEERS = 4096
 
@@ -84,7 +84,7 @@ class RateLimiter:
         self._buckets: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
 
     def admit(self, peer: bytes) -> bool:
-        """Return whether to answer a request of a peer. If so, take a token."""
+        """Return whether to answer a request of a peer: whether it has a token. Take the token."""
         now = self._clock()
         tokens, since = self._buckets.pop(peer, (self._burst, now))
         tokens = min(self._burst, tokens + (now - since) * self._rate)
@@ -98,7 +98,7 @@ class RateLimiter:
 class ErrorLog:
     """Log of unexpected errors in a loop that continues, bounded so that it cannot fill a disk.
 
-    Each error is counted (`count`), logged or not.
+    Each error is counted by a call of `count`, even if it is not logged.
     """
 
     def __init__(self, count: Callable[[], None]) -> None:
@@ -107,7 +107,7 @@ class ErrorLog:
 
     @contextlib.contextmanager
     def guarded(self, work: str) -> Iterator[None]:
-        """Log and count an error in the block, so that its caller continues with other work."""
+        """Log and count an error of the `with` block, so that the loop continues."""
         try:
             yield
         except Exception as error:
@@ -121,7 +121,7 @@ class _Waiting:
     """Unread bytes of one peer.
 
     Attributes:
-        sent: (tracker of a frame, bytes since the tracked frame before it), oldest first.
+        sent: per tracked frame, its tracker and the bytes sent since the tracked frame before.
         untracked: bytes sent since the last tracked frame.
     """
 
@@ -131,11 +131,11 @@ class _Waiting:
 
 
 class SendBacklog:
-    """Count of bytes that each peer has not read, so that ZeroMQ still holds their memory.
+    """Count of the bytes that each peer has not read, and whose memory ZeroMQ therefore holds.
 
     All messages to a peer go through `send`, in one thread. Any thread may call `of`. ZeroMQ
-    reports when it has released a frame, and frames of a peer leave in the order of sending. So one
-    frame in every 64 KiB is tracked, and represents the frames before it.
+    reports when it has released a tracked frame. Frames to a peer leave in the order of sending. So
+    one frame per 64 KiB is tracked: when it has left, the frames before it have left, too.
     """
 
     STEP = 1 << 16
@@ -148,7 +148,7 @@ class SendBacklog:
         self._counting = threading.Lock()
 
     def send(self, socket: zmq.Socket[bytes], peer: bytes, frames: Sequence[Any]) -> None:
-        """Send a message and count its bytes. Dropped if the peer has disconnected."""
+        """Send a message and count its bytes. It is dropped if the peer has disconnected."""
         waiting = self._peers.pop(peer, None) or _Waiting()
         self._peers[peer] = waiting
         if len(self._peers) > self._MAX_PEERS:
@@ -170,7 +170,7 @@ class SendBacklog:
             waiting.untracked = 0
 
     def of(self, peer: bytes) -> int:
-        """Return the bytes that a peer has not read, rounded down to tracked frames (`STEP`)."""
+        """Return the bytes that a peer has not read, without those after the last tracked frame."""
         waiting = self._peers.get(peer)
         if waiting is None:
             return 0
@@ -182,7 +182,7 @@ class SendBacklog:
     def _forget_oldest(self) -> None:
         """Forget the peer that was served the longest time ago, unless it has unread bytes.
 
-        So no more peers are kept than there are connections.
+        So the table stays small: at most `_MAX_PEERS`, and connections with unread bytes.
         """
         oldest = next(iter(self._peers))
         if self.of(oldest):
@@ -192,20 +192,20 @@ class SendBacklog:
 
 
 def unread_error(nbytes: int, limit: int) -> str | None:
-    """Return the reason to refuse a peer that has not read more bytes than allowed, else None."""
+    """Return the reason to refuse a peer that leaves more than `limit` bytes unread, else None."""
     if nbytes <= limit:
         return None
     return f"a peer has not read {nbytes} bytes of replies: it must read before it asks"
 
 
 def check_unread(nbytes: int, limit: int) -> None:
-    """Raise ProtocolError if a peer has not read more bytes than allowed."""
+    """Raise ProtocolError if a peer leaves more than `limit` bytes unread."""
     if (why := unread_error(nbytes, limit)) is not None:
         raise ProtocolError(why)
 
 
 def check_reply_bytes(nbytes: int, limit: int, content: str) -> None:
-    """Raise ProtocolError if a reply ('neighbours of 5 rows') would be larger than allowed."""
+    """Raise ProtocolError if a reply is too large. `content` names it: 'neighbours of 5 rows'."""
     if nbytes > limit:
         raise ProtocolError(
             f"{content} would make a reply of {nbytes} bytes, more than the {limit} that are "

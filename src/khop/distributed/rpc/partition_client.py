@@ -2,10 +2,9 @@
 
 Requests are asynchronous: each returns a ticket, and the caller waits for the tickets that it
 needs. An unreachable server may return at its address, or `relocate` sets a new one. Requests in
-flight are then sent again. Requests that read the folder may get two replies, and a write is
-applied once (`state_requests`). The callback `on_lost` reports unreachable servers. A request
-without a reply in time, or to a server that has ended, fails with an exception that names
-partition, address and time.
+flight are then sent again. A read may be answered twice, but a write is applied once
+(`state_requests`). The callback `on_lost` is called for unreachable servers. A request fails if it
+gets no reply in time, or if its server has ended. Its exception names partition, address and time.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ class PartitionClient:
     Attributes:
         bytes_received: bytes of all replies.
         poller: polls the sockets of all connections, which `pump` and `relocate` change. Callers
-            register here what they wait for besides.
+            may register further sockets and descriptors to wait for.
         on_lost: called with a partition and the time when its connection was lost
-            (`time.monotonic`), repeatedly while requests wait for it. It may call `relocate` and
-            `give_up`.
-        log: log of requests while a recording is under way, else None.
+            (`time.monotonic`), repeatedly while requests wait for the partition. It may call
+            `relocate` and `give_up`.
+        log: log of requests. None unless a recording is under way.
     """
 
     subject: ClassVar[str] = "partition"
@@ -100,10 +99,10 @@ class PartitionClient:
         self._registered[part] = new
 
     def relocate(self, part: int, endpoint: Endpoint) -> bool:
-        """Set the endpoint of a partition's server. Requests in flight are sent there.
+        """Set the endpoint of a partition's server. Requests in flight are sent to it.
 
         Returns:
-            True if the endpoint changed. Otherwise the connection returns by itself.
+            True if the endpoint changed. If not, nothing is done: `pump` reconnects by itself.
         """
         connection = self._connections[part]
         if endpoint == connection.endpoint:
@@ -120,11 +119,11 @@ class PartitionClient:
 
     @property
     def is_connected(self) -> bool:
-        """True while all connections are up. Lost ones are made again by `pump`, after a pause."""
+        """True while all connections are up. `pump` makes lost connections again after a pause."""
         return all(connection.is_up for connection in self._connections.values())
 
     def give_up(self, part: int, why: str) -> None:
-        """Fail all requests to a partition, which 'has ended', until it is back or relocated."""
+        """Fail all requests to a partition until its server is back. `why`: 'has ended'."""
         self._connections[part].give_up(why)
         self._fail_all(part, why)
 
@@ -170,7 +169,7 @@ class PartitionClient:
         return self._send(part, Fetch(element, index, list(names)), [ids])  # type: ignore[arg-type]
 
     def write(self, part: int, message: RequestFields, arrays: Sequence[Array] = ()) -> Request:
-        """Request a change of a part's state, applied once, after this client's earlier ones.
+        """Request a change of a part's state. It is applied once, after this client's earlier ones.
 
         The ticket raises StateLostError if the server has lost its state. It raises
         PartitionUnavailableError if there is no reply in time: then it is not known whether the
@@ -186,11 +185,11 @@ class PartitionClient:
     def read_state(
         self, part: int, message: RequestFields, arrays: Sequence[Array] = ()
     ) -> Request:
-        """Request a value that depends on a part's state. Errors and arguments as for `write`."""
+        """Request a value that depends on a part's state. Arguments and errors: see `write`."""
         return self._send_to_state(part, message, arrays, is_write=False)
 
     def accept_state_loss(self, part: int) -> None:
-        """Go on, after StateLostError, with the state that the part's server has now."""
+        """Continue with the state that the part's server has now. Call it after StateLostError."""
         self._state(part).accept_loss()
 
     def _state(self, part: int) -> StateRequests:
@@ -261,7 +260,7 @@ class PartitionClient:
         self._pending.expire(self._late)
 
     def _pump(self, part: int, connection: Connection) -> None:
-        """Process connection events. Send requests in flight again if the connection is back."""
+        """Process connection events. If the connection is back, send requests in flight again."""
         before = connection.lost_since
         if connection.pump():
             if connection.has_returned and before is not None:
@@ -276,7 +275,7 @@ class PartitionClient:
             self._log_event(part, "partition-lost", "connection lost")
 
     def _log_event(self, part: int, event: str, text: str) -> None:
-        """Log a connection event: as a warning if requests are in flight, else as information."""
+        """Log a connection event, as a warning if requests are in flight, else as information."""
         address, pending = self._connections[part].address, len(self._pending.of(part))
         write = _log.warning if pending else _log.info
         write(event, f"{self._name_of(part)}: {text}", address=address, pending=pending)
@@ -323,10 +322,10 @@ class PartitionClient:
         return self._unavailable(part, why)
 
     def start_again(self) -> None:
-        """Make all connections anew, and drop the requests in flight. Does nothing in a fork.
+        """Make all connections anew, and drop the requests in flight. Do nothing in a fork.
 
-        To be called if Ctrl-C, or an error of a signal handler, has ended a call: a message may be
-        read, or sent, in part.
+        Call this after Ctrl-C, or an error in a signal handler, has interrupted another method. A
+        message may then have been read or sent in part.
         """
         if os.getpid() != self._owner:
             return
@@ -343,7 +342,7 @@ class PartitionClient:
             self.close()
 
     def close(self) -> None:
-        """End all connections, and drop requests in flight. Does nothing in a fork."""
+        """End all connections, and drop requests in flight. Do nothing in a fork."""
         if os.getpid() != self._owner:
             return
         for connection in self._connections.values():

@@ -1,10 +1,10 @@
 """Handler of the requests to a part, in partition servers and graph servers. Imports no torch.
 
-Requests that read the folder are stateless: the reply depends on nothing but the request. So it may
-be sent twice, and any server of the part gives the same reply. `state_handler` has the others. Each
-request is checked in full before memory is read. The size of its reply (`limits`) and its cost
-(`work`) are computed before memory is allocated. Requests are processed in slices, between which a
-thread may turn to others (`request_threads`).
+Requests that read the folder are stateless: the reply depends on nothing but the request. So a
+request may be sent twice, and any server of the part gives the same reply. `state_handler` handles
+requests that depend on state. A request is checked in full before memory is read. The size of its
+reply (`limits`) and its cost (`work`) are computed before memory is allocated. Requests are
+processed in slices, between which a thread may turn to other requests (`request_threads`).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _EDGE_BYTES = (8, 16)
 
 
 class RequestHandler(FrameHandler):
-    """Handler of requests for one part, with further ones of a user (see `users_requests`).
+    """Handler of khop's requests for one part, and of a user's requests (see `users_requests`).
 
     Attributes:
-        state: handler of the further requests that write or read state. None if there are none.
+        state: handler of the user's requests that write or read state. None if there are none.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class RequestHandler(FrameHandler):
     def _costs_of_draws(
         self, relation: int, rows: RowSet, hop: HopRequest, pairs: _native.ExcludedPairs | None
     ) -> Generator[None, None, int | Int64Array]:
-        """Return the cost of each row, an int if all rows cost the same. Nothing is drawn yet.
+        """Compute the costs of drawing for rows: [n] int64, or an int if all rows cost the same.
 
         Raises:
-            ProtocolError: the neighbours would not fit a reply, or would take too long.
+            ProtocolError: the neighbours would not fit in a reply, or would take too long.
         """
         count, fanout, width = len(rows.ids), hop.fanout, _EDGE_BYTES[hop.with_edge]
         name = f"neighbours of {count} rows"
@@ -127,7 +127,7 @@ class RequestHandler(FrameHandler):
         return costs
 
     def _degrees(self, relation: int, ids: Int64Array) -> Generator[None, None, Int64Array]:
-        """Return the degrees of rows, [n] int64. IndexError if the part does not own them."""
+        """Return the degrees of rows, [n] int64. IndexError if a row is not of this part."""
         csr = self._csr(relation)
         if len(ids) <= work.ROWS_AT_ONCE:
             return _native.degrees(csr, ids)
@@ -174,7 +174,7 @@ class RequestHandler(FrameHandler):
     def _in_slices(
         self, draw: Callable[[slice], Drawn], costs: int | Int64Array, count: int
     ) -> Steps:
-        """Draw for rows in slices of about the same cost, and return the reply."""
+        """Call `draw` for slices of rows of about the same cost, and return the joined reply."""
         if isinstance(costs, int):
             parts = list(work.ranges(count, max(1, work.SLICE // costs)))
         else:
@@ -246,7 +246,7 @@ class RequestHandler(FrameHandler):
 
 
 def _excluded_of(rows: RowSet) -> _native.ExcludedPairs | None:
-    """Return the edges not to be drawn, sorted once for all slices."""
+    """Return the edges that must not be drawn, sorted once for all slices."""
     if rows.excluded is None:
         return None
     work.check_count(len(rows.excluded[0]), work.MOST_EXCLUDED, "excluded edges")
@@ -254,7 +254,7 @@ def _excluded_of(rows: RowSet) -> _native.ExcludedPairs | None:
 
 
 def _piece(rows: RowSet, piece: slice) -> tuple[Int64Array, Int32Array | None, Int64Array | None]:
-    """Return ids, trees and times of some of the rows."""
+    """Return ids, trees and times of a slice of the rows."""
     trees = None if rows.trees is None else rows.trees[piece]
     return rows.ids[piece], trees, None if rows.times is None else rows.times[piece]
 

@@ -3,8 +3,8 @@
 `partition_handler` checks requests and makes replies. `server_sockets` has the sockets, which admit
 only the job's key. Imports no torch.
 
-Requests are processed in slices, in turns by connection: all processes of a job have the same key.
-A peer with many or expensive requests delays mostly itself (`request_threads`).
+Requests are processed in slices. Connections take turns, not users, since all processes of a job
+have the same key. A peer with many or expensive requests delays mostly itself (`request_threads`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PartitionServer:
     Args:
         handler: makes the replies.
         ipc_path, tcp_host, curve, tcp_port, limits, transport: see `ServerSockets`.
-        num_threads: threads that process requests. If 1, the loop itself does.
+        num_threads: number of threads that process requests. If 1, the loop processes them itself.
 
     Raises:
         zmq.ZMQError: an address cannot be bound.
@@ -118,10 +118,10 @@ class PartitionServer:
             self._send_replies()
 
     def end(self, *_signal: object) -> None:
-        """Have `serve` return after the message that is being sent.
+        """Have `serve` return after the message that is being sent. Called at SIGTERM.
 
-        It handles SIGTERM. If it raised an exception instead, that might come between two frames of
-        a message. The next message, the goodbye, would then end the first.
+        An exception instead could interrupt `serve` between two frames of a message. The goodbye,
+        which is sent next, would then become part of this message.
         """
         self._is_ending = True
         self._threads.wake()
@@ -152,7 +152,7 @@ class PartitionServer:
         return self._threads.put(f"{front} {peer.hex()}", front, peer, frames)
 
     def say_goodbye(self, why: str) -> None:
-        """Notify all known peers why this server ends for good. Call before `close`."""
+        """Send all known peers the reason why this server ends for good. Call before `close`."""
         for front, name in [] if self.sockets.context.closed else list(self._peers):
             self.sockets.send_now(front, name, pack({"id": None, "goodbye": why}, []))
         self._linger_ms = _GOODBYE_MS
@@ -192,7 +192,7 @@ def _end(server: PartitionServer, line: ControlLine, parent: int) -> None:
 
 
 def _make_server(handler: FrameHandler, config: Mapping[str, Any]) -> PartitionServer:
-    """Make a server at its predecessor's port, or at another if that is in use now."""
+    """Make a server at its predecessor's port, or at any free port if that one is in use."""
     common = handler, config["ipc_path"], config["tcp_host"], config["curve"], config["num_threads"]
     transport = own_transport()
     if config.get("tcp_port") is not None:

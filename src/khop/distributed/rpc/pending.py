@@ -1,7 +1,7 @@
 """Requests in flight on connections to several servers, with deadlines. Imports no torch.
 
-A request is a ticket that its caller waits for. It stays in the table while connections come and
-go, and its sender sends it again over each new connection: requests are idempotent, or numbered.
+A request is a ticket that its caller waits for. If its connection is lost, it stays in the table,
+and is sent again over the next one. Requests are idempotent, or numbered and applied once.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from khop.trace.requests import Asked
 from khop.typing import Array
 
 Clock = Callable[[], float]
-"""Seconds, as of `time.monotonic`."""
+"""Function that returns the time in seconds, like `time.monotonic`."""
 
 
 class Request:
-    """A request in flight: the ticket that the engine waits for.
+    """A request in flight: a ticket (`khop.data.tickets`) that the sender waits for.
 
     Attributes:
-        server: key of the server: a partition or a rank. None is the directory.
-        deadline: when it fails without a reply.
+        server: partition or rank of the server. None means the directory.
+        deadline: time at which the request fails if it has no reply.
         done: True if the request has a reply or has failed.
         log_entry: its entry in a log of requests.
     """
@@ -80,9 +80,9 @@ class PendingRequests(Generic[R]):
         return any(r.server == server for r in self._requests.values())
 
     def answered(self, server: int | None, request_id: object) -> R | None:
-        """Return and remove the request of a reply.
+        """Remove and return the request that a reply belongs to.
 
-        None if the request already had a reply, or went to another server.
+        None if this request already had a reply, or was sent to another server.
         """
         if type(request_id) is not int:
             return None
@@ -94,7 +94,7 @@ class PendingRequests(Generic[R]):
     def expire(self, explain: Callable[[R, float], Exception]) -> None:
         """Fail the requests past their deadline, and forget requests that are done.
 
-        `explain` returns the error of a request, from the seconds that it has waited.
+        `explain` returns the error for a request, given the seconds that it has waited.
         """
         now = self._clock()
         for request_id, request in list(self._requests.items()):
@@ -105,7 +105,7 @@ class PendingRequests(Generic[R]):
                 request.fail(explain(request, now - request.begun))
 
     def fail_all(self, server: int | None, explain: Callable[[R, float], Exception]) -> None:
-        """Fail all requests to a server. `explain` is as for `expire`."""
+        """Fail all requests to a server. For `explain`, see `expire`."""
         now = self._clock()
         for request_id, request in list(self._requests.items()):
             if request.server == server:

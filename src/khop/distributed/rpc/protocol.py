@@ -1,6 +1,6 @@
 """Requests to partition servers, and the encoding of rows and exceptions. Imports no torch.
 
-Servers and their clients use it. A request is a dataclass with an `op`. Its message has a JSON
+Servers and their clients use it. A request is a dataclass with a name, `op`. Its message has a JSON
 header (the fields, `op`, `protocol` and `id`) and the arrays that its docstring names. The reply
 has the same `id`, and `error` if the request was refused. Both sides read with `khop.codec`.
 """
@@ -31,7 +31,7 @@ PROTOCOL = 6
 
 _T = TypeVar("_T")
 _ENVELOPE = ("op", "protocol", "id", "part", "timed", "state")
-# Find name and part of a request in its header, which is then read in full.
+# Patterns that find name and part of a request before its header is parsed in full.
 _OP = re.compile(rb'"op": "(\w{1,32})"')
 _PART = re.compile(rb'"part": (\d{1,9})[,}]')
 _PEEKED = 4096
@@ -51,23 +51,23 @@ _TYPES: dict[str, type[Exception]] = {
 
 
 class RequestFields(Protocol):
-    """A dataclass of the fields of a request, and its name."""
+    """A dataclass with the fields of a request. `op` is the request's name."""
 
     op: ClassVar[str]
 
 
 Request = Any
-"""`RequestFields` with a `reply`: the dataclass of the reply's fields."""
+"""A class like `RequestFields`, with `reply` in addition: the dataclass of the reply's fields."""
 
 
 RowPart = Literal["trees", "times", "excluded"]
 RowParts = Annotated[list[RowPart], Distinct()]
-"""Names of the vectors that rows have besides their ids: see `pack_rows`."""
+"""Names of the optional vectors that follow the ids of rows in a message: see `pack_rows`."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Request for neighbours of nodes. Arrays: `pack_rows`."""
+    """Request for sampled neighbours of nodes. Arrays: as `pack_rows` returns them."""
 
     op: ClassVar[str] = "sample"
 
@@ -78,7 +78,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Induce:
-    """Request for the neighbours of nodes in a batch. Arrays: `pack_rows`, int64 keys."""
+    """Request for nodes' edges within a batch. Arrays: `pack_rows`, int64 keys of its nodes."""
 
     op: ClassVar[str] = "induce"
 
@@ -89,7 +89,7 @@ class Induce:
 
 @dataclass(frozen=True)
 class HasEdges:
-    """Request whether edges join pairs of nodes. Arrays: `pack_rows`, int64 neighbours."""
+    """Request that tests pairs for an edge. Arrays: `pack_rows`, one int64 neighbour per row."""
 
     op: ClassVar[str] = "has_edges"
 
@@ -99,7 +99,7 @@ class HasEdges:
 
 @dataclass(frozen=True)
 class Degrees:
-    """Request for numbers of neighbours of nodes. Arrays: int64 ids."""
+    """Request for the numbers of neighbours of nodes. Arrays: the nodes' ids, int64."""
 
     op: ClassVar[str] = "degrees"
 
@@ -108,7 +108,7 @@ class Degrees:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Request for attributes of nodes or edges. Arrays: int64 ids."""
+    """Request for attributes of nodes or edges. Arrays: their ids, int64."""
 
     op: ClassVar[str] = "fetch"
 
@@ -129,23 +129,23 @@ class OutputRows:
 
 
 ClientId = Annotated[str, AtMost(32)]
-"""128 random bits of a client object, hexadecimal: known to it and its servers alone."""
+"""Random id of a client object, 128 bits, hexadecimal. Only the client and its servers know it."""
 
 Incarnation = Annotated[str, AtMost(16)]
-"""64 random bits of a server's memory, hexadecimal. New ones after each start."""
+"""Random id of a server process, 64 bits, hexadecimal. It is new after each start."""
 
 WriteNumber = Annotated[int, Between(0, 2**53)]
 """Number of a write among a client's writes to a part, from 1."""
 
 MOST_IN_FLIGHT = 64
-"""Most writes of a client to a part that have been sent and have no reply."""
+"""Maximum number of writes of a client to a part that are sent and have no reply."""
 
 
 @dataclass(frozen=True)
 class Enroll:
-    """Request that a part's primary keeps a window of writes for a client. Arrays: none.
+    """Request that precedes a client's first use of a part's state. Arrays: none.
 
-    The header of the reply has the server's incarnation.
+    The part's primary then keeps its replies to the client's writes. The reply has its incarnation.
     """
 
     op: ClassVar[str] = "enroll"
@@ -159,10 +159,10 @@ class StateEnvelope:
 
     Attributes:
         incarnation: incarnation of the server whose state is meant.
-        client: id of the client. Of a write only, like the fields below.
+        client: id of the client. Only writes have it and the fields below.
         sequence: number of the write.
-        settled: writes below this number have a reply, or have failed at the client.
-        previous: number of the client's last earlier write that is not settled. 0 if none.
+        settled: number below which each write has a reply, or has failed at the client.
+        previous: number of the client's last earlier write that is not settled. 0 if there is none.
     """
 
     incarnation: Incarnation
@@ -173,13 +173,13 @@ class StateEnvelope:
 
 
 def peek_op(header: Any) -> str:
-    """Return the name of a request, from the begin of its header. '' if there is none."""
+    """Return the name of a request, without parsing its header in full. '' if it has none."""
     match = _OP.search(bytes(header[:_PEEKED]))
     return "" if match is None else match[1].decode()
 
 
 def peek_part(header: Any) -> int | None:
-    """Return the part of a request, from the begin of its header. None if it names none."""
+    """Return the part of a request, without parsing its header in full. None if it has none."""
     match = _PART.search(bytes(header[:_PEEKED]))
     return None if match is None else int(match[1])
 
@@ -187,8 +187,8 @@ def peek_part(header: Any) -> int | None:
 def check_carried(frames: Sequence[Any], op: str, most: int, most_arrays: int) -> None:
     """Raise ProtocolError if a request carries more than requests of its name may.
 
-    To be called before arrays are joined and their descriptions are read. `most` bounds the bytes
-    of its arrays. `op` is '' if the name is unknown.
+    Called before its arrays are joined and their descriptions are read. `most` bounds their bytes,
+    `most_arrays` their number. `op` is '' if the name is unknown.
     """
     nbytes = sum(map(len, frames[1:]))
     if nbytes > most or len(frames) > 1 + most_arrays + most // FRAME_BYTES:
@@ -209,7 +209,7 @@ def read_request(message: type[_T], header: Mapping[str, Any]) -> _T:
     """Read a request from its header.
 
     Raises:
-        ProtocolError: the header is malformed (the error names the field), or of another protocol.
+        ProtocolError: a field is malformed, or the sender has another version of the protocol.
     """
     if header.get("protocol") != PROTOCOL:
         raise ProtocolError(
@@ -229,15 +229,15 @@ def _short(text: str) -> str:
 
 
 def rebuild_error(described: object, where: str, is_own: bool = False) -> Exception:
-    """Rebuild an exception: of the same type if that is builtin or khop's, else RuntimeError.
+    """Rebuild an exception. If its type is neither builtin nor khop's, it becomes RuntimeError.
 
     Its text may reach a terminal, so unprintable characters in it are escaped.
 
     Args:
         described: from `describe_error`, optionally with a 'traceback'.
         where: the process in which it was raised.
-        is_own: whether that process is one of this process's own. The type may then come from any
-            'module' that has been imported here.
+        is_own: whether this process started that process. The type may then also come from the
+            error's 'module', if this process has imported the module.
     """
     if not isinstance(described, dict):
         return ProtocolError(f"{where} sent an error that does not say what it is")
@@ -255,7 +255,7 @@ def rebuild_error(described: object, where: str, is_own: bool = False) -> Except
 
 
 def _imported(module: object, name: str) -> type[Exception] | None:
-    """Return a module's class of exceptions, unless that has code of its own."""
+    """Return an imported module's class of exceptions, unless the class has code of its own."""
     cls = getattr(sys.modules.get(str(module)), name, None)
     if name in _NOT_REBUILT or not isinstance(cls, type) or not issubclass(cls, Exception):
         return None
@@ -268,11 +268,11 @@ def _imported(module: object, name: str) -> type[Exception] | None:
 
 
 def wait_until_ready(process: ChildProcess, where: str) -> Message:
-    """Wait for the READY message of a server that was started ('graph server 0'), and return it.
+    """Wait until a server that was started has sent READY, and return this message.
 
     Raises:
-        PartitionUnavailableError: it ended first.
-        Exception: the error for which it did not start, as it was raised there.
+        PartitionUnavailableError: the server ended first. `where` names it, as 'graph server 0'.
+        Exception: the server could not start. This is the error that was raised there.
     """
     message = wait_for_message(process.line)
     if message is None:
@@ -283,7 +283,7 @@ def wait_until_ready(process: ChildProcess, where: str) -> Message:
 
 
 def pack_rows(rows: RowSet) -> tuple[list[RowPart], list[Array]]:
-    """Return the names of the optional vectors of rows, and all vectors, ids first."""
+    """Return the names of the optional vectors that rows have, and all their vectors, ids first."""
     names: list[RowPart] = []
     arrays: list[Array] = [rows.ids]
     if rows.trees is not None:
@@ -299,7 +299,7 @@ def pack_rows(rows: RowSet) -> tuple[list[RowPart], list[Array]]:
 
 
 def unpack_rows(names: Sequence[RowPart], arrays: list[Array]) -> tuple[RowSet, list[Array]]:
-    """Return the rows of a request from the arrays of `pack_rows`, and the arrays that follow.
+    """Return a request's rows, made from the arrays of `pack_rows`, and the remaining arrays.
 
     Raises:
         ProtocolError: arrays are missing, or have a wrong dtype or length.
@@ -338,13 +338,13 @@ def ids_of(arrays: Sequence[Array]) -> Int64Array:
 
 
 def check_index(value: int, count: int, name: str) -> int:
-    """Return an index, or raise ProtocolError if it is not below `count`."""
+    """Return `value` if it is below `count`. Otherwise raise ProtocolError that names `name`."""
     if value >= count:
         raise ProtocolError(f"'{name}' is {value}, but there are {count}")
     return value
 
 
 def check_empty(arrays: Sequence[Array]) -> None:
-    """Raise ProtocolError if arrays are left over."""
+    """Raise ProtocolError if there are arrays that the request must not carry."""
     if arrays:
         raise ProtocolError(f"a request carries {len(arrays)} arrays too many")

@@ -1,13 +1,13 @@
 """Threads of a server that process requests in slices, in turns by user. Imports no torch.
 
 The server's loop passes on requests that arrive (`put`) and sends replies (`replies`). A thread
-takes the request of the user with the least processor time. It works on one slice of the request
-(`FrameHandler.steps`), and puts it back if it is not done. So a user with many or expensive
-requests keeps others waiting for one slice at most, even where there is one thread. A server
-without threads of its own processes slices in its loop (`work`). A request that waits for a row
-store leaves the queue until the rows are there, so that it holds no thread.
+takes a request of the user who has used the least processor time. It works on one slice of this
+request (`FrameHandler.steps`), and puts the request back if it is not done. So a user with many or
+expensive requests delays other users by one slice at most, even if there is one thread. A server
+without threads of its own processes slices in its loop (`work`). A request that waits for rows of a
+user's store leaves the queue until these are read, so that it holds no thread.
 
-A request whose sender has disconnected ends at its next slice. `close` ends all of them.
+A request whose sender has disconnected ends at its next slice. `close` ends all requests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Reply = tuple[int, bytes, list[Any]]
 
 
 class Handler(Protocol):
-    """Source of replies: see `FrameHandler`."""
+    """Object that makes replies to requests, such as a `FrameHandler`."""
 
     stop: _native.StopFlag
 
@@ -63,7 +63,7 @@ class _Job:
     inode: int | None = None
 
     def is_abandoned(self) -> bool:
-        """Return whether the connection that the request came from has been closed."""
+        """Return whether the connection over which the request came has been closed."""
         try:
             # libzmq attaches the descriptor of its connection, which another may have by now.
             descriptor = int(self.frames[0].get(zmq.SRCFD))
@@ -84,14 +84,14 @@ class RequestThreads:
     Args:
         handler: makes the replies.
         num_threads: number of threads. If 0, the caller processes requests with `work`.
-        limits: `waiting` and `waiting_bytes` bound the requests of a user. A peer that has not read
-            `unread_bytes` gets errors.
-        unread: returns how many bytes a peer has not read. Called in the threads.
-        clock: processor time of the calling thread, in seconds.
+        limits: `waiting` and `waiting_bytes` bound the requests of a user. A peer that leaves more
+            than `unread_bytes` unread gets errors.
+        unread: returns the number of bytes that a peer has not read. Called in the threads.
+        clock: returns the processor time of the calling thread, in seconds.
         completes: whether to finish a request that was begun, even if its sender has disconnected.
 
     Attributes:
-        descriptor: readable when `replies` has something to do.
+        descriptor: descriptor that is readable when `replies` should be called.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class RequestThreads:
 
     @property
     def has_work(self) -> bool:
-        """True if `work` would do something."""
+        """True if the caller must call `work`: requests are queued, and there are no threads."""
         return not self._threads and bool(self._queue)
 
     def put(
@@ -136,7 +136,7 @@ class RequestThreads:
         is_bounded: bool = True,
         source: Source = NOBODY,
     ) -> bool:
-        """Queue a request. If it `is_bounded` and the user has too many, return False."""
+        """Queue a request. Return False if `is_bounded` and the user has too many requests."""
         nbytes = sum(map(len, frames))
         job = _Job(front, peer, frames, source)
         with self._changed:
@@ -149,7 +149,7 @@ class RequestThreads:
         return True
 
     def work(self) -> None:
-        """Process one slice of one request, if there is any."""
+        """Process one slice of one queued request, if there is one."""
         with self._changed:
             turn = self._queue.take()
         if turn is None:
@@ -174,7 +174,7 @@ class RequestThreads:
     def _advance(self, job: _Job) -> list[Any] | None:
         """Process a slice. Return the reply's frames, or None if the request is not done.
 
-        The reply to a sender that has disconnected has no frames.
+        If the sender has disconnected, the reply has no frames.
         """
         is_kept = self._completes and job.steps is not None
         if not is_kept and job.is_abandoned():
@@ -183,7 +183,7 @@ class RequestThreads:
             return []
         try:
             if job.steps is None:
-                # Requests that wait were admitted when their sender had read more.
+                # Its sender may have stopped reading since the request was queued.
                 check_unread(self._unread(job.peer), self._most_unread)
                 job.steps = self._handler.steps([f.buffer for f in job.frames], job.source)
             job.tickets = next(job.steps)
@@ -208,7 +208,7 @@ class RequestThreads:
             self.work()
 
     def replies(self) -> list[Reply]:
-        """Return the replies that have been made, and queue the requests whose rows were read."""
+        """Return finished replies. Put requests back in the queue if their rows have been read."""
         self._waiter.collect()
         with self._changed:
             reading, self._reading = self._reading, []

@@ -1,10 +1,10 @@
 """Sockets of a server. Imports no torch.
 
-Partition servers, output servers and graph servers have them, and each reads them in its own loop:
+Partition servers, output servers and graph servers have these sockets. Each reads them in its loop.
 
     ipc://   processes of this machine. In a folder that only the owner can enter
     tcp://   processes of other machines. With CURVE if there are keys
-    own      clients with a user's own transport, at partition servers alone
+    own      clients with a user's own transport. At partition servers alone
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class ServerSockets:
     Args:
         ipc_path: path of the socket for this machine. If None, there is no such socket.
         tcp_host: address to listen at for other machines. If None, there is no such socket.
-        curve: its own pair, and the public keys that it admits. If None, CURVE is not used.
+        curve: the server's key pair, and the public keys to admit. If None, CURVE is not used.
         tcp_port: the TCP port. If None or 0, any free port.
         limits: bounds for each peer.
         transport: a user's own transport. If None, there is none.
 
     Attributes:
         context: ZeroMQ's context of all sockets.
-        fronts: the bound sockets, and the transport's acceptor, to receive requests from.
+        fronts: sources of requests: the bound sockets, and the transport's acceptor.
         addresses: their addresses, by 'ipc', 'tcp' and 'own'.
-        backlog: bytes that each peer has not read.
+        backlog: count of the bytes that each peer has not read.
         connections: the connections over TCP, and their bounds.
 
     Raises:
@@ -151,7 +151,7 @@ class ServerSockets:
         return socket
 
     def admit(self, clients: Sequence[str]) -> None:
-        """Admit these clients' public keys alone. Connections of other keys end. Any thread."""
+        """Admit these clients' public keys alone, and end other connections. Any thread."""
         assert self.curve is not None
         self.curve = {**self.curve, "clients": list(clients)}
         self.connections.set_keys(self.curve["public"], clients)
@@ -159,8 +159,8 @@ class ServerSockets:
     def receive(self, front: int) -> list[zmq.Frame] | None:
         """Return the next message at a socket: the peer's name, then the frames.
 
-        None if there is none, and after many greetings: clients send them when they connect, and
-        they are skipped.
+        None if there is no message, or if 64 empty messages were skipped: clients send one as a
+        greeting when they connect.
         """
         source = self.fronts[front]
         if isinstance(source, ChannelFront):
@@ -183,7 +183,7 @@ class ServerSockets:
         return None
 
     def send(self, front: int, peer: bytes, frames: Sequence[Any]) -> None:
-        """Send frames to a peer. Dropped if it has disconnected, or does not read."""
+        """Send frames to a peer. They are dropped if the peer has disconnected or does not read."""
         target = self.fronts[front]
         if isinstance(target, ChannelFront):
             target.send(peer, [f.buffer if isinstance(f, zmq.Frame) else f for f in frames])
@@ -191,7 +191,7 @@ class ServerSockets:
             self.backlog.send(target, peer, frames)
 
     def send_now(self, front: int, peer: bytes, frames: Sequence[Any]) -> None:
-        """Send frames to a peer if its queue has space, even if it has not read other messages."""
+        """Send frames to a peer if its queue has space, whatever bytes it has not read."""
         target = self.fronts[front]
         if isinstance(target, ChannelFront):
             target.send(peer, frames)
@@ -204,8 +204,8 @@ class ServerSockets:
     ) -> str | None:
         """Return the reason to refuse a request. None if it is admitted.
 
-        The rate of requests is counted for the user, or if None for the connection (`peer`), and is
-        bounded if `is_limited`.
+        If `is_limited`, the rate of requests is bounded: by user, or by connection (`peer`) if
+        `user` is None. Bytes that the peer has not read are always bounded.
         """
         if is_limited and not self._rates.admit(user or peer):
             return (
@@ -215,7 +215,7 @@ class ServerSockets:
         return unread_error(self.backlog.of(peer), self.limits.unread_bytes)
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close the sockets. Messages that are being sent may still take `linger_ms`."""
+        """Close the sockets. Messages that were sent have `linger_ms` milliseconds to leave."""
         if self.context.closed:
             return
         for front in self.fronts:
@@ -226,9 +226,9 @@ class ServerSockets:
 
 
 class ChannelFront:
-    """Connections of an acceptor, as a server's loop sees them. A channel that fails ends alone.
+    """Connections of a transport's acceptor, read by a server's loop as if they were one socket.
 
-    At most `most` connections are open at a time. Later ones are closed at once.
+    At most `most` connections are open, and further ones are closed. A failure ends one of them.
     """
 
     def __init__(self, acceptor: Acceptor, most: int) -> None:
@@ -241,7 +241,7 @@ class ChannelFront:
         self._epoll.register(acceptor.fileno(), select.EPOLLIN)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when `receive` has something to do."""
+        """Return a descriptor that is readable when `receive` should be called."""
         return self._epoll.fileno()
 
     def receive(self) -> list[Buffer] | None:

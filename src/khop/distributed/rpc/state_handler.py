@@ -1,17 +1,18 @@
 """Handler of requests that write and read the state of a part's primary. Imports no torch.
 
-Partition servers and graph servers run it, in one thread per part, so state needs no lock. Each
-request names the incarnation of the server that it means. A server that was started again has lost
-its state, and refuses requests for the earlier incarnation with StateLostError.
+State is the data that users' own requests keep in a server's memory. Partition servers and graph
+servers run the handler, in one thread per part, so state needs no lock. A request names the server
+process (incarnation) that it is for. A server that was started again has lost its state, and
+refuses requests for its earlier incarnation with StateLostError.
 
 A client numbers its writes. Its *window* at the server keeps the replies of its last writes, until
-the client confirms them. So a write that is sent again gets its reply, and is not applied again. A
-write is applied after all of its client's earlier ones.
+the client confirms them. So a write that is sent again gets the kept reply, and is not applied
+again. A write is applied after all of its client's earlier writes.
 
-All is bounded. A client may have `MOST_IN_FLIGHT` writes without a reply, each reply of at most
-`REPLY_BYTES`. A user may have `_CLIENTS_OF_USER` clients. One more takes the place of the user's
-client that has been idle longest, if it has been idle for ten minutes. Writes of a client without
-a window are refused: the server does not know any more whether a repeated write was applied.
+A client may have `MOST_IN_FLIGHT` writes without a reply. A reply has at most `REPLY_BYTES`. A user
+may have `_CLIENTS_OF_USER` clients. A further one replaces the client of the user that has been
+idle longest, if it was idle for ten minutes. Writes of a client without a window are refused, since
+the server cannot decide whether it has applied them before.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from khop.storage.part import Part
 from khop.typing import Array
 
 REPLY_BYTES = 16 << 10
-"""Most bytes of the reply to a write."""
+"""Maximum bytes of the reply to a write."""
 
 _CLIENTS_OF_USER = 256
 _MOST_CLIENTS = 4096
@@ -50,7 +51,7 @@ class StateHandler(FrameHandler):
     """Handler of the requests of classes `write` and `read_state` for one part.
 
     Attributes:
-        moved: reason for which this server is not the part's primary. If None, it is. Any thread.
+        moved: reason why this server is not the part's primary. If None, it is. Any thread may set.
     """
 
     def __init__(self, part: int, types: Sequence[RequestType], incarnation: str) -> None:
@@ -101,14 +102,13 @@ class WriterThread(RequestThreads):
 
 
 def users_requests(modules: Sequence[str], part: Part) -> list[RequestType]:
-    """Return the requests that a user's modules add to a part's.
+    """Return the requests that a user's modules add to khop's requests for a part.
 
-    The process of a server calls it with the modules that its starter has named. No message names
-    one.
+    The modules are named when the server is started, never by a message.
 
     Args:
         modules: names of modules with a function `request_types(part)`, which returns a list of
-            `RequestType`. It is called once, and its functions share the part's state.
+            `RequestType`. It is called once per part. The functions of the list share its state.
         part: the part.
 
     Raises:
@@ -128,7 +128,7 @@ def users_requests(modules: Sequence[str], part: Part) -> list[RequestType]:
 
 
 class Write:
-    """A write that is being applied or has been. Its reply is kept in case it is sent again."""
+    """A write that is being applied, or was applied. It keeps the reply for repeated requests."""
 
     __slots__ = ("_apply", "_error", "_reply")
 
@@ -156,7 +156,7 @@ class Write:
     def steps(self) -> Steps:
         """Yield until the write is done. Return its reply, or raise its error.
 
-        Several requests may do so at a time, if a write is sent again while it is applied.
+        Several requests may iterate at a time, if a write is sent again while it is applied.
         """
         while not self.is_done:
             tickets = self.advance()
@@ -168,7 +168,7 @@ class Write:
 
 
 def _apply(earlier: Sequence[Write], begin: Callable[[], list[Array] | Steps]) -> Steps:
-    """Apply a write, after earlier ones that came over another connection."""
+    """Apply a write, after earlier writes of the client that are not applied in full yet."""
     for write in earlier:
         while not write.is_done:
             yield write.advance()
@@ -194,7 +194,7 @@ class _Window:
 
 
 class WriteWindows:
-    """Windows of all clients of a part's state. For one thread."""
+    """Windows (kept replies) of all clients of a part's state. For one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -204,7 +204,7 @@ class WriteWindows:
         """Make a window for a client, if it has none.
 
         Raises:
-            ProtocolError: the id is malformed or another key's, or there are too many clients.
+            ProtocolError: the id is malformed or used with another key, or clients are too many.
         """
         if len(client) != 32 or not set(client) <= set("0123456789abcdef"):
             raise ProtocolError("a client's id must be 128 bits, hexadecimal")
@@ -226,11 +226,11 @@ class WriteWindows:
     def admit(
         self, envelope: StateEnvelope, source: Source, begin: Callable[[], list[Array] | Steps]
     ) -> Write:
-        """Return the write of a request: a new one, which `begin` begins, or the one sent before.
+        """Return the write of a request. If it was sent before, this is the earlier object.
 
         Raises:
-            StateLostError: the client has no window, or none that this sender may use.
-            ProtocolError: the client has a reply to a write of this number, or it is malformed.
+            StateLostError: the client has no window, or it belongs to another key.
+            ProtocolError: the client already has a reply of this number, or numbers are malformed.
             NotYet: an earlier write has not arrived yet.
         """
         window = self._windows.pop(envelope.client, None)

@@ -2,11 +2,11 @@
 
 `PartitionClient` has one such object for each part whose state it uses. Imports no torch.
 
-A client enrols first. The reply has the incarnation of the server's state, and every later request
-names it. At most `MOST_IN_FLIGHT` requests are in flight, and the others wait here. A write gets
+A client first sends `Enroll`. The reply has the incarnation of the server, and each later request
+repeats it. At most `MOST_IN_FLIGHT` requests are in flight, and later ones wait here. A write gets
 its number when it is sent for the first time. After a reconnection all requests in flight are sent
-again in order, with the settled numbers of that moment. If a server has another incarnation than
-the one that this object knows, all requests fail with StateLostError until `accept_loss`.
+again in order. If the server's incarnation has changed, it was started again and has lost its
+state. All requests then fail with StateLostError until `accept_loss` is called.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StateRequest(Request):
 
     Attributes:
         sequence: number of the write. 0 before it is sent for the first time.
-        is_sent: whether it has been sent over the present connection.
+        is_sent: whether the request has been sent over the current connection.
         earlier: a write that must be settled before this one is sent again. None if there is none.
     """
 
@@ -66,7 +66,7 @@ class StateRequest(Request):
         self.pack(StateEnvelope(""))  # a request that cannot be packed fails here
 
     def pack(self, envelope: StateEnvelope) -> None:
-        """Make its message with an envelope."""
+        """Make the request's message, with `envelope` in its header."""
         state = codec.to_json(envelope)
         header = request_header(self._message, self.request_id, part=self.server, state=state)
         self.frames = pack(header, self._arrays)
@@ -92,7 +92,7 @@ class StateRequests:
         self.begin(pending)
 
     def begin(self, pending: PendingRequests[Request]) -> None:
-        """Begin with a new id, which the server does not know, and without requests."""
+        """Begin as a new client: without requests, and with an id that the server does not know."""
         self._pending = pending
         self._client = os.urandom(16).hex()
         self._is_enrolled = False
@@ -111,7 +111,7 @@ class StateRequests:
         self.advance()
 
     def advance(self) -> None:
-        """Send the waiting requests that may be sent. Enrol before."""
+        """Send waiting requests, as many as may be in flight. Enrol first if this is not done."""
         while self._waiting and self._waiting[0].done:
             self._waiting.popleft()
         self._in_flight = [request for request in self._in_flight if not request.done]
@@ -139,15 +139,15 @@ class StateRequests:
             self._send(request)
 
     def send_again(self) -> None:
-        """Send all again in order: the connection is a new one."""
+        """Send all requests in flight again, in order, over a new connection."""
         for request in self._in_flight:
             request.is_sent, request.earlier = False, None
         self.advance()
 
     def check_reply(self, request: Request | None, header: dict[str, Any]) -> bool:
-        """Check a reply of the server. Return whether it completes its request.
+        """Check a reply of the server. Return whether the reply completes its request.
 
-        The request is None if it already had a reply.
+        `request` is None if it already had a reply.
         """
         incarnation, error = header.get("incarnation"), header.get("error")
         is_own = isinstance(request, StateRequest) or (
@@ -182,7 +182,7 @@ class StateRequests:
         return True
 
     def accept_loss(self) -> None:
-        """Go on with the state that the server has now. Does nothing if none is lost."""
+        """Use the state that the server has now. Do nothing if no state was lost."""
         if self._lost is not None:
             self._lost = self._incarnation = None
             self.begin(self._pending)

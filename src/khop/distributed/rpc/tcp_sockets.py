@@ -4,16 +4,15 @@ Partition servers and graph servers run it. Imports no torch.
 
 A connection takes a descriptor, and memory up to the size of a frame, before it is authenticated.
 ZeroMQ does not bound the number of connections: it accepts until descriptors run out, and then
-retries without a pause. It cannot pause either: to unbind a socket ends all of its connections. So
-the server makes the listening socket itself (`ZMQ_USE_FD`). While there are too many connections,
-the kernel drops requests for more: a socket filter, which does not apply to existing connections.
-Connected peers are served meanwhile, and TCP retries the others. `connections` bounds two numbers:
-all connections, and those not authenticated. Strangers get no more than the second, since a
-handshake that takes too long ends with its connection.
+retries without a pause. It cannot stop accepting either: if a socket is unbound, all of its
+connections end. So the server makes the listening socket itself (`ZMQ_USE_FD`). While there are too
+many connections, a socket filter in the kernel drops attempts to connect. Connected peers are
+served meanwhile, and TCP retries the others. `connections` bounds two numbers: all connections, and
+those not authenticated. The second bounds strangers, as a slow handshake ends its connection.
 
-ZeroMQ owns the accepted sockets. Such a descriptor may be closed, and become another file, at any
-time, so a value that is read may be wrong once. A connection is ended by a copy of its descriptor,
-after a check that the copy is this connection.
+ZeroMQ owns the accepted sockets. At any time it may close a descriptor, whose number another file
+then gets. So a value that is read here may be of another file. To end a connection, its descriptor
+is copied, and the copy's peer is compared first.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class Listener:
         return front.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
     def pause(self) -> None:
-        """Drop requests for connections until `resume`. OSError if the system cannot."""
+        """Drop attempts to connect until `resume` is called. OSError if the system cannot."""
         code = ctypes.create_string_buffer(_INSTRUCTION.pack(_RETURN, 0, 0, 0))
         program = _PROGRAM.pack(1, ctypes.addressof(code))
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
@@ -91,7 +90,7 @@ class Listener:
         self.is_paused = False
 
     def close(self) -> None:
-        """Close the socket. Listening ends when ZeroMQ has closed its descriptor, too."""
+        """Close the socket. Listening ends once ZeroMQ has closed its own descriptor, too."""
         self._socket.close()
 
 
@@ -103,12 +102,12 @@ def wire_bytes(sizes: Iterable[int], has_curve: bool) -> int:
 
 
 def is_unnamed(name: bytes) -> bool:
-    """Return whether ZeroMQ itself has named a peer."""
+    """Return whether a peer has no name of its own, so that ZeroMQ has chosen its name."""
     return len(name) == _NAME_BYTES and name[0] == 0
 
 
 def peer_of(descriptor: int) -> Peer:
-    """Return address and port of a connection's peer."""
+    """Return address and port of a connection's peer. None if the connection has ended."""
     try:
         with _borrowed(descriptor) as connection:
             peer: tuple[object, ...] = connection.getpeername()
@@ -118,9 +117,9 @@ def peer_of(descriptor: int) -> Peer:
 
 
 def bytes_received(descriptor: int) -> int | None:
-    """Return the bytes that a connection has received.
+    """Return the number of bytes that a connection has received.
 
-    None if it has ended, or if the system does not count them.
+    None if the connection has ended, or if the system does not count bytes.
     """
     try:
         with _borrowed(descriptor) as connection:
@@ -132,10 +131,10 @@ def bytes_received(descriptor: int) -> int | None:
 
 
 def end_connection(descriptor: int, peer: Peer) -> bool:
-    """End the connection of a descriptor with a peer, and return whether it was still this one.
+    """End the connection to a peer. Return False if the descriptor is of another one by now.
 
-    The owner finds it closed by the peer. When the owner has closed it, the peer gets a reset: one
-    that sends without a pause, to a full window, would wait for a minute.
+    ZeroMQ then finds the connection closed and closes its descriptor. This resets the connection. A
+    peer that keeps sending would otherwise wait for a minute.
     """
     try:
         own = os.dup(descriptor)
@@ -154,7 +153,7 @@ def end_connection(descriptor: int, peer: Peer) -> bool:
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Yield a socket object of a descriptor, which stays open."""
+    """Yield a socket object of a descriptor. The descriptor stays open."""
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
     try:
         yield connection

@@ -5,8 +5,8 @@ The layers above are the same for all transports: requests, deadlines, sending a
 reconnection (`partition_client`, `connection`, `partition_server`). khop's own transport is ZeroMQ,
 for addresses 'tcp://' and 'ipc://' (`connection`, `server_sockets`). A user's own transport has
 another scheme. The user names it in the environment variable KHOP_TRANSPORT, which samplers and
-servers inherit. Servers then listen there, too. An address with the scheme of any other transport
-is never used, whoever announces it. Imports no torch.
+servers inherit. Servers then listen for both transports. Addresses with other schemes are never
+used, even if a peer sends one. Imports no torch.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class _Descriptor(Protocol):
 
 
 class _End:
-    """Base of channels and acceptors, with the descriptor of `end`: a socket, for example.
+    """Base of channels and acceptors, which have a descriptor to poll and can be closed.
 
     Attributes:
-        end: object with `fileno` and `close`. Subclasses without one override both.
+        end: object with `fileno` and `close`, such as a socket. Without it, override both methods.
     """
 
     end: _Descriptor
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when there is something to do, or an error."""
+        """Return a descriptor that is readable when a message, a client or an error has come."""
         return self.end.fileno()
 
     def close(self) -> None:
@@ -62,8 +62,8 @@ class _End:
 class Channel(_End, ABC):
     """A connection between a client and a server, over which whole messages go. For one thread.
 
-    It is made connected. When it is lost, the client makes another. `fileno` and `close` call the
-    methods of its attribute `end`, a socket for example, unless a subclass has its own.
+    A new channel is connected already. When it is lost, the client makes another one. Its methods
+    `fileno` and `close` call the methods of `end`, a socket for example. Subclasses may override.
 
     Example:
         >>> sorted(Channel.__abstractmethods__), Channel.MOST_FRAME_BYTES >= 2**20
@@ -71,7 +71,7 @@ class Channel(_End, ABC):
     """
 
     MOST_FRAME_BYTES: ClassVar[int] = max(FRAME_BYTES, ENVELOPE_BYTES)
-    """Bytes of the largest frame of a message: refuse larger ones before memory is taken."""
+    """Bytes of the largest frame of a message. Refuse larger frames before memory is taken."""
     MOST_BYTES: ClassVar[int] = MESSAGE_BYTES + ENVELOPE_BYTES
     """Bytes of the largest message, all frames together."""
 
@@ -93,11 +93,11 @@ class Channel(_End, ABC):
         """Return the frames of the next message. None if there is none yet.
 
         Raises:
-            OSError: the connection is lost, or its peer sent something else than messages.
+            OSError: the connection is lost, or the peer's bytes are not messages.
         """
 
     def sockets(self) -> list[Any]:
-        """Return what to poll before `events` and `receive`.
+        """Return the objects to poll before `events` and `receive`.
 
         :meta private:
         """
@@ -113,7 +113,7 @@ class Channel(_End, ABC):
             yield UP
 
     def finish(self, seconds: float) -> None:
-        """Let messages that were sent leave after `close`, for at most so many seconds.
+        """Let messages that were sent leave even after `close`, for at most `seconds`.
 
         :meta private:
         """
@@ -122,7 +122,7 @@ class Channel(_End, ABC):
 class Acceptor(_End, ABC):
     """The end of a transport at a server, at which clients connect. For one thread.
 
-    It admits the clients of this job alone. `fileno` and `close` are as of `Channel`.
+    It must admit the clients of this job alone. For `fileno` and `close`, see `Channel`.
 
     Attributes:
         address: address to connect to, which begins with the transport's scheme.
@@ -139,7 +139,7 @@ class Acceptor(_End, ABC):
         """Return the connection of the next client.
 
         Raises:
-            OSError: there is none, or it has gone.
+            OSError: no client waits, or the client has disconnected.
         """
 
 
@@ -151,8 +151,8 @@ class Transport(ABC):
 
     Attributes:
         scheme: beginning of the transport's addresses, before '://'.
-        reaches_other_machines: True if its addresses can be connected to from other machines.
-            It must then keep strangers out by itself.
+        reaches_other_machines: True if other machines can connect to its addresses. The transport
+            itself must then refuse strangers.
 
     Example:
         >>> class Rdma(Transport):
@@ -169,15 +169,15 @@ class Transport(ABC):
         """Listen for the clients of a partition server.
 
         Args:
-            path: path of a file that is not there yet, in a folder that only this user can enter.
-                If None, no process of this machine needs the server.
+            path: path for a socket file, which does not exist yet, in a folder that only this user
+                can enter. If None, no process of this machine needs the server.
             host: address at which other machines reach this one. If None, none needs the server.
 
         Returns:
-            The listening end. None if these clients are not reached by this transport.
+            The acceptor. None if these clients do not use this transport.
 
         Raises:
-            OSError: it cannot listen.
+            OSError: the transport cannot listen.
         """
 
     @abstractmethod
@@ -185,24 +185,24 @@ class Transport(ABC):
         """Connect to a server, without waiting for long.
 
         Args:
-            address: address of an `Acceptor`, as its trainer has announced it.
+            address: `address` of the server's `Acceptor`, as its trainer has published it.
 
         Raises:
-            OSError: it cannot be reached.
+            OSError: the server cannot be reached.
         """
 
 
 TRANSPORTS: Registry[Transport] = Registry(
     "khop.transports", {}, instance_of(Transport), "transport"
 )
-"""Transports of users."""
+"""Users' transports, by name."""
 
 
 def own_transport() -> Transport | None:
-    """Return the transport that this process's user has named. None if none.
+    """Return the transport that KHOP_TRANSPORT names. None if it is not set.
 
     Raises:
-        ValueError, TypeError, PluginError: nothing has this name, or it cannot be used.
+        ValueError, TypeError, PluginError: there is no such transport, or it cannot be used.
     """
     name = os.environ.get(VARIABLE)
     if not name:
@@ -218,7 +218,7 @@ def own_transport() -> Transport | None:
 
 
 def transport_of(address: object) -> Transport | None:
-    """Return the transport that this process's user has named, if an address has its scheme."""
+    """Return the transport that KHOP_TRANSPORT names, if an address has its scheme, else None."""
     own = own_transport()
     if own is None or not isinstance(address, str):
         return None

@@ -1,10 +1,10 @@
 """Cost of a request to a partition, and its division into slices. Imports no torch.
 
-Bytes bound memory, and cost bounds time: the same few bytes can ask for a draw from a row of ten
-neighbours or of ten million. Cost is counted in *entries*: neighbours that are read, looked up or
-drawn, about 10 ns of a processor each. The cost follows from the request and from the degrees of
-its rows, before anything is drawn. A request that costs too much is refused. Others are processed
-in slices of rows, between which other requests have their turns.
+The size of a request does not bound its time: the same few bytes can request a draw from a row of
+ten neighbours or of ten million. So a request has a cost, in *entries*. An entry is a neighbour
+that is read, looked up or drawn, about 10 ns of a processor. The cost is computed before anything
+is drawn, from the request and the degrees of its rows. A request that costs too much is refused.
+Others are processed in slices of rows, between which other requests have their turns.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ SLICE = 3 << 20
 """Entries of a slice: about 30 ms."""
 
 MOST = 1 << 30
-"""Most entries of a request: about 10 s."""
+"""Maximum cost of a request in entries: about 10 s."""
 
 ROWS_AT_ONCE = 1 << 17
-"""Rows whose degrees are read at a time: random access, 10 to 100 ns each."""
+"""Number of rows whose degrees are read at a time: random access, 10 to 100 ns each."""
 
 MOST_EXCLUDED = 1 << 19
-"""Most excluded edges of a request. They are sorted at once: about 0.1 s."""
+"""Maximum number of a request's excluded edges. They are sorted at once: about 0.1 s."""
 
 MOST_MEMBERS = 1 << 24
-"""Most keys of a request for edges among nodes."""
+"""Maximum number of keys in a request for edges among nodes."""
 
 MOST_REPEATED = 1 << 20
-"""Most draws with replacement from one row, which is not divided."""
+"""Maximum number of draws with replacement from one row. A row is not divided into slices."""
 
-# Moves of an entry in memory that take as long as to read a neighbour.
+# Moves of an entry within memory that take as long as reading one neighbour.
 _MOVES = 32
-# Most moves of one row's draws by weight, which are not divided: about 0.1 s.
+# Maximum number of moves for draws by weight from one row, which is not divided: about 0.1 s.
 _MOST_MOVES = 1 << 28
-# Entries that a row counts for, beside its neighbours. Entries of a pick: one of few of a row, one
-# of many, one by weight. Entries of a neighbour for which LABOR draws, uniformly or by weight.
+# Costs in entries: of a row beside its neighbours, of a pick (few or many per row, or by weight),
+# and of a neighbour for which LABOR draws (uniformly, by weight).
 _ROW, _PICK, _FAR_PICK, _WEIGHTED_PICK, _LABOR, _WEIGHTED_LABOR = 5, 1, 3, 8, 2, 6
 _FEW_PICKS = 48
-# A neighbour that is looked up among the excluded ones, if these are more than a few.
+# Cost of looking up a neighbour among a row's excluded ones, if these are more than a few.
 _EXCLUDED, _FEW_EXCLUDED = 6, 8
-# A neighbour that is looked up among members, if their table is larger than caches.
+# Cost of looking up a neighbour among members, if their table is larger than caches.
 _MEMBER, _FEW_MEMBERS = 6, 1 << 16
-# Bytes that are copied in the time of an entry. Entries that an attribute itself counts for.
+# Bytes that are copied in the time of an entry. Cost of an attribute beside its rows.
 _ROW_BYTES, _ATTRIBUTE = 32, 2048
-# Neighbours that a question for an edge reads in the time of an entry.
+# Neighbours that a test for an edge reads in the time of an entry.
 _SCANNED = 16
 
 
 def ranges(count: int, at_once: int | None = None) -> Iterator[slice]:
-    """Yield slices of `count` entries, of `ROWS_AT_ONCE` or so many each."""
+    """Divide `count` rows into slices of `at_once` rows. If None, of `ROWS_AT_ONCE`."""
     at_once = at_once or ROWS_AT_ONCE
     for first in range(0, count, at_once):
         yield slice(first, min(first + at_once, count))
 
 
 def slices(costs: Int64Array, limit: int | None = None) -> list[slice]:
-    """Cut rows into slices of about the same cost: at most `limit` beside its first row.
+    """Divide rows into slices of about the same cost: at most `limit`, plus the first row's cost.
 
     Example:
         >>> slices(np.array([3, 3, 3, 9, 1]), 10)
@@ -77,7 +77,7 @@ def slices(costs: Int64Array, limit: int | None = None) -> list[slice]:
 
 
 def check_cost(cost: int, content: str) -> None:
-    """Raise ProtocolError if a request ('neighbours of 5 rows') costs more than allowed."""
+    """Raise ProtocolError if a request costs too much. `content` is as 'neighbours of 5 rows'."""
     if cost > MOST:
         raise ProtocolError(
             f"{content} would take the work of reading {cost} neighbours, more than the {MOST} "
@@ -86,13 +86,13 @@ def check_cost(cost: int, content: str) -> None:
 
 
 def check_count(count: int, most: int, entries: str) -> None:
-    """Raise ProtocolError if a request names more than `most` entries: 'excluded edges'."""
+    """Raise ProtocolError if `count` is above `most`. `entries` names the items of a request."""
     if count > most:
         raise ProtocolError(f"a request names {count} {entries}, more than the {most} allowed")
 
 
 def picks_of(hop: HopRequest, degrees: Int64Array) -> Int64Array:
-    """Return the most neighbours that a hop draws from each row, [n] int64."""
+    """Return the maximum number of neighbours that a hop draws from each row, [n] int64."""
     if hop.fanout < 0:
         return degrees
     if hop.replace:
@@ -108,7 +108,7 @@ def reads_degrees(hop: HopRequest, has_excluded: bool) -> bool:
 
 
 def cost_of_row(hop: HopRequest) -> int:
-    """Return the cost of each row of a hop that does not depend on degrees."""
+    """Return the cost per row of a hop whose cost does not depend on degrees."""
     return _ROW + _cost_of_pick(hop) * max(hop.fanout, 0)
 
 
@@ -120,10 +120,10 @@ def costs_of_rows(
     Args:
         hop: the hop.
         degrees: [n] int64.
-        num_excluded: [n] int64 excluded edges of each row, if there are any.
+        num_excluded: numbers of excluded edges per row, [n] int64. If None, there are none.
 
     Raises:
-        ProtocolError: one row, which cannot be divided, would take too long.
+        ProtocolError: a single row, which cannot be divided, would take too long.
     """
     picks = picks_of(hop, degrees)
     costs = _ROW + _cost_of_pick(hop) * picks
@@ -149,7 +149,7 @@ def costs_of_rows(
 
 
 def check_draws(hop: HopRequest) -> None:
-    """Raise ProtocolError if a hop asks one row for too many draws with replacement."""
+    """Raise ProtocolError if a hop makes too many draws with replacement from one row."""
     if hop.replace and hop.fanout > MOST_REPEATED:
         raise ProtocolError(
             f"a fan-out of {hop.fanout} with replacement is more than the {MOST_REPEATED} that are "
@@ -158,17 +158,17 @@ def check_draws(hop: HopRequest) -> None:
 
 
 def costs_of_edges(degrees: Int64Array) -> Int64Array:
-    """Return the cost of a question for an edge of each row."""
+    """Return the costs of testing each row for one edge, [n] int64."""
     return _ROW + degrees // _SCANNED
 
 
 def costs_of_induced(degrees: Int64Array, num_members: int) -> Int64Array:
-    """Return the cost of looking up all neighbours of each row among so many nodes."""
+    """Return the cost per row of looking up its neighbours among `num_members` nodes, [n] int64."""
     return _ROW + (degrees // 2 if num_members <= _FEW_MEMBERS else degrees * _MEMBER)
 
 
 def rows_in_slice(row_bytes: int) -> int:
-    """Return how many rows of attributes are gathered at a time."""
+    """Return the number of rows of an attribute to gather in one slice."""
     return max(1, SLICE // (_ROW + row_bytes // _ROW_BYTES))
 
 
@@ -180,7 +180,7 @@ def cost_of_rows(num_rows: int, row_bytes: int) -> int:
 def joined(
     pieces: Sequence[Sequence[Array]], empty: Callable[[tuple[int, ...], np.dtype[Any]], Array]
 ) -> Generator[None, None, list[Array]]:
-    """Return the arrays of replies to pieces of a request, joined in memory of `empty`."""
+    """Join the arrays of the replies to a request's slices. `empty` allocates the results."""
     outs: list[Array] = []
     for arrays in zip(*pieces, strict=True):
         out = empty((sum(map(len, arrays)),), arrays[0].dtype)

@@ -1,7 +1,7 @@
 """Processes that bring a client's batches: a receiver, or samplers of servers. Runs in trainers.
 
 A receiver is a process on the trainer's machine that receives batches from servers. If all servers
-are on this machine, there is none: their samplers write into the trainer's arenas.
+are on this machine, no receiver is needed: their samplers write into the trainer's arenas.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def create_remote_backend(
         plan: division of the seeds into batches.
         weights: sampling weights of negative endpoints, see
             `khop.distributed.sampling.pipeline.Pipeline`.
-        pin: registers an arena with CUDA. If None, arenas are not registered.
+        pin: function that registers an arena with CUDA. If None, arenas are not registered.
 
     Raises:
         TypeError, ValueError: invalid options.

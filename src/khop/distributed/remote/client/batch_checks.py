@@ -1,13 +1,12 @@
 """Checks of batches from graph servers. Run by receivers, before batches reach the trainer.
 
-A damaged or hostile server must at most fail a batch: indices outside of a batch make kernels read
-other memory, and end a process on a GPU. So a layout must have the arrays that the loader has
-requested. In each batch, the counters must agree with its sizes, `edge_index` with its numbers of
-nodes, and ids with the graph. Each array is read once.
+A damaged or hostile server can fail a batch, but must do no other damage. With an index outside of
+a batch, kernels would read other memory, or end a process that uses a GPU. So a layout must have
+the arrays that the loader has requested. In each batch, the counters must agree with the sizes of
+arrays, `edge_index` with the numbers of nodes, and ids with the graph. Each array is read once.
 
-Batches of sampler processes are not checked, in worker mode and on the machine of a graph server
-(`local_sampler`). These processes are the trainer's own user's, and can do all that the trainer
-can. Imports no torch.
+Batches of samplers on the trainer's machine are not checked. These processes have the trainer's
+user, and can do all that the trainer can. Imports no torch.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class BatchSchema:
 
     Attributes:
         num_nodes, num_edges: numbers of nodes and edges of the graph, by type.
-        ends: node types of the rows of `edge_index`, by edge type: neighbours, then seeds.
+        ends: per edge type, the node types in row 0 (neighbours) and row 1 of `edge_index`.
         arrays: name, dtype and axes of each array of a batch, as in a layout.
         counters: name and length of each counter.
     """
@@ -91,7 +90,7 @@ def _stored_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str,
 
 
 def _link_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str, list[int]]]:
-    """Return the arrays that `khop.sampler.drawing.link` adds: batch positions of links' ends."""
+    """Return the arrays that `khop.sampler.drawing.link` adds: where links' ends are in a batch."""
     if spec.link is None:
         return []
     axes = {"edge_label_index": 2}
@@ -148,9 +147,9 @@ class BatchChecks:
         """Check that the contents of a batch agree with each other and with the graph.
 
         Args:
-            layout: its layout, which `check_layout` has accepted.
-            raw: [nbytes] uint8, the batch.
-            batch: its index in the epoch.
+            layout: layout of the batch, which `check_layout` has accepted.
+            raw: the batch, [nbytes] uint8.
+            batch: index of the batch in the epoch.
             num_seeds: number of nodes or links in the request.
         """
         received = layout.read(raw)
@@ -198,7 +197,7 @@ class BatchChecks:
         nodes: Sequence[int],
         num_seeds: int,
     ) -> None:
-        """Check trees, the number of seeds, and the positions of links' ends."""
+        """Check trees' ids, the number of seeds, and the positions of links' ends in the batch."""
         link_spec, num_trees = self._spec.link, num_seeds
         if link_spec is None:
             i = self._spec.seed_type
@@ -222,7 +221,7 @@ class BatchChecks:
 def _ends_of_links(
     spec: LinkSpec, num_links: int
 ) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
-    """Return name, shape and node types (of all, or of each row) of the positions of ends."""
+    """Return name, shape and node types (one, or one per row) of each array of links' ends."""
     src, dst, amount = spec.src_type, spec.dst_type, int(spec.amount)
     if spec.mode != "triplet":
         num_pairs = num_links + spec.num_negatives(num_links)
@@ -238,7 +237,7 @@ def _ends_of_links(
 def _check_range(values: Array, below: int, name: str) -> None:
     """Check that integers are at least 0 and below a bound, in one pass over them.
 
-    As unsigned numbers, negative ones are the largest.
+    Negative integers, read as unsigned ones, are larger than any bound.
     """
     unsigned = values.view(np.uint64) if values.dtype == np.int64 else values
     if values.size and int(unsigned.max()) >= below:

@@ -1,9 +1,8 @@
 """Context of a trainer that is a client of graph servers: `init_client`. Runs in trainers.
 
 A client is registered in the directory by its rank for as long as it renews its lease. It reads no
-folder: its loaders take `data=None` and request the graph's description from the servers
-(`served_graph`), which make their batches (`backend`). Values and leases of its group are in the
-directory (`DirectoryStore`).
+folder. Its loaders take `data=None`, and request the graph's description (`served_graph`) and their
+batches (`backend`) from the servers. The directory has its group's values and leases.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ _WAIT_SECONDS = 5.0
 
 
 class DirectoryStore(MemberStore):
-    """Values that clients publish in the directory, and what it knows of their leases.
+    """Store of a group of clients: their values and leases, which the directory keeps.
 
-    `DirectoryClient` renews this client's lease, by its registration.
+    `DirectoryClient` renews this client's lease whenever it registers.
 
     Args:
         directory: this client's connections, registered with role 'client'.
@@ -60,7 +59,7 @@ class DirectoryStore(MemberStore):
         return self._read(name, list(ranks), 0.0)
 
     def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return values as soon as all are there. After `seconds`, some can be missing."""
+        """Return values by rank once all are published, or after `seconds` the published ones."""
         return self._read(name, list(ranks), min(seconds, _WAIT_SECONDS))
 
     def _read(self, name: str, missing: list[int], seconds: float) -> dict[int, Any]:
@@ -76,19 +75,20 @@ class DirectoryStore(MemberStore):
         return values
 
     def delete(self, name: str) -> None:
-        """Forget a value, which the directory drops when it has many others of this client."""
+        """Forget a value here. The directory drops it once it has many newer ones."""
         self._directory.forget(f"{self._prefix}/{name}")
 
     def renew(self, renewals: int, has_left: bool = False) -> None:
         """Do nothing: `DirectoryClient` registers every second, and unregisters at its end."""
 
     def disconnect(self) -> None:
-        """Do nothing: the connection is the client's, and its requests have a timeout."""
+        """Do nothing: the client closes its own connection, and requests have a timeout."""
 
     def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
         """Return records of clients' leases, by rank.
 
-        A client that was silent since this one began is of an earlier start of the job.
+        Clients that have been silent since before this object was made are left out, as they may
+        belong to an earlier start of the job.
         """
         clients, sightings = self._directory.look_up().clients, dict[int, Sighting]()
         for rank in ranks:
@@ -104,7 +104,7 @@ class ClientContext(TrainerContext):
 
     Attributes:
         servers: address of the graph servers, and keys.
-        remote: connections to them.
+        remote: connections to the servers and their directory.
         members: membership in the group of clients: values that they share, leases, failures.
 
     Example:
@@ -132,7 +132,7 @@ class ClientContext(TrainerContext):
 
     @property
     def global_rank(self) -> int:
-        """Rank of this client among servers and clients: servers come first."""
+        """Rank of this client in a common numbering, in which servers come before clients."""
         return self._num_servers + self.rank
 
     @cached_property
@@ -181,17 +181,17 @@ def init_client(
 
     Args:
         num_servers: number of servers, the same as on the servers.
-        num_clients: number of clients, the same as on the servers. 0: any number, that come and go.
+        num_clients: number of clients, as on the servers. If 0, any number come and go.
         client_rank: rank of this client.
         master_addr: address at which server 0 listens.
         master_port: its port.
-        num_rpc_threads: accepted, not needed: requests do not wait for each other.
+        num_rpc_threads: ignored. Requests do not wait for each other.
         client_group_name: name of the clients' group. Clients of one group make loaders and splits
             together. If None: 'khop-clients'.
-        is_dynamic: as `num_clients=0`.
+        is_dynamic: if True, `num_clients` counts as 0.
         key_file: the job's `client.key`, as `khop keygen` wrote it. If None: $KHOP_KEY_FILE.
             Servers at other addresses than loopback require keys.
-        insecure: connect to them without keys. For closed networks only.
+        insecure: whether to connect to other addresses without keys. For closed networks only.
         timeout: seconds to wait for the servers.
 
     Returns:
@@ -200,9 +200,9 @@ def init_client(
     Raises:
         RuntimeError: this process has a role already.
         SecurityError: no keys, or a key file that cannot be used.
-        RendezvousError: the servers do not answer, or refuse this client: its rank is taken, or
-            numbers differ.
-        ValueError: numbers that contradict each other.
+        RendezvousError: the servers do not answer, or refuse this client. Its rank is taken, or
+            `num_servers` or `num_clients` differ from the servers'.
+        ValueError: the rank or the numbers of processes are out of range.
 
     Example:
         >>> context = init_client(1, 0, 0, "127.0.0.1", port)  # one server, any number of clients

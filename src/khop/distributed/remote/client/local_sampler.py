@@ -1,11 +1,11 @@
 """Samplers of graph servers on the client's machine, see `remote.server.local_clients`.
 
-Runs in trainers. Such a sampler writes into the trainer's arena, as in worker mode. A server gives
-none if it has ended, or runs under another user. A receiver then replaces the sampler, waits for
-the servers and reports errors.
+Runs in trainers. Such a sampler writes into the trainer's arena, as a trainer's own samplers do. If
+a server has ended, or runs under another user, a receiver replaces its sampler. The receiver waits
+for the servers and reports errors.
 
-Batches from the network are checked, batches of such samplers are not. The server's process must be
-this user's, and could change this process's memory as well. Imports no torch.
+Batches from the network are checked, batches of these samplers are not. The server runs under this
+user, and could change this process's memory in any case. Imports no torch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = log.get(__name__)
 
 
 def start_receiver(config: Mapping[str, Any], memory: Sequence[int]) -> ChildProcess:
-    """Start a receiver, as the argument `program` of `SamplerPool`."""
+    """Start a receiver. A `SamplerPool` calls this function if it is its argument `program`."""
     return ChildProcess("khop.distributed.remote.client.receiver", config, memory)
 
 
@@ -49,7 +49,7 @@ class LocalSampler:
 
     Raises:
         OSError: the server is unreachable, or is another user's.
-        KhopError: it refuses, or does not answer.
+        KhopError: the server refuses, or does not answer.
     """
 
     def __init__(self, path: str, config: Mapping[str, Any], memory: Sequence[int]) -> None:
@@ -79,7 +79,7 @@ class LocalSampler:
 
     @cached_property
     def _end(self) -> SamplerEnded | None:
-        """Report of the server about the sampler's end. None if the server has ended, too.
+        """Report of the server about the sampler's end. None if the server itself has ended.
 
         Raises:
             ProtocolError: the report is malformed.
@@ -100,8 +100,8 @@ def _started(message: Message) -> tuple[ControlLine, int]:
     """Return the control line and the process id of a sampler that has been started.
 
     Raises:
-        KhopError, or another error of the server: it refuses.
-        ProtocolError: it sent something else.
+        Exception: the server refuses, with this error.
+        ProtocolError: the server's reply is malformed.
     """
     try:
         if message.op is not Op.READY:
@@ -135,7 +135,7 @@ def _connected(path: str) -> socket.socket:
 
 
 class LocalSamplerFactory:
-    """Factory of a loader's samplers on graph servers of this machine, or of receivers instead.
+    """Factory of a loader's processes: samplers of graph servers on this machine, or receivers.
 
     Args:
         remote: client of the directory, which has the servers' addresses.
@@ -145,15 +145,15 @@ class LocalSamplerFactory:
     def __init__(self, remote: DirectoryClient, ranks: Sequence[int]) -> None:
         self._remote = remote
         self._ranks = list(ranks)
-        # Incarnations of servers that gave no sampler, whose receivers are kept.
+        # Incarnations of servers that have started no sampler on request. Receivers replace them.
         self._refused_by: set[str] = set()
 
     def all_are_local(self) -> bool:
-        """Return whether all servers are on this machine, with sockets of this user."""
+        """Return whether all servers run on this machine and under this user."""
         return all(self._locate(index) is not None for index in range(len(self._ranks)))
 
     def _locate(self, index: int) -> tuple[str, str] | None:
-        """Return the socket and the incarnation of a sampler's server, if it is on this machine."""
+        """Return socket and incarnation of a sampler's server. None if on another machine."""
         table = self._remote.table
         rank = self._ranks[index % len(self._ranks)]
         entry = None if table is None else table.servers.get(rank)
@@ -171,7 +171,7 @@ class LocalSamplerFactory:
         return server is not None and server[1] not in self._refused_by
 
     def __call__(self, config: Mapping[str, Any], memory: Sequence[int]) -> Process:
-        """Start a sampler or a receiver, as the argument `program` of `SamplerPool`."""
+        """Start a sampler, or a receiver if no server can start a sampler here."""
         server = self._locate(config["number"])
         if server is not None and server[1] not in self._refused_by:
             path, incarnation = server

@@ -1,6 +1,6 @@
-"""Reassembly of batches from chunks, which are written into the arena as they arrive.
+"""Reassembly of batches from chunks, which are written into the trainer's arena as they arrive.
 
-Run by receivers.
+Run by receivers. Imports no torch.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class BatchReassembler:
         nbytes: size of the batch, as sent by the server.
 
     Attributes:
-        arrived: bytes that have arrived.
+        arrived: number of bytes that have arrived.
         raw: [nbytes] uint8, the batch.
 
     Raises:
         ProtocolError: the size is out of bounds.
-        MemoryError: there is no memory for it.
+        MemoryError: there is no memory for the batch.
     """
 
     def __init__(self, arena: ArenaWriter, nbytes: int) -> None:
@@ -62,7 +62,7 @@ class BatchReassembler:
         """Write a chunk. Return whether the batch is complete.
 
         Raises:
-            ProtocolError: it is empty, does not follow the one before, or ends beyond the batch.
+            ProtocolError: the chunk is empty, out of order, or ends beyond the batch.
         """
         end = offset + len(chunk)
         if offset != self.arrived or not offset < end <= self.nbytes:
@@ -79,7 +79,7 @@ class BatchReassembler:
     ) -> None:
         """Report the batch to the trainer, as a sampler does.
 
-        `layout` has the number that was sent to the trainer, `extras` is JSON.
+        `layout.id` is this receiver's number of the layout. `extras` is JSON text.
 
         Raises:
             ProtocolError: the extras are not a JSON object, or are too long.
@@ -94,9 +94,9 @@ class BatchReassembler:
             self._own_memory = None
 
     def _write_head(self, layout: Layout) -> None:
-        """Write this process's values: layout number, process id, time, overflow.
+        """Overwrite the sampler's layout number, process id, time and overflow with this process's.
 
-        Clocks of other machines cannot be compared with this one's.
+        The sampler's time is of another machine's clock, with which this one cannot be compared.
         """
         head = np.frombuffer(self._memory, np.int64, 1)
         head[0] = layout.id
@@ -112,7 +112,7 @@ class BatchReassembler:
         made[_TIMINGS["overflows"]] = int(self._own_memory is not None)
 
     def abandon(self) -> None:
-        """Release the memory of a batch that is dropped, or that another server will send."""
+        """Release the memory, since the batch is dropped or another server will send it."""
         if self._own_memory is None:
             self._arena.free(self._offset)
         else:
@@ -121,7 +121,7 @@ class BatchReassembler:
 
 
 def _memory_for(nbytes: int) -> tuple[int, memoryview]:
-    """Create memory of a batch that does not fit in the arena. Return descriptor and view."""
+    """Create memory for a batch that does not fit in the arena. Return its descriptor and view."""
     descriptor: int | None = None
     try:
         descriptor = create_memory(nbytes, "khop-batch")
@@ -145,13 +145,13 @@ def _extras(text: str | None) -> bytes:
 
 
 class Layouts:
-    """Layouts of the loader's batches, with this receiver's numbers.
+    """Layouts (lists of arrays) of the loader's batches, numbered by this receiver.
 
-    Servers and samplers use other numbers, so layouts are compared by content.
+    Each server numbers layouts in its own way, so layouts are compared by content.
 
     Args:
         line: control line to the trainer.
-        check: raises ProtocolError if the loader's batches do not have a layout.
+        check: called with a layout. Raises ProtocolError if the loader cannot have such batches.
     """
 
     def __init__(self, line: ControlLine, check: Callable[[Layout], None]) -> None:
@@ -163,7 +163,7 @@ class Layouts:
         """Return a server's layout with this receiver's number. Send new ones to the trainer.
 
         Raises:
-            ProtocolError: malformed, not a layout of the loader's batches, or too many layouts.
+            ProtocolError: the layout is malformed or fails `check`, or there are too many layouts.
         """
         plain = Layout.from_json(content).to_json()
         text = json.dumps({**plain, "id": 0})

@@ -1,10 +1,10 @@
 """The receiver: a client's process that requests batches from graph servers.
 
-For its trainer it is a sampler process: same control line, same arena. It requests each batch from
-a server, with all that the batch depends on, and writes it into the arena as it arrives. If a
-server is lost, its batches are requested from another one that can make them. If there is none,
-they are requested from the same server when it has registered again. Single-threaded: sleeps until
-a message arrives, at most 0.25 s. Configuration: see `docs/protocol.md`.
+To its trainer it looks like a sampler process, with a control line and an arena. It requests each
+batch from a server and writes it into the arena as it arrives. A request has all that the batch
+depends on. So if a server is lost, its batches are requested from another one that can make them.
+If there is none, they are requested from the same server when it has registered again. The process
+has one thread. `docs/protocol.md` describes its configuration.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Receiver:
     """Event loop of a receiver.
 
     Args:
-        line: the control line.
+        line: control line to the trainer.
         config: configuration from the trainer.
         arena: descriptor of the arena's memory, which stays open.
         arrays: sampling weights of negative endpoints, by name.
@@ -100,7 +100,7 @@ class Receiver:
         ]
         self._epochs: dict[int, Epoch] = {}
         self._requested: deque[tuple[int, int]] = deque()
-        # Ids that no earlier receiver used: servers perhaps still have batches for that one.
+        # Ids begin at a random number, as servers may still have batches of an earlier receiver.
         self._last_id = int.from_bytes(os.urandom(5), "little") << 22
         self._beat_at = 0.0
 
@@ -108,7 +108,7 @@ class Receiver:
         """Receive batches until the trainer closes the line.
 
         Raises:
-            EOFError: the trainer closed it.
+            EOFError: the trainer closed the line.
         """
         while True:
             while (message := self._line.receive()) is not None:
@@ -159,7 +159,7 @@ class Receiver:
         self._line.send_json(Op.ERROR, {"epoch": pending.epoch, "batch": pending.batch, **error})
 
     def _cancel(self, session: ServerSession, pending: PendingBatch, error: Exception) -> None:
-        """Fail a batch that its server would still send."""
+        """Cancel a batch at its server, and report an error to the trainer in its place."""
         del session.pending[pending.id]
         session.send(Cancel(session.name, [pending.id]))
         self._fail(pending, describe_error(error))
@@ -170,7 +170,7 @@ class Receiver:
         self._directory.send(pack(request_header(Lookup(), 0), []))
 
     def _read_directory(self) -> None:
-        """Follow servers that are unreachable to the addresses in the directory's replies."""
+        """Read the directory's replies. Connect to unreachable servers at their new addresses."""
         directory = self._directory
         try:
             if directory.pump():
@@ -189,7 +189,7 @@ class Receiver:
     # Requests to servers ------------------------------------------------------------------------
 
     def _assign_requested(self) -> None:
-        """Request the trainer's batches from servers, at most `depth` in flight."""
+        """Request the batches that the trainer waits for, with at most `depth` in flight."""
         while self._requested and sum(len(s.pending) for s in self._sessions) < self._depth:
             epoch, batch = self._requested.popleft()
             self._last_id += 1
@@ -200,7 +200,7 @@ class Receiver:
         return [s for s in self._sessions if s.state == OPEN and s.refused is None]
 
     def _assign(self, pending: PendingBatch) -> None:
-        """Assign a batch to the server of its list of seeds, or to the least busy available one."""
+        """Assign a batch to the only server that can make it, or else to the least busy one."""
         if pending.server is not None:
             session = self._sessions[pending.server]
         else:
@@ -222,7 +222,7 @@ class Receiver:
         session.send(Batch(session.name, pending.id, index, run_key), [columns])
 
     def _send_heartbeats(self) -> None:
-        """Send heartbeats every second. Look up the servers if one is unreachable."""
+        """Send heartbeats every second. Request the servers' addresses if one is unreachable."""
         now = time.monotonic()
         if now < self._beat_at:
             return
@@ -236,7 +236,7 @@ class Receiver:
     # Messages of servers ------------------------------------------------------------------------
 
     def _read_messages(self, session: ServerSession) -> None:
-        """Process the messages of a server. An invalid one ends its connection, nothing else."""
+        """Process the messages of a server. An invalid message ends this connection alone."""
         try:
             session.connect(self._arrays)
             for header, arrays, _ in session.connection.receive():
@@ -322,7 +322,7 @@ class Receiver:
     # Failures -----------------------------------------------------------------------------------
 
     def _reassign(self) -> None:
-        """Assign batches of lost servers to others that can make them."""
+        """Assign batches of lost servers to other servers, if these can make the batches."""
         for session in self._sessions if self._usable() else ():
             if session.is_lost or (session.fault is not None and session.state == CLOSED):
                 movable = [p for p in session.pending.values() if p.server is None]
@@ -346,7 +346,7 @@ class Receiver:
                     self._cancel(session, pending, error)
 
     def close(self) -> None:
-        """Close the sessions of servers that can be reached at once, and all connections."""
+        """Request the end of all sessions without waiting for replies, and close connections."""
         for session in self._sessions:
             if session.state != CLOSED:
                 session.send(Close(session.name))

@@ -1,7 +1,7 @@
 """Requests of a client to a graph server, by name. Runs in trainers.
 
-A server runs no code of clients. Functions that scripts for other systems pass are replaced by the
-request that returns the same.
+A server runs no code of clients. If a script for another system passes a function, the request that
+returns the same value takes its place.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ def request_server(
     Args:
         server_rank: rank of the server.
         func: name of a request. 'device_count' returns the number of CUDA devices of its machine.
-            `torch.cuda.device_count` is accepted for it. 'graph' returns a description of its
-            graph, 'ping' its rank, 'statistics' its counters.
-        *args: requests have no arguments. Accepted for the error message.
-        **kwargs: likewise.
+            `torch.cuda.device_count` is accepted in its place. 'graph' returns a description of the
+            server's graph, 'ping' its rank, 'statistics' its counters.
+        *args: must be empty: requests have no arguments. Accepted for the error message.
+        **kwargs: must be empty, too.
 
     Returns:
         An integer, or a dictionary.
 
     Raises:
-        TypeError, ValueError: no such request, with a list of the requests, or arguments.
+        TypeError, ValueError: there is no such request or server, or arguments were passed.
         PartitionUnavailableError: the server does not answer.
         RuntimeError: this process is no client.
 
@@ -83,7 +83,7 @@ def request_server(
 def async_request_server(
     server_rank: int, func: str | Callable[[], int], *args: object, **kwargs: object
 ) -> torch.futures.Future[Any]:
-    """Send a request to a graph server without waiting. Arguments as of `request_server`.
+    """Send a request to a graph server without waiting. Arguments: see `request_server`.
 
     Returns:
         A future, whose `wait()` returns the result, or raises the errors of `request_server`.

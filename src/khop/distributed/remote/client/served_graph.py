@@ -43,13 +43,13 @@ _PieceRequest: TypeAlias = tuple[GraphServerRequest, list[Array], tuple[int, ...
 class ServedGraph(PartitionedGraph):
     """The graph that the servers of a client serve.
 
-    Every server has ids, times and splits of the whole graph. The client sends its requests to the
-    server of its rank (modulo their number), or to another while that one is lost.
+    Every server has ids, times and splits of the whole graph. The client of rank r sends requests
+    to server r modulo the number of servers. If this server is lost, another one gets them.
 
     Raises:
         RendezvousError: a server has not registered in time, or a partition is not served.
         PartitionUnavailableError: a server does not answer.
-        ProtocolError: its reply is no description of a graph.
+        ProtocolError: a server's reply is no description of a graph.
     """
 
     def __init__(self, context: TrainerContext, servers: DirectoryClient) -> None:
@@ -92,10 +92,10 @@ class ServedGraph(PartitionedGraph):
         self._servers.wait_for_servers()
 
     def _server(self, part: int | None = None) -> int:
-        """Return the rank of a server for a request: this client's, or the next that is alive.
+        """Return the rank of the server for a request: this client's own, or the next alive one.
 
         Args:
-            part: partition that it must serve. If None, any.
+            part: partition that the server must have. If None, any server can be returned.
         """
         servers = self._servers.wait_for_servers().servers
         own, count = self._context.rank, self._context.num_servers()
@@ -106,7 +106,7 @@ class ServedGraph(PartitionedGraph):
 
     @property
     def homes(self) -> list[int]:
-        """Home partition of each client: the servers' partitions, assigned round-robin.
+        """Home partition of each client, by rank. Servers' partitions are assigned round-robin.
 
         Raises:
             ValueError: the number of clients is not fixed.
@@ -127,8 +127,8 @@ class ServedGraph(PartitionedGraph):
     def owned_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
         """Return this client's share of all edges, as `PartitionedGraph.owned_edges` describes.
 
-        Partitions that are no client's home are assigned to clients round-robin. Clients of the
-        same partition divide its edges round-robin.
+        A partition that is no client's home goes to one client, chosen round-robin. Clients with
+        the same home partition divide its edges round-robin.
         """
         type_index, homes, rank = self.edge_type_index(edge_type), self.homes, self._context.rank
         shares = [np.empty((2, 0), np.int64)]
@@ -140,13 +140,13 @@ class ServedGraph(PartitionedGraph):
         return np.concatenate(shares, axis=1)
 
     def edges_of_part(self, type_index: int, part: int, first: int, step: int) -> list[Array]:
-        """Return edges first, first + step, ... of a part, in pieces of [2, n] original ids.
+        """Return every `step`-th edge of a part, in pieces of [2, n] original ids.
 
         Args:
             type_index: index of the edge type.
             part: the part.
-            first: index of the first edge in the part, in the folder's order.
-            step: distance of one edge to the next.
+            first: index of the first returned edge in the part, in the folder's order.
+            step: difference between the indices of one edge and the next.
         """
         edge_type = self._meta.edge_types[type_index]
         count = edge_type.bounds[part + 1] - edge_type.bounds[part]
@@ -181,10 +181,10 @@ class ServedGraph(PartitionedGraph):
     def _checked(
         self, server: int, op: str, arrays: list[Array], shapes: Sequence[tuple[int | None, ...]]
     ) -> list[Array]:
-        """Return a reply's arrays, if they are int64 of these shapes (None: any length).
+        """Check that a reply's arrays are int64 of the given shapes, and return them.
 
         Raises:
-            ProtocolError: they are not. Names the server.
+            ProtocolError: they differ. In a shape, None means any length.
         """
         fits = len(arrays) == len(shapes) and all(
             array.dtype == np.int64
@@ -209,7 +209,7 @@ class ServedGraph(PartitionedGraph):
             )
 
     def split(self, node_type: NodeType, name: str) -> Int64Array:
-        """Return the new ids, [n] int64 ascending, with a boolean attribute. KeyError if none."""
+        """Return the new ids of a split's nodes, [n] int64 ascending. KeyError if not a split."""
         splits = self._meta.node_type(node_type).splits
         if name not in splits:
             raise KeyError(f"'{node_type}' has no boolean attribute '{name}': there are {splits}")
@@ -243,13 +243,13 @@ class ServedGraph(PartitionedGraph):
         return np.concatenate(pieces)
 
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """Return the times of nodes, as [n] int64 keys. None if their type has no times."""
+        """Return the times of nodes, [n] int64. None if nodes of this type have no times."""
         if not self._meta.node_type(node_type).timed:
             return None
         return self._translated(NodeTimes, new_ids, node_type)
 
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
-        """Return the original ids, [n] int64, of ids of the folder's numbering."""
+        """Return the original ids, [n] int64, of nodes with these ids in the folder's numbering."""
         return self._translated(ToOriginalIds, new_ids, node_type)
 
     def _new_ids_of(self, original: IntArray, node_type: NodeType) -> Int64Array:
@@ -258,7 +258,7 @@ class ServedGraph(PartitionedGraph):
     def _translated(
         self, request_class: type[NodesRequest], ids: IntArray, node_type: NodeType
     ) -> Int64Array:
-        """Return the servers' value for each id, requested in pieces."""
+        """Return a server's value for each id, [n] int64. Request at most `MAX_ROWS` at a time."""
         request, server = request_class(self._type_index(node_type)), self._server()
         ids, count = np.ascontiguousarray(ids, np.int64), self._meta.node_type(node_type).count
 

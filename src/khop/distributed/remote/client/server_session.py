@@ -61,7 +61,7 @@ class PendingBatch:
     Attributes:
         server: index of the only server that can make it. If None, any.
         requested_at: time of the request (`time.monotonic`).
-        incoming: its memory, once bytes have arrived.
+        incoming: memory of the batch. None before its first bytes arrive.
         most_arrived: maximum number of bytes that have arrived, over all connections.
     """
 
@@ -80,17 +80,17 @@ class PendingBatch:
 
 
 class ServerSession:
-    """A server, and the session on it.
+    """A server, and the receiver's session on this server.
 
     Attributes:
         pending: {id: batch} in flight, in order of the requests.
-        progress: time of the last progress, or of the first fault since (`time.monotonic`).
-        fault: description of the last invalid message since a batch was completed, if any.
-        num_faults: number of these messages.
-        waiting_for: reason for which its samplers make no batches, as it reports.
-        complaint: error with which it refused a request last.
-        layouts: {the server's number: layout}.
-        refused: error with which it refused to open the session, if it did.
+        progress: time of the last progress, or of the first fault after it (`time.monotonic`).
+        fault: description of the last invalid message. A completed batch sets it to None.
+        num_faults: number of invalid messages since the last completed batch.
+        waiting_for: the server's reason for making no batches now. None if there is no reason.
+        complaint: error of the last request that the server refused.
+        layouts: {the server's number of a layout: layout}.
+        refused: error with which the server refused to open the session, if it did.
         unacked_bytes: bytes that have arrived and are not acknowledged.
         opening: id of the last request to open the session. Other requests have id 0.
     """
@@ -113,7 +113,7 @@ class ServerSession:
         self._new_bytes = 0
         self.opening = 0
         self._open_at = 0.0
-        # Opening counts as progress once: a server that restarts repeatedly makes none.
+        # Only the first opening is progress: a server that restarts repeatedly makes no progress.
         self._opening_counts = True
 
     @property
@@ -133,7 +133,7 @@ class ServerSession:
         self.connection.send(pack(request_header(request, request_id), arrays))
 
     def connect(self, arrays: Mapping[str, Array]) -> None:
-        """Process events of the connection. Open the session over a new one, with its arrays."""
+        """Process the connection's events. Open the session, with its arrays, if it is closed."""
         if self.connection.pump():
             self.end()
             self._open_at = 0.0
@@ -152,8 +152,8 @@ class ServerSession:
         """Read a message of the server, with the checks that need no other state.
 
         Returns:
-            An event of the session (the array of a chunk is one of bytes), the reply to its opening
-            or to `Alive`, or `ErrorText`. None for the reply to an outdated opening.
+            An event of the session, the reply to `Open` or `Alive`, or `ErrorText`. The array of a
+            chunk is a vector of bytes. None for the reply to an outdated `Open`.
 
         Raises:
             ProtocolError: the message is invalid.
@@ -190,7 +190,7 @@ class ServerSession:
         return event
 
     def add_layout(self, server_number: int, layout: Layout) -> None:
-        """Register a layout by the server's number. ProtocolError if it has another one."""
+        """Register a layout by the server's number. ProtocolError if the number is in use."""
         if self.layouts.setdefault(server_number, layout) is not layout:
             raise ProtocolError(f"layout {server_number} becomes another")
         if len(self.layouts) > _MAX_LAYOUTS:
@@ -206,7 +206,7 @@ class ServerSession:
     def arrived(self, pending: PendingBatch) -> None:
         """Note that bytes of a batch have arrived.
 
-        Bytes that are sent again are no progress, nor are a few bytes.
+        Record progress after enough bytes. Bytes that are sent again do not count.
         """
         assert pending.incoming is not None
         if pending.incoming.arrived <= pending.most_arrived:
@@ -230,9 +230,9 @@ class ServerSession:
             self.progress = time.monotonic()
 
     def note_fault(self, error: Exception) -> None:
-        """End a connection after an invalid message, with a pause that doubles with each fault.
+        """End the connection after an invalid message, since later ones cannot be trusted either.
 
-        Later messages cannot be trusted either, so the connection is made again.
+        The next connection is made after a pause, which doubles with each fault.
         """
         if self.fault is None:
             self.progress = time.monotonic()
@@ -242,21 +242,21 @@ class ServerSession:
         self.connection.refuse(f"sent an invalid message: {self.fault}", pause)
 
     def note_error(self, error: ErrorText) -> None:
-        """Note that the server has refused a request for the open session."""
+        """Record that the server has refused a request for the open session."""
         if error.type == "LookupError":  # it has ended the session, or was restarted
             self.end()
         else:
             self.complaint = f"{error.type}: {error.message[:_MAX_FAULT]}"
 
     def end(self) -> None:
-        """Close the session after it or its connection is lost. Drop bytes that have arrived."""
+        """Close the session, since it or its connection is lost. Drop bytes that have arrived."""
         self.state = CLOSED
         self.unacked_bytes = 0
         for pending in self.pending.values():
             pending.drop_incoming()
 
     def acknowledge(self, least: int) -> None:
-        """Acknowledge bytes, if `least` of them have arrived or if no batch is in flight."""
+        """Acknowledge bytes: if `least` or more have arrived, or if no batch is in flight."""
         if self.unacked_bytes >= least or (self.unacked_bytes and not self.pending):
             self.send(Acknowledge(self.name, self.unacked_bytes))
             self.unacked_bytes = 0
@@ -272,13 +272,13 @@ class ServerSession:
         }
 
     def log_event(self, event: str, text: str) -> None:
-        """Log a change of the server: a warning if it is lost and batches are in flight."""
+        """Log a change of the server: as a warning if it is lost and batches are in flight."""
         log_it = _log.warning if self.pending and self.state == CLOSED else _log.info
         text = f"{self.where} {text}"
         log_it(event, text, server=self.rank, session=self.name, pending=len(self.pending))
 
     def unavailable(self, pending: PendingBatch, timeout: float, outage: str | None) -> Exception:
-        """Return the error of a batch that timed out. `outage`: why the directory is down."""
+        """Return the error of a batch that timed out. `outage` is the directory's error, if any."""
         waited = f"{time.monotonic() - pending.requested_at:.1f} s (timeout is {timeout:g} s)"
         missing = f"{self.where} has not made batch {pending.batch} in {waited}"
         if self.fault is not None:

@@ -1,9 +1,9 @@
 """Answers to requests about a graph server's own state: directory, sessions, statistics.
 
 The loop of the graph server runs it, in its thread. Requests are queued by user. The user who has
-used least of the loop's time is next (`rpc.fair_queue`). No request takes long: `carries` of its
-class bounds its arrays, its schema bounds its fields. A reply goes to the connection that sent the
-request, at once or, where a request waits for other clients, later.
+used the least of the loop's time is next (`rpc.fair_queue`). No request takes long, since its class
+bounds its arrays (`carries`) and its fields (their types). A reply goes to the connection that sent
+the request, at once, or later if the request waits for other clients.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class ControlHandler:
     Args:
         directory: the directory, on server 0. None on others.
         send: sends frames to a peer.
-        limits: `waiting` and `waiting_bytes` bound the queue of each user, `unread_bytes` the bytes
-            that a peer has not read.
+        limits: `waiting` and `waiting_bytes` bound the queue of each user. `unread_bytes` bounds
+            the bytes that a peer has not read.
         unread: returns how many bytes a peer has not read.
     """
 
@@ -110,7 +110,7 @@ class ControlHandler:
 
     @property
     def has_requests(self) -> bool:
-        """True if a request is queued, or a request for values can be answered."""
+        """True if a request is queued, or a request that waited for values can be answered."""
         has_answers = self._directory is not None and self._directory.values.has_answers
         return bool(self._queue) or has_answers
 
@@ -121,13 +121,13 @@ class ControlHandler:
     def put(self, source: Source, frames: list[Any], nbytes: int, is_bounded: bool = True) -> bool:
         """Queue a request for its user. Return False if the user's queue is full.
 
-        If not `is_bounded`, it is never full.
+        If not `is_bounded`, the queue counts as never full.
         """
         waiting = _Waiting(source, frames, time.monotonic())
         return self._queue.put(source.user, waiting, nbytes, source.connection, is_bounded)
 
     def waiting_since(self, user: str) -> float | None:
-        """Return when a user's oldest queued request arrived. None if none is queued."""
+        """Return the arrival time of a user's oldest queued request. None if none is queued."""
         return min((w.arrived_at for w in self._queue.first_of(user)), default=None)
 
     def process_queued(self) -> None:
@@ -146,12 +146,12 @@ class ControlHandler:
                 return
 
     def _answer(self, source: Source, frames: list[Any]) -> None:
-        """Answer a request, or leave it to its handler to answer later."""
+        """Call the function that answers a request. Reply with an error if it raises one."""
         began, header = time.monotonic(), dict[str, Any]()
         requester, is_refused = Requester(source, None, self._send), False
         request_class: type[GraphServerRequest] | None = None
         try:
-            # Requests that wait were admitted when their sender had read more.
+            # Its sender may have stopped reading since the request was queued.
             check_unread(self._unread(source.connection[1]), self._limits.unread_bytes)
             op = peek_op(frames[0]) if frames else ""
             peeked = self._answers.get(op)

@@ -1,9 +1,9 @@
 """Counters of a graph server, and snapshots of its state. Run by graph servers.
 
 Threads of a server count as they work, with a lock and a few additions per event. Current state
-(sessions, samplers, sizes of queues) is looked up for each snapshot, by a function of the server. A
-snapshot is a dictionary for JSON. It has sums since the start, never rates: readers take
-differences over an interval of their choice. `khop top` and `khop.metrics` read it.
+(sessions, samplers, sizes of queues) is read for each snapshot, by a function of the server. A
+snapshot is a dictionary for JSON. It has sums since the server's start, not rates. Readers such as
+`khop top` and `khop.metrics` subtract two snapshots to get a rate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from khop._version import __version__
 from khop.metrics.text import REQUEST_BUCKETS
 
 OTHER = "other"
-"""Name under which further names are counted when there are too many: see `ServerCounters`."""
+"""Common name of all requests and reasons after the first 64: see `ServerCounters`."""
 
 _MAX_NAMES = 64
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -47,7 +47,7 @@ class SessionState(TypedDict):
             see their batches, and the numbers below are 0.
         restarts: number of restarts of samplers.
         buffered_bytes: bytes of batches that are made and not sent in full.
-        unsent_chunks: chunks of them that are not sent.
+        unsent_chunks: number of these batches' chunks that are not sent.
         ring_bytes: bytes of its samplers' arenas.
     """
 
@@ -74,8 +74,6 @@ class _Requests:
 
 @dataclass
 class _Batches:
-    """Counters of batches."""
-
     count: int = 0
     bytes: int = 0
     seconds: float = 0.0
@@ -89,12 +87,12 @@ class _Batches:
 class ServerCounters:
     """Counters of a server. Any thread can call any method.
 
-    Each name of a request or reason has its own counter while there are few. The 65th and later
-    names count as 'other', so that clients cannot fill the server's memory with names. Pass only
-    names that the server answers, and 'other' for unknown ones: then no known name is the 65th.
+    The first 64 names of requests and of reasons have counters of their own. Later names count as
+    'other', so that clients cannot fill the server's memory with names. Callers pass 'other' for
+    unknown requests, so that known ones are always among the 64.
 
     Args:
-        rank, parts, address: of the server.
+        rank, parts, address: rank, partitions and address of the server.
         sessions: returns the current sessions. Called by the thread that takes a snapshot.
     """
 
@@ -122,7 +120,7 @@ class ServerCounters:
     def count_request(
         self, op: str, seconds: float, bytes_in: int, bytes_out: int, failed: bool = False
     ) -> None:
-        """Count a request that was answered in `seconds`. `op`: its name, or 'other' if unknown."""
+        """Count a request that was answered in `seconds`. `op` is its name, or 'other'."""
         bucket = bisect_left(REQUEST_BUCKETS, seconds)
         with self._lock:
             requests = self._requests.get(op)
@@ -136,7 +134,7 @@ class ServerCounters:
             self._bytes_out += bytes_out
 
     def refused(self, reason: str) -> None:
-        """Count a request that was refused unread, by its reason in a few words ('too large')."""
+        """Count a request that was refused unread. `reason` is a few words ('too large')."""
         with self._lock:
             name = _admitted(reason, self._refused)
             self._refused[name] = self._refused.get(name, 0) + 1
@@ -147,7 +145,7 @@ class ServerCounters:
             self._of_sessions.setdefault(session, _Batches())
 
     def session_ended(self, session: str, expired: bool = False) -> None:
-        """Count the end of a session, by request or as its client was silent, but keep the sums."""
+        """Count the end of a session. `expired` is True if its client was silent for too long."""
         with self._lock:
             self._sessions["expired" if expired else "closed"] += 1
             self._of_sessions.pop(session, None)
@@ -155,7 +153,7 @@ class ServerCounters:
     def batch(self, session: str, nbytes: int, seconds: float) -> None:
         """Count a batch that was sent in full, `seconds` after its request.
 
-        If its session is not open, it counts for the sums only.
+        If its session is not open, the batch counts only for the sums of the server.
         """
         with self._lock:
             self._batches.add(nbytes, seconds)
@@ -176,10 +174,10 @@ class ServerCounters:
             'uptime' (seconds).
             'clients': names of the clients that have sessions.
             'sessions': list of `SessionState`, each with 'batches': {'count', 'bytes', 'seconds'}.
-            'requests': {name: {'count', 'failed', 'seconds', 'buckets': requests in each class of
-            `REQUEST_BUCKETS`, and slower ones}}.
+            'requests': {name: {'count', 'failed', 'seconds', 'buckets'}}. 'buckets' has the number
+            of requests per range of `REQUEST_BUCKETS`, then of slower ones.
             'refused': {reason: count}.
-            'bytes_in', 'bytes_out': batches included.
+            'bytes_in', 'bytes_out': bytes of requests and of replies, with batches.
             'batches': {'count', 'bytes', 'seconds'}.
             'sessions_total': {'opened', 'closed', 'expired'}.
             'sampler_restarts'.
@@ -218,7 +216,7 @@ class ServerCounters:
 
 
 def _admitted(name: str, known: Mapping[str, Any]) -> str:
-    """Return the name to count under: `name`, or 'other' if there are 64 others."""
+    """Return the name to count under: `name`, or 'other' if 64 other names are known."""
     return name if name in known or len(known) < _MAX_NAMES else OTHER
 
 

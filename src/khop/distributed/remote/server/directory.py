@@ -1,12 +1,12 @@
-"""The directory on server 0: servers and clients. `published_values` has what clients publish.
+"""The directory on server 0: servers and clients. `published_values` has the clients' values.
 
-Its state is soft. All processes register again every second, which renews their leases. A client
-whose lease ends counts as lost, and a restarted directory is complete two seconds later. A process
-with another folder, another number of servers, or the rank of a living process is refused.
+The directory is not saved. All processes register again every second, which renews their leases. So
+a restarted directory is complete two seconds later. A client whose lease ends counts as lost. A
+process with another folder, another number of servers, or the rank of a living process is refused.
 
-A process authenticates with a secret that it made itself. Others get only its hash, the
-incarnation. Without a client's secret no process can publish, register or unregister in its name.
-Servers also authenticate with the servers' key (`Source.is_server`).
+A process authenticates with a secret that it made itself. Other processes get only the secret's
+hash, the incarnation. Without a client's secret no process can publish, register or unregister in
+this client's name. Servers also authenticate with the servers' key (`Source.is_server`).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Directory:
     """The directory's table, and the answers to its requests.
 
     Args:
-        num_servers, num_clients: of the job. 0 clients: any number, that come and go.
-        num_parts, fingerprint: of the folder.
+        num_servers, num_clients: numbers of processes. If 0, any number of clients come and go.
+        num_parts, fingerprint: number of partitions, and fingerprint, of the folder.
         lease: seconds of silence after which a client counts as lost.
         clock: returns the time in seconds.
         leases: table of the leases, by the same clock. If None, a new one.
@@ -90,7 +90,7 @@ class Directory:
     def _log_change(
         self, user: str, event: str, message: str, is_warning: bool = False, **fields: Any
     ) -> None:
-        """Log a change that a user has caused. Lines beyond the user's rate are only counted."""
+        """Log a change that a user has caused. Lines above the user's rate are only counted."""
         if not self._lines.admit(user.encode()):
             self._num_omitted += 1
             return
@@ -204,10 +204,10 @@ class Directory:
         entry: Entry,
         source: Source,
     ) -> bool:
-        """Enter a peer. Return False while another process perhaps still has its rank.
+        """Enter a process by its rank. Return False while another one may still have the rank.
 
         Raises:
-            RendezvousError: that process has renewed its lease since.
+            RendezvousError: the other process is alive, since it has renewed its lease.
         """
         known = peers.get(rank)
         if known is not None and known.entry.incarnation == entry.incarnation:
@@ -231,7 +231,7 @@ class Directory:
         return True
 
     def _may_replace(self, known: RegisteredProcess[Entry], entry: Entry, source: Source) -> bool:
-        """Return whether another process can take the rank of one that is not gone."""
+        """Return whether the process of `entry` can take the rank of `known`, which is not gone."""
         silent = known.lease.silence()
         if isinstance(known.entry, ServerEntry) and isinstance(entry, ServerEntry):
             # Two processes cannot listen at one address, so the earlier one has ended. Without keys
@@ -244,7 +244,7 @@ class Directory:
         return silent > (_REPLACED_AFTER if is_same else self._lease)
 
     def _take_gone(self, gone: dict[int, str], source: Source) -> None:
-        """Enter clients that a server reports as gone. A restarted directory has lost them."""
+        """Enter clients that a server reports as gone, if a restarted directory has lost them."""
         now = self._clock()
         for rank, incarnation in gone.items():
             if rank < self._num_clients and rank not in self._clients:
@@ -253,7 +253,7 @@ class Directory:
                 self._clients[rank] = RegisteredProcess(entry, source, now, lease, gone=True)
 
     def goodbye(self, request: Goodbye, source: Source) -> None:
-        """Unregister a server or client, if it is the process that has registered."""
+        """Unregister a server or client, if the request has the secret of its registration."""
         is_server = request.role == "server"
         known = (self._servers if is_server else self._clients).get(request.rank)
         if known is None or known.entry.incarnation != incarnation_of(request.secret):
@@ -271,7 +271,7 @@ class Directory:
 
         Args:
             heard_until: returns the time up to which all messages of a user have been read, given
-                the user and the time now. A client is not silent while its messages wait here.
+                the user and the current time. A client with unread messages is not silent.
         """
         now = self._clock()
         self.values.tick()
@@ -294,7 +294,7 @@ def _seconds(silent: float) -> float:
 
 
 def _has_ended(entry: ServerEntry) -> bool:
-    """Return whether a server was a process of this machine, and has ended."""
+    """Return whether a server ran on this machine and has ended. False if this is not known."""
     if entry.host != host_identity():
         return False
     try:

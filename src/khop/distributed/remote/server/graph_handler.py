@@ -1,8 +1,8 @@
-"""Answers to requests about the graph, and to partition requests of all parts of a graph server.
+"""Answers to requests about the graph, and to requests about each partition of a graph server.
 
-Stateless. Runs in separate threads of the graph server, so requests do not wait for batches in
-flight to clients. Each reply has at most `MAX_ROWS` rows: clients request more rows in pieces. Rows
-are read in slices, between which other requests have their turns.
+Replies depend on no earlier request. Threads beside the server's loop run this, so requests do not
+wait for batches in flight to clients. A reply has at most `MAX_ROWS` rows: clients request more in
+pieces. Rows are read in slices, between which other requests have their turns.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from khop.typing import Array, Int64Array
 
 
 def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
-    """Return the metadata of a folder with labels [num_nodes, ...] of node types, by index.
+    """Return a folder's metadata with labels as an additional attribute `y`.
 
-    They become an attribute `y`.
+    `labels` has the labels of node types, [num_nodes, ...], by the index of the type.
     """
     types = list(meta.node_types)
     for i, rows in labels.items():
@@ -54,7 +54,7 @@ def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
 
 
 def by_new_id(folder: PartitionFolder, type_index: int, labels: Array) -> Array:
-    """Return labels in the order of the folder's numbering."""
+    """Return labels, given by original id, in the order of the folder's numbering."""
     node_type = folder.meta.node_types[type_index]
     if len(labels) != node_type.count:
         raise ValueError(
@@ -70,7 +70,7 @@ class GraphRequestHandler(FrameHandler):
 
     Args:
         meta: metadata of the folder, with additional labels.
-        rank, parts: of the server.
+        rank, parts: rank and partitions of the server.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class GraphRequestHandler(FrameHandler):
         return [np.array([self._devices], np.int64)]
 
     def _nodes(self, type_index: int, arrays: list[Array]) -> tuple[str, Int64Array]:
-        """Return the name of a node type, and the request's ids of its nodes, checked."""
+        """Check a request's node ids. Return the name of their type, and the ids."""
         types = self._meta.node_types
         node_type = types[check_index(type_index, len(types), "node_type")]
         ids = ids_of(arrays)
@@ -182,7 +182,7 @@ class GraphRequestHandler(FrameHandler):
 
 
 def _in_slices(count: int, read: Callable[[slice], Array]) -> Generator[None, None, Int64Array]:
-    """Return `count` values, [count] int64, which `read` returns a slice at a time."""
+    """Return `count` values, [count] int64. `read` returns the values of a slice."""
     values = np.empty(count, np.int64)
     for piece in work.ranges(count):
         values[piece] = read(piece)
@@ -192,9 +192,9 @@ def _in_slices(count: int, read: Callable[[slice], Array]) -> Generator[None, No
 
 
 class ServerHandler:
-    """Handler of requests that need no state of the server's loop, which counts them.
+    """Handler of requests about the graph, or about one of the partitions in `parts`.
 
-    They are about the graph, or about one of the partitions in `parts`.
+    It needs no state of the server's loop, so threads run it. It counts the requests.
     """
 
     def __init__(

@@ -1,14 +1,14 @@
 """The graph server: its event loop over sockets, sessions and clients of this machine.
 
 One thread, the loop, owns the sockets, the sessions with their sampler processes, and on server 0
-the directory. It answers requests that concern these (`control_handler`), sends chunks of batches
-of all sessions in turn, and never does anything that takes long. Other threads (`request_threads`)
-process requests about the graph alone, of clients and of other servers' samplers, so that they do
-not wait for batches. Users take turns in both. One more thread (`DirectoryClient`) registers this
-server with the directory every second, and gets the other servers' addresses.
+the directory. It answers requests about sessions and directory (`control_handler`), and sends
+chunks of batches of all sessions in turn. None of its steps takes long. Other threads
+(`request_threads`) answer requests about the graph, of clients and of other servers' samplers, so
+that these do not wait for batches. Loop and threads serve users in turn. One more thread
+(`DirectoryClient`) registers this server with the directory every second, and gets the other
+servers' addresses.
 
-An error in the work for one peer, session or sampler does not end the loop: it is logged with its
-origin and fails that item alone (`ErrorLog`).
+If work for one peer, session or sampler fails, the error is logged and the loop continues.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class GraphServer:
     Args:
         config: configuration.
         keys: keys of the server. If None, there are none.
-        labels: {index of a node type: [num_nodes, ...] by original id} that the folder lacks.
-        stack: gets functions that clean up when the server has been closed.
+        labels: {index of a node type: labels, [num_nodes, ...] by original id}, not in the folder.
+        stack: gets functions that clean up after the server is closed.
 
     Attributes:
         addresses: addresses of its sockets, by 'tcp' and 'ipc'.
@@ -175,7 +175,7 @@ class GraphServer:
         }
         self._all_threads = {t.descriptor: t for t in (self._threads, *self._writers.values())}
         self._tables: deque[Table] = deque()
-        # Time up to which all that had arrived has been read.
+        # All messages that arrived before this time have been read.
         self._read_until = time.monotonic()
         self._has_read_all = True
         self._finished_at: float | None = None
@@ -199,7 +199,7 @@ class GraphServer:
     # Called by other threads --------------------------------------------------------------------
 
     def registration(self, secret: str) -> RegisterServer:
-        """Return the registration with the directory, see `DirectoryClient`."""
+        """Return the server's registration, which `DirectoryClient` sends to the directory."""
         return replace(self._registration, secret=secret, gone=dict(self._gone))
 
     def take_table(self, table: Table) -> None:
@@ -207,7 +207,7 @@ class GraphServer:
         os.eventfd_write(self._wake, 1)
 
     def admit(self, clients: Sequence[str]) -> None:
-        """Admit these clients' public keys and no others, whose connections end."""
+        """Admit these clients' public keys alone. Connections with other keys end."""
         self._sockets.admit(clients)
 
     def take_refusal(self, error: Exception) -> None:
@@ -217,7 +217,7 @@ class GraphServer:
     # The loop -----------------------------------------------------------------------------------
 
     def serve(self, line: ControlLine) -> None:
-        """Serve until the control line closes, all clients are gone, or the directory refuses.
+        """Run the loop until the control line closes or all clients are gone.
 
         Raises:
             RendezvousError: the directory refuses this server.
@@ -253,7 +253,7 @@ class GraphServer:
                 tick_at = time.monotonic() + _TICK_MS / 1000
 
     def _on_ready(self, ready: Any) -> None:
-        """Process a descriptor or socket that is readable, but no line."""
+        """Process a descriptor or socket that is readable, except for control lines."""
         if ready == self._wake:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
@@ -271,7 +271,7 @@ class GraphServer:
     def _follow_lines(
         self, poller: zmq.Poller, polled: dict[Any, int]
     ) -> dict[Any, tuple[Session, SamplerProcess]]:
-        """Poll the lines of the current samplers, and clients of this machine. Return the lines."""
+        """Register for polling: samplers' control lines and local clients. Return the lines."""
         lines: dict[Any, tuple[Session, SamplerProcess]] = {}
         current: dict[Any, int] = dict.fromkeys(self._local_samplers.descriptors(), zmq.POLLIN)
         for session, sampler in self._sessions.samplers():
@@ -288,7 +288,7 @@ class GraphServer:
         return lines
 
     def _queue_requests(self, front: int) -> None:
-        """Queue a few messages that have arrived at a socket, for their users."""
+        """Queue a few messages of a socket, each in the queue of its user."""
         for _ in range(_READ_AT_ONCE):
             message = self._sockets.receive(front)
             if message is None:
@@ -332,7 +332,7 @@ class GraphServer:
         self._sessions.tick(self._heard_until)
 
     def _heard_until(self, user: str, now: float) -> float:
-        """Return the time up to which all messages of a user have been read and answered."""
+        """Return the time up to which all messages of a user were answered (`Directory.tick`)."""
         del now
         waiting_since = self._control.waiting_since(user)
         return self._read_until if waiting_since is None else min(waiting_since, self._read_until)
@@ -340,7 +340,7 @@ class GraphServer:
     # Servers and clients ------------------------------------------------------------------------
 
     def _apply_table(self, table: Table) -> None:
-        """Update endpoints and the clients that are gone, and start samplers that wait."""
+        """Update from the table: endpoints, gone clients, primaries. Start samplers that wait."""
         for rank, client in table.clients.items():
             if client.gone:
                 self._gone[rank] = client.incarnation
@@ -380,7 +380,7 @@ class GraphServer:
 
 
 def _has_ended(line: ControlLine) -> bool:
-    """Discard messages on a line. Return whether its other end has closed it."""
+    """Discard messages on a control line. Return whether its other end has closed it."""
     with contextlib.suppress(EOFError):
         while line.receive() is not None:
             pass

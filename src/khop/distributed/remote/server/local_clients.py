@@ -1,11 +1,11 @@
 """Samplers that write into the arenas of clients on a graph server's machine. Run by graph servers.
 
-Between machines batches are sent. On one machine they are not copied. A client there connects to a
-Unix socket next to the server's `ipc://` socket, in a folder that only their owner can enter. It
-sends the specification of a sampler and its arena. The server starts the sampler and passes its end
-of the control line to the client: from then on client and sampler communicate as in worker mode.
-The server keeps this end open, too, only to send endpoints of other servers. It ends the sampler
-when the client's connection closes, however the client ends, or with itself.
+Between machines batches are sent. On one machine they need no copy. A client on this machine
+connects to a Unix socket next to the server's `ipc://` socket, in a folder that only their owner
+can enter. It sends the specification of a sampler, and its arena. The server starts the sampler and
+passes its end of the control line to the client. Client and sampler then communicate without the
+server, which keeps its end only to send endpoints of other servers. It ends the sampler when the
+client's connection closes, or when the server itself ends.
 
     client -> server   CONFIG   `session_messages.HostedSampler`, with arena and arrays
     server -> client   READY    `session_messages.SamplerStarted`, with the sampler's control line
@@ -47,7 +47,7 @@ _log = log.get(__name__)
 
 @dataclass
 class _LocalSampler:
-    """A client's sampler. Its pidfd is readable when it has ended."""
+    """A client's sampler. `pidfd` is readable once the process has ended."""
 
     spec: SessionSpec
     process: Process
@@ -60,9 +60,9 @@ class _LocalClient:
 
     Attributes:
         pending_request: the client's request, until it is granted or refused.
-        is_granted: whether the client has had its sampler.
-        pidfd: pidfd of the client, readable when it has ended, while its forks perhaps hold the
-            connection. None if the system does not give the client's process id.
+        is_granted: whether a sampler was started for the client, even if it has ended.
+        pidfd: pidfd of the client, readable once the client has ended. Its forks may then still
+            hold the connection. None if the system does not give the client's process id.
     """
 
     connection: ControlLine
@@ -97,7 +97,7 @@ class LocalSamplerService:
         self._listener.listen(_BACKLOG)
 
     def descriptors(self) -> set[int]:
-        """Return the descriptors to poll. Call `process_ready` with each that is readable."""
+        """Return the descriptors to poll. Call `process_ready` for each readable descriptor."""
         descriptors = set(self._on_ready)
         if time.monotonic() >= self._accept_again:
             descriptors.add(self._listener.fileno())
@@ -148,13 +148,13 @@ class LocalSamplerService:
         self._process_request(client, message)
 
     def start_pending(self) -> None:
-        """Start the samplers that had to wait for other servers to register."""
+        """Start the samplers of pending requests, if the needed servers have registered by now."""
         for client in list(self._local_clients.values()):
             if client.pending_request is not None:
                 self._process_request(client, client.pending_request)
 
     def _process_request(self, client: _LocalClient, message: Message) -> None:
-        """Start a client's sampler, or refuse the request, or let it wait."""
+        """Start a client's sampler, or refuse the request, or leave it pending."""
         try:
             if not self._start(client, message):
                 return
@@ -209,7 +209,7 @@ class LocalSamplerService:
         return True
 
     def _on_exit(self, client: _LocalClient) -> None:
-        """Report the end of a sampler to its client, which must connect again for another."""
+        """Report the end of a sampler to its client. A new sampler needs a new connection."""
         assert client.sampler is not None
         process = client.sampler.process
         tail = process.log_tail()[-_MAX_LOG:]
@@ -248,12 +248,12 @@ class LocalSamplerService:
             send_endpoint(sampler.process, part, endpoint)
 
     def flush(self) -> None:
-        """Send messages that their lines did not take before. Called every 0.25 s."""
+        """Send messages that did not fit in the samplers' lines before. Called every 0.25 s."""
         for sampler in self._samplers():
             sampler.process.line.flush()
 
     def states(self) -> list[SessionState]:
-        """Return the samplers' state, for statistics. Their batches are counted by clients."""
+        """Return the samplers' state, for statistics. Only their clients count batches."""
         return [
             {
                 "session": sampler.spec.session,

@@ -45,15 +45,15 @@ def serve(
 
     Args:
         config: the configuration.
-        labels: {index of a node type: [num_nodes, ...] by original id} that the folder lacks.
-        line: control line, whose close ends the server.
-        on_ready: called with its addresses, once clients can reach it.
+        labels: {index of a node type: labels, [num_nodes, ...] by original id}, not in the folder.
+        line: control line. The server ends when it is closed.
+        on_ready: called with the server's addresses, once clients can reach it.
 
     Raises:
         FolderError, ValueError, IndexError: the folder or a partition does not exist.
         ImportError: a module of `methods` is not found.
-        SecurityError: it would listen beyond loopback without keys.
-        RendezvousError: its address cannot be bound, or server 0 refuses it.
+        SecurityError: the server would listen beyond loopback without keys.
+        RendezvousError: the address cannot be bound, or server 0 refuses this server.
     """
     config = replace(config, methods=modules_named(config.methods))
     keys = None if config.keys is None else ServerKeys.from_json(config.keys)
@@ -91,8 +91,8 @@ def serve(
 class KeyFileWatch:
     """Thread that watches a `server.key`, which `khop keygen --add` and `--revoke` replace.
 
-    A file that has changed is read again, with the checks of the start. Until it can be read, the
-    keys stay as they are.
+    If the file has changed, it is read again, with the same checks as at the server's start. While
+    it cannot be read, the known keys remain in use.
 
     Args:
         path: the file. Links are followed at each look: Kubernetes changes secrets by a link.
@@ -123,7 +123,7 @@ class KeyFileWatch:
             self.look()
 
     def look(self) -> None:
-        """Read the file if it has changed, and admit the clients that it names now."""
+        """Read the file if it has changed, and admit exactly the clients that it names."""
         try:
             status = self._path.stat()
             seen = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,11 +1,11 @@
 """Values that clients publish in the directory, and requests that wait for them.
 
-Runs in server 0, in its loop. All values of a client go with it. Their count and bytes are
-bounded, for each client and in all.
+Runs in server 0, in its loop. When a client is removed, its values are removed, too. Number and
+bytes of values are bounded, per client and for all clients together.
 
-A request waits for one value: the first of its values that is missing. So a value that is
-published concerns only the requests that wait for it, and each request looks at each of its ranks
-once. Requests whose value has come take turns by user, for a few milliseconds per turn of the loop.
+A request for several values waits for the first missing one, then for the next. So a new value
+wakes only the requests that wait for it, and each request looks at each of its ranks once. Requests
+that were woken take turns by user, for a few milliseconds per turn of the loop.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class RegisteredProcess(Generic[Entry]):
     Attributes:
         source: sender of its last registration.
         since: time of its first registration.
-        lease: its lease, renewed by each registration and value.
+        lease: its lease, renewed by each registration and each published value.
         gone: whether it has left, or its lease has ended.
-        contender: incarnation of another process that claims this rank, and since when.
-        published: {name: JSON text} of a client, the oldest first.
+        contender: another process that claims this rank: its incarnation and time of first claim.
+        published: values that a client has published, {name: JSON text}, the oldest first.
         nbytes: bytes of all its texts and their names.
     """
 
@@ -90,10 +90,10 @@ class _Waiter:
 
     Attributes:
         ranks: the ranks whose values it needs, in order.
-        since: when the client registered first. Values of clients that were silent since then do
-            not count. All clients of a job are restarted together, so such a client has perhaps
-            ended, and its successor has not registered yet.
-        num_ready: number of ranks, from the first on, whose values were there.
+        since: when the client registered first. The value of another client counts only if that
+            client has sent a message since. Else it may be of an earlier start of the job, as all
+            clients are restarted together.
+        num_ready: number of ranks, from the first on, whose values are published.
     """
 
     name: str
@@ -106,9 +106,9 @@ class _Waiter:
 
 
 class PublishedValues:
-    """Values of the clients, by name, and the requests that wait for some of them.
+    """Values of the clients, by name, and the requests that wait for missing values.
 
-    The directory keeps the registered clients, by rank.
+    `clients` is the directory's table of clients by rank. It changes as clients come and go.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class PublishedValues:
             self._ready.put(waiter.source.user, waiter, connection=waiter.source.connection)
 
     def wait_for(self, request: WaitFor, source: Source, send: Send) -> None:
-        """Answer, by `send`, when all requested values are published, or when time is over.
+        """Call `send` with values once all requested ones are published, or when time is over.
 
         A value counts if its client has sent a message since the requesting client registered.
 
@@ -202,7 +202,7 @@ class PublishedValues:
         self.answer_ready()
 
     def _value(self, rank: int, waiter: _Waiter) -> bytes | None:
-        """Return a client's value for a waiter. None if there is none that counts."""
+        """Return a client's value for a waiter. None if it is missing or does not count."""
         client = self._clients.get(rank)
         if client is None or client.lease.heard_at < waiter.since:
             return None
@@ -226,7 +226,7 @@ class PublishedValues:
             _log.warning("reply-failed", f"an answer to {user} was not sent: {error!r}")
 
     def _is_complete(self, waiter: _Waiter) -> bool:
-        """Look for the values that a request misses. Return whether it can be answered."""
+        """Look for a request's missing values. Return whether it can be answered now."""
         if waiter.until <= self._clock():
             return True
         while waiter.num_ready < len(waiter.ranks):
@@ -238,7 +238,7 @@ class PublishedValues:
         return True
 
     def answer_ready(self) -> None:
-        """Answer requests that can be answered, for a few milliseconds."""
+        """Answer requests that have all values, or whose time is over, for a few milliseconds."""
         end = time.thread_time() + _ANSWER_SECONDS
         while (turn := self._ready.take()) is not None:
             began = time.thread_time()
@@ -254,14 +254,14 @@ class PublishedValues:
                 return
 
     def forget(self, client: RegisteredProcess[Entry]) -> None:
-        """Forget the values of a process that another replaces, or that is removed."""
+        """Remove all values of a process, since it is removed or another one has its rank."""
         for name in list(client.published):
             self._remove(client, name)
 
     def tick(self) -> None:
-        """Answer expired requests. Called every 0.25 s.
+        """Answer requests whose time is over, or whose values count by now. Called every 0.25 s.
 
-        A value can also count by now because its client has registered again.
+        A value begins to count when its client registers again.
         """
         now = self._clock()
         for (name, rank), waiters in list(self._waiting.items()):

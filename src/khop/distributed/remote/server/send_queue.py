@@ -1,4 +1,4 @@
-"""Queue of a session's batches to its client, with a bound of the bytes in flight.
+"""Queue of the batches that a session sends to its client, with a bound of the bytes in flight.
 
 Run by graph servers.
 """
@@ -32,7 +32,7 @@ class BatchRequest:
 
     Attributes:
         id: id of the batch, chosen by the client.
-        batch, run_key, columns: all that the batch depends on, see `Pipeline.make`.
+        batch, run_key, columns: index, key of random numbers and seeds, see `Pipeline.make`.
         requested_at: time of the request (`time.monotonic`).
     """
 
@@ -48,10 +48,10 @@ class EncodedBatch:
     """A batch that was made and is not sent in full.
 
     Attributes:
-        raw: [nbytes] uint8. Its slot is freed when nothing uses it any more.
+        raw: the batch, [nbytes] uint8. Its slot in the arena is freed when nothing refers to `raw`.
         layout: the session's number of its layout.
         extras: JSON of the batch's extras.
-        sent: bytes that were sent.
+        sent: number of bytes that were sent.
     """
 
     request: BatchRequest
@@ -66,8 +66,8 @@ class SendQueue:
 
     Args:
         session: name of the session.
-        credits: most bytes in flight without an acknowledgement.
-        on_sent: called with a batch when all of it was sent.
+        credits: maximum bytes that are sent and not acknowledged.
+        on_sent: called with a batch when it has been sent in full.
 
     Attributes:
         ready: {id: batch} to send, in order.
@@ -101,7 +101,7 @@ class SendQueue:
     def layout_number(self, layout: Layout) -> int:
         """Return the session's number of a layout.
 
-        Samplers can number layouts differently, so they are compared by content.
+        Samplers can number layouts differently, so layouts are compared by content.
         """
         known = self._numbers.get(layout)
         if known is None:
@@ -110,7 +110,7 @@ class SendQueue:
         return known
 
     def reset(self, send: Send) -> None:
-        """Send from the start again, over the client's new connection."""
+        """Send each batch from its start again, over the client's new connection."""
         self._send = send
         self._credits = self._most
         self._announced.clear()

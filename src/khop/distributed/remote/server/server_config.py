@@ -25,28 +25,28 @@ class ServerConfig:
     Attributes:
         root: the partition folder.
         rank: rank of the server.
-        num_servers, num_clients: numbers of servers and clients. 0 clients: any number.
+        num_servers, num_clients: numbers of servers and clients. 0 clients mean any number.
         master: 'HOST:PORT' of server 0.
-        parts: partitions to serve. If None, every num_servers-th from `rank` on.
-        host, port: address to listen at. If None, server 0 listens at `master`, others at a free
-            port of the address on the route to it.
+        parts: partitions to serve. If None, `rank`, `rank + num_servers` and so on.
+        host, port: address to listen at. If None, server 0 listens at `master`. Other servers then
+            listen at a free port of their address on the route to `master`.
         keys: `ServerKeys.to_json()`. If None, there are no keys.
         key_file: file of these keys, read again when it changes. If None, they do not change.
-        insecure: listen beyond loopback without keys.
-        buffer_limit: most bytes of the sessions of all clients.
-        sampler_limit: most sampler processes of the sessions of all clients.
-        connection_limit: most connections over TCP.
+        insecure: whether to listen beyond loopback without keys.
+        buffer_limit: maximum bytes of the sessions of all clients.
+        sampler_limit: maximum number of sampler processes of the sessions of all clients.
+        connection_limit: maximum number of connections over TCP.
         lease: seconds of silence after which a client counts as lost. If None, $KHOP_LEASE, or 30.
-            A session ends after 10 s, or after this time if that is less.
+            A session ends after 10 s of silence, or after `lease` if this is shorter.
         timeout: seconds that samplers wait for other servers.
         graph_mode, feature_mode: location of graph and attributes for samplers on devices.
-        metrics_port: port of the counters as Prometheus text. If None, there is none.
-        methods: modules of users' sampling methods, or names of installed ones, which the server
-            and its samplers import.
-        requests: modules of users' requests, which it imports, see `rpc.state_handler`.
+        metrics_port: port at which counters are served as Prometheus text. If None, they are not.
+        methods: users' sampling methods, by module or by the name of an installed package. The
+            server and its samplers import them.
+        requests: modules of users' requests, which the server imports, see `rpc.state_handler`.
         stores: `NamedStore.to_json()` of attributes in users' stores.
-        has_labels: a `share()`d block is passed along, {index of a node type: labels by original
-            id}.
+        has_labels: whether labels are passed with the configuration, in shared memory:
+            {index of a node type: labels by original id}.
     """
 
     root: str
@@ -77,7 +77,7 @@ class ServerConfig:
         """Return the partitions to serve.
 
         Raises:
-            IndexError, ValueError: there are no such partitions, or not enough of them.
+            IndexError, ValueError: a partition does not exist, or there are too few of them.
         """
         rank, num_servers = self.rank, self.num_servers
         if not 0 <= rank < num_servers:
@@ -96,7 +96,7 @@ class ServerConfig:
         return [folder.check_part(part) for part in parts]
 
     def create_sockets(self, keys: ServerKeys | None, ipc_path: str) -> ServerSockets:
-        """Return the server's sockets, whose TCP address is the one to publish.
+        """Return the server's bound sockets. Their address 'tcp' is the one to publish.
 
         Raises:
             ValueError: `master` is malformed.

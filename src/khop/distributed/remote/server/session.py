@@ -2,10 +2,10 @@
 
 A session makes batches in the order of their requests. It sends them in chunks, with as many bytes
 in flight as its client allows. Samplers get work only while the batches that are made and not sent
-fit in the session's buffer: a client that stops reading fills only its own buffer.
-`sampling.process_pool` assigns batches to samplers, and restarts samplers that die. Receivers open
-a session again after each loss of their connection, with the batches that they still wait for. It
-is taken over as it is.
+fit in the session's buffer. So a client that stops reading fills only its own buffer.
+`sampling.process_pool` assigns batches to samplers, and restarts samplers that die. After the loss
+of its connection, a receiver opens its session again and lists the batches that it still waits for.
+The session keeps its samplers and these batches.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SessionEnvironment:
 
     Attributes:
         sampler: configuration that all samplers have in common: root, credentials, modes.
-        parts, num_parts: partitions of the server, and their number in the folder.
+        parts, num_parts: partitions of the server, and number of partitions of the folder.
         endpoints: {partition: endpoint of its server}, kept up to date.
         labels: descriptor of labels that samplers read. None if there are none.
         counted: called with session, bytes and seconds of a batch that was sent.
@@ -75,7 +75,7 @@ class SessionEnvironment:
     program: Program = start_sampler
 
     def missing_parts(self) -> list[int]:
-        """Return the partitions that samplers need and that no server has registered yet."""
+        """Return the partitions that samplers need, but that no server has registered yet."""
         homes = set(self.parts) if len(self.parts) == 1 else set()
         every = set(range(self.num_parts)) - homes
         return sorted(every - set(self.endpoints)) if self.num_parts > 1 else []
@@ -106,11 +106,11 @@ class Session:
     Attributes:
         lease: lease of the client, renewed by each of its messages.
         made: batches that its samplers have made so far.
-        opened_by: connection that opened it last, and its name.
+        opened_by: connection that opened the session last, and the session's name.
         user: user of this connection.
-        promised_bytes: most bytes of its buffer, and of arrays that its samplers read.
+        promised_bytes: maximum bytes of its buffer, and of arrays that its samplers read.
         queue: batches to send.
-        pool: its sampler processes. There are none before all partitions can be reached.
+        pool: its sampler processes. It is empty before all partitions can be reached.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Session:
 
     @property
     def waiting_for(self) -> str | None:
-        """Reason for which samplers cannot be started, in words. None if there is none."""
+        """Reason in words why samplers cannot be started. None if there is no reason."""
         missing = self._host.missing_parts()
         if self.samplers or self._failure is not None or not missing:
             return None
@@ -169,8 +169,8 @@ class Session:
     def start(self) -> None:
         """Start one sampler, if one is missing and can be started.
 
-        One per call, as each takes a moment: a session of hundreds must not delay others. If the
-        machine has no process, memory or descriptor left, try again later.
+        One call starts one sampler, which takes a moment, so that a session with hundreds of them
+        does not delay others. If memory, processes or descriptors run out, try again later.
         """
         index, spec = self.pool.missing, self.spec
         if index is None or not self.lacks_sampler or self._host.missing_parts():
@@ -191,7 +191,7 @@ class Session:
         self.dispatch()
 
     def listen(self, sampler: SamplerProcess) -> None:
-        """Process the messages of a sampler, or its end."""
+        """Process the messages of a sampler, or the end of its process."""
         restarts_before = self.pool.num_restarts
         try:
             for key, batch in self.pool.receive(sampler):
@@ -233,10 +233,10 @@ class Session:
     # Requests -----------------------------------------------------------------------------------
 
     def enqueue(self, request: BatchRequest) -> None:
-        """Queue a request for a batch. A request that is known already is ignored.
+        """Queue a request for a batch. Do nothing if this request, or its batch, is here already.
 
         Raises:
-            ProtocolError: too many requests, or too many bytes of seeds, at once.
+            ProtocolError: the session has too many requests, or too many bytes of seeds.
         """
         if self._failure is not None:
             self.queue.send_error(request.id, self._failure)
@@ -271,7 +271,7 @@ class Session:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Assign queued requests to the least busy samplers, as far as the buffer allows."""
+        """Assign queued requests to the least busy samplers, while their batches fit the buffer."""
         limit = self.spec.concurrency + _AHEAD
         while self._waiting and self._next_fits():
             sampler = self.pool.least_loaded()
@@ -285,7 +285,7 @@ class Session:
             send_request(sampler.process.line, key, request.run_key, request.columns)
 
     def _next_fits(self) -> bool:
-        """Return whether one more batch fits in the buffer, by the mean size of batches so far."""
+        """Return whether one more batch of the mean size so far fits in the buffer."""
         making = len(self._requests) - len(self._waiting)
         if making == 0 and not self.queue.ready:
             return True
@@ -295,7 +295,7 @@ class Session:
     # The client ---------------------------------------------------------------------------------
 
     def reattach(self, outstanding: Sequence[int], send: Send) -> list[int]:
-        """Move to the client's new connection, and drop batches that are no longer outstanding.
+        """Send to the client's new connection. Drop batches that are not in `outstanding`.
 
         Returns:
             Ids of the batches that the client need not request again.
@@ -310,7 +310,7 @@ class Session:
         self.dispatch()
 
     def fail(self, error: Mapping[str, str]) -> None:
-        """Fail all requests, present and future, with an error, and end the samplers."""
+        """Fail all current and later requests with an error, and end the samplers."""
         if self._failure is not None:
             return
         self._failure = dict(error)

@@ -1,8 +1,8 @@
 """Table of a graph server's sessions: their requests, their turns to send, and their expiry.
 
-A session is identified by its name and the secret of the loader that has opened it. Requests for it
-are accepted from the connection that opened it last. An unexpected error fails its session, and
-nothing else.
+A session is identified by its name and the secret of the loader that has opened it. Only the
+connection that opened a session last can send requests for it. An unexpected error fails one
+session alone.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ SendFrames: TypeAlias = Callable[[int, bytes, Sequence[Any]], None]
 
 
 class Requester:
-    """Sender of a request, which gets the replies.
+    """Sender of a request, as the destination of replies and events.
 
-    `request_id` is the sender's. If None, the request had none.
+    `request_id` is the id in the request, which its reply repeats. If None, it had none.
     """
 
     __slots__ = ("_send_frames", "request_id", "source")
@@ -70,7 +70,7 @@ class Requester:
     def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
         """Send a message, which is dropped if the sender of the request has disconnected.
 
-        A message larger than clients accept becomes an error.
+        If the message is larger than clients accept, an error is sent in its place.
         """
         self._send_frames(*self.source.connection, pack_or_refuse(header, arrays))
 
@@ -80,11 +80,11 @@ class Requester:
 
 
 Answer: TypeAlias = Callable[[Any, list[Array], Requester], None]
-"""Function of a request, its arrays and its sender, which replies at once, later or never."""
+"""Function of a request, its arrays and its sender. It replies at once, later or never."""
 
 
 class SessionTable:
-    """The sessions of a server. For one thread, except `states`.
+    """The sessions of a server. One thread calls the methods, any thread may call `states`.
 
     Attributes:
         answers: {class of a request: function that answers it}.
@@ -126,7 +126,7 @@ class SessionTable:
         return bool(self._turns) or self._next_to_start() is not None
 
     def _next_to_start(self) -> Session | None:
-        """Return the session that starts a sampler next, of the user with the fewest starts."""
+        """Return the session to start a sampler for: of the user with the fewest starts."""
         lacking = [s for s in self._sessions.values() if s.lacks_sampler]
         if not lacking or self._host.missing_parts():
             return None
@@ -141,7 +141,7 @@ class SessionTable:
 
     @contextlib.contextmanager
     def _guarded(self, session: Session) -> Iterator[None]:
-        """Fail the session, and nothing else, if the block raises."""
+        """Fail this session alone if the `with` block raises an error."""
         try:
             yield
         except Exception as error:
@@ -150,7 +150,7 @@ class SessionTable:
             session.fail({**describe_error(error), "traceback": ""})
 
     def listen(self, session: Session, sampler: SamplerProcess) -> None:
-        """Process the messages of a sampler, if it has not been ended meanwhile."""
+        """Process the messages of a sampler. Do nothing if the session has ended the sampler."""
         if sampler in session.samplers:
             with self._guarded(session):
                 sampler.process.line.flush()
@@ -163,7 +163,7 @@ class SessionTable:
                 session.pool.relocate(part, endpoint)
 
     def start(self) -> None:
-        """Start a sampler of a session that lacks one and can start it. Users take turns."""
+        """Start one sampler for a session that lacks a sampler. Users take turns."""
         session = self._next_to_start()
         if session is not None:
             self._num_started[session.user] += 1
@@ -198,7 +198,7 @@ class SessionTable:
             self._turns.put(session.user, session, connection=session)
 
     def stream(self) -> None:
-        """Start a sampler, then send chunks: users take turns, and each user's sessions."""
+        """Start a sampler, then send chunks. Users take turns, and so do the sessions of a user."""
         self.start()
         for _ in range(_CHUNKS_PER_TURN):
             turn = self._turns.take()
@@ -257,7 +257,7 @@ class SessionTable:
         requester.reply(Held([]))
 
     def _belongs_to(self, session: Session, requester: Requester) -> None:
-        """Accept requests for a session from this connection only."""
+        """Give a session to the requester's connection. No other connection can then use it."""
         self._opened.pop(session.opened_by, None)
         session.user = requester.source.user
         session.opened_by = requester.source.connection, session.spec.session

@@ -1,4 +1,4 @@
-"""Checks of clients' requests to sessions, before a process is started or memory is taken.
+"""Checks of clients' requests about sessions, before processes start or memory is taken.
 
 Run by graph servers.
 """
@@ -26,7 +26,7 @@ class SessionLimits:
     """Limits of the sessions of all clients.
 
     Attributes:
-        buffer_bytes: most bytes of all sessions together, for batches and for arrays of requests.
+        buffer_bytes: maximum bytes of all sessions together, for batches and arrays of requests.
         sessions: maximum number of sessions.
         samplers: maximum number of sampler processes of all sessions together.
         lease: seconds of silence after which a session ends.
@@ -49,7 +49,7 @@ class SessionValidator:
         self._meta = meta
 
     def pipeline(self, pipeline: PipelineSpec) -> None:
-        """Check that the graph has the types and attributes of a specification."""
+        """Check that the graph has the types and attributes that a specification names."""
         try:
             self._check_types(pipeline)
         except ValueError as error:
@@ -86,7 +86,7 @@ class SessionValidator:
     def arrays(
         self, pipeline: PipelineSpec, names: Sequence[str], arrays: Sequence[Array]
     ) -> dict[str, Array]:
-        """Return the sampling weights of negative endpoints, float64 per node, by name."""
+        """Check the sampling weights, [num_nodes] float64, that `Open` carries. Return by name."""
         if len(names) != len(arrays):
             raise ProtocolError("'names' must name the arrays that follow")
         if any(array.dtype != np.float64 or array.ndim != 1 for array in arrays):
@@ -102,10 +102,10 @@ class SessionValidator:
         return dict(zip(names, arrays, strict=True))
 
     def columns(self, pipeline: PipelineSpec, columns: Int64Array) -> None:
-        """Check that columns are seeds of the graph.
+        """Check that the seeds of a batch, [num_columns, n] int64, are nodes of the graph.
 
         Raises:
-            IndexError: a seed that does not exist.
+            IndexError: a seed does not exist.
         """
         nodes, spec = self._meta.node_types, pipeline.link
         types = [pipeline.seed_type] if spec is None else [spec.src_type, spec.dst_type]
@@ -124,14 +124,14 @@ class SessionValidator:
 
 
 def columns_of(arrays: Sequence[Array]) -> Int64Array:
-    """Return the seeds' columns that a request for a batch carries, or raise ProtocolError."""
+    """Return the seeds that a request for a batch carries, [num_columns, n] int64, or raise."""
     if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].ndim != 2:
         raise ProtocolError("a request for a batch carries one int64 array of two axes")
     return np.array(arrays[0])  # a copy: the message's memory is released
 
 
 def _check_names(known: Sequence[Collection[str]], names: list[list[str]], entity: str) -> None:
-    """Check names of attributes for each type of nodes or edges."""
+    """Check that each node or edge type has the attributes in `names`."""
     if len(names) != len(known):
         raise ValueError(f"there are no attributes for each {entity} type")
     for i, attrs in enumerate(known):
