@@ -20,19 +20,14 @@ from khop_bench.settings import Settings
 
 @dataclass
 class Bench:
-    """Context of a run.
+    """A run.
 
     Attributes:
         settings: options of the run.
         graphs: the graphs of its scale.
         peers: the peers that can be measured here.
-<<<<<<< HEAD
         print_line: prints a line.
         keep: writes the report with the rows that a suite has so far.
-=======
-        say: function that prints a line.
-        keep: function that writes the report with the rows that a suite has so far.
->>>>>>> read-r7
         notes: remarks that a reader of the figures needs.
         left_out: cases that could not be measured, a line each.
         failed: failures, a line each.
@@ -48,20 +43,20 @@ class Bench:
     failed: list[str] = field(default_factory=list)
 
     def note(self, line: str) -> None:
-        """Print a remark that a reader of the figures needs, if it is new."""
+        """Print, once, a remark that a reader of the figures needs."""
         if line not in self.notes:
             self.notes.append(line)
             self.print_line(line)
 
     def leave_out(self, line: str) -> None:
-        """Print the name of a case that is not measured, with the reason, if it is new."""
+        """Print, once, what is not measured, and why."""
         if line not in self.left_out:
             self.left_out.append(line)
             self.print_line(line)
 
     @cached_property
     def floor(self) -> Floor | None:
-        """The floor's module. If it cannot be built, None, and a line gives the reason."""
+        """The floor's module. If it cannot be built, None, and a line says why."""
         try:
             return load_floor()
         except FloorError as error:
@@ -69,13 +64,8 @@ class Bench:
             return None
 
     @contextmanager
-<<<<<<< HEAD
     def survives(self, part: str) -> Iterator[None]:
         """Keep what is measured after a part that fails. The run fails at its end."""
-=======
-    def survives(self, what: str) -> Iterator[None]:
-        """Catch the error of a part, and go on with other parts. The run fails at its end."""
->>>>>>> read-r7
         try:
             yield
         except Exception as error:
@@ -94,7 +84,7 @@ class Bench:
     def take_joint_turns(
         self, rows: list[Row], measure: Callable[[int], Sequence[Turn]]
     ) -> list[Row]:
-        """Measure several values at a time, in turns, see `measure.take_joint_turns`."""
+        """Measure several values at a time, likewise, see `measure.take_joint_turns`."""
         take_joint_turns(rows, measure, self.settings.repeat)
         self._print_rows(rows)
         return rows

@@ -30,7 +30,7 @@ from khop_bench.settings import DEVICE_PARTS, FANOUTS
 SAMPLING = "sampling"
 RECORDED = f"{DEVICE}, CUDA graph"
 MODELLED = (DEVICE, RECORDED)
-"""The ways to draw for which the model predicts times."""
+"""The ways to draw that the model predicts."""
 
 
 def run(bench: Bench) -> list[Row]:
@@ -67,7 +67,7 @@ class DeviceKernel:
         test_device: the device.
         kernel: sampling on the CPU, of the same graph and with the same options.
         mode: location of the graph: 'CUDA' (the device) or 'ZERO_COPY' (the host).
-        options: options of each call that samples.
+        options: of each call that samples.
     """
 
     def __init__(self, test_device: Place, kernel: KhopKernel, mode: str, **options: Any) -> None:
@@ -194,16 +194,11 @@ def device_case(
     """Make the case of sampling on a device.
 
     Args:
-<<<<<<< HEAD
         test_device: the device.
         name: of the case.
-=======
-        place: the device.
-        name: name of the case.
->>>>>>> read-r7
         draw: function of seeds and index of a batch, which returns the number of edges drawn.
         seeds: the seeds.
-        by_wall: True to use the host's clock, for peers with other CUDA streams.
+        by_wall: time by the host's clock: for peers with other CUDA streams.
     """
 
     def turn(turn_number: int) -> Turn:
@@ -220,15 +215,9 @@ def device_case(
     return Case(name, turn)
 
 
-<<<<<<< HEAD
 def _rate(test_device: Place, row: Row) -> Row:
     """Return the edges per second, turn by turn."""
     rate = Row(test_device.group("sampled edges"), row.name, "G/s", ratio=math.nan)
-=======
-def _rate(place: Place, row: Row) -> Row:
-    """Return the edges per second in each turn."""
-    rate = Row(place.group("sampled edges"), row.name, "G/s", ratio=math.nan)
->>>>>>> read-r7
     for per_edge in row.per_work:
         rate.add(Turn(1e9 / per_edge))
     return rate
@@ -242,13 +231,8 @@ def _model(test_device: Place, name: str, kernel: DeviceKernel, seeds: Seeds) ->
     return model_row(test_device.group(SAMPLING), name, seconds)
 
 
-<<<<<<< HEAD
 def _launches(test_device: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
     """Count the kernels that are launched for a batch, writing included."""
-=======
-def _launches(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
-    """Count the kernels that are launched to draw and to write a batch."""
->>>>>>> read-r7
     row = Row("kernels for a batch", name, "launches", ratio=math.nan)
     for batch_number, batch in seeds.of_turn(0):
         before = test_device.device.num_launches

@@ -2,12 +2,8 @@
 
 A configuration is a random graph of some node and edge types, with or without weights and times,
 and a batch with any options that the graph allows: with replacement, disjoint, temporal, latest,
-<<<<<<< HEAD
 with edges left out, completed to an induced subgraph. The number of a configuration determines all
 of this.
-=======
-with edges left out, completed to an induced subgraph. Its number determines a configuration.
->>>>>>> read-r7
 """
 
 from __future__ import annotations
@@ -35,23 +31,15 @@ class Configuration:
     """A graph and a batch.
 
     Attributes:
-<<<<<<< HEAD
         num_nodes: number of nodes per node type.
         relations: (source, destination) of each edge type.
         csrs: rows of each edge type.
         fanouts: fan-outs per edge type and hop.
         weighted: draws by weight, per edge type.
-=======
-        num_nodes: number of nodes of each node type.
-        relations: (source, destination) of each edge type.
-        csrs: rows of each edge type.
-        fanouts: fan-outs of each edge type, hop by hop.
-        weighted: for each edge type, True if draws are weighted.
->>>>>>> read-r7
         seeds: (node type, ids, times or None), in order of calls.
         excluded: (edge type, rows, neighbours).
         replace, last, disjoint, with_edges, induced: options.
-        keys: key of the run, and number of the batch.
+        keys: of the run, and the batch's number.
         method: the method's name and options. LABOR draws without `replace` and `last`.
     """
 
@@ -71,12 +59,12 @@ class Configuration:
     method: MethodSpec = NEIGHBOR
 
     def draw(self, subgraph: Any, graphs: Sequence[Any], **options: Any) -> Any:
-        """Draw the batch into a subgraph of the CPU or of a device, and return the subgraph.
+        """Draw the batch into a subgraph of the CPU or of a device, and return that.
 
         Args:
-            subgraph: the subgraph, made with `arguments`.
-            graphs: the rows of each edge type, in memory that the subgraph reads.
-            options: options of the call that samples.
+            subgraph: takes `arguments`.
+            graphs: the rows of each edge type, where the subgraph reads them.
+            options: of the call that samples.
         """
         subgraph.begin()
         for node_type, ids, times in self.seeds:
@@ -107,13 +95,8 @@ class Comparison:
     """Result of drawing configurations on a device and on the CPU.
 
     Attributes:
-<<<<<<< HEAD
         tried: number of drawn configurations.
         different: {number of a configuration that differs from the CPU's: 'differs', or the error}.
-=======
-        tried: number of configurations that were drawn.
-        different: {number of a configuration that failed: 'differs', or the error}.
->>>>>>> read-r7
     """
 
     tried: int = 0
@@ -143,8 +126,8 @@ def compare(test_device: Place, configurations: int) -> Comparison:
 def is_equal(test_device: Place, about: Configuration, config_number: int) -> bool:
     """Return True if a device draws two batches in a row as the CPU does.
 
-    The number of the configuration also selects how the device draws: reading the graph in place or
-    not, with a CUDA graph or not, and with too little memory at first or not.
+    The number also selects how the device draws. Every second one reads the graph in place. Two of
+    four play a CUDA graph. Four of eight begin with too little memory, and have to draw again.
     """
     mode = "ZERO_COPY" if config_number & 1 else "CUDA"
     room: dict[str, Any] = {"room": 16} if config_number & 4 else {}
@@ -165,7 +148,7 @@ def is_equal(test_device: Place, about: Configuration, config_number: int) -> bo
 
 
 def _contents_on_host(subgraph: Any, about: Configuration) -> Iterator[Array]:
-    """Yield all arrays of a batch that the CPU drew."""
+    """Yield all arrays of a batch of the CPU."""
     for t in range(len(about.num_nodes)):
         nodes, trees = np.empty((2, subgraph.num_nodes(t)), np.int64)
         subgraph.write_nodes(t, nodes)
@@ -181,13 +164,8 @@ def _contents_on_host(subgraph: Any, about: Configuration) -> Iterator[Array]:
             yield edges
 
 
-<<<<<<< HEAD
 def _contents_on_device(subgraph: Any, about: Configuration, test_device: Place) -> Iterator[Array]:
     """Yield all arrays of a batch of a device, in the same order."""
-=======
-def _contents_on_device(subgraph: Any, about: Configuration, place: Place) -> Iterator[Array]:
-    """Yield all arrays of a batch that a device drew, in the order of `_contents_on_host`."""
->>>>>>> read-r7
     num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
     nodes, trees = ([test_device.empty(n) for n in num_nodes] for _ in range(2))
     ends, edges = ([test_device.empty((k, n)) for n in num_edges] for k in (2, 1))

@@ -1,10 +1,10 @@
 """Part of suite `device`: rows of a table, from device memory, from the host's, and from both.
 
-A gather reads 0.4 M random rows of 400 bytes, out of 1 GB. It is compared with torch's copy of the
-same number of bytes in one piece: within device memory, and from pinned host memory. From host
-memory rows are also read unsorted, which should be slower. The hot cache is a table with the
-hottest fifth of its rows in device memory. The suite counts the share of batches' rows that come
-from device memory, and compares it with the share that hotness predicts.
+A gather reads 0.4 M random rows of 400 bytes, out of 1 GB. It is compared with torch's copy of as
+many bytes in one piece: within device memory, and from pinned host memory to it. From host memory
+rows are also read in the order of the request, which should be slower than sorted. The hot cache is
+a table with a fifth of its rows, the hottest, in device memory: the share of batches' rows that
+come from there is counted, and compared with the share that hotness predicts.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ def gather_case(
     Args:
         test_device: the device.
         gathers: the table of the device.
-        table: the same table on the host.
+        table: the same on the host.
         count: rows of a gather.
         out: [count, ...] memory of the device.
         batches: gathers that a turn times.
-        name: name of the case.
+        name: of the case.
 
     Raises:
-        RuntimeError: the gathered rows differ from the table's rows.
+        RuntimeError: the rows are not the table's.
     """
     rng = np.random.default_rng(1)
     chosen = [rng.integers(0, len(table), count) for _ in range(batches + 1)]
@@ -111,13 +111,8 @@ def gather_case(
     return Case(name, turn)
 
 
-<<<<<<< HEAD
 def copy_case(test_device: Place, from_host: bool, out: Any, batches: int) -> Case:
     """Make a case that copies as many bytes in one piece, on the device or from pinned memory."""
-=======
-def copy_case(place: Place, from_host: bool, out: Any, batches: int) -> Case:
-    """Make a case that copies the same bytes in one piece, on the device or from pinned memory."""
->>>>>>> read-r7
     target = torch.as_tensor(out)
     sources = [torch.rand(target.shape) for _ in range(2)]
     if from_host:

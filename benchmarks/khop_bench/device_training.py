@@ -1,8 +1,8 @@
 """Part of suite `device`: training GraphSAGE with features on the device, with and without loading.
 
-A step takes a batch, runs the model forwards and backwards, and updates the model. With the loader,
-each step trains on the next batch. Without the loader, all steps train on the same batch. The
-difference of their times is the cost of loading.
+A step takes a batch, runs the model forwards and backwards, and updates it. With the loader, each
+step trains on the next batch. Without it all steps train on the same one. The difference of their
+times is the cost of loading.
 """
 
 from __future__ import annotations
@@ -69,13 +69,8 @@ class Training:
     """A model and its optimizer.
 
     Args:
-<<<<<<< HEAD
         data: for the number of features and classes.
         test_device: device of the model.
-=======
-        data: graph with the features and classes.
-        place: device of the model.
->>>>>>> read-r7
     """
 
     def __init__(self, data: Data, test_device: Place) -> None:
@@ -86,13 +81,8 @@ class Training:
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=1e-3)
 
     def turn(self, batches: Iterator[Any], steps: int) -> Turn:
-<<<<<<< HEAD
         """Measure the seconds per step, after some steps that do not count."""
         for _ in range(_WARM_STEPS[self._test_device.is_cuda]):
-=======
-        """Measure the seconds per step, after some steps that are not timed."""
-        for _ in range(_WARM_STEPS[self._place.is_cuda]):
->>>>>>> read-r7
             self._step(next(batches))
         seconds = self._test_device.wall_seconds(self._steps(batches, steps))
         del batches

@@ -4,8 +4,8 @@
     CACHE/v1/products-scale0.05-parts2/    a partition folder
 
 The name of an entry contains all that its content depends on. An entry is made under a lock, in a
-temporary folder that is moved at the end, so that the cache holds complete entries only. The next
-run that makes an entry removes what a killed run left.
+temporary folder that is moved at the end, so that the cache holds complete entries only. What a
+killed run left is removed by the next one that makes an entry.
 """
 
 from __future__ import annotations
@@ -40,11 +40,7 @@ class Graphs:
     Args:
         cache: folder of the cache, made if need be.
         scale: size of the graphs, 1 for ogbn-products's.
-<<<<<<< HEAD
         print_line: called with a line when something has to be made.
-=======
-        say: function that is called with a line when a graph has to be made.
->>>>>>> read-r7
     """
 
     def __init__(self, cache: Path, scale: float, print_line: Say = print) -> None:
@@ -72,7 +68,7 @@ class Graphs:
         return data
 
     def products_parts(self, num_parts: int) -> Path:
-        """Return the partition folder of the products-shaped graph."""
+        """Return its partition folder."""
 
         def make(folder: Path) -> None:
             source = _mapped_source(self._products_folder())
@@ -81,7 +77,7 @@ class Graphs:
         return self._cached(f"products-scale{self.scale:g}-parts{num_parts}", make)
 
     def academic(self) -> HeteroData:
-        """Load the edges of the heterogeneous graph."""
+        """Load the heterogeneous graph, edges alone."""
         graph = PowerLawHetero.academic(self.scale)
         folder = self._cached(f"academic-scale{self.scale:g}", graph.write)
         data = HeteroData()

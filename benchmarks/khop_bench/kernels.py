@@ -2,8 +2,8 @@
 
 khop's engine is called as its samplers call it. It writes node ids, edge ids and both rows of
 `edge_index` to existing arrays. PyG's kernels return these in new tensors. All draw from the same
-compressed rows and for the same seeds. Each draws other edges, and a slightly different number of
-them. So costs are compared per edge.
+compressed rows and for the same seeds. Numbers of edges differ a little, draw by draw: costs are
+compared per edge.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class KhopKernel:
 
     Args:
         graph: the graph.
-        fanouts: fan-out of each hop.
+        fanouts: of each hop.
         seed_type: index of the seeds' node type.
-        temporal: True if each seed has a time, which limits its draws.
-        disjoint: True if each seed has a separate subgraph.
+        temporal: each seed has a time, which limits its draws.
+        disjoint: each seed has a separate subgraph.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class KhopKernel:
         return array[:size]
 
     def written(self, index: int) -> tuple[Int64Array, Int64Array]:
-        """Return the node ids and edge ids that the last `draw` wrote, for a type's index."""
+        """Return the node ids and edge ids, of types of this index, that the last `draw` wrote."""
         names = (f"n{index}", f"e{index}")
         nodes, edges = (self._arrays[name][: self._sizes[name]] for name in names)
         return nodes, edges
@@ -127,15 +127,9 @@ class KhopKernel:
         return nodes
 
     def drawn(self, seeds: Int64Array, times: Int64Array | None, batch: int) -> _Drawn:
-<<<<<<< HEAD
         """Draw one batch of a homogeneous graph, as the floor takes it."""
         seed_sets = [SeedSet(self._seed_type, seeds, times)]
         subgraph = self.engine.sample_local(seed_sets, self._run_key, batch)
-=======
-        """Draw one batch of a homogeneous graph, in the form that the floor takes."""
-        given = [SeedSet(self._seed_type, seeds, times)]
-        subgraph = self.engine.sample_local(given, self._run_key, batch)
->>>>>>> read-r7
         num_nodes, num_edges = subgraph.num_nodes(0), subgraph.num_edges(0)
         nodes = np.empty(num_nodes, np.int64)
         subgraph.write_nodes(0, nodes)
@@ -238,7 +232,7 @@ def _homogeneous(bench: Bench) -> list[Row]:
 def _group(
     bench: Bench, group: str, data: Data, seeds: Seeds, options: Mapping[str, Any]
 ) -> list[Row]:
-    """Measure draws with these options. The tables for the draws are freed on return."""
+    """Measure draws with these options. Their tables are freed on return."""
     topology = _topology(data, **options)
     cases = _homogeneous_cases(bench, group, topology, seeds, options)
     return bench.take_turns(group, cases, work_unit="edge")
@@ -277,7 +271,7 @@ def _homogeneous_cases(
 
 
 def as_columns(topology: Topology) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a graph's rows in PyG's form: colptr and row, int64."""
+    """Return the same rows as PyG keeps them: colptr and row, int64."""
     return (
         torch.from_numpy(topology.indptr.astype(np.int64)),
         torch.from_numpy(topology.indices.astype(np.int64)),

@@ -1,12 +1,7 @@
 """The task `Sections` with two DDP trainers.
 
-<<<<<<< HEAD
 With PyG's loader, each trainer has the whole graph. With khop's loader, each trainer has a
 partition, and the loader requests missing rows from the partition of the other trainer.
-=======
-Each trainer has the whole graph and PyG's loader, or a partition and khop's. For what is missing in
-its partition, khop's loader sends requests to the other one.
->>>>>>> read-r7
 """
 
 from __future__ import annotations

@@ -27,11 +27,7 @@ class Task(abc.ABC):
 
     Attributes:
         name: name of the task.
-<<<<<<< HEAD
         metric: unit of `score`, 'accuracy' or 'AUC'.
-=======
-        metric: name of the value that `score` returns, 'accuracy' or 'AUC'.
->>>>>>> read-r7
         lr: learning rate of Adam.
     """
 
@@ -48,13 +44,8 @@ class Task(abc.ABC):
         """Return the loader of training batches.
 
         Args:
-<<<<<<< HEAD
             library: 'PyG' or 'khop'.
             seed: seed of khop's draws. PyG's come from torch's generator.
-=======
-            kind: 'PyG' or 'khop'.
-            seed: seed of khop's draws. PyG draws with torch's generator.
->>>>>>> read-r7
         """
 
     @abc.abstractmethod
@@ -63,7 +54,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def score(self, model: nn.Module) -> float:
-        """Return the model's score on test data. PyG loads all neighbours."""
+        """Return the model's score on test data, of all neighbours, by PyG alone."""
 
 
 def train_epoch(
@@ -182,7 +173,7 @@ class TypedSections(Task):
 
 
 class Dependencies(Task):
-    """Links: a package's dependency against a random package. A tenth of the links is for tests."""
+    """Links: which of two random packages a package depends on. A tenth of the pairs is tested."""
 
     name, metric = "links", "AUC"
     fan_outs = (8, 4)
@@ -222,21 +213,17 @@ class Dependencies(Task):
         )
 
     def score(self, model: nn.Module) -> float:
-        """Return the share of test links that score above a link to a random package."""
+        """Return how often a test link scores above one to another package."""
         h = model(self.data.x, self.data.edge_index)
         others = torch.stack([self.test[0], self.other])
         return auc(_scores(h, self.test), _scores(h, others))
 
 
 class Citations(Task):
-<<<<<<< HEAD
     """Temporal links: citations of new papers in a synthetic graph, within topics.
-=======
-    """Temporal links: citations of a new paper, in a synthetic graph where papers cite their topic.
->>>>>>> read-r7
 
-    A paper's own noisy features hardly show its topic. The features of papers that cited it earlier
-    do. For each link a batch draws neighbours from before the link's time.
+    A paper's topic hardly follows from its own noisy features, but from the features of papers that
+    cited it before. A batch draws for each link the graph before its time.
     """
 
     name, metric = "temporal links", "AUC"
@@ -271,13 +258,8 @@ class Citations(Task):
         made: nn.Module = GraphSAGE(self.width, 32, 2, 32)
         return made
 
-<<<<<<< HEAD
     def loader(self, library: str, seed: int) -> Any:
         """Return the loader of early links, each just before the paper that cites."""
-=======
-    def loader(self, kind: str, seed: int) -> Any:
-        """Return the loader of early links, at a time just before the citing paper."""
->>>>>>> read-r7
         options = {
             "edge_label_index": self.links,
             "edge_label_time": 2 * self.links[0] - 1,
@@ -295,7 +277,7 @@ class Citations(Task):
     loss = Dependencies.loss
 
     def score(self, model: nn.Module) -> float:
-        """Return the share of late links that score above a link to a random earlier paper."""
+        """Return how often a late link scores above one to a random earlier paper."""
         known = self.data.edge_index[:, self.data.edge_index[0] < int(self.test[0].min())]
         h = model(self.data.x, known)
         return auc(_scores(h, self.test), _scores(h, torch.stack([self.test[0], self.other])))
@@ -306,7 +288,7 @@ def _scores(h: Tensor, links: Tensor) -> Tensor:
 
 
 def auc(of_links: Tensor, of_others: Tensor) -> float:
-    """Return the share of pairs in which the first score is above the second. Ties count half."""
+    """Return how often one of the first scores above one of the second. Ties count half."""
     others = of_others.sort().values
     below = torch.searchsorted(others, of_links) + torch.searchsorted(others, of_links, right=True)
     return float(below.double().mean() / 2 / len(others))

@@ -1,12 +1,7 @@
 """PyG's neighbour sampler with its compiled kernels replaced by NumPy.
 
-<<<<<<< HEAD
 It runs if neither pyg-lib nor torch-sparse can be imported. Seeds, negative links and batches stay
 PyG's own. It is slow, and serves to compare losses, not times.
-=======
-All other steps, such as seeds, negative links and batches, are PyG's own. This sampler is slow. It
-is used to compare losses, not times.
->>>>>>> read-r7
 """
 
 from __future__ import annotations
@@ -26,12 +21,12 @@ _ID_BITS = 40
 
 
 def pyg_sampler(data: Any, num_neighbors: Any, **options: Any) -> NeighborSampler:
-    """Return PyG's sampler if its kernels are installed and can do it, else `PlainSampler`.
+    """Return PyG's sampler if its kernels import and can do it, else `PlainSampler`.
 
     Args:
         data: a `Data` or `HeteroData`.
         num_neighbors: fan-outs, as PyG takes them.
-        **options: options of PyG's `NeighborSampler`.
+        **options: of PyG's `NeighborSampler`.
     """
     temporal = options.get("time_attr") is not None
     installed = torch_geometric.typing
@@ -41,7 +36,7 @@ def pyg_sampler(data: Any, num_neighbors: Any, **options: Any) -> NeighborSample
 
 
 class PlainSampler(NeighborSampler):  # type: ignore[misc]
-    """Sampler that draws uniformly without replacement, in NumPy, also by times of nodes."""
+    """Uniform draws without replacement, in NumPy, with times of nodes if there are some."""
 
     def _sample(self, seed: Any, seed_time: Any = None, **kwargs: Any) -> Any:
         del kwargs
@@ -131,13 +126,8 @@ class _Draw:
         self.drawn["col"][key].append(frontier.start + owner)
         self.drawn["id"][key].append(edge)
 
-<<<<<<< HEAD
     def _add_nodes(self, node_type: str, keys: Any, until: Any) -> Any:
         """Return the numbers of keys, which are added if they are new."""
-=======
-    def _number(self, node_type: str, keys: Any, until: Any) -> Any:
-        """Return the position of each key among the nodes. New keys are added."""
->>>>>>> read-r7
         before = len(self.known[node_type])
         all_keys = np.concatenate([self.known[node_type], keys])
         _, first, position = np.unique(all_keys, return_index=True, return_inverse=True)

@@ -19,7 +19,7 @@ _COLUMNS = ("", "median", "min - max", "per", "ratio")
 
 
 def row_lines(rows: Sequence[Row]) -> list[str]:
-    """Return an aligned Markdown table: a line per group, with a line per row below."""
+    """Return a Markdown table of rows, aligned: a line each, below one for each group."""
     cells: list[Sequence[str]] = [_COLUMNS]
     for group, members in groupby(rows, key=lambda row: row.group):
         cells.append((f"**{group}**", "", "", "", ""))
@@ -86,13 +86,8 @@ def to_json(
 
     Args:
         about: settings, machine and software, each under its name.
-<<<<<<< HEAD
         rows: by suite.
         goal_standings: the goals with their measured values.
-=======
-        rows: {suite: its rows}.
-        found: the goals with their measured values.
->>>>>>> read-r7
         notes: remarks that a reader needs.
         left_out: cases that were not measured.
 
@@ -135,12 +130,7 @@ def to_markdown(
 def write(folder: Path, name: str, content: Mapping[str, Any], markdown: str) -> list[Path]:
     """Write the report as JSON and as Markdown, and return its files.
 
-<<<<<<< HEAD
     Earlier files of the name are replaced at once. A killed process leaves the old or the new file.
-=======
-    Earlier files of this name are replaced at once. A process that is killed meanwhile leaves the
-    old file or the new one.
->>>>>>> read-r7
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}.json", folder / f"{name}.md"]

@@ -29,14 +29,10 @@ def run_suites(
     """Measure suites and write the report.
 
     Args:
-        names: names of the suites.
+        names: of the suites.
         settings: options of the run.
         output: folder for the report, made if need be.
-<<<<<<< HEAD
         print_line: called with each line of progress.
-=======
-        say: function that is called with each line of progress.
->>>>>>> read-r7
 
     Returns:
         The files: `bench-scale<scale>[-<suites>][-<device>]` with .json, .md and, with matplotlib,
@@ -44,7 +40,7 @@ def run_suites(
 
     Raises:
         OSError: the cache or the output folder cannot be written.
-        RuntimeError: a part of a suite failed. It is raised after the report has been written.
+        RuntimeError: a part of a suite failed. Raised when all is written.
     """
     peers = Peers()
     about = {

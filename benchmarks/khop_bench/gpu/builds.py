@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """Stages `build` and `doctor`: the extension for the GPU of this machine, and `khop doctor`."""
-=======
-"""Stages `build` and `doctor`: the extension for this machine's GPU, and khop's view of the GPU."""
->>>>>>> read-r7
 
 from __future__ import annotations
 
@@ -68,10 +64,10 @@ def install(extension: Path) -> None:
 
 
 def machine_code(extension: Path) -> dict[str, int]:
-    """Return {architecture: number of files with code for it} of an extension.
+    """Return the architectures that an extension has code for, and how many files of each.
 
     Args:
-        extension: the extension's file. If cuobjdump is missing, the result is empty.
+        extension: the file. Without cuobjdump, empty.
     """
     if not shutil.which("cuobjdump"):
         return {}
@@ -86,7 +82,7 @@ def toolkit_of(folder: Path) -> str | None:
     """Return the CUDA compiler of a build with its version: '13.0.48, /usr/local/cuda/bin/nvcc'.
 
     Args:
-        folder: folder of the build.
+        folder: of the build.
     """
     for file in sorted(folder.glob("CMakeFiles/*/CMakeCUDACompiler.cmake")):
         text = file.read_text()

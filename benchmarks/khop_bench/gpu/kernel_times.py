@@ -53,9 +53,9 @@ class Launch(NamedTuple):
     """A kernel, or a copy, that ran.
 
     Attributes:
-        name: demangled name of the kernel.
-        begin: time of the begin, in microseconds.
-        us: duration in microseconds.
+        name: the kernel's, demangled.
+        begin: microseconds.
+        us: microseconds that it took.
         is_kernel: False for copies and fills.
     """
 
@@ -72,8 +72,8 @@ class StepTime(NamedTuple):
         step: name of the step in the model, or of kernels that the model does not know.
         launches: kernels per batch that ran. If none was seen, 0.
         us: microseconds that they ran, per batch.
-        model_launches: kernels per batch in the model.
-        model_us: microseconds per batch in the model, without the gaps between kernels.
+        model_launches: kernels that the model has.
+        model_us: microseconds that it has, without the gaps between kernels.
     """
 
     step: str
@@ -84,10 +84,10 @@ class StepTime(NamedTuple):
 
 
 def launches_in(trace: Mapping[str, Any]) -> list[Launch]:
-    """Return the kernels and copies that a GPU ran, in order.
+    """Return what a GPU did, in order.
 
     Args:
-        trace: trace that torch's profiler exported for Chrome.
+        trace: of torch's profiler, as it exports it for Chrome.
     """
     result = [
         Launch(event["name"], float(event["ts"]), float(event["dur"]), event["cat"] == "kernel")
@@ -101,7 +101,7 @@ def named_steps(launches: Iterable[Launch]) -> list[tuple[str, Launch]]:
     """Return each launch with the step of the model that it belongs to.
 
     Args:
-        launches: launches of some batches, in order.
+        launches: of some batches, in order.
     """
     hop, after, result = 1, "", []
     for launch in launches:
@@ -124,7 +124,7 @@ def named_steps(launches: Iterable[Launch]) -> list[tuple[str, Launch]]:
 
 
 def _short(name: str) -> str:
-    """Return the step of khop's kernel, 'CheckRows' for example, or another kernel's name, cut."""
+    """Return the step of a kernel of khop's, 'CheckRows', or the beginning of another's name."""
     inner = _TEMPLATE.search(name)
     return inner[1] if inner is not None and "khop" in name else name[:60]
 
@@ -167,7 +167,7 @@ def lines(steps: Sequence[StepTime]) -> list[str]:
     """Return a Markdown table of steps.
 
     Args:
-        steps: steps of a batch.
+        steps: of a batch.
     """
     cells = [("step", "launches", "us", "model: launches", "us", "ratio")]
     for step in steps:
@@ -219,13 +219,8 @@ def profiled(test_device: Place, run: Callable[[], object]) -> list[Launch]:
     """Run a function and return the launches of the GPU, none for an emulated device.
 
     Args:
-<<<<<<< HEAD
         test_device: the device.
         run: function to profile.
-=======
-        place: the device.
-        run: the function.
->>>>>>> read-r7
     """
     test_device.wait()
     # Without a GPU, the profile is empty, but this code runs as on a GPU.
@@ -278,13 +273,8 @@ def measure_gather(test_device: Place, mode: str) -> dict[str, Any]:
     """Gather rows, and return microseconds per gather of each kernel, and the model's.
 
     Args:
-<<<<<<< HEAD
         test_device: the device.
         mode: of the table: 'CUDA' or 'ZERO_COPY'.
-=======
-        place: the device.
-        mode: mode of the table, 'CUDA' or 'ZERO_COPY'.
->>>>>>> read-r7
     """
     factor = 1 if test_device.is_cuda else _EMULATED
     table = np.ones((2_450_000 // factor, _COLUMNS), np.float32)
@@ -308,11 +298,7 @@ def measure_gather(test_device: Place, mode: str) -> dict[str, Any]:
 
 
 def main() -> None:
-<<<<<<< HEAD
     """Measure as the command line says."""
-=======
-    """Measure by the arguments of the command line."""
->>>>>>> read-r7
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--scale", type=float, default=0.05, help="of products (default: 0.05)")

@@ -1,21 +1,12 @@
-<<<<<<< HEAD
 """Random loaders on a device, compared with the same loaders on the CPU bit for bit.
-=======
-"""Comparison of random loaders on a device and on the CPU, bit for bit, for some minutes.
->>>>>>> read-r7
 
     python -m khop_bench.gpu.random_loaders --device cuda --seconds 300 --output FILE
     python -m khop_bench.gpu.random_loaders --device cuda --first 4711 --seconds 1
 
 On a GPU, batches are taken on torch's current stream or on another one, while large kernels run
 there. From time to time nearly all of the GPU's memory is taken, so that torch's allocator gives
-<<<<<<< HEAD
 back and reuses its memory. The number of a loader determines all of its options. The program writes
 FILE whenever a loader has differed, and every few seconds.
-=======
-back and reuses its memory. A loader's number determines the loader. The program writes FILE when a
-loader differs, and every few seconds.
->>>>>>> read-r7
 """
 
 from __future__ import annotations
@@ -47,10 +38,10 @@ _FEATURES = ("float32", "float64", "float16", "int64", "int8")
 
 
 def random_data(rng: np.random.Generator) -> Data:
-    """Return a graph with hubs, weights and attributes of a random type and width.
+    """Return a graph with hubs, weights and attributes of some type and width.
 
     Args:
-        rng: source of all random choices.
+        rng: determines it.
     """
     count = int(rng.choice([3, 50, 2000, 20_000]))
     num_edges = int(count * rng.integers(1, 20))
@@ -72,7 +63,7 @@ def random_options(rng: np.random.Generator, data: Data) -> dict[str, Any]:
     """Return arguments of a loader: seeds, fan-outs and how it draws.
 
     Args:
-        rng: source of all random choices.
+        rng: determines them.
         data: the graph.
     """
     count = int(data.num_nodes or 0)
@@ -95,8 +86,8 @@ def random_device_options(rng: np.random.Generator, num_nodes: int) -> DeviceOpt
     """Return where graph and attributes lie, and whether batches are recorded.
 
     Args:
-        rng: source of all random choices.
-        num_nodes: number of nodes of the graph.
+        rng: determines them.
+        num_nodes: of the graph.
     """
     mode = str(rng.choice(["CUDA", "ZERO_COPY", "CPU"]))
     return DeviceOptions(
@@ -112,13 +103,8 @@ def difference(device_batch: Data, host_batch: Data) -> str | None:
     """Return the difference of two batches. If they are the same, None.
 
     Args:
-<<<<<<< HEAD
         device_batch: of the device.
         host_batch: of the CPU.
-=======
-        ours: batch of the device.
-        theirs: batch of the CPU.
->>>>>>> read-r7
     """
     a, b = device_batch.to_dict(), host_batch.to_dict()
     if list(a) != list(b):
@@ -135,11 +121,11 @@ def difference(device_batch: Data, host_batch: Data) -> str | None:
 
 @contextlib.contextmanager
 def surroundings(rng: np.random.Generator, device: str) -> Iterator[None]:
-    """Use a random stream beside large kernels, with or without free memory, within the context.
+    """Work on some stream beside large kernels, with or without memory to spare.
 
     Args:
-        rng: source of all random choices.
-        device: 'cuda'. On another device nothing is done.
+        rng: determines them.
+        device: 'cuda', or another, where nothing is done.
     """
     if device != "cuda":
         yield
@@ -161,11 +147,11 @@ def surroundings(rng: np.random.Generator, device: str) -> Iterator[None]:
 
 
 def large_kernel(rng: np.random.Generator, device: str) -> None:
-    """Launch a matrix product on the current stream, with probability 1/2.
+    """Launch a matrix product on the current stream, half of the times.
 
     Args:
-        rng: source of the random choice.
-        device: 'cuda'. On another device nothing is done.
+        rng: determines whether.
+        device: 'cuda', or another, where nothing is done.
     """
     if device == "cuda" and rng.random() < 0.5:
         matrix = torch.ones((1024, 1024), device="cuda")
@@ -176,11 +162,7 @@ def compare(loader_number: int, device: str) -> str | None:
     """Load an epoch on the CPU and on a device. Return the difference, or None.
 
     Args:
-<<<<<<< HEAD
         loader_number: of the loader.
-=======
-        number: number of the loader.
->>>>>>> read-r7
         device: 'cuda' or 'emulated'.
     """
     rng = np.random.default_rng(loader_number)

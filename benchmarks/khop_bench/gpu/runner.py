@@ -1,12 +1,7 @@
 """Stages of a check: commands within a time limit, and a file of results for each stage.
 
-<<<<<<< HEAD
 A stage's file is written again after each of its commands. Output of commands goes to the log at
 once. If the program is killed, it loses only the later results.
-=======
-A stage's file is written again after each of its commands, and their output goes to the log at
-once. So if the run is killed, earlier results are kept.
->>>>>>> read-r7
 """
 
 from __future__ import annotations
@@ -40,9 +35,9 @@ class Options:
         out: folder of results.
         build: folder of the build.
         cache: folder of the benchmarks' graphs.
-        is_dry: True for a dry run: each stage does what is possible without a GPU, on tiny inputs.
+        is_dry: no GPU is there: each stage does what it can without one, with tiny inputs.
         scale: size of the graphs of the stages that measure.
-        limit: maximum seconds of all stages together.
+        limit: seconds of all stages together.
     """
 
     out: Path
@@ -66,17 +61,10 @@ class Step:
         name: name of the step.
         command: the command's words, in a line.
         code: exit code. If None, it was stopped at its limit or could not be started.
-<<<<<<< HEAD
         seconds: time that it took.
         passed: True if the exit code is 0.
         last_lines: end of its output.
         about: results of the command, if it has any.
-=======
-        seconds: duration.
-        passed: True if the step succeeded.
-        last_lines: end of its output.
-        about: results of the step, if it has any.
->>>>>>> read-r7
     """
 
     name: str
@@ -92,21 +80,16 @@ class Stage:
     """A stage while it runs.
 
     Args:
-        name: name of the stage, and of its file.
-        options: options of the check.
-        seconds: maximum duration.
-        environment: environment of its commands.
+        name: of the stage, and of its file.
+        options: of the check.
+        seconds: that it may take.
+        environment: of its commands.
 
     Attributes:
         name, options: as passed.
         steps: commands so far.
-<<<<<<< HEAD
         results: results of the stage beside them.
         output: what the last command printed.
-=======
-        found: further results of the stage.
-        output: output of the last command.
->>>>>>> read-r7
     """
 
     def __init__(
@@ -134,13 +117,13 @@ class Stage:
     def run(
         self, name: str, command: Sequence[str | Path], limit: float = 1e9, **environment: str
     ) -> Step:
-        """Run a command. When the time is over, end the command and all processes that it started.
+        """Run a command, and end all that it has started when the time is over.
 
         Args:
-            name: name of the step.
-            command: words of the command.
-            limit: maximum seconds, no more than the stage has left.
-            environment: variables in addition to the stage's.
+            name: of the step.
+            command: its words.
+            limit: seconds, at most what is left of the stage.
+            environment: variables beside the stage's.
         """
         words = [str(word) for word in command]
         step = Step(name, " ".join(words))
@@ -165,7 +148,7 @@ class Stage:
     def _output_of(
         self, step: Step, words: list[str], limit: float, environment: Mapping[str, str]
     ) -> tuple[str, int | None]:
-        """Run a command with its output to the log, and return the output and the exit code."""
+        """Run it with its output to the log, and return the output and the exit code."""
         self.options.out.mkdir(parents=True, exist_ok=True)
         path = self.options.out / LOG
         with path.open("a") as log:
@@ -178,11 +161,7 @@ class Stage:
             return log.read(), code
 
     def write(self) -> None:
-<<<<<<< HEAD
         """Write the results of the stage so far to its file."""
-=======
-        """Write the results so far to the stage's file."""
->>>>>>> read-r7
         content = {
             "schema": SCHEMA,
             "stage": self.name,
@@ -202,7 +181,7 @@ class Stage:
 def _code_of(
     words: list[str], limit: float, environment: Mapping[str, str], log: Any
 ) -> int | None:
-    """Return a command's exit code. If it ran too long or cannot be started, None."""
+    """Return a command's exit code. If it had to be ended or cannot be started, None."""
     try:
         process = subprocess.Popen(
             words,
@@ -234,7 +213,7 @@ def environment_of(base: Mapping[str, str]) -> dict[str, str]:
     Where the checkout has no extension, khop is the one that is installed.
 
     Args:
-        base: environment to start from, such as `os.environ`.
+        base: as `os.environ`.
     """
     is_built = any((ROOT / "src" / "khop").glob("_native*.so"))
     source = str(ROOT / "src") if is_built else ""
@@ -254,9 +233,9 @@ def run_stages(
     """Run stages in order. One that fails or takes too long stops no other one.
 
     Args:
-        stages: {name: (function of the stage, maximum seconds)}.
-        options: options of the check.
-        environment: environment of the commands.
+        stages: {name: (what it does, seconds that it may take)}.
+        options: of the check.
+        environment: of the commands.
     """
     begin = time.monotonic()
     done = []

@@ -1,13 +1,6 @@
-<<<<<<< HEAD
 """Stages that run tests under compute-sanitizer, and their findings.
 
 Tests take at least ten times as long under it. Each tool therefore runs only the most useful files.
-=======
-"""Stages that run tests under compute-sanitizer, and a parser of its findings.
-
-Under compute-sanitizer tests take at least ten times as long. So each of its tools runs only the
-files in which it may find most.
->>>>>>> read-r7
 """
 
 from __future__ import annotations
@@ -27,7 +20,7 @@ INITCHECKED = (
     f"{KERNELS}/test_gpu_boundary.py",
 )
 SHARED_MEMORY = (f"{KERNELS}/test_device_sample.py::test_launches_of_a_batch",)
-"""Tests of sums of few and of many items. racecheck checks shared memory, which only sums use."""
+"""Sums alone use shared memory, of few items and of many. racecheck checks nothing else."""
 FOUND = 99  # compute-sanitizer's exit code where it found something
 
 _EXAMPLES = "0.05"  # of random tests
@@ -63,8 +56,8 @@ def sanitize(stage: Stage, tool: str, options: Sequence[str], tests: Sequence[st
     Args:
         stage: the stage.
         tool: name of the tool.
-        options: options of the tool.
-        tests: names of tests, in pytest's form.
+        options: of the tool.
+        tests: as pytest names them.
     """
     fixed = ["--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", str(_PRINTED)]
     fixed += ["--target-processes", "application-only"]

@@ -30,16 +30,12 @@ _WITHOUT_PYZMQ = ("tests/distributed", "tests/test_trace.py", "tests/examples")
 
 
 def boundary(stage: Stage) -> None:
-<<<<<<< HEAD
     """Test the boundary of khop and CUDA."""
-=======
-    """Test khop's calls of CUDA."""
->>>>>>> read-r7
     stage.run("boundary", [*pytest(stage), *BOUNDARY])
 
 
 def kernels(stage: Stage) -> None:
-    """Test the kernels, without the tests of `boundary`."""
+    """Test the kernels, all but the boundary."""
     others = [f"--ignore={file}" for file in BOUNDARY]
     stage.run("kernels", [*pytest(stage, maxfail=50), *others, KERNELS])
 
@@ -50,11 +46,7 @@ def sharing(stage: Stage) -> None:
 
 
 def memory(stage: Stage) -> None:
-<<<<<<< HEAD
     """Test failed allocations, and memory that is freed early."""
-=======
-    """Test failed allocations, and memory that is given back early."""
->>>>>>> read-r7
     stage.run("memory", [*pytest(stage), *MEMORY])
 
 
@@ -67,11 +59,11 @@ def tests(stage: Stage) -> None:
 
 
 def pytest(stage: Stage, maxfail: int = 20) -> list[str]:
-    """Return pytest's command, which also works if plugins that the settings name are missing.
+    """Return pytest's command, also for where plugins that the settings name are missing.
 
     Args:
-        stage: the stage. In a dry run tests are only collected.
-        maxfail: number of failures after which pytest ends.
+        stage: its options say whether tests run or are only collected.
+        maxfail: failures after which it ends.
     """
     options = ["-o", "addopts=--import-mode=importlib", "-q", "--tb=short", f"--maxfail={maxfail}"]
     options += ["-p", "no:cacheprovider", "-m", "gpu"]
