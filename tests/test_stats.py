@@ -159,7 +159,7 @@ def test_table():
         "2 samplers  sampling 12 ms (60.0%)  gathering 6 ms (30.0%)  remote 0 ms (0.0%)  "
         "idle 2 ms (10.0%)  other 0 ms (0.0%)",
         "ready       0.50 batches on average, each for 25 ms",
-        "trouble     1 batches without room in the ring, 3 samplers restarted",
+        "trouble     1 batches without room in the arena, 3 samplers restarted",
         "rows        local 1,600 (80.0%)  cached 300 (15.0%)  remote 100 (5.0%)",
         "bytes       7.8 KiB delivered, 1000 B from other partitions",
     ]

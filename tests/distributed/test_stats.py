@@ -63,7 +63,7 @@ def test_no_room_in_the_ring(folder_of):
     loader = jobs.make_loader(folder_of("random", 1), 1, 1, buffer_size=1 << 16)
     kept = list(loader)
     assert 0 < loader.stats().overflows <= len(kept)
-    assert "without room in the ring" in loader.stats().summary()
+    assert "without room in the arena" in loader.stats().summary()
 
 
 def test_reset(folder_of):

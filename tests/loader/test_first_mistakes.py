@@ -36,7 +36,7 @@ def folder(data, tmp_path_factory):
 
 
 IN_MEMORY = {
-    "one number": (lambda d: NeighborLoader(d, 10), r"a list of fan-outs, one a hop \(got 10\)"),
+    "one number": (lambda d: NeighborLoader(d, 10), r"a list of fan-outs, one per hop \(got 10\)"),
     "a data set": (lambda d: NeighborLoader([d], [2]), r"pass its graph, dataset\[0\]"),
     "edge_index alone": (lambda d: NeighborLoader(RING, [2]), "expected a PyG Data"),
     "the name of a mask": (

@@ -38,7 +38,7 @@ def test_no_hops():
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (10, TypeError, "must be a list of fan-outs, one a hop"),
+        (10, TypeError, "must be a list of fan-outs, one per hop"),
         ("10", TypeError, "must be a list of fan-outs"),
         ([1.5], TypeError, "must hold integers"),
         ([None], TypeError, "must hold integers"),

@@ -73,12 +73,12 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
     held.value("--weight-attr", "NAME", "edge attribute that holds weights, for weighted sampling")
     held.flag(
         "--neighbor-ids",
-        "also write original ids of neighbours (4 or 8 bytes an edge), which LABOR needs",
+        "also write original ids of neighbours (4 or 8 bytes per edge), which LABOR needs",
     )
     held.flag(
         "--no-edge-ids",
-        "write no original ids of edges (4 or 8 bytes an edge): batches number edges as the folder "
-        "does",
+        "write no original ids of edges (4 or 8 bytes per edge): batches number edges as the "
+        "folder does",
     )
     held.value(
         "--order",

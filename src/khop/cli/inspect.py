@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         fanouts,
         default=[15, 10, 5],
     )
-    drawn.value("--batch-size", "N", "seeds a batch (default: 1024)", int, default=1024)
+    drawn.value("--batch-size", "N", "seeds per batch (default: 1024)", int, default=1024)
     drawn.value("--batches", "N", "batches of each part (default: 8)", int, default=8)
     drawn.value(
         "--seed-type",

@@ -134,7 +134,7 @@ class LoaderStats:
             lines.append(("ready", f"{self.queue_depth:.2f} batches on average, each for {each}"))
         if self.overflows or self.restarts:
             text = (
-                f"{self.overflows:,} batches without room in the ring, "
+                f"{self.overflows:,} batches without room in the arena, "
                 f"{self.restarts} samplers restarted"
             )
             lines.append(("trouble", text))

@@ -31,14 +31,14 @@ class FolderGroup(TypedDict, total=False):
         str | None,
         Option(
             None,
-            "name of the attribute of nodes, or of edges, that holds times (integers or floats) "
-            "for temporal sampling. Rows are sorted by it. If nodes have times, the neighbour's "
-            "counts. Types that lack the attribute have no constraint.",
+            "name of the node attribute or edge attribute with times (integers or floats) for "
+            "temporal sampling. Neighbours are sorted by time. With times of nodes, a "
+            "neighbour's time counts. Types without the attribute have no constraint.",
         ),
     ]
     weight_attr: Annotated[
         str | None,
-        Option(None, "name of the edge attribute that holds the weights of weighted draws."),
+        Option(None, "name of the edge attribute with the weights of draws."),
     ]
     neighbor_ids: Annotated[
         bool,
@@ -103,7 +103,7 @@ class EffortGroup(TypedDict, total=False):
         ),
     ]
     clean: Annotated[
-        bool, Option(False, "first remove what ended runs for the same `output_dir` left.")
+        bool, Option(False, "first remove files of interrupted runs for the same `output_dir`.")
     ]
     on_plan: Annotated[
         Callable[[Plan], None] | None,
@@ -117,11 +117,10 @@ class EffortGroup(TypedDict, total=False):
         Option(
             None,
             "'ray:HOST:PORT', or 'ray' for the address in RAY_ADDRESS or for the user's own Ray "
-            "session. The machines of the cluster cut and write, once this machine has assigned "
-            "nodes. `memory` is then the memory of a task for edges (default: 1 GiB), `jobs` the "
-            "number of tasks at a time (default: one per CPU). Input and `output_dir` lie on "
-            "storage that all machines share. The folder does not depend on it. If None, this "
-            "machine alone.",
+            "session. This machine assigns nodes, and the cluster's machines write the parts. "
+            "`memory` then bounds the edges of a task (default: 1 GiB), and `jobs` the number of "
+            "tasks at a time (default: one per CPU). Input and `output_dir` are on storage that "
+            "all machines share. The folder does not depend on it. If None, only this machine.",
         ),
     ]
 

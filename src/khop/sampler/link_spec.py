@@ -81,7 +81,7 @@ class LinkSpec:
             raise ValueError(f"negatives are 'binary' or 'triplet' (got '{mode}')")
         if mode is not None and not 0 < amount < _MAX_AMOUNT:
             raise ValueError(
-                f"the amount of negatives a link must be positive and below 2^31 (got {amount})"
+                f"the amount of negatives per link must be positive and below 2^31 (got {amount})"
             )
         if mode == "triplet" and amount != math.ceil(amount):
             raise ValueError(f"the amount of negatives a triplet must be whole (got {amount})")

@@ -315,7 +315,7 @@ def _hops(values: Any, name: str) -> tuple[int, ...]:
     """Check a list of fan-outs and return it. Error messages call it `name`."""
     is_list = hasattr(values, "__iter__") and getattr(values, "ndim", 1) == 1
     if isinstance(values, (str, bytes)) or not is_list:
-        raise TypeError(f"{name} must be a list of fan-outs, one a hop (got {values!r})")
+        raise TypeError(f"{name} must be a list of fan-outs, one per hop (got {values!r})")
     hops: list[int] = []
     for value in values:
         if len(hops) == MAX_HOPS:

@@ -24,16 +24,16 @@ class SamplingGroup(TypedDict, total=False):
         SubgraphType | Literal["directional", "bidirectional", "induced"],
         Option(
             "directional",
-            "'directional' (the drawn edges), 'bidirectional' (and their reverses) or 'induced' "
-            "(all edges among the drawn nodes).",
+            "'directional' (the drawn edges), 'bidirectional' (with their reverses) or 'induced' "
+            "(all edges between the drawn nodes).",
         ),
     ]
     disjoint: Annotated[
         bool,
         Option(
             False,
-            "sample a separate subgraph for each seed, or link, identified by `batch`; always on "
-            "with temporal sampling.",
+            "sample a separate subgraph for each seed or link. `batch` has the position of each "
+            "node's seed. Always on with temporal sampling.",
         ),
     ]
     temporal_strategy: Annotated[
@@ -44,18 +44,17 @@ class SamplingGroup(TypedDict, total=False):
         str | None,
         Option(
             None,
-            "attribute that the folder was partitioned with; only neighbours (or edges) whose time "
-            "is not later than the seed's are drawn. Rows of a folder with times are sorted by "
-            "time: without `time_attr`, its batches are those of the in-memory loader of the edges "
-            "in that order.",
+            "time attribute that the folder was partitioned with. Only neighbours (or edges) whose "
+            "time is not later than the seed's are drawn. If None, times are ignored, and batches "
+            "equal the in-memory loader's for edges sorted by time.",
         ),
     ]
     weight_attr: Annotated[
         str | bool | None,
         Option(
             None,
-            "attribute to draw neighbours by, with which the folder was partitioned. If True, the "
-            "folder's.",
+            "edge attribute with the weights of draws, which the folder was partitioned with. True "
+            "stands for its name.",
         ),
     ]
 
@@ -63,10 +62,10 @@ class SamplingGroup(TypedDict, total=False):
 class DeliveryGroup(TypedDict, total=False):
     """Options of epochs, and of the content and device of batches."""
 
-    batch_size: Annotated[int, Option(1, "seeds per batch (links, clusters).")]
+    batch_size: Annotated[int, Option(1, "seeds per batch: nodes, links or clusters.")]
     shuffle: Annotated[bool, Option(False, "draw a new order each epoch.")]
     drop_last: Annotated[
-        bool, Option(False, "leave out a last batch that would be smaller (on every trainer).")
+        bool, Option(False, "leave out a last batch that is smaller, on every trainer.")
     ]
     with_edge: Annotated[
         bool, Option(True, "deliver `e_id`, and edge attributes if the folder has any.")
@@ -83,21 +82,20 @@ class DeliveryGroup(TypedDict, total=False):
         EdgeDir | None,
         Option(
             None,
-            "'in' or 'out'; must be the folder's. If None, the folder's. Edges of batches point "
-            "towards the seeds: with 'out' they are reverses of the graph's, and edges of "
-            "`(a, 'r', b)` are of type `(b, 'rev_r', a)`, those of `(a, 'rev_r', b)` of "
-            "`(b, 'r', a)`.",
+            "direction of the folder, 'in' or 'out'. If None, the folder's. Edges of batches point "
+            "towards the seeds. With 'out' they are reversed: edges of `(a, 'r', b)` have the type "
+            "`(b, 'rev_r', a)`, and edges of `(a, 'rev_r', b)` have `(b, 'r', a)`.",
         ),
     ]
     device: Annotated[
         torch.device | str | int | None,
         Option(
             None,
-            "target device of the batches. If None, they stay where they are made. Copies to a GPU "
-            "run on a separate stream, one batch ahead; they are fast with "
+            "device of the batches. If None, the device that made them. Copies to a GPU run on a "
+            "separate stream, one batch ahead, and are fast with "
             "`MpDistSamplingWorkerOptions.pin_memory`. Batches of samplers on that GPU "
-            "(`worker_devices`) need no copy. Use a batch on the stream that was current when it "
-            "was returned, or make yours wait for it.",
+            "(`worker_devices`) need no copy. Use a batch on the stream that was current when the "
+            "loader returned it, or make your stream wait for that stream.",
         ),
     ]
     seed: Annotated[
@@ -118,22 +116,22 @@ class DeliveryGroup(TypedDict, total=False):
         Option(
             True,
             "make the same number of batches on every trainer. All trainers must then make the "
-            "loader. False is for loaders that only some trainers make, or whose numbers of "
-            "batches may differ (use `torch.distributed.algorithms.Join` with DDP then).",
+            "loader. If False, only some trainers may make it, and numbers of batches may differ: "
+            "with DDP use `torch.distributed.algorithms.Join` then.",
         ),
     ]
     num_virtual_ranks: Annotated[
         int | None,
         Option(
             None,
-            "number of shares that an epoch's seeds are divided into, whatever the number of "
-            "trainers: a job of another size can finish the epoch with the same batches. Seeds "
-            "are then those of all trainers, the same on each, and `input_id` are positions among "
-            "these. Each share has its own stream of random numbers, and trainers take its "
-            "batches in turn. Needs `seed`; choose a multiple of the numbers of trainers that the "
-            "job may have. Where batches cannot be divided evenly, trainers without one repeat "
-            "one of the epoch's first, or make one less with `even_batches=False`; with "
-            "`drop_last` these batches are left out. If None, each trainer has its own seeds.",
+            "number of shares of an epoch's seeds. A job with another number of trainers can then "
+            "finish the epoch with the same batches. All trainers pass the seeds of all, and "
+            "`input_id` are positions among these seeds. Each share has its own random numbers, "
+            "and trainers take its batches in turn. Needs `seed`. Choose a multiple of the "
+            "numbers of trainers that the job may have. If the last round has fewer batches than "
+            "trainers, the others repeat one of the epoch's first batches. With "
+            "`even_batches=False` they make no batch, and with `drop_last` the round is left out. "
+            "If None, each trainer has its own seeds.",
         ),
     ]
 
@@ -147,8 +145,8 @@ class ResourceGroup(TypedDict, total=False):
             None,
             "`MpDistSamplingWorkerOptions` (sampler processes), "
             "`CollocatedDistSamplingWorkerOptions` (this process) or "
-            "`RemoteDistSamplingWorkerOptions` (sampler processes of graph servers; the only "
-            "choice for clients). If None, this process; for clients, graph servers.",
+            "`RemoteDistSamplingWorkerOptions` (sampler processes of graph servers, for clients). "
+            "If None, clients use graph servers, and other trainers sample in this process.",
         ),
     ]
 
