@@ -270,11 +270,12 @@ class _WeightClasses(NamedTuple):
 def _weight_classes(
     num_nodes: int, num_edges: int, exponent: float, max_degree: int | None = None
 ) -> _WeightClasses:
-    """Fit a truncated Lomax distribution whose maximum is the degree of the heaviest node.
+    """Fit a truncated Lomax distribution of weights, in multiples of the mean degree.
 
-    The share of the nodes of a weight above w falls as (1 + w / scale)^(1 - exponent). Solved for
-    w, the node at share q of the ranks has the weight scale * (v^(1 / (1 - exponent)) - 1). Here v
-    rises from the value of the maximum (q = 0) to 1 (q = 1). Bisection finds the scale.
+    P(weight > w) falls as (1 + w / scale)^(1 - exponent), up to `ratio`, the heaviest node's
+    weight. The node at share q of the ranks, heaviest first, has the weight
+    scale * (v^(1 / (1 - exponent)) - 1). Here v = low + (1 - low) * q, and
+    low = (1 + ratio / scale)^(1 - exponent). Bisection finds the scale with a mean weight of 1.
     """
     mean = Decimal(max(num_edges, 1)) / num_nodes
     if max_degree is None:

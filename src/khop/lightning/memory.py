@@ -68,7 +68,7 @@ class LightningNodeData(
         **kwargs: `num_neighbors`, a list or a sampling method, and the other options of
             `khop.loader.NeighborLoader`. `eval_loader_kwargs` has the options that differ in
             evaluation. With `loader='full'`, or a `node_sampler` that is not khop's, PyG makes the
-            loaders, of its own options.
+            loaders, and takes only PyG's options.
 
     Raises:
         ModuleNotFoundError: Lightning is not installed.
@@ -117,7 +117,7 @@ class LightningLinkData(
         *args: links of each stage, their labels and times, by position or name, as in PyG.
         **kwargs: `num_neighbors` and the other options of `khop.loader.LinkNeighborLoader`.
             `eval_loader_kwargs` has the options that differ in evaluation. With `loader='full'`, or
-            a `link_sampler` that is not khop's, PyG makes the loaders, of its own options.
+            a `link_sampler` that is not khop's, PyG makes loaders, with only PyG's options.
 
     Raises:
         ModuleNotFoundError: Lightning is not installed.

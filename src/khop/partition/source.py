@@ -64,8 +64,8 @@ class EdgeSource(PicklableByPath):
     def piece(self, first: int, count: int) -> tuple[IntArray, IntArray]:
         """Return sources and destinations of `count` edges from `first` on, as `endpoints` does.
 
-        Partitioning in bounded memory reads edges by this method only, twice and in order. Several
-        threads call this method.
+        Partitioning in bounded memory reads edges only by this method, in two passes or more.
+        Several threads read different pieces at once.
         """
         return _as_kernels_take(self.src[first : first + count], self.dst[first : first + count])
 

@@ -68,7 +68,7 @@ class JoinedEdges(EdgeSource):
             edges.check(title)
 
     def content(self) -> tuple[Array, ...]:
-        """Return the arrays that identify these edges."""
+        """Return the arrays by whose content or file a later run recognises the same edges."""
         return tuple(array for edges in self.lists for array in edges.content())
 
     def endpoints(self) -> tuple[IntArray, IntArray]:

@@ -172,7 +172,7 @@ class _PartDrawer:
     def written(
         self, subgraph: _native.Subgraph, client: PartitionClient | None
     ) -> SampledSubgraph:
-        """Convert a drawn subgraph to original ids, read from all parts over the client."""
+        """Return a drawn subgraph with original ids, read over `client` where parts are remote."""
         drawn, reader = self._writer.write(subgraph), self._data.reader
         reads = [
             (Table("node", i, ["id"]), new_ids.numpy()) for i, new_ids in enumerate(drawn.nodes)

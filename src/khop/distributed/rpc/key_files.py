@@ -235,10 +235,11 @@ def _read_file(path: Path, role: str, keys: type[_Keys], folder: int | None = No
 
 
 def _read_private(path: Path, folder: int | None) -> bytes:
-    """Return the file's bytes, if its owner alone can read it.
+    """Return the bytes of a regular file of this user or root that no other user can access.
 
-    Links are followed: Kubernetes mounts secrets as links. The opened file is checked, not its
-    path. So another user's link can lead only to a private file of this user or root.
+    Links are followed, because Kubernetes mounts secrets as links. Owner and mode of the opened
+    file are checked, so the path does not matter. `folder` is a descriptor of the folder in which
+    the path's name is opened, or None.
     """
     try:
         # Opening a FIFO must not block.

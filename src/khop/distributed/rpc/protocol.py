@@ -255,7 +255,11 @@ def rebuild_error(described: object, where: str, is_own: bool = False) -> Except
 
 
 def _imported(module: object, name: str) -> type[Exception] | None:
-    """Return an imported module's class of exceptions, unless the class has code of its own."""
+    """Return a module's exception class by name, or None.
+
+    None if this process has not imported the module, or if the class or a base defines `__init__`,
+    `__new__` or `__str__` in Python: it may need more than a text.
+    """
     cls = getattr(sys.modules.get(str(module)), name, None)
     if name in _NOT_REBUILT or not isinstance(cls, type) or not issubclass(cls, Exception):
         return None

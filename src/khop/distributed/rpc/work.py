@@ -77,7 +77,10 @@ def slices(costs: Int64Array, limit: int | None = None) -> list[slice]:
 
 
 def check_cost(cost: int, content: str) -> None:
-    """Raise ProtocolError if a request costs too much. `content` is as 'neighbours of 5 rows'."""
+    """Raise ProtocolError if a request costs more than `MOST` neighbours.
+
+    `content` names the request in the error, such as 'neighbours of 5 rows'.
+    """
     if cost > MOST:
         raise ProtocolError(
             f"{content} would take the work of reading {cost} neighbours, more than the {MOST} "

@@ -51,7 +51,12 @@ class Epoch(NamedTuple):
 
 
 class SingleBatch(NamedTuple):
-    """A batch that a graph server requests, with the run key and the columns of its seeds."""
+    """A batch that a graph server requests.
+
+    Attributes:
+        run_key: key of the epoch's random numbers.
+        columns: [num_columns, n] int64 ids and times of the batch's seeds, see `Pipeline.make`.
+    """
 
     run_key: int
     columns: Int64Array

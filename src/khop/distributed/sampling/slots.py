@@ -42,7 +42,7 @@ class Slot:
         return b""
 
     def allocate(self, record: Record) -> Mapping[str, Any]:
-        """Allocate memory for a batch, write its numbers, and return the arrays to fill."""
+        """Allocate memory for a batch, write the arrays' sizes, and return the arrays to fill."""
         return record.write(self._take(record))
 
     def finish(self) -> None:

@@ -50,7 +50,10 @@ class StoredEdges(NamedTuple):
 
 @dataclass
 class EdgeTensorAttr(TensorAttr):  # type: ignore[misc]
-    """Edge attribute in the list of a homogeneous `DistDataset`: see the module's docstring."""
+    """Edge attribute as `get_all_tensor_attrs` of a homogeneous `DistDataset` lists it.
+
+    Its index is a sampler output's tensor of nodes: see the module's docstring.
+    """
 
     def by_edge_id(self, edge: Any) -> TensorAttr:
         """Return the same attribute with original edge ids as index."""
@@ -119,7 +122,7 @@ class PartitionSamplerOutput(SamplerOutput):  # type: ignore[misc]
 
 @dataclass
 class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
-    """Heterogeneous output whose edges are found by its nodes."""
+    """Heterogeneous output. Its `node` also answers for edge types, for PyG's join."""
 
     node: Any
 

@@ -91,7 +91,11 @@ class DistServer:
     def get_edge_index(
         self, edge_type: EdgeType | None, layout: str = "coo"
     ) -> tuple[Tensor, Tensor]:
-        """Return sources and destinations of this server's edges, sorted by row and neighbour."""
+        """Return sources and destinations of the edges of this server's partition.
+
+        They are sorted by destination, then source. With a graph of `edge_dir='out'` they are
+        sorted by source, then destination. `layout` must be 'coo'.
+        """
         if layout != "coo":
             raise ValueError(f"layout must be 'coo' (got {layout!r})")
         name = EDGE if edge_type is None else tuple(edge_type)

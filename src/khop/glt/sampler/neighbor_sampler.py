@@ -39,7 +39,7 @@ class NeighborSampler(BaseSampler):
     Args:
         graph: the graph, or one for each edge type.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all. If None, only
-            `subgraph` works, and its nodes are the seeds alone.
+            `subgraph` works, and returns only the seeds and the edges between them.
         device: a GPU that draws. If None, or if there is no GPU, the CPU.
         with_edge: return edge ids.
         with_neg: accepted, not needed: inputs have the negatives.
@@ -47,6 +47,7 @@ class NeighborSampler(BaseSampler):
         strategy: 'random'.
         edge_dir: direction of draws, which must be the graph's. If None, the graph's.
         seed: makes draws reproducible.
+        num_nodes: least number of nodes of each type.
 
     Raises:
         ValueError: another direction or strategy, or the graph lacks weights.

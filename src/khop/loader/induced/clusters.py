@@ -20,7 +20,12 @@ from khop.typing import NODE, Int64Array, Numbers
 def checked_clusters(
     assignment: Numbers | str | os.PathLike[str], num_nodes: int, num_parts: int
 ) -> Int64Array:
-    """Return the cluster of each node, [num_nodes] int64, by integers or by a partition folder.
+    """Return the cluster of each node, [num_nodes] int64, after checks.
+
+    Args:
+        assignment: one integer per node, or a partition folder, whose clusters (else parts) count.
+        num_nodes: number of nodes.
+        num_parts: number of clusters.
 
     Raises:
         FolderError, IndexError, TypeError, ValueError: `assignment` does not fit the graph, or

@@ -203,7 +203,10 @@ class SeededPartitioner(FrequencyPartitioner):
         self._is_ready = True
 
     def _clusters(self, graph: Undirected) -> IntArray:
-        """Return [num_nodes] cluster of each node, one per part, by `base` or `communities`."""
+        """Return each node's cluster, [num_nodes], of `num_parts` clusters.
+
+        Clusters are the parts of partitioner `base`, or `communities` without a base.
+        """
         if self.base is None or self.num_parts == 1:
             return communities(
                 graph,

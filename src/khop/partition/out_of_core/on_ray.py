@@ -117,7 +117,7 @@ class RayWorkspace(Workspace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the cluster, which ends running tasks, unless the user had joined it before."""
+        """Leave the cluster, unless the user had joined it before. Leaving ends running tasks."""
         if self._joined:
             self._ray.shutdown()
 

@@ -251,5 +251,5 @@ class Stage:
         return rows
 
     def ends(self, block: int) -> tuple[IntArray, IntArray, IntArray]:
-        """Return, for each edge: row in the block, new id of the neighbour, index in the list."""
+        """Return of a block's edges: row in the block, neighbour, index in the list."""
         return self.read(block, ROW), self.read(block, COLUMN), self.read(block, EDGE_ID)

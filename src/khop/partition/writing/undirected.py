@@ -259,7 +259,7 @@ class _Builder(NamedTuple):
         )
 
     def _count(self, pieces: list[tuple[_Edges, int, int]]) -> Int64Array:
-        """Return the row pointers of both directions, with self loops and parallel edges."""
+        """Return row pointers before duplicates are removed: each edge counts at both its ends."""
         counters = self.resources.counters
 
         def count(share: list[tuple[_Edges, int, int]]) -> Int64Array:

@@ -87,11 +87,11 @@ def walks_at_once(
     batch_key: tuple[int, int],
     with_edge: bool,
 ) -> tuple[Int64Array, Int64Array | None]:
-    """Walk by one call of a kernel, and return nodes and edges, as `walks` does.
+    """Make all walks by one call of a kernel. Return the same as `walks`.
 
     Args:
         walk: `_native.random_walks`, or a device's method of that name.
-        graphs: the rows of each edge type, whole, as `walk` takes them.
+        graphs: for each edge type the graph with all its rows, in the memory of `walk`.
         starts: [n] int64 nodes.
         plan: the steps.
         batch_key: (key of the epoch, index of the batch).

@@ -70,7 +70,10 @@ def in_scope() -> bool:
 
 
 def next_key() -> BatchKey | None:
-    """Return a key for a call in the scope: first the batch's, then new ones. If unset, None."""
+    """Return the key of the scope's next call, or None outside a scope.
+
+    The first call gets the batch's key. Further calls get keys derived from it.
+    """
     key, calls = _scope.key, _scope.calls
     if key is None:
         return None

@@ -45,7 +45,7 @@ class LocalSampler:
     Args:
         path: path of the server's socket.
         config: fields of a `session_messages.HostedSampler`.
-        memory: descriptors to pass along.
+        memory: file descriptors of the arena and, with `has_arrays`, of shared arrays.
 
     Raises:
         OSError: the server is unreachable, or is another user's.

@@ -295,10 +295,14 @@ class Session:
     # The client ---------------------------------------------------------------------------------
 
     def reattach(self, outstanding: Sequence[int], send: Send) -> list[int]:
-        """Send to the client's new connection. Drop batches that are not in `outstanding`.
+        """Continue over the client's new connection. Unfinished batches are sent from their start.
+
+        Args:
+            outstanding: ids of batches that the client waits for. Others are dropped.
+            send: sends an event over the new connection.
 
         Returns:
-            Ids of the batches that the client need not request again.
+            Ids of these batches that the session has, so that the client need not request them.
         """
         self.cancel(list(self._known().difference(outstanding)))
         self.queue.reset(send)
