@@ -4,17 +4,23 @@ Types of Python, NumPy, torch and PyG link to their projects' pages by rule, so 
 no network. Each tutorial gets a notebook file and a link to it.
 """
 
+import builtins
 import re
 from pathlib import Path
 
 import nbformat
 from docutils import nodes
 from myst_nb.core.read import read_myst_markdown_notebook
+from sphinx import addnodes
 from sphinx.application import Sphinx
-from sphinx.environment import BuildEnvironment
 
 _PYTHON = "https://docs.python.org/3/library"
 _COLLECTIONS = {"Callable", "Iterable", "Iterator", "Mapping", "Sequence", "Generator", "Hashable"}
+_ERRORS = [
+    name
+    for name, value in vars(builtins).items()
+    if isinstance(value, type) and issubclass(value, BaseException)
+]
 _PAGES = (
     (r"torch\.Tensor", "https://docs.pytorch.org/docs/stable/tensors.html"),
     (r"torch\.device|torch\.dtype", "https://docs.pytorch.org/docs/stable/tensor_attributes.html"),
@@ -28,7 +34,7 @@ _PAGES = (
     (r"int|float|bool|str|bytes|list|dict|tuple|set|object|None", f"{_PYTHON}/stdtypes.html"),
     (rf"(?:collections\.abc\.)?({'|'.join(_COLLECTIONS)})", f"{_PYTHON}/collections.abc.html"),
     (r"(?:typing\.)?(?:Any|Literal|Protocol|TypeVar|NamedTuple)", f"{_PYTHON}/typing.html"),
-    (r"(\w+(?:Error|Warning|Exception|Interrupt))", f"{_PYTHON}/exceptions.html#{{1}}"),
+    (rf"({'|'.join(_ERRORS)})", f"{_PYTHON}/exceptions.html#{{1}}"),
 )
 _INTERNAL = frozenset(
     {
@@ -46,21 +52,24 @@ _INTERNAL = frozenset(
 _NOTEBOOKS = "_notebooks"
 
 
-def link_to_others(
-    app: Sphinx, env: BuildEnvironment, node: nodes.Element, content: nodes.Element
-) -> nodes.reference | None:
-    """Return a link for a type of another project, or None if no rule has it."""
-    target = node.get("reftarget", "")
-    if node.get("refdomain") != "py":
-        return None
-    for pattern, page in _PAGES:
-        match = re.fullmatch(pattern, target)
-        if match:
-            address = page.format(target, *match.groups())
-            link = nodes.reference("", "", internal=False, refuri=address, reftitle=target)
-            link += content
-            return link
-    return None
+def link_to_others(app: Sphinx, doctree: nodes.document) -> None:
+    """Make links of a page's references to types of other projects.
+
+    Sphinx calls it when a page was read, before it looks for targets in khop's own pages: there,
+    `bytes` is also the name of attributes.
+    """
+    for node in list(doctree.findall(addnodes.pending_xref)):
+        target = node.get("reftarget", "")
+        if node.get("refdomain") != "py" or node.get("reftype") not in {"class", "exc", "obj"}:
+            continue
+        for pattern, page in _PAGES:
+            match = re.fullmatch(pattern, target)
+            if match:
+                address = page.format(target, *match.groups())
+                link = nodes.reference("", "", internal=False, refuri=address, reftitle=target)
+                link += node.children
+                node.replace_self(link)
+                break
 
 
 def add_download(app: Sphinx, page: str, source: list[str]) -> None:
@@ -91,7 +100,7 @@ def skip_internal(
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the handlers."""
-    app.connect("missing-reference", link_to_others)
+    app.connect("doctree-read", link_to_others)
     app.connect("autodoc-skip-member", skip_internal)
     app.connect("source-read", add_download)
     app.connect("build-finished", write_notebooks)

@@ -158,7 +158,7 @@ class NeighborSampler(PygSampler):
 
     @property
     def num_nodes(self) -> int | dict[NodeType, int]:
-        """Number of nodes, or of a heterogeneous graph {node type: number of nodes}."""
+        """Number of nodes. For a heterogeneous graph, a dict of numbers by node type."""
         return self.graph.num_nodes if self.graph.is_heterogeneous else self.graph.num_nodes[NODE]
 
     def draw_nodes(self, seeds: Sequence[SeedSet], key: BatchKey | None = None) -> SampledSubgraph:
