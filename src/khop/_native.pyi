@@ -231,6 +231,25 @@ def gather(
     places: Int64Array | None = None,
     num_threads: int = 1,
 ) -> None: ...
+def encode(
+    encoding: str,
+    values: Array,
+    out: Array,
+    scale: Array | None = None,
+    zero: Array | None = None,
+) -> int: ...
+def decode_instructions() -> list[str]: ...
+def decode(
+    encoding: str,
+    table: Array,
+    rows: IntArray | None,
+    out: Array,
+    places: Int64Array | None = None,
+    num_threads: int = 1,
+    scale: Array | None = None,
+    zero: Array | None = None,
+    instructions: str | None = None,
+) -> None: ...
 def explain_bus_error(text: str) -> None: ...
 def coo_to_csr(
     keys: IntArray,

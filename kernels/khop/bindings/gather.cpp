@@ -1,21 +1,10 @@
 #include "khop/cpu/gather.hpp"
 
+#include "khop/bindings/gather_entry.hpp"
 #include "khop/bindings/module.hpp"
 
 namespace khop::bindings {
 namespace {
-
-// What is wrong with an entry: the row, or if that exists the place where it should go.
-[[noreturn]] void refuse_entry(int64_t entry, int64_t row, const cpu::RowTable& source,
-                               const cpu::RowTarget& target) {
-  const bool has_row = 0 <= row && row < source.num_rows;
-  const int64_t place = target.places == nullptr ? entry : target.places[entry];
-  throw nb::index_error((std::string(has_row ? "place " : "row ") +
-                         std::to_string(has_row ? place : row) + " (entry " +
-                         std::to_string(entry) + ") is outside a table of " +
-                         std::to_string(has_row ? target.num_rows : source.num_rows) + " rows")
-                            .c_str());
-}
 
 void gather(const InArray& table, const std::optional<InArray>& rows, const OutArray& out,
             const std::optional<In<int64_t>>& places, int num_threads) {
@@ -32,28 +21,11 @@ void gather(const InArray& table, const std::optional<InArray>& rows, const OutA
   const cpu::RowTarget target{static_cast<char*>(out.data()), length(out),
                               places ? places->data() : nullptr};
   const int64_t wanted = places ? static_cast<int64_t>(places->shape(0)) : length(out);
-  const auto run = [&](auto* row_data, int64_t count) {
-    if (count != wanted) {
-      throw nb::value_error(
-          ("there are " + std::to_string(count) + " rows for " + std::to_string(wanted) + " places")
-              .c_str());
-    }
-    const ReleaseGil release(count * row_bytes_of(out));
-    return widened ? cpu::gather_widened(source, row_data, count, target, num_threads)
-                   : cpu::gather_rows(source, row_data, count, target, num_threads);
-  };
-  if (!rows.has_value()) {
-    const int64_t bad = run(static_cast<const int64_t*>(nullptr), source.num_rows);
-    if (bad >= 0) refuse_entry(bad, bad, source, target);
-    return;
-  }
-  visit_ints(*rows, "rows", [&](auto* row_data) {
-    const int64_t bad = run(row_data, rows->ndim() == 1 ? length(*rows) : 0);
-    if (bad >= 0) {
-      refuse_entry(bad, static_cast<int64_t>(row_data[bad]), source, target);
-    }
-    return 0;
-  });
+  gather_entries(
+      source, rows, target, wanted, row_bytes_of(out), [&](auto* row_data, int64_t count) {
+        return widened ? cpu::gather_widened(source, row_data, count, target, num_threads)
+                       : cpu::gather_rows(source, row_data, count, target, num_threads);
+      });
 }
 
 }  // namespace

