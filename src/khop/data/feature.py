@@ -1,4 +1,4 @@
-"""Row stores of arrays, in memory or in mapped files, and of consecutive ids."""
+"""Row stores of arrays, in memory or in mapped files, of encoded arrays, and of consecutive ids."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from khop import _native
 from khop.data.arrays import storage_dtype, to_array
+from khop.data.encoding import Encoding, bytes_of_rows
 from khop.data.files import PicklableByPath, release_pages
 from khop.data.row_store import RowFormat, RowStore
 from khop.typing import Array, ArrayLike, Int64Array, IntArray
@@ -62,11 +63,60 @@ class Feature(PicklableByPath, RowStore):
         if self.array.flags.aligned:
             _native.gather(self.array, rows, out, places, num_threads)
         else:  # a mapped array may begin at any byte of its file
-            _native.gather(_bytes_of(self.array), rows, _bytes_of(out), places, num_threads)
+            table = bytes_of_rows(self.array)
+            _native.gather(table, rows, bytes_of_rows(out), places, num_threads)
         return out
 
     def release(self) -> None:
         release_pages(self.array)
+
+
+class DecodedFeature(PicklableByPath, RowStore):
+    """Rows of an array that is encoded, widened to float32 while they are gathered.
+
+    Args:
+        rows: the stored rows.
+        encoding: their encoding.
+
+    Example:
+        >>> halves = Encoding("float16")
+        >>> rows = Feature(np.array([[0.5], [0.1]], np.float16))
+        >>> DecodedFeature(rows, halves).gather(np.array([1, 0])).tolist()
+        [[0.0999755859375], [0.5]]
+    """
+
+    at_hand = True
+
+    def __init__(self, rows: Feature, encoding: Encoding) -> None:
+        self._rows, self._encoding = rows, encoding
+        self.num_rows, self.stored = rows.num_rows, rows.stored
+        self.delivered = RowFormat("float32", rows.row_shape)
+        rows.encoding = encoding
+
+    @property
+    def as_stored(self) -> Feature:
+        return self._rows
+
+    def read(self, ids: Int64Array, out: Array) -> None:
+        self.gather(ids, out)
+
+    def gather(
+        self,
+        rows: IntArray,
+        out: Array | None = None,
+        places: Int64Array | None = None,
+        num_threads: int = 1,
+    ) -> Array:
+        if out is None:
+            out = self.delivered.empty(len(rows))
+        self._encoding.gather(self._rows.array, rows, out, places, num_threads)
+        return out
+
+    def content(self) -> tuple[Array, ...]:
+        return self._rows.content()
+
+    def release(self) -> None:
+        self._rows.release()
 
 
 class ConsecutiveIds(RowStore):
@@ -89,9 +139,3 @@ class ConsecutiveIds(RowStore):
 
     def read(self, ids: Int64Array, out: Array) -> None:
         np.add(ids, self._first, out=out)
-
-
-def _bytes_of(rows: Array) -> Array:
-    """View contiguous rows as [num_rows, bytes per row]."""
-    width = rows.dtype.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
-    return rows.reshape(-1).view(np.uint8).reshape(len(rows), width)

@@ -25,6 +25,7 @@ class _View(PicklableByPath, RowStore):
     def __init__(self, stores: Sequence[RowStore], num_rows: int) -> None:
         self._stores = stores
         self.num_rows, self.stored = num_rows, stores[0].delivered
+        self.encoding = stores[0].encoding
         self.at_hand = all(store.at_hand for store in stores)
 
     def content(self) -> tuple[Array, ...]:

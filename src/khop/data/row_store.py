@@ -16,6 +16,7 @@ import numpy as np
 
 from khop import _native
 from khop.data.arrays import bfloat16_as_float32, check_range, storage_dtype
+from khop.data.encoding import Encoding
 from khop.data.tickets import ReadTicket, Ticket, TicketGroup
 from khop.data.waiter import waiter
 from khop.typing import Array, Int64Array, IntArray
@@ -56,6 +57,8 @@ class RowStore(ABC):
         num_rows: number of rows.
         stored: dtype and shape of a row as it is stored.
         at_hand: True if `read` copies from memory or a mapped file, and never returns a ticket.
+        encoding: encoding of the rows that `read` returns, of files of a folder. If None, they are
+            the values themselves.
 
     Example:
         >>> class Squares(RowStore):
@@ -68,6 +71,7 @@ class RowStore(ABC):
     num_rows: int
     stored: RowFormat
     at_hand: bool = False
+    encoding: Encoding | None = None
 
     @cached_property
     def delivered(self) -> RowFormat:
@@ -109,9 +113,15 @@ class RowStore(ABC):
         return self.delivered.shape
 
     @property
+    def as_stored(self) -> RowStore:
+        """Store of the same rows as they are stored, with their `encoding`."""
+        return self
+
+    @property
     def floating(self) -> bool:
         """True if values are floating-point numbers."""
-        return storage_dtype(self.dtype).kind == "f" or self.dtype == "bfloat16"
+        is_encoded = self.encoding is not None
+        return is_encoded or storage_dtype(self.dtype).kind == "f" or self.dtype == "bfloat16"
 
     @cached_property
     def array(self) -> Array:
@@ -120,6 +130,8 @@ class RowStore(ABC):
 
     def numbers(self) -> Array:
         """Return [num_rows, ...] values that NumPy can calculate with: bfloat16 becomes float32."""
+        if self.encoding is not None:
+            return self.encoding.decode(self.array)
         return bfloat16_as_float32(self.array) if self.dtype == "bfloat16" else self.array
 
     def start(self, rows: IntArray) -> tuple[Array, Ticket | None]:

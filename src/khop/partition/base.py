@@ -26,6 +26,7 @@ from khop.partition.out_of_core.resources import Resources
 from khop.partition.out_of_core.workspace import Workspace
 from khop.partition.source import GraphSource, no_progress
 from khop.partition.writing.cluster_ids import check_cluster_ids, clusters_by_type, with_clusters
+from khop.partition.writing.narrowed import fit_narrowed, with_narrowed
 from khop.partition.writing.nodes import write_node_type
 from khop.partition.writing.numbering import FolderJob, Numbering
 from khop.partition.writing.order import check_order, row_keys
@@ -154,7 +155,7 @@ class PartitionerBase(abc.ABC):
             raise ValueError(f"edge_dir must be 'in' or 'out' (got {chosen['edge_dir']!r})")
         if not 0 <= operator.index(chosen["seed"]) < 2**64:
             raise ValueError(f"seed must lie in [0, 2^64) (got {chosen['seed']})")
-        self.source = source
+        self.source = with_narrowed(source, chosen["feature_dtype"], chosen["deliver"])
         self.output_dir = output_dir
         self.num_parts = num_parts
         self.edge_dir: EdgeDir = chosen["edge_dir"]
@@ -165,7 +166,7 @@ class PartitionerBase(abc.ABC):
         self._workspace: Workspace | None = None
         limits = ("memory", "tmp", "jobs", "clean", "on_plan", "on")
         self.effort = Effort.of(**{option: chosen[option] for option in limits})
-        self.draws = DrawAttrs.of(source, chosen["time_attr"], chosen["weight_attr"])
+        self.draws = DrawAttrs.of(self.source, chosen["time_attr"], chosen["weight_attr"])
         self.neighbor_ids: bool = chosen["neighbor_ids"]
         self.edge_ids: bool = chosen["edge_ids"]
         self.order: str = chosen["order"]
@@ -261,6 +262,7 @@ class PartitionerBase(abc.ABC):
             FolderWriter(self.output_dir, self.overwrite, workspace.unfinished) as writer,
         ):
             workspace.attach(writer)
+            fit_narrowed(self.source, workspace, self.progress)
             numbering = self.number_nodes(workspace)
             if self.cluster_ids:
                 self.source = with_clusters(self.source, self.cluster_nodes())

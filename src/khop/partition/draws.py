@@ -119,6 +119,11 @@ def _check_lengths(source: GraphSource, option: str, name: str | None) -> None:
                 f"{option}='{name}' of {holder_type!r} {holder.left_out[name]}, not an entry for "
                 "each node or edge: the type would have none"
             )
+        if name in holder.attrs and holder.attrs[name].encoding is not None:
+            raise ValueError(
+                f"{option}='{name}' of {holder_type!r} is stored in fewer bits, and draws need its "
+                f"values: pass feature_dtype={{'{name}': 'float32'}}"
+            )
 
 
 def _time_of(source: GraphSource, name: str) -> TimeMeta:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, TypedDict
+from typing import Annotated, TypeAlias, TypedDict
 
 from khop.options import Option
 from khop.partition.batches import SeedNodes
 from khop.partition.out_of_core.plan import Plan
 from khop.sampler.methods import SamplingMethod
-from khop.typing import ArrayLike, NodeType, NumNeighbors, Progress
+from khop.typing import ArrayLike, EdgeType, NodeType, NumNeighbors, Progress
+
+
+FeatureKey: TypeAlias = "str | tuple[NodeType | EdgeType, str]"
+"""Attribute of all types that have it, or of one node or edge type."""
 
 
 class FolderGroup(TypedDict, total=False):
@@ -54,6 +58,24 @@ class FolderGroup(TypedDict, total=False):
             True,
             "write original ids of edges, 4 or 8 bytes per edge. If False, batches number edges as "
             "the folder does (`e_id`), and positions in the edge list are not kept.",
+        ),
+    ]
+    feature_dtype: Annotated[
+        Mapping[FeatureKey, object] | None,
+        Option(
+            None,
+            "{attribute: dtype}: store floating-point attributes in fewer bits, 'bfloat16', "
+            "'float16', 'float8' (e4m3fn) or 'int8' (256 steps between a column's least and "
+            "largest value), or as 'float32'. The key is a name, 'x', for all types that have the "
+            "attribute, or (type, name).",
+        ),
+    ]
+    deliver: Annotated[
+        str,
+        Option(
+            "float32",
+            "how batches have these attributes: as 'float32', or as 'stored' (bfloat16 and "
+            "float16).",
         ),
     ]
     order: Annotated[

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from khop.data import Feature, RowStore
+from khop.data import Feature, RowFormat, RowStore
 from khop.data.arrays import check_count, to_ids
 from khop.data.files import PicklableByPath, release_pages
-from khop.storage.folder import attr_metas
 from khop.storage.folder.paths import RESERVED_NAMES
 from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeType, IntArray, NodeType
 
@@ -109,7 +108,7 @@ def bad_edge(edge_type: EdgeType, error: IndexError) -> IndexError:
 
 def feature_bytes(attrs: Mapping[str, RowStore]) -> int:
     """Return the bytes that one row takes in all attributes together."""
-    return sum(attr.row_bytes for attr in attr_metas(attrs).values())
+    return sum(RowFormat(rows.dtype, rows.row_shape).nbytes for rows in attrs.values())
 
 
 @dataclass

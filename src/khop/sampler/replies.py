@@ -100,7 +100,7 @@ def check_rows(
         arrays: arrays of the reply.
         sender: name of the process: 'partition 3'.
         count: number of rows that were asked for.
-        attributes: dtype and row shape of each attribute, by name.
+        attributes: description of each attribute, by name. Rows are as stored.
         below: exclusive bound of original ids, the attributes 'id' and 'edge_id'.
 
     Raises:
@@ -109,11 +109,11 @@ def check_rows(
     if len(arrays) != len(attributes):
         raise ProtocolError(f"{sender} sent {len(arrays)} attributes, not {len(attributes)}")
     for array, (name, attr) in zip(arrays, attributes.items(), strict=True):
-        shape = (count, *attr.shape)
-        if array.dtype != STORAGE[attr.dtype] or array.shape != shape:
+        dtype, row_shape = attr.stored
+        shape = (count, *row_shape)
+        if array.dtype != STORAGE[dtype] or array.shape != shape:
             raise ProtocolError(
-                f"{sender} sent {array.dtype} {array.shape} for '{name}', which is {attr.dtype} "
-                f"{shape}"
+                f"{sender} sent {array.dtype} {array.shape} for '{name}', which is {dtype} {shape}"
             )
         if name in ("id", "edge_id"):
             _check_vector(array, sender, ("int64",), count, "original ids", (0, below))

@@ -26,6 +26,7 @@ from khop.distributed.loaders.virtual_shares import (
     check_agreement,
     check_virtual_ranks,
 )
+from khop.distributed.loaders.widening import Widening, widened_by
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
 from khop.loader.iteration.fingerprint import describe_sampling, digest
@@ -74,10 +75,11 @@ class DistLoader(StatefulLoader, abc.ABC):
         pin_memory = bool(getattr(worker_options, "pin_memory", False))
         target = TargetDevice(options["device"], pin_memory)
         self.device = target.torch_device
-        self._transfer = DeviceTransfer(target)
+        edge_types, method = batch_edge_types(data.meta), spec.sampling.method
+        spec = replace(spec, collect=widened_by(options["widen"], spec.collect, target.is_device))
+        self._transfer = DeviceTransfer(target, Widening(data.meta, spec.collect, edge_types))
         self.transform = options["transform"]
         self._columns = columns
-        edge_types, method = batch_edge_types(data.meta), spec.sampling.method
         self._assembler = Assembler(data.meta, self._labels(), edge_types, method)
         context = data.context
         if options["num_virtual_ranks"] is not None:

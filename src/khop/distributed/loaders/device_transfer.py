@@ -28,6 +28,7 @@ from khop import _native
 from khop.channel.arena import ArenaReader
 from khop.channel.device_arena import DeviceArenaReader
 from khop.data.device import current_gpu, full_name, open_device, parse_device
+from khop.distributed.loaders.widening import Widening
 from khop.sampler.pyg.device import STREAMS, on_stream, tensors_in, wait_and_record_stream
 
 
@@ -99,10 +100,12 @@ class DeviceTransfer:
 
     Args:
         target: the target device.
+        widening: widens encoded rows there. If None, there are none.
     """
 
-    def __init__(self, target: TargetDevice) -> None:
+    def __init__(self, target: TargetDevice, widening: Widening | None = None) -> None:
         self.target = target
+        self._widening = widening
         self._stream: Any = None
         if target.torch_device is not None and target.torch_device.type == "cuda":
             self._stream = STREAMS.lease(target.torch_device.index)
@@ -111,13 +114,14 @@ class DeviceTransfer:
         self._copied_from: deque[tuple[Any, list[Tensor]]] = deque()
 
     def start(self, batch: Any) -> PendingTransfer:
-        """Start to copy the tensors of a batch that are not on the target device.
+        """Start to copy the tensors of a batch that are not on the target device, and to widen.
 
         Wait for the copy, unless the target is a GPU.
         """
         target = self.target.torch_device
         if self._stream is None:
             batch = batch if target is None else batch.to(target)
+            self._widen(batch)
             return batch.pin_memory() if self.target.pins_batches else batch, None
         while self._copied_from and self._copied_from[0][0].query():
             self._copied_from.popleft()
@@ -128,9 +132,14 @@ class DeviceTransfer:
             self._stream.wait_stream(torch.cuda.current_stream(target))
         with on_stream(self._stream):
             moved = batch.to(target, non_blocking=True)
+            self._widen(moved)
             written = self._stream.record_event()
         self._copied_from.append((written, [t for t in sources if not t.is_cuda]))
         return moved, written
+
+    def _widen(self, batch: Any) -> None:
+        if self._widening is not None:
+            self._widening.apply(batch)
 
     def finish(self, pending: PendingTransfer) -> Any:
         """Make torch's current stream wait for the copy, and return the batch."""

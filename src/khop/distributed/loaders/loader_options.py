@@ -98,6 +98,15 @@ class DeliveryGroup(TypedDict, total=False):
             "loader returned it, or make your stream wait for that stream.",
         ),
     ]
+    widen: Annotated[
+        Literal["sampler", "trainer"] | None,
+        Option(
+            None,
+            "where attributes that the folder stores in fewer bits become float32: 'sampler' (while "
+            "rows are gathered) or 'trainer' (on `device`, after the copy to it). If None, "
+            "'trainer' if `device` is a GPU, else 'sampler'.",
+        ),
+    ]
     seed: Annotated[
         int | None,
         Option(

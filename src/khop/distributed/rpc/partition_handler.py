@@ -225,7 +225,8 @@ class RequestHandler(FrameHandler):
         rows = ids - types[index].bounds[self._part.part]
         replies, cost = [], 0
         for name in names:
-            feature, row_bytes = self._part.feature(element, index, name), known[name].row_bytes
+            feature = self._part.feature(element, index, name).as_stored
+            row_bytes = known[name].row_bytes
             dtype = storage_dtype("int64" if name == original_ids else feature.dtype)
             if not feature.at_hand:
                 out, ticket = feature.start(rows)

@@ -6,11 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from khop.data.arrays import storage_dtype
 from khop.distributed.sampling.pipeline import PipelineSpec
-from khop.storage.folder import AttrMeta, EdgeTypeMeta, FolderMeta, NodeTypeMeta
+from khop.sampler.rows.collect import CollectSpec
+from khop.storage.folder import EdgeTypeMeta, FolderMeta, NodeTypeMeta
 
 # Limits of batches made ahead, in bytes and batches. They apply where a sampler's concurrency is
 # lower.
@@ -72,10 +70,11 @@ def plan_memory(
 
 def _batch_bytes(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> int:
     num_nodes, num_edges = _largest_batch(meta, spec, batch_size)
-    node_bytes = 8 + 8 * spec.collect.with_trees + _widest(meta.node_types, spec.collect.node_attrs)
+    collect = spec.collect
+    node_bytes = 8 + 8 * collect.with_trees + _widest(meta.node_types, collect.node_attrs, collect)
     edge_bytes = 16
-    if any(spec.collect.with_edge):
-        edge_bytes += 8 + _widest(meta.edge_types, spec.collect.edge_attrs)
+    if any(collect.with_edge):
+        edge_bytes += 8 + _widest(meta.edge_types, collect.edge_attrs, collect)
     return num_nodes * node_bytes + num_edges * edge_bytes + (64 << 10)
 
 
@@ -102,14 +101,12 @@ def _largest_batch(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> tup
     return num_nodes, num_edges
 
 
-def _widest(types: Sequence[NodeTypeMeta | EdgeTypeMeta], names: list[list[str]]) -> int:
+def _widest(
+    types: Sequence[NodeTypeMeta | EdgeTypeMeta], names: list[list[str]], collect: CollectSpec
+) -> int:
     """Return the bytes per row of the attributes, for the type with the widest rows."""
     widths = [
-        sum(_row_bytes(t.attrs[name]) for name in of_type)
+        sum(collect.row(t.attrs[name]).nbytes for name in of_type)
         for t, of_type in zip(types, names, strict=True)
     ]
     return max(widths, default=0)
-
-
-def _row_bytes(attr: AttrMeta) -> int:
-    return storage_dtype(attr.dtype).itemsize * int(np.prod(attr.shape, dtype=np.int64))

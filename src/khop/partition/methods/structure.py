@@ -230,10 +230,10 @@ def _weights(source: GraphSource, name: str, edge_dir: EdgeDir) -> list[tuple[st
             f"{known}"
         )
     for node_type, feature in values.items():
-        if feature.row_shape != () or feature.array.dtype.kind not in "biu":
+        if feature.floating or feature.row_shape != () or feature.array.dtype.kind not in "biu":
             raise ValueError(
                 f"balance names '{name}', but '{attribute}' of node type '{node_type}' is "
-                f"{feature.dtype} of shape {list(feature.array.shape)}: one boolean or integer "
+                f"{feature.dtype} of shape {[feature.num_rows, *feature.row_shape]}: one boolean or integer "
                 "per node can be balanced"
             )
         if len(feature.array) and int(feature.array.min()) < 0:

@@ -90,9 +90,14 @@ def identity_of(partitioner: PlannablePartitioner) -> dict[str, Any]:
 
 def _attrs(attrs: dict[str, RowStore]) -> dict[str, Any]:
     return {
-        name: [feature.dtype, *map(content_identity, feature.content())]
+        name: [_stored_as(feature), *map(content_identity, feature.content())]
         for name, feature in attrs.items()
     }
+
+
+def _stored_as(feature: RowStore) -> str:
+    encoding = feature.encoding
+    return feature.dtype if encoding is None else f"{feature.dtype} of {encoding.name}"
 
 
 def content_identity(array: Array) -> list[object]:

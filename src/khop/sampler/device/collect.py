@@ -273,7 +273,7 @@ def _features_on(
     """Return each table's attributes in a part, without ids, for a device to gather."""
     return [
         [
-            DeviceFeature(part.feature(table.unit, table.type_index, name), device, mode)
+            DeviceFeature(table.open(part, name), device, mode)
             for name in [*table.attributes][1:]
         ]
         for table in tables

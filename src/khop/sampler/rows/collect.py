@@ -25,11 +25,12 @@ from khop import _native
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
 from khop.channel.pool import BufferPool
 from khop.codec import AtMost, Distinct
-from khop.data import Feature
+from khop.data import Feature, RowFormat
 from khop.sampler.methods.access import Waiting
 from khop.sampler.requests import RemoteParts
 from khop.sampler.rows.row_fetcher import PartRows, RowFetch, write_rows
 from khop.sampler.spec import MAX_TYPES
+from khop.storage.folder import AttrMeta
 from khop.storage.part import Part
 from khop.trace.clock import ROWS, BatchTimings
 from khop.typing import Array
@@ -54,6 +55,7 @@ class CollectSpec:
         with_edge: for each edge type, include edge ids (and attributes).
         with_trees: include each node's tree.
         counts_hops: include the numbers of nodes and edges of each hop.
+        as_stored: write encoded rows as they are stored. The trainer widens them.
     """
 
     node_attrs: _NamesByType = field(default_factory=list)
@@ -61,6 +63,11 @@ class CollectSpec:
     with_edge: Annotated[list[bool], AtMost(MAX_TYPES)] = field(default_factory=list)
     with_trees: bool = False
     counts_hops: bool = True
+    as_stored: bool = False
+
+    def row(self, attr: AttrMeta) -> RowFormat:
+        """Return dtype and shape of an attribute's rows in the arrays of a batch."""
+        return attr.stored if self.as_stored else attr.delivered
 
 
 class Collector:
@@ -93,10 +100,15 @@ class Collector:
         node_types = range(len(meta.node_types))[: len(spec.node_attrs)]
         edge_types = range(len(meta.edge_types))[: len(spec.with_edge)]
         self._tables = [
-            PartRows(part, "node", i, ["id", *self._stored(i)], remote) for i in node_types
+            PartRows(
+                part, "node", i, ["id", *self._stored(i)], remote, as_stored=spec.as_stored
+            )
+            for i in node_types
         ]
         self._tables += [
-            PartRows(part, "edge", i, ["edge_id", *spec.edge_attrs[i]], remote)
+            PartRows(
+                part, "edge", i, ["edge_id", *spec.edge_attrs[i]], remote, as_stored=spec.as_stored
+            )
             for i in edge_types
             if spec.with_edge[i]
         ]

@@ -106,14 +106,19 @@ class RowRequest(NamedTuple):
 
     def result(self) -> list[Array]:
         """Return the rows of each attribute. Raise ProtocolError for a malformed reply."""
+        attributes = self.fetcher.attributes.values()
+        return [attr.decode(rows) for attr, rows in zip(attributes, self._stored(), strict=True)]
+
+    def _stored(self) -> list[Array]:
         fetcher, arrays = self.fetcher, self.ticket.result()
         owner, below = fetcher.owner(self.slice_index), fetcher.bounds[-1]
         return check_rows(arrays, owner, self.num_rows, fetcher.attributes, below)
 
     def write(self, outs: Sequence[Array]) -> None:
-        """Copy the rows to their positions in an array for each attribute."""
-        for values, out in zip(self.result(), outs, strict=True):
-            _native.gather(values, None, out, self.positions)
+        """Copy the rows to their positions in an array for each attribute, and widen them."""
+        attributes = self.fetcher.attributes.values()
+        for attr, values, out in zip(attributes, self._stored(), outs, strict=True):
+            attr.scatter(values, out, self.positions)
 
 
 class RowFetch(NamedTuple):
@@ -160,6 +165,10 @@ class RowFetcher(ABC):
         """Return local copies of other slices' hot rows, if there are any."""
         return None
 
+    def copied_tables(self, copies: HotCopies) -> Sequence[RowStore | None]:
+        """Return the store of each attribute's copies."""
+        return [copies.features[name] for name in self.attributes]
+
     @abstractmethod
     def request(self, index: int, ids: Int64Array) -> Ticket:
         """Request rows from the owner of a slice."""
@@ -201,7 +210,7 @@ class RowFetcher(ABC):
             if copies is not None:
                 rows = copies.positions.find(missing)
                 hit = rows >= 0
-                tables = [copies.features[name] for name in self.attributes]
+                tables = self.copied_tables(copies)
                 fetch.local.append(LocalRows(tables, rows[hit], at[hit], True))
                 missing, at = missing[~hit], at[~hit]
             for first in range(0, len(missing), self._rows_at_once):
@@ -222,6 +231,7 @@ class PartRows(RowFetcher):
         names: names of the attributes.
         remote: access to the owners of other parts. If None, all parts are here.
         others: further parts whose files are on this machine, by number.
+        as_stored: fetch encoded rows as they are stored.
     """
 
     def __init__(
@@ -232,10 +242,13 @@ class PartRows(RowFetcher):
         names: Sequence[str],
         remote: RemoteParts | None,
         others: Mapping[int, Part] | None = None,
+        as_stored: bool = False,
     ) -> None:
         meta = home.meta.types(unit)[type_index]
         known = {**meta.attrs, **_IDS}
-        super().__init__(meta.bounds, {name: known[name] for name in names})
+        fetched = {name: known[name].as_stored if as_stored else known[name] for name in names}
+        super().__init__(meta.bounds, fetched)
+        self.as_stored = as_stored
         self.unit = unit
         self.type_index = type_index
         self._names = list(self.attributes)
@@ -251,16 +264,25 @@ class PartRows(RowFetcher):
         tables = self._tables.get(index)
         if tables is None and index in self._parts:
             part = self._parts[index]
-            tables = [part.feature(self.unit, self.type_index, name) for name in self._names]
+            tables = [self.open(part, name) for name in self._names]
             if not part.meta.renumbered and "id" in self._names:
                 tables[self._names.index("id")] = None
             self._tables[index] = tables
         return tables
 
+    def open(self, part: Part, name: str) -> RowStore:
+        """Return the rows of an attribute in a part."""
+        rows = part.feature(self.unit, self.type_index, name)
+        return rows.as_stored if self.as_stored else rows
+
     def copies(self) -> HotCopies | None:
         """Return the home part's copies of other parts' hot nodes, if they have all attributes."""
         copies = self._home.cached(self.type_index) if self.unit == "node" else None
         return copies if copies and copies.features.keys() >= self.attributes.keys() else None
+
+    def copied_tables(self, copies: HotCopies) -> Sequence[RowStore | None]:
+        tables = [copies.features[name] for name in self.attributes]
+        return [table.as_stored for table in tables] if self.as_stored else tables
 
     def request(self, index: int, ids: Int64Array) -> Ticket:
         assert self._remote is not None

@@ -38,9 +38,9 @@ A machine needs meta.json, map, split, time and the folders of the parts that it
 
 khop writes version 3, which has checksums by ranges (`checksums`), and states how rows of
 attributes are stored and how batches have them. Flags in meta.json name further features that a
-reader must know. No flag is in use. Flags for encodings of attributes, keys of nodes, and parts of
-several segments are reserved. Version 1, and version 2 with rows in another order, are also read.
-`khop convert` upgrades them.
+reader must know. Flag "encodings" says that attributes are stored in fewer bits
+(`khop.data.encoding`). Flags for keys of nodes, and for parts of several segments, are reserved.
+Version 1, and version 2 with rows in another order, are also read. `khop convert` upgrades them.
 
 `paths` names the files, `meta` describes them, `content` is meta.json, `writer` writes them and
 `reader` reads them, with arrays opened by `npy`. Reading a damaged or hostile folder never leaves

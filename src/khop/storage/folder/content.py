@@ -32,8 +32,10 @@ VERSION_RANGES = 3
 VERSIONS = (VERSION_ORIGINAL_ORDER, VERSION_OTHER_ORDER, VERSION_RANGES)
 """Versions that are read."""
 
+ENCODINGS = "encodings"
+"""Flag of folders with attributes that are decoded when rows are read."""
+
 RESERVED_FLAGS = {
-    "encodings": "attributes that are decoded when rows are read",
     "keys": "nodes with keys of their own in place of numbers",
     "segments": "parts of several segments",
 }
@@ -94,7 +96,8 @@ def content_of(
         identity: see `Listing`.
     """
     listed = {path: FileMeta(known.bytes, known.sha256) for path, known in files.items()}
-    listing = Listing(listed, [], _segments(meta.num_parts), identity)
+    flags = [ENCODINGS] if meta.has_encodings else []
+    listing = Listing(listed, flags, _segments(meta.num_parts), identity)
     return {"format": FORMAT, "version": VERSION_RANGES, **to_json(meta), **to_json(listing)}
 
 
@@ -125,7 +128,10 @@ def parse_content(content: dict[str, Any]) -> tuple[int, FolderMeta, Listing]:
             f"{VERSIONS[0]} to {VERSIONS[-1]}: install the khop that wrote it ({wrote}), or "
             "partition the graph again"
         )
-    for flag in from_json(list[str], content.get("flags", []), "'flags'"):
+    flags = from_json(list[str], content.get("flags", []), "'flags'")
+    for flag in flags:
+        if flag == ENCODINGS:
+            continue
         meaning = RESERVED_FLAGS.get(flag, "unknown to this khop")
         raise UnreadableError(
             f"has flag {shown(flag)} ({meaning}), which this khop ({__version__}) does not read: "
@@ -137,6 +143,8 @@ def parse_content(content: dict[str, Any]) -> tuple[int, FolderMeta, Listing]:
         _add_row_formats(content)
     content.pop("format", None)
     meta = from_json(FolderMeta, content, "the description")
+    if meta.has_encodings and ENCODINGS not in flags:
+        raise ProtocolError(f"it has encoded attributes, but not the flag '{ENCODINGS}'")
     known = [] if version < VERSION_RANGES else _segments(meta.num_parts)
     for part, segments in enumerate(listing.segments):
         if known[part : part + 1] != [segments]:

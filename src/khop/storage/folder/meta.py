@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
+from khop import _native
 from khop._version import __version__
 from khop.codec import Between, Distinct, Id
 from khop.data import RowFormat, RowStore
 from khop.data.arrays import MAX_COUNT, storage_dtype
+from khop.data.encoding import Encoding
 from khop.log import shown
 from khop.storage.book import RangeBook
 from khop.storage.folder import paths
-from khop.typing import EdgeDir, EdgeType, NodeType
+from khop.typing import Array, EdgeDir, EdgeType, Int64Array, NodeType
 
 ORDERS = ("original", "hotness", "cluster", "degree")
 """Orders of a part's rows: by original id, or in groups of rows that are read together."""
@@ -31,10 +33,10 @@ class AttrMeta:
     """Node or edge attribute: how its rows are stored, and how batches have them.
 
     Attributes:
-        stored: dtype and shape of a row in files, and between processes.
-        delivered: dtype and shape of a row in batches, today the same as `stored`.
-        encoding: name of the encoding of stored rows. If None, they are not encoded. Reserved: this
-            khop reads no encoding.
+        stored: dtype and shape of a row in files, and between partitions.
+        delivered: dtype and shape of a row in batches: as `stored`, or float32 of encoded rows.
+        encoding: name of the encoding of stored rows, see `khop.data.encoding`. If None, they are
+            not encoded.
         parameters: parameters of the encoding.
 
     Example:
@@ -53,11 +55,16 @@ class AttrMeta:
         row = RowFormat(dtype, tuple(shape))
         return cls(row, row)
 
+    @classmethod
+    def of_rows(cls, rows: RowStore) -> AttrMeta:
+        """Return the description of an attribute whose files have the rows of a store."""
+        if rows.encoding is None:
+            return cls.of(rows.dtype, rows.row_shape)
+        delivered = RowFormat("float32", rows.row_shape)
+        name, parameters = rows.encoding.name, rows.encoding.parameters
+        return cls(RowFormat(rows.dtype, rows.row_shape), delivered, name, parameters)
+
     def __post_init__(self) -> None:
-        if self.encoding is not None or self.parameters or self.delivered != self.stored:
-            raise ValueError(
-                f"has encoding {shown(self.encoding)}, and this khop reads no encodings"
-            )
         dtype, shape = self.stored
         try:
             itemsize = storage_dtype(dtype).itemsize
@@ -67,6 +74,40 @@ class AttrMeta:
         # Below 2^56, so that int64 also holds bytes multiplied by counts that fit in a file.
         if not is_row or itemsize * math.prod(max(n, 1) for n in shape) > MAX_COUNT:
             raise ValueError(f"has rows of {dtype} of an impossible shape")
+        if self.delivered != (RowFormat("float32", shape) if self.encoding else self.stored):
+            raise ValueError(f"has rows of {dtype} that become {shown(self.delivered)}")
+        if self.codec is None and self.parameters:
+            raise ValueError("has parameters of no encoding")
+
+    @cached_property
+    def codec(self) -> Encoding | None:
+        """Encoding of the stored rows, or None."""
+        if self.encoding is None:
+            return None
+        dtype, shape = self.stored
+        return Encoding.read(self.encoding, dtype, self.parameters, math.prod(shape))
+
+    def scatter(self, rows: Array, out: Array, positions: Int64Array | None) -> None:
+        """Copy stored rows to positions of an array of the delivered format.
+
+        Args:
+            rows: [n, *shape] stored rows.
+            out: the array. Without positions it has n rows.
+            positions: [n] int64. If None, rows are in order.
+        """
+        if self.codec is None:
+            _native.gather(rows, None, out, positions)
+        else:
+            self.codec.gather(rows, None, out, positions)
+
+    def decode(self, rows: Array) -> Array:
+        """Return stored rows in the delivered format, without a copy if they are not encoded."""
+        return rows if self.codec is None else self.codec.decode(rows)
+
+    @property
+    def as_stored(self) -> AttrMeta:
+        """Description of an attribute whose rows in batches are as stored."""
+        return self if self.encoding is None else AttrMeta.of(*self.stored)
 
     @cached_property
     def dtype(self) -> str:
@@ -86,7 +127,7 @@ class AttrMeta:
 
 def attr_metas(attrs: Mapping[str, RowStore]) -> dict[str, AttrMeta]:
     """Return the descriptions of attributes for meta.json."""
-    return {name: AttrMeta.of(f.dtype, f.row_shape) for name, f in attrs.items()}
+    return {name: AttrMeta.of_rows(rows) for name, rows in attrs.items()}
 
 
 @dataclass(frozen=True)
@@ -245,6 +286,12 @@ class FolderMeta:
     def knows_neighbors(self) -> bool:
         """True if original ids of neighbours are known."""
         return not self.renumbered or all(t.neighbor_ids for t in self.edge_types)
+
+    @property
+    def has_encodings(self) -> bool:
+        """True if rows of an attribute are encoded."""
+        types = (*self.node_types, *self.edge_types)
+        return any(attr.encoding is not None for t in types for attr in t.attrs.values())
 
     @property
     def left_out(self) -> dict[str, str]:

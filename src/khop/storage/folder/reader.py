@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from khop.data import Feature
+from khop.data import Feature, RowStore
 from khop.data.arrays import narrowest_int, storage_dtype
+from khop.data.feature import DecodedFeature
 from khop.errors import FolderError, ProtocolError
 from khop.storage.folder import paths
 from khop.storage.folder.checksums import RANGES_FILE, Written, num_ranges
@@ -286,17 +287,21 @@ class PartitionFolder:
                 f"'khop verify {self.root}' reports what else is wrong"
             )
 
-    def node_feature(self, part: int, node_type: NodeType, name: str) -> Feature:
+    def node_feature(self, part: int, node_type: NodeType, name: str) -> RowStore:
         """Return a node attribute of a part. Row i belongs to the i-th node of the part."""
         described = self.meta.node_type(node_type)
         path = paths.node_attr_path(part, node_type, name)
         return self.open_attr(path, described.attrs[name], described.book.size(part))
 
-    def open_attr(self, path: str, attr: AttrMeta, num_rows: int) -> Feature:
-        """Map an attribute's rows. Raise FolderError if they differ from meta.json."""
+    def open_attr(self, path: str, attr: AttrMeta, num_rows: int) -> RowStore:
+        """Map an attribute's rows. Raise FolderError if they differ from meta.json.
+
+        Encoded rows are widened when they are read. `as_stored` has them as they are.
+        """
         dtype, shape = attr.stored
-        rows = self.open_as(path, (num_rows, *shape), storage_dtype(dtype).name)
-        return Feature(rows, dtype)
+        array = self.open_as(path, (num_rows, *shape), storage_dtype(dtype).name)
+        rows = Feature(array, dtype)
+        return rows if attr.codec is None else DecodedFeature(rows, attr.codec)
 
     def node_times(self, node_type: NodeType) -> Int64Array | None:
         """Return [num_nodes] time keys of nodes, by new id, or None if the type has no times."""

@@ -72,8 +72,8 @@ def _stored_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str,
         if collect.with_trees:
             arrays.append((f"t{i}", "int64", [-1 - i]))
         for name in collect.node_attrs[i]:
-            attr = node_type.attrs[name]
-            arrays.append((f"n{i}.{name}", attr.dtype, [-1 - i, *attr.shape]))
+            dtype, shape = collect.row(node_type.attrs[name])
+            arrays.append((f"n{i}.{name}", dtype, [-1 - i, *shape]))
         for name in spec.sampling.method.value_names("n"):
             arrays.append((f"n{i}.{name}", "float32", [-1 - i]))
     for i, edge_type in enumerate(meta.edge_types):
@@ -84,8 +84,8 @@ def _stored_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str,
         if collect.with_edge[i]:
             arrays.append((f"e{i}.edge_id", "int64", [axis]))
             for name in collect.edge_attrs[i]:
-                attr = edge_type.attrs[name]
-                arrays.append((f"e{i}.{name}", attr.dtype, [axis, *attr.shape]))
+                dtype, shape = collect.row(edge_type.attrs[name])
+                arrays.append((f"e{i}.{name}", dtype, [axis, *shape]))
     return arrays
 
 

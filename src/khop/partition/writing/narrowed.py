@@ -1,0 +1,211 @@
+"""Attributes that a folder stores in fewer bits: checks, and the rows as they are stored.
+
+The whole column is read once before anything is written, if its largest values matter: those of
+int8 make the scales, and those of float16 and float8 must not be too large. Then rows are narrowed
+whenever the writers read them, in their threads. So the folder depends neither on blocks nor on
+threads. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from khop.data import RowFormat, RowStore
+from khop.data.arrays import storage_dtype
+from khop.data.encoding import LARGEST, Encoding, as_float32, encoding_name
+from khop.partition.out_of_core.workspace import Workspace
+from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.typing import Array, EdgeType, Int64Array, NodeType, Progress
+
+# Bytes of float32 that are narrowed at a time: they stay in a core's cache.
+_PIECE_BYTES = 1 << 18
+# Bytes of float32 that a thread reads at a time for the largest values.
+_CHUNK_BYTES = 16 << 20
+
+
+class NarrowedRows(RowStore):
+    """Rows of another store, in fewer bits.
+
+    Args:
+        rows: the other store, of floating-point rows.
+        dtype: encoding, see `khop.data.encoding`, or 'float32'.
+        label: name of the attribute in error messages.
+        delivers_stored: whether batches have the rows as stored.
+
+    Raises:
+        TypeError: the rows are no floating-point numbers.
+    """
+
+    def __init__(self, rows: RowStore, dtype: str, label: str, delivers_stored: bool) -> None:
+        if not rows.floating:
+            raise TypeError(
+                f"feature_dtype names {label}, which is {rows.dtype}: only floating-point "
+                "attributes are stored in fewer bits"
+            )
+        self._rows, self._label = rows, label
+        self._codec = None if dtype == "float32" else Encoding(dtype)
+        self._delivers_stored = delivers_stored
+        name = "float32" if self._codec is None else self._codec.dtype
+        self.num_rows, self.stored = rows.num_rows, RowFormat(name, rows.row_shape)
+        self.at_hand = rows.at_hand
+        self.encoding = None if delivers_stored else self._codec
+
+    def read(self, ids: Int64Array, out: Array) -> None:
+        step = max(1, _PIECE_BYTES // max(1, 4 * int(np.prod(self.row_shape, dtype=np.int64))))
+        for first in range(0, len(ids), step):
+            piece = slice(first, first + step)
+            values = self._float32(ids[piece])
+            if self._codec is None:
+                out[piece] = values
+                continue
+            _, bad = self._codec.encode(values, out[piece])
+            if bad >= 0:
+                row, column = divmod(bad, max(1, values[0].size))
+                raise ValueError(
+                    f"{self._label} holds {values.reshape(-1)[bad]} in row {ids[first + row]}, "
+                    f"column {column}, which {self._codec.name} has no number for"
+                )
+
+    def _float32(self, ids: Int64Array) -> Array:
+        return as_float32(self._rows.gather(ids), self._rows.dtype, self._rows.encoding)
+
+    @property
+    def floating(self) -> bool:
+        return True
+
+    def numbers(self) -> Array:
+        """Return the values before they are narrowed."""
+        return self._rows.numbers()
+
+    def content(self) -> tuple[Array, ...]:
+        return self._rows.content()
+
+    def release(self) -> None:
+        self._rows.release()
+
+    def fit(self, workspace: Workspace, progress: Progress) -> None:
+        """Read the values, check that they can be stored, and compute the scales of int8.
+
+        Raises:
+            ValueError: a value is too large, or infinite or NaN where that cannot be stored.
+        """
+        if self._codec is None or self._codec.name == "bfloat16":
+            return
+        step = f"largest values of {self._label}"
+        width = max(1, int(np.prod(self.row_shape, dtype=np.int64)))
+
+        def extremes() -> Array:
+            low, high = np.full((2, width), np.nan, np.float32)
+            rows = max(1, min(_CHUNK_BYTES, workspace.resources.share()) // (8 * width))
+            chunks = range(0, self.num_rows, rows)
+            found = workspace.resources.in_order(lambda first: self._extremes(first, rows), chunks)
+            for done, (least, largest) in enumerate(found, 1):
+                np.fmin(low, least, out=low)
+                np.fmax(high, largest, out=high)
+                workspace.release(self)
+                progress(step, done, len(chunks))
+            return np.stack([low, high])
+
+        low, high = workspace.array(step, extremes)
+        low, high = np.nan_to_num(low), np.nan_to_num(high)  # columns without a number
+        if self._codec.name == "int8":
+            self._codec = Encoding.of_range(low, high)
+            self.encoding = self._codec
+            return
+        largest = np.maximum(-low, high)
+        _, bad = self._codec.encode(largest)
+        if bad >= 0:
+            raise ValueError(
+                f"{self._label} holds values up to {largest[bad]:g} in column {bad}, and "
+                f"{self._codec.name} ends at {LARGEST[self._codec.name]:g}: scale the attribute, "
+                "or store it as bfloat16 or int8"
+            )
+
+    def _extremes(self, first: int, count: int) -> tuple[Array, Array]:
+        """Return the least and the largest finite value of each column, of some rows."""
+        assert self._codec is not None
+        rows = np.arange(first, min(first + count, self.num_rows))
+        values = self._float32(rows).reshape(len(rows), -1)
+        finite = np.isfinite(values)
+        if not finite.all():
+            lost = ~finite if self._codec.name == "int8" else np.isinf(values)
+            if self._codec.name != "float16" and lost.any():
+                row, column = np.argwhere(lost)[0]
+                raise ValueError(
+                    f"{self._label} holds {values[row, column]} in row {first + row}, column "
+                    f"{column}, which {self._codec.name} has no number for"
+                )
+            values = np.where(finite, values, np.float32(np.nan))
+        return np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0)
+
+
+def with_narrowed(
+    source: GraphSource, dtypes: Mapping[Any, object] | None, deliver: str
+) -> GraphSource:
+    """Return a graph whose attributes are narrowed as option `feature_dtype` says.
+
+    Args:
+        source: the graph.
+        dtypes: {name, or (type, name): dtype}, or None.
+        deliver: 'float32' or 'stored'.
+
+    Raises:
+        TypeError: an attribute is not of floating-point numbers.
+        ValueError: there is no such attribute, dtype or way to deliver.
+    """
+    if deliver not in ("float32", "stored"):
+        raise ValueError(f"deliver must be 'float32' or 'stored' (got {deliver!r})")
+    if not dtypes:
+        if deliver != "float32":
+            raise ValueError(f"deliver='{deliver}' needs feature_dtype")
+        return source
+    nodes = {t: replace(node, attrs={**node.attrs}) for t, node in source.nodes.items()}
+    edges = {t: _copy(edge) for t, edge in source.edges.items()}
+    for key, dtype in dtypes.items():
+        name = encoding_name(dtype)
+        if deliver == "stored" and name not in ("bfloat16", "float16", "float32"):
+            raise ValueError(
+                f"deliver='stored' is for bfloat16 and float16, as models cannot use {name} as it "
+                "is: leave it out, and pass widen='trainer' to loaders for small batches"
+            )
+        for holder, attribute, label in _attributes_of({**nodes, **edges}, key):
+            rows = NarrowedRows(holder.attrs[attribute], name, label, deliver == "stored")
+            holder.attrs[attribute] = rows
+    return replace(source, nodes=nodes, edges=edges)
+
+
+def _copy(edge: EdgeSource) -> EdgeSource:
+    copied: EdgeSource = edge.__class__.__new__(edge.__class__)
+    copied.__dict__.update(edge.__dict__, attrs={**edge.attrs})
+    return copied
+
+
+_Holders = Mapping["NodeType | EdgeType", "NodeSource | EdgeSource"]
+
+
+def _attributes_of(
+    types: _Holders, key: object
+) -> Iterator[tuple[NodeSource | EdgeSource, str, str]]:
+    """Yield the type, name and label of each attribute that a key of `feature_dtype` names."""
+    one = key if isinstance(key, tuple) else (None, key)
+    if len(one) != 2 or not isinstance(one[1], str):
+        raise ValueError(f"feature_dtype names attributes: 'x' or ('paper', 'x') (got {key!r})")
+    of_type, name = one
+    found = [t for t, holder in types.items() if name in holder.attrs and of_type in (None, t)]
+    if not found:
+        known = [(t, n) for t, holder in types.items() for n in holder.attrs]
+        raise ValueError(f"feature_dtype names {key!r}, which is no attribute: there are {known}")
+    for t in found:
+        yield types[t], name, f"attribute '{name}' of {t!r}"
+
+
+def fit_narrowed(source: GraphSource, workspace: Workspace, progress: Progress) -> None:
+    """Prepare all narrowed attributes of a graph, before any is written."""
+    for holder in (*source.nodes.values(), *source.edges.values()):
+        for rows in holder.attrs.values():
+            if isinstance(rows, NarrowedRows):
+                rows.fit(workspace, progress)
