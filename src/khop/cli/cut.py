@@ -80,6 +80,7 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
         "write no original ids of edges (4 or 8 bytes per edge): batches number edges as the "
         "folder does",
     )
+    add_feature_arguments(held)
     held.value(
         "--order",
         None,
@@ -174,6 +175,33 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
     done.flag("--json", "print the summary as JSON")
 
 
+def add_feature_arguments(held: Arguments) -> None:
+    """Add the options that decide how a folder stores features."""
+    held.values(
+        "--feature-dtype",
+        "NAME=DTYPE",
+        "store an attribute of floating-point numbers in fewer bits: bfloat16, float16, float8 or "
+        "int8 (256 steps between a column's least and largest value), or as float32; of one type "
+        "TYPE.NAME=DTYPE; once for each",
+        feature_dtype,
+    )
+    held.value(
+        "--deliver",
+        None,
+        "batches have these attributes as float32, or as stored, bfloat16 or float16 (default: "
+        "float32)",
+        choices=["float32", "stored"],
+    )
+
+
+def feature_dtype(text: str) -> tuple[str, str]:
+    """Parse NAME=DTYPE or TYPE.NAME=DTYPE."""
+    name, _, dtype = text.rpartition("=")
+    if not name or not dtype:
+        raise argparse.ArgumentTypeError(f"must be NAME=DTYPE (got '{text}')")
+    return name, dtype
+
+
 def cut_options(
     arguments: argparse.Namespace, compared: Sequence[str] | None = None
 ) -> dict[str, Any]:
@@ -186,7 +214,7 @@ def cut_options(
     names = (
         *("num_parts", "method", "edge_dir", "time_attr", "weight_attr", "seed", "order"),
         *("batch_size", "cache_ratio", "base", "balance", "slack", "passes"),
-        *("memory", "tmp", "jobs"),
+        *("memory", "tmp", "jobs", "deliver"),
     )
     options = {name: getattr(arguments, name) for name in names}
     options |= {
@@ -194,6 +222,7 @@ def cut_options(
         "edge_ids": False if arguments.no_edge_ids else None,
         "overwrite": arguments.overwrite or None,
         "clean": arguments.clean or None,
+        "feature_dtype": dict(arguments.feature_dtype) or None,
         "num_neighbors": arguments.fanout,
         "seeds": None if arguments.seed_type is None else (arguments.seed_type, None),
         "cache_memory_budget": arguments.cache_budget,

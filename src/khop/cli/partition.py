@@ -47,7 +47,7 @@ those of installed packages, by name; installed here: methods {methods}; layouts
 _NOT_COMPARED = (
     *("method", "assignment", "base", "time_attr", "weight_attr", "order", "neighbor_ids"),
     *("no_edge_ids", "cluster_ids", "overwrite", "memory", "tmp", "jobs", "clean", "plan"),
-    *("on", "ray"),
+    *("on", "ray", "feature_dtype", "deliver"),
 )
 
 

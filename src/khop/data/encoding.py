@@ -137,9 +137,7 @@ class Encoding:
         """Gather stored rows as float32. Arguments and errors are those of `_native.gather`."""
         if not table.flags.aligned:  # a mapped array may begin at any byte of its file
             table = bytes_of_rows(table)
-        _native.decode(
-            self.name, table, rows, out, places, num_threads, self.scale, self.zero
-        )
+        _native.decode(self.name, table, rows, out, places, num_threads, self.scale, self.zero)
 
     def decode(self, rows: Array) -> Array:
         """Return stored rows as float32."""

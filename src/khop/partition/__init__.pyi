@@ -5,6 +5,7 @@ from khop.partition.cut import (
 )
 from khop.partition.formats.distdgl.exporter import to_distdgl as to_distdgl
 from khop.partition.formats.distdgl.importer import from_distdgl as from_distdgl
+from khop.partition.formats.features import convert_features as convert_features
 from khop.partition.formats.upgrade import (
     UpgradePlan as UpgradePlan,
     upgrade_folder as upgrade_folder,

@@ -262,7 +262,9 @@ class PartitionerBase(abc.ABC):
             FolderWriter(self.output_dir, self.overwrite, workspace.unfinished) as writer,
         ):
             workspace.attach(writer)
-            fit_narrowed(self.source, workspace, self.progress)
+            for holders in (self.source.nodes, self.source.edges):
+                attrs = {t: holder.attrs for t, holder in holders.items()}
+                fit_narrowed(attrs, workspace, self.progress)
             numbering = self.number_nodes(workspace)
             if self.cluster_ids:
                 self.source = with_clusters(self.source, self.cluster_nodes())

@@ -55,7 +55,8 @@ def repartition(
 ) -> FolderSummary:
     """Cut the graph of a folder again, without its original input.
 
-    Original ids, edge ids, attributes, masks, times, weights and neighbours' ids stay as they are.
+    Original ids, edge ids, attributes, masks, times, weights and neighbours' ids stay as they are,
+    and attributes that are stored in fewer bits keep their bits.
     With the same number of parts, method and options, the new folder equals the folder that
     `partition_graph` makes of the input, byte for byte.
 
@@ -210,7 +211,9 @@ def _attrs(
 ) -> dict[str, RowStore]:
     meta: NodeTypeMeta | EdgeTypeMeta = parts[0].meta.types(level)[index]
     return {
-        name: TakenFeature(JoinedFeature([p.feature(level, index, name) for p in parts]), positions)
+        name: TakenFeature(
+            JoinedFeature([p.feature(level, index, name).as_stored for p in parts]), positions
+        )
         for name in meta.attrs
         if name not in without
     }

@@ -41,6 +41,7 @@ class FolderSummary:
             or None if the hotness is not known.
         cache_curve: expected share of remote rows by number of cached rows, or None.
         left_out: attributes of the graph that the folder does not have -> reasons.
+        encoded: attribute that is stored in fewer bits -> its encoding and dtype in batches.
 
     Raises:
         FolderError: the summary in meta.json is malformed (from `of`).
@@ -71,6 +72,7 @@ class FolderSummary:
     expected_shares: list[dict[str, float]] | None
     cache_curve: dict[str, Any] | None
     left_out: dict[str, str]
+    encoded: dict[str, str]
 
     @classmethod
     def of(cls, folder: PartitionFolder) -> FolderSummary:
@@ -103,6 +105,14 @@ class FolderSummary:
             expected_shares=meta.summary.get("expected_shares"),
             cache_curve=meta.summary.get("cache_curve"),
             left_out=meta.left_out,
+            encoded={
+                f"{name} of {t.name if isinstance(t.name, str) else ' '.join(t.name)}": (
+                    f"{attr.encoding}, {attr.dtype} in batches"
+                )
+                for t in (*meta.node_types, *meta.edge_types)
+                for name, attr in t.attrs.items()
+                if attr.encoding is not None
+            },
         )
 
     @property
@@ -135,6 +145,7 @@ class FolderSummary:
             lines.append(("neighbour ids", "original ones beside the new"))
         if not self.edge_ids:
             lines.append(("edge ids", "the folder's numbering; original ones are not kept"))
+        lines += [("stored as", f"{name}: {how}") for name, how in self.encoded.items()]
         lines.append(("training seeds", self._seeds()))
         if any(self.cached):
             lines.append(("cached rows", f"{max(self.cached):,} in the part with most"))

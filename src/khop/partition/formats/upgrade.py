@@ -142,7 +142,7 @@ def upgrade_folder(
         on_plan(plan)
     report = progress or no_progress
     with FolderChecksums(opened, jobs, output.parent, report) as checksums:
-        files = _checked(opened, checksums)
+        files = checked_files(opened, checksums)
         if output_dir is None:
             _describe(opened, files)
         else:
@@ -161,7 +161,7 @@ def _plan(folder: PartitionFolder, output: Path, name: str) -> UpgradePlan:
     return UpgradePlan(folder.root, output, folder.version, size * (1 + is_copy), needed, free)
 
 
-def _checked(folder: PartitionFolder, checksums: FolderChecksums) -> dict[str, Written]:
+def checked_files(folder: PartitionFolder, checksums: FolderChecksums) -> dict[str, Written]:
     """Return length and digests of each file, after a check of its old checksum."""
     files = {}
     for file in checksums.compute():

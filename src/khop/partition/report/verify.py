@@ -221,7 +221,7 @@ def _check_cache(folder: PartitionFolder, node_type: NodeTypeMeta, part: int) ->
         for owner in np.unique(owners):
             here = owners == owner
             rows = new_ids[here] - node_type.bounds[int(owner)]
-            original = folder.node_feature(int(owner), name, attr_name).gather(rows)
+            original = folder.node_feature(int(owner), name, attr_name).as_stored.gather(rows)
             if cached[here].tobytes() != original.tobytes():
                 yield f"{path}: differs from the owner's rows"
                 break

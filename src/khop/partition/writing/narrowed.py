@@ -8,18 +8,21 @@ threads. Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from khop.data import RowFormat, RowStore
-from khop.data.arrays import storage_dtype
 from khop.data.encoding import LARGEST, Encoding, as_float32, encoding_name
 from khop.partition.out_of_core.workspace import Workspace
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
 from khop.typing import Array, EdgeType, Int64Array, NodeType, Progress
+
+AttrsByType: TypeAlias = "Mapping[Any, Mapping[str, RowStore]]"
+"""{node type or edge type: {name: rows}}."""
 
 # Bytes of float32 that are narrowed at a time: they stay in a core's cache.
 _PIECE_BYTES = 1 << 18
@@ -72,6 +75,12 @@ class NarrowedRows(RowStore):
 
     def _float32(self, ids: Int64Array) -> Array:
         return as_float32(self._rows.gather(ids), self._rows.dtype, self._rows.encoding)
+
+    def of(self, rows: RowStore) -> NarrowedRows:
+        """Return other rows of the same attribute, narrowed in the same way."""
+        other = copy.copy(self)
+        other._rows, other.num_rows = rows, rows.num_rows
+        return other
 
     @property
     def floating(self) -> bool:
@@ -148,9 +157,27 @@ def with_narrowed(
 ) -> GraphSource:
     """Return a graph whose attributes are narrowed as option `feature_dtype` says.
 
+    Arguments and errors are those of `narrowed`.
+    """
+    held: dict[Any, NodeSource | EdgeSource] = {**source.nodes, **source.edges}
+    attrs = narrowed({t: holder.attrs for t, holder in held.items()}, dtypes, deliver)
+    if not dtypes:
+        return source
+    nodes = {t: replace(node, attrs=attrs[t]) for t, node in source.nodes.items()}
+    edges = {t: copy.copy(edge) for t, edge in source.edges.items()}
+    for edge_type, edge in edges.items():  # of a subclass, whose fields are its own
+        edge.attrs = attrs[edge_type]
+    return replace(source, nodes=nodes, edges=edges)
+
+
+def narrowed(
+    attrs: AttrsByType, dtypes: Mapping[Any, object] | None, deliver: str
+) -> dict[NodeType | EdgeType, dict[str, RowStore]]:
+    """Return attributes, narrowed as option `feature_dtype` says.
+
     Args:
-        source: the graph.
-        dtypes: {name, or (type, name): dtype}, or None.
+        attrs: {node type or edge type: {name: rows}}.
+        dtypes: {'x', 'paper.x' or ('paper', 'x'): dtype}, or None.
         deliver: 'float32' or 'stored'.
 
     Raises:
@@ -159,53 +186,39 @@ def with_narrowed(
     """
     if deliver not in ("float32", "stored"):
         raise ValueError(f"deliver must be 'float32' or 'stored' (got {deliver!r})")
-    if not dtypes:
-        if deliver != "float32":
-            raise ValueError(f"deliver='{deliver}' needs feature_dtype")
-        return source
-    nodes = {t: replace(node, attrs={**node.attrs}) for t, node in source.nodes.items()}
-    edges = {t: _copy(edge) for t, edge in source.edges.items()}
-    for key, dtype in dtypes.items():
+    if deliver != "float32" and not dtypes:
+        raise ValueError(f"deliver='{deliver}' needs feature_dtype")
+    made = {t: dict(held) for t, held in attrs.items()}
+    for key, dtype in (dtypes or {}).items():
         name = encoding_name(dtype)
-        if deliver == "stored" and name not in ("bfloat16", "float16", "float32"):
+        if deliver == "stored" and name not in ("bfloat16", "float16"):
             raise ValueError(
-                f"deliver='stored' is for bfloat16 and float16, as models cannot use {name} as it "
-                "is: leave it out, and pass widen='trainer' to loaders for small batches"
+                f"deliver='stored' is for bfloat16 and float16 (got {name}): leave it out, and "
+                "pass widen='trainer' to loaders for batches that are small up to the trainer"
             )
-        for holder, attribute, label in _attributes_of({**nodes, **edges}, key):
-            rows = NarrowedRows(holder.attrs[attribute], name, label, deliver == "stored")
-            holder.attrs[attribute] = rows
-    return replace(source, nodes=nodes, edges=edges)
+        found = [
+            (t, attribute)
+            for t, held in attrs.items()
+            for attribute in held
+            if key in (attribute, f"{_spelled(t)}.{attribute}", (t, attribute))
+        ]
+        if not found:
+            known = sorted(f"{_spelled(t)}.{n}" for t, held in attrs.items() for n in held)
+            raise ValueError(f"feature_dtype names {key!r}, but attributes are {known}")
+        for t, attribute in found:
+            label = f"attribute '{attribute}' of '{_spelled(t)}'"
+            rows = NarrowedRows(attrs[t][attribute], name, label, deliver == "stored")
+            made[t][attribute] = rows
+    return made
 
 
-def _copy(edge: EdgeSource) -> EdgeSource:
-    copied: EdgeSource = edge.__class__.__new__(edge.__class__)
-    copied.__dict__.update(edge.__dict__, attrs={**edge.attrs})
-    return copied
+def _spelled(type_name: NodeType | EdgeType) -> str:
+    return type_name if isinstance(type_name, str) else " ".join(type_name)
 
 
-_Holders = Mapping["NodeType | EdgeType", "NodeSource | EdgeSource"]
-
-
-def _attributes_of(
-    types: _Holders, key: object
-) -> Iterator[tuple[NodeSource | EdgeSource, str, str]]:
-    """Yield the type, name and label of each attribute that a key of `feature_dtype` names."""
-    one = key if isinstance(key, tuple) else (None, key)
-    if len(one) != 2 or not isinstance(one[1], str):
-        raise ValueError(f"feature_dtype names attributes: 'x' or ('paper', 'x') (got {key!r})")
-    of_type, name = one
-    found = [t for t, holder in types.items() if name in holder.attrs and of_type in (None, t)]
-    if not found:
-        known = [(t, n) for t, holder in types.items() for n in holder.attrs]
-        raise ValueError(f"feature_dtype names {key!r}, which is no attribute: there are {known}")
-    for t in found:
-        yield types[t], name, f"attribute '{name}' of {t!r}"
-
-
-def fit_narrowed(source: GraphSource, workspace: Workspace, progress: Progress) -> None:
-    """Prepare all narrowed attributes of a graph, before any is written."""
-    for holder in (*source.nodes.values(), *source.edges.values()):
-        for rows in holder.attrs.values():
+def fit_narrowed(attrs: AttrsByType, workspace: Workspace, progress: Progress) -> None:
+    """Prepare all narrowed attributes, before any is written."""
+    for held in attrs.values():
+        for rows in held.values():
             if isinstance(rows, NarrowedRows):
                 rows.fit(workspace, progress)

@@ -62,7 +62,7 @@ def write_node_type(
     times = job.draws.node_times.get(node_type)
     if times is not None:
         path = time_path(node_type)
-        _save_rows(writer, workspace, path, Feature(times), numbering.old_of_new)
+        save_rows(writer, workspace, path, Feature(times), numbering.old_of_new)
     bounds, attrs = numbering.book.bounds, attr_metas(node.attrs)
     return NodeTypeMeta(node_type, bounds, attrs, splits, cached, times is not None)
 
@@ -96,7 +96,7 @@ def _write_part(
     ids = numbering.old_of_new[first:last]
     writer.save(node_path(part, node_type, "id"), ids)
     for name, feature in node.attrs.items():
-        _save_rows(writer, workspace, node_attr_path(part, node_type, name), feature, ids)
+        save_rows(writer, workspace, node_attr_path(part, node_type, name), feature, ids)
     return ()
 
 
@@ -113,14 +113,17 @@ def _write_copies(
     writer.save(cache_path(part, node_type, "new_id"), numbering.new_of_old[ids])
     writer.save(cache_path(part, node_type, "id"), ids.astype(narrowest_int(node.count)))
     for name, feature in node.attrs.items():
-        _save_rows(writer, workspace, cache_attr_path(part, node_type, name), feature, ids)
+        save_rows(writer, workspace, cache_attr_path(part, node_type, name), feature, ids)
     return ()
 
 
-def _save_rows(
+def save_rows(
     writer: ArrayWriter, workspace: Workspace, path: str, feature: RowStore, rows: IntArray
 ) -> None:
-    """Write an attribute's rows at positions `rows` to a file, in this order."""
+    """Write an attribute's rows at positions `rows` to a file, in this order.
+
+    Some rows are in memory at a time, and several threads gather them.
+    """
     if writer.has(path):
         return
 

@@ -272,9 +272,6 @@ def _features_on(
 ) -> list[list[DeviceFeature]]:
     """Return each table's attributes in a part, without ids, for a device to gather."""
     return [
-        [
-            DeviceFeature(table.open(part, name), device, mode)
-            for name in [*table.attributes][1:]
-        ]
+        [DeviceFeature(table.open(part, name), device, mode) for name in [*table.attributes][1:]]
         for table in tables
     ]

@@ -100,9 +100,7 @@ class Collector:
         node_types = range(len(meta.node_types))[: len(spec.node_attrs)]
         edge_types = range(len(meta.edge_types))[: len(spec.with_edge)]
         self._tables = [
-            PartRows(
-                part, "node", i, ["id", *self._stored(i)], remote, as_stored=spec.as_stored
-            )
+            PartRows(part, "node", i, ["id", *self._stored(i)], remote, as_stored=spec.as_stored)
             for i in node_types
         ]
         self._tables += [
