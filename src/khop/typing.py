@@ -15,6 +15,9 @@ NodeType: TypeAlias = str
 EdgeType: TypeAlias = tuple[str, str, str]
 """(source node type, relation, destination node type)."""
 
+FeatureKey: TypeAlias = str | tuple[NodeType, str] | tuple[EdgeType, str]
+"""Attribute: a name for all types that have it, or (node type or edge type, name)."""
+
 EdgeDir: TypeAlias = Literal["in", "out"]
 """Direction of draws: 'in' follows edges against their direction (PyG's), 'out' along it."""
 

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, TypeAlias, TypedDict
+from typing import Annotated, TypedDict
 
 from khop.options import Option
 from khop.partition.batches import SeedNodes
 from khop.partition.out_of_core.plan import Plan
 from khop.sampler.methods import SamplingMethod
-from khop.typing import ArrayLike, EdgeType, NodeType, NumNeighbors, Progress
-
-
-FeatureKey: TypeAlias = "str | tuple[NodeType | EdgeType, str]"
-"""Attribute of all types that have it, or of one node or edge type."""
+from khop.typing import ArrayLike, FeatureKey, NodeType, NumNeighbors, Progress
 
 
 class FolderGroup(TypedDict, total=False):

@@ -106,12 +106,8 @@ class FolderSummary:
             cache_curve=meta.summary.get("cache_curve"),
             left_out=meta.left_out,
             encoded={
-                f"{name} of {t.name if isinstance(t.name, str) else ' '.join(t.name)}": (
-                    f"{attr.encoding}, {attr.dtype} in batches"
-                )
-                for t in (*meta.node_types, *meta.edge_types)
-                for name, attr in t.attrs.items()
-                if attr.encoding is not None
+                name: f"{attr.encoding}, {attr.dtype} in batches"
+                for name, attr in meta.encoded.items()
             },
         )
 

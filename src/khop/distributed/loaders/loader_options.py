@@ -102,8 +102,8 @@ class DeliveryGroup(TypedDict, total=False):
         Literal["sampler", "trainer"] | None,
         Option(
             None,
-            "where attributes that the folder stores in fewer bits become float32: 'sampler' (while "
-            "rows are gathered) or 'trainer' (on `device`, after the copy to it). If None, "
+            "where attributes that the folder stores in fewer bits become float32: 'sampler' "
+            "(while rows are gathered) or 'trainer' (on `device`, after the copy to it). If None, "
             "'trainer' if `device` is a GPU, else 'sampler'.",
         ),
     ]

@@ -48,8 +48,8 @@ class Widening:
         if not collect.as_stored:
             return
         types: list[tuple[Any, NodeTypeMeta | EdgeTypeMeta, list[str]]] = [
-            *zip([t.name for t in folder.node_types], folder.node_types, collect.node_attrs),
-            *zip(edge_types, folder.edge_types, collect.edge_attrs),
+            *((t.name, t, n) for t, n in zip(folder.node_types, collect.node_attrs, strict=True)),
+            *zip(edge_types, folder.edge_types, collect.edge_attrs, strict=True),
         ]
         for store, described, names in types:
             for name in names:

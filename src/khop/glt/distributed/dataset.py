@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from khop.data import Feature as Rows
+from khop.data import RowStore
 from khop.distributed.dataset import DistDataset as Partition
 from khop.glt.arguments import by_type
 from khop.glt.data import Dataset, Feature, Graph, Topology, random_split
@@ -241,8 +241,8 @@ class _RowsInPart:
         return torch.where((rows >= 0) & (rows < self._count), rows, -1)
 
 
-def _feature(rows: Rows, id2index: Any) -> Feature:
-    """Return mapped rows as GLT's feature."""
+def _feature(rows: RowStore, id2index: Any) -> Feature:
+    """Return mapped rows as GLT's feature. Rows in fewer bits are widened, in memory."""
     with warnings.catch_warnings():  # mapped files cannot be written, and nothing writes them
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return Feature(to_tensor(rows.array, rows.dtype), id2index, with_gpu=False)

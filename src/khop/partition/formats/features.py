@@ -52,7 +52,8 @@ def convert_features(
     Args:
         folder: the folder, with all parts on this machine.
         output_dir: the folder to write.
-        feature_dtype, deliver: as for `partition_graph`.
+        feature_dtype: as for `partition_graph`.
+        deliver: as for `partition_graph`.
         overwrite: replace `output_dir` if it exists.
         jobs: threads. If None, one per core, at most 8.
         progress: called as progress(step, done, total).

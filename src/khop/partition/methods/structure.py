@@ -233,8 +233,8 @@ def _weights(source: GraphSource, name: str, edge_dir: EdgeDir) -> list[tuple[st
         if feature.floating or feature.row_shape != () or feature.array.dtype.kind not in "biu":
             raise ValueError(
                 f"balance names '{name}', but '{attribute}' of node type '{node_type}' is "
-                f"{feature.dtype} of shape {[feature.num_rows, *feature.row_shape]}: one boolean or integer "
-                "per node can be balanced"
+                f"{feature.dtype} of shape {[feature.num_rows, *feature.row_shape]}: one boolean "
+                "or integer per node can be balanced"
             )
         if len(feature.array) and int(feature.array.min()) < 0:
             raise ValueError(f"balance names '{name}', which holds values below 0")

@@ -96,7 +96,7 @@ def content_of(
         identity: see `Listing`.
     """
     listed = {path: FileMeta(known.bytes, known.sha256) for path, known in files.items()}
-    flags = [ENCODINGS] if meta.has_encodings else []
+    flags = [ENCODINGS] if meta.encoded else []
     listing = Listing(listed, flags, _segments(meta.num_parts), identity)
     return {"format": FORMAT, "version": VERSION_RANGES, **to_json(meta), **to_json(listing)}
 
@@ -143,7 +143,7 @@ def parse_content(content: dict[str, Any]) -> tuple[int, FolderMeta, Listing]:
         _add_row_formats(content)
     content.pop("format", None)
     meta = from_json(FolderMeta, content, "the description")
-    if meta.has_encodings and ENCODINGS not in flags:
+    if meta.encoded and ENCODINGS not in flags:
         raise ProtocolError(f"it has encoded attributes, but not the flag '{ENCODINGS}'")
     known = [] if version < VERSION_RANGES else _segments(meta.num_parts)
     for part, segments in enumerate(listing.segments):

@@ -288,10 +288,18 @@ class FolderMeta:
         return not self.renumbered or all(t.neighbor_ids for t in self.edge_types)
 
     @property
-    def has_encodings(self) -> bool:
-        """True if rows of an attribute are encoded."""
-        types = (*self.node_types, *self.edge_types)
-        return any(attr.encoding is not None for t in types for attr in t.attrs.values())
+    def encoded(self) -> dict[str, AttrMeta]:
+        """{'NAME of TYPE': description} of the attributes that are encoded."""
+        types = [
+            *((t.name, t.attrs) for t in self.node_types),
+            *((" ".join(t.name), t.attrs) for t in self.edge_types),
+        ]
+        return {
+            f"{name} of {type_name}": attr
+            for type_name, attrs in types
+            for name, attr in attrs.items()
+            if attr.encoding is not None
+        }
 
     @property
     def left_out(self) -> dict[str, str]:
