@@ -47,11 +47,15 @@ RUNS = [
     ),
     "partition ring {out} --num-parts 2 --no-edge-ids",
     "partition ring {out} --num-parts 2 --plan",
+    "partition ring {out} --num-parts 2 --feature-dtype x=int8 --deliver float32",
+    "partition ring {out} --num-parts 2 --feature-dtype node.x=float16 --deliver stored",
     "partition circle:12 {out} --num-parts 2 --layout own_plugins:Circle "
     "--method own_plugins:Stripes --option width=3",
     "repartition parts {out} --num-parts 2 --method own_plugins:Stripes --option width=3",
     "repartition parts {out} --num-parts 3 --json --debug --no-edge-ids",
     "repartition parts {out} --num-parts 3 --plan --memory 1GB",
+    "repartition parts {out} --num-parts 3 --feature-dtype edge_weight=int8 --deliver float32",
+    "repartition parts {out} --num-parts 3 --feature-dtype edge_weight=bfloat16 --deliver stored",
     "repartition parts {out} --num-parts 3 --memory 1GB --tmp . --jobs 2 --clean --quiet",
     "repartition parts {out} --num-parts 2 --method random --edge-dir in --seed 3 --quiet "
     "--weight-attr edge_weight --neighbor-ids --order hotness",
@@ -64,6 +68,8 @@ RUNS = [
     "--clusters 5",
     "convert parts {out} --to distdgl --graph-name ring --debug",
     "convert parts {out} --quiet",
+    "convert parts {out} --feature-dtype edge_weight=float8 --deliver float32 --quiet",
+    "convert parts {out} --feature-dtype edge_weight=float16 --deliver stored",
     "convert dgl/ring.json {out} --to khop --time-attr edge_time --weight-attr edge_weight "
     "--neighbor-ids",
     "convert dgl old --overwrite --quiet",

@@ -60,7 +60,7 @@ def test_int8_of_columns_that_hold_one_number():
 
 
 def test_rows_of_an_encoded_feature():
-    """Widened in any order; as they are stored by `as_stored`; joined and taken with an encoding."""
+    """Widened in any order, as they are by `as_stored`, joined and taken with an encoding."""
     values = np.random.default_rng(0).normal(size=(9, 2, 3)).astype(np.float32)
     stored, _ = Encoding("float16").encode(values)
     rows = DecodedFeature(Feature(stored), Encoding("float16"))

@@ -213,7 +213,7 @@ def test_refusals(tmp_path):
         with pytest.raises((ValueError, TypeError), match=error):
             khop.partition_graph(graph, tmp_path / "p", 1, feature_dtype=dtypes, deliver=deliver)
     weighted = {"weight_attr": "edge_weight"}
-    with pytest.raises(ValueError, match="'edge_weight' .* in fewer bits.*'float32'"):
+    with pytest.raises(ValueError, match=r"'edge_weight' .* in fewer bits.*'float32'"):
         dtypes = {"edge_weight": "int8"}
         khop.partition_graph(graph, tmp_path / "p", 1, feature_dtype=dtypes, **weighted)
     khop.partition_graph(graph, tmp_path / "w", 1, **weighted)

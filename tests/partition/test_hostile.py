@@ -22,6 +22,7 @@ from support.formats.forging import forge, set_in
 
 EDGE = ("node", "to", "node")
 NUMBER = {"stored": ["float32", []], "delivered": ["float32", []]}
+HALVES = {"stored": ["float16", []], "delivered": ["float32", []], "encoding": "float16"}
 
 
 @pytest.fixture
@@ -137,7 +138,6 @@ def of_x(shape, dtype="float32"):
 @pytest.mark.parametrize(
     ("flag", "meaning"),
     [
-        ("encodings", "attributes that are decoded"),
         ("keys", "keys of their own"),
         ("segments", "several segments"),
         ("sharding", "unknown to this khop"),
@@ -173,6 +173,8 @@ def test_flags_are_refused_by_name(root, flag, meaning):
         set_in("node_types", 0, "attrs", "x", value={**NUMBER, "encoding": "int8"}),
         set_in("node_types", 0, "attrs", "x", value={**NUMBER, "parameters": {"scale": 1}}),
         set_in("node_types", 0, "attrs", "x", "delivered", value=["float64", [3]]),
+        set_in("node_types", 0, "attrs", "x", value={**NUMBER, "encoding": "float32"}),
+        set_in("node_types", 0, "attrs", "x", value=HALVES),  # without the flag
         set_in("segments", value=[]),
         set_in("segments", 1, value=["part-1", "part-1.1"]),
         set_in("segments", 1, value=["../part-1"]),

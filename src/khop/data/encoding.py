@@ -7,9 +7,9 @@
 | float8_e4m3fn | 1 byte | up to 448, 4 bits of precision, no infinity |
 | int8 | 1 byte | 256 numbers at equal distances, from the least to the largest of a column |
 
-Values are rounded to the nearest number, and of two equally near ones to the even one. int8 is
-code * scale + zero in float32, with a scale and a zero per column. Rows are widened to float32 by
-the copy that gathers them. Used by any process. Imports no torch.
+Values are rounded to the nearest number, and ties to the even one. A number of int8 is
+code * scale + zero in float32. Each column has a scale and a zero. The copy that gathers rows
+widens them to float32. Used by any process. Imports no torch.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ class Encoding:
             raise ValueError(
                 f"has encoding {shown(name)} of {shown(dtype)}: this khop reads {', '.join(STORED)}"
             )
-        wanted = {"scale", "zero"} if name == "int8" else set()
-        if parameters.keys() != wanted:
+        keys = {"scale", "zero"} if name == "int8" else set()
+        if parameters.keys() != keys:
             raise ValueError(f"has parameters {shown(sorted(parameters))} of encoding {name}")
-        if not wanted:
+        if not keys:
             return cls(name)
         return cls(name, *(_numbers(parameters, key, num_values) for key in ("scale", "zero")))
 
@@ -131,13 +131,13 @@ class Encoding:
         table: Array,
         rows: IntArray | None,
         out: Array,
-        places: Int64Array | None = None,
+        positions: Int64Array | None = None,
         num_threads: int = 1,
     ) -> None:
-        """Gather stored rows as float32. Arguments and errors are those of `_native.gather`."""
+        """Gather stored rows as float32. For arguments and errors see `_native.gather`."""
         if not table.flags.aligned:  # a mapped array may begin at any byte of its file
             table = bytes_of_rows(table)
-        _native.decode(self.name, table, rows, out, places, num_threads, self.scale, self.zero)
+        _native.decode(self.name, table, rows, out, positions, num_threads, self.scale, self.zero)
 
     def decode(self, rows: Array) -> Array:
         """Return stored rows as float32."""

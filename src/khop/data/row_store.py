@@ -114,7 +114,10 @@ class RowStore(ABC):
 
     @property
     def as_stored(self) -> RowStore:
-        """Store of the same rows as they are stored, with their `encoding`."""
+        """Store of the same rows as they are stored, with their `encoding`.
+
+        :meta private:
+        """
         return self
 
     @property

@@ -55,8 +55,8 @@ def repartition(
 ) -> FolderSummary:
     """Cut the graph of a folder again, without its original input.
 
-    Original ids, edge ids, attributes, masks, times, weights and neighbours' ids stay as they are,
-    and attributes that are stored in fewer bits keep their bits.
+    Original ids, edge ids, attributes, masks, times, weights and neighbours' ids stay as they are.
+    Attributes that are stored in fewer bits keep their bits.
     With the same number of parts, method and options, the new folder equals the folder that
     `partition_graph` makes of the input, byte for byte.
 

@@ -31,13 +31,13 @@ from khop.storage.folder import (
     node_attr_path,
 )
 from khop.storage.part import Part
-from khop.typing import Progress
+from khop.typing import FeatureKey, Progress
 
 
 def convert_features(
     folder: str | os.PathLike[str],
     output_dir: str | os.PathLike[str],
-    feature_dtype: Mapping[Any, object],
+    feature_dtype: Mapping[FeatureKey, object],
     *,
     deliver: str = "float32",
     overwrite: bool = False,

@@ -1,9 +1,9 @@
 """Attributes that a folder stores in fewer bits: checks, and the rows as they are stored.
 
-The whole column is read once before anything is written, if its largest values matter: those of
-int8 make the scales, and those of float16 and float8 must not be too large. Then rows are narrowed
-whenever the writers read them, in their threads. So the folder depends neither on blocks nor on
-threads. Imports no torch.
+An attribute whose largest values matter is read once before anything is written. They make the
+scales of int8, and float16 and float8 have a largest number. Then rows are narrowed whenever the
+writers read them, in their threads. So the folder depends neither on blocks nor on threads. Imports
+no torch.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +20,7 @@ from khop.data import RowFormat, RowStore
 from khop.data.encoding import LARGEST, Encoding, as_float32, encoding_name
 from khop.partition.out_of_core.workspace import Workspace
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
-from khop.typing import Array, EdgeType, Int64Array, NodeType, Progress
+from khop.typing import Array, EdgeType, FeatureKey, Int64Array, NodeType, Progress
 
 AttrsByType: TypeAlias = "Mapping[Any, Mapping[str, RowStore]]"
 """{node type or edge type: {name: rows}}."""
@@ -111,8 +112,9 @@ class NarrowedRows(RowStore):
             low, high = np.full((2, width), np.nan, np.float32)
             rows = max(1, min(_CHUNK_BYTES, workspace.resources.share()) // (8 * width))
             chunks = range(0, self.num_rows, rows)
-            found = workspace.resources.in_order(lambda first: self._extremes(first, rows), chunks)
-            for done, (least, largest) in enumerate(found, 1):
+            read = partial(self._extremes, count=rows)
+            results = workspace.resources.in_order(read, chunks)
+            for done, (least, largest) in enumerate(results, 1):
                 np.fmin(low, least, out=low)
                 np.fmax(high, largest, out=high)
                 workspace.release(self)
@@ -153,11 +155,11 @@ class NarrowedRows(RowStore):
 
 
 def with_narrowed(
-    source: GraphSource, dtypes: Mapping[Any, object] | None, deliver: str
+    source: GraphSource, dtypes: Mapping[FeatureKey, object] | None, deliver: str
 ) -> GraphSource:
     """Return a graph whose attributes are narrowed as option `feature_dtype` says.
 
-    Arguments and errors are those of `narrowed`.
+    For arguments and errors see `narrowed`.
     """
     held: dict[Any, NodeSource | EdgeSource] = {**source.nodes, **source.edges}
     attrs = narrowed({t: holder.attrs for t, holder in held.items()}, dtypes, deliver)
@@ -171,7 +173,7 @@ def with_narrowed(
 
 
 def narrowed(
-    attrs: AttrsByType, dtypes: Mapping[Any, object] | None, deliver: str
+    attrs: AttrsByType, dtypes: Mapping[FeatureKey, object] | None, deliver: str
 ) -> dict[NodeType | EdgeType, dict[str, RowStore]]:
     """Return attributes, narrowed as option `feature_dtype` says.
 
@@ -196,16 +198,16 @@ def narrowed(
                 f"deliver='stored' is for bfloat16 and float16 (got {name}): leave it out, and "
                 "pass widen='trainer' to loaders for batches that are small up to the trainer"
             )
-        found = [
+        named = [
             (t, attribute)
             for t, held in attrs.items()
             for attribute in held
             if key in (attribute, f"{_spelled(t)}.{attribute}", (t, attribute))
         ]
-        if not found:
+        if not named:
             known = sorted(f"{_spelled(t)}.{n}" for t, held in attrs.items() for n in held)
             raise ValueError(f"feature_dtype names {key!r}, but attributes are {known}")
-        for t, attribute in found:
+        for t, attribute in named:
             label = f"attribute '{attribute}' of '{_spelled(t)}'"
             rows = NarrowedRows(attrs[t][attribute], name, label, deliver == "stored")
             made[t][attribute] = rows

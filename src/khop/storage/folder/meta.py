@@ -57,7 +57,10 @@ class AttrMeta:
 
     @classmethod
     def of_rows(cls, rows: RowStore) -> AttrMeta:
-        """Return the description of an attribute whose files have the rows of a store."""
+        """Return the description of an attribute whose files have the rows of a store.
+
+        :meta private:
+        """
         if rows.encoding is None:
             return cls.of(rows.dtype, rows.row_shape)
         delivered = RowFormat("float32", rows.row_shape)
@@ -81,7 +84,10 @@ class AttrMeta:
 
     @cached_property
     def codec(self) -> Encoding | None:
-        """Encoding of the stored rows, or None."""
+        """Encoding of the stored rows, or None.
+
+        :meta private:
+        """
         if self.encoding is None:
             return None
         dtype, shape = self.stored
@@ -94,6 +100,8 @@ class AttrMeta:
             rows: [n, *shape] stored rows.
             out: the array. Without positions it has n rows.
             positions: [n] int64. If None, rows are in order.
+
+        :meta private:
         """
         if self.codec is None:
             _native.gather(rows, None, out, positions)
@@ -101,12 +109,18 @@ class AttrMeta:
             self.codec.gather(rows, None, out, positions)
 
     def decode(self, rows: Array) -> Array:
-        """Return stored rows in the delivered format, without a copy if they are not encoded."""
+        """Return stored rows in the delivered format, without a copy if they are not encoded.
+
+        :meta private:
+        """
         return rows if self.codec is None else self.codec.decode(rows)
 
     @property
     def as_stored(self) -> AttrMeta:
-        """Description of an attribute whose rows in batches are as stored."""
+        """Description of an attribute whose rows in batches are as stored.
+
+        :meta private:
+        """
         return self if self.encoding is None else AttrMeta.of(*self.stored)
 
     @cached_property
