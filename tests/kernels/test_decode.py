@@ -42,6 +42,23 @@ def test_every_code(name, instructions):
     assert out.tobytes() == portable.tobytes()  # also NaN
 
 
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_small_numbers_where_float32_has_none(instructions):
+    """`torch.set_flush_denormal(True)`, which users set for speed, changes no code's number."""
+    codes = np.arange(2**16).astype(np.uint16).reshape(-1, 32)
+    tables = {"float16": codes, "float8_e4m3fn": codes[:8].astype(np.uint8)}
+    expected = {name: by_torch(name, table) for name, table in tables.items()}
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this machine cannot")
+    try:
+        for name, table in tables.items():
+            out = np.empty(table.shape, np.float32)
+            _native.decode(name, table, None, out, instructions=instructions)
+            assert same_bits(out, expected[name])
+    finally:
+        torch.set_flush_denormal(False)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(sorted(STORED)),

@@ -1,5 +1,9 @@
 #include "khop/cpu/decode.hpp"
 
+#ifdef KHOP_X86
+#include <cpuid.h>
+#endif
+
 #include "khop/cpu/decode_range.hpp"
 #include "khop/cpu/gather_threads.hpp"
 
@@ -43,13 +47,21 @@ struct OneLane {
   }
 };
 
+#ifdef KHOP_X86
+// Not every compiler's __builtin_cpu_supports knows it.
+bool has_f16c() {
+  unsigned int a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 std::vector<RowDecoder> find_decoders() {
   std::vector<RowDecoder> found;
 #ifdef KHOP_X86
   if (__builtin_cpu_supports("avx512f")) {
     found.push_back({"avx512", decode_avx512, decode_avx512});
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+  if (__builtin_cpu_supports("avx2") && has_f16c()) {
     found.push_back({"avx2", decode_avx2, decode_avx2});
   }
 #endif
