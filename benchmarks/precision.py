@@ -8,7 +8,7 @@ All figures of time and bytes are ratios to float32, measured in turns in one ru
 
 - *as stored*: rows of a batch are copied as they are stored.
 - *by the sampler*: rows are widened to float32 by the copy (`widen='sampler'`).
-- *by the trainer*: as stored, then widened in another pass (`widen='trainer'`, on a CPU).
+- *by the trainer*: as stored, then widened by another pass (`widen='trainer'`, on a CPU).
 - *network*: bytes that come from another partition, in an epoch of `DistNeighborLoader` over two
   parts. Neighbours and ids are in them, too.
 - *batches*: bytes of batches up to the trainer, with `widen='trainer'`.

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from khop.channel.pool import BufferPool
 from khop.data.encoding import Encoding
 from khop.sampler.rows.collect import CollectSpec
 from khop.storage.folder import EdgeTypeMeta, FolderMeta, NodeTypeMeta
 from khop.typing import EdgeType
+
+_FLOAT32 = np.dtype(np.float32)
 
 
 def widened_by(widen: str | None, collect: CollectSpec, is_device: bool) -> CollectSpec:
@@ -45,6 +49,7 @@ class Widening:
     ) -> None:
         self._encodings: dict[tuple[Any, str], Encoding] = {}
         self._parameters: dict[tuple[Any, str, torch.device], tuple[Tensor, Tensor]] = {}
+        self._pool = BufferPool()  # of memory that has been used before
         if not collect.as_stored:
             return
         types: list[tuple[Any, NodeTypeMeta | EdgeTypeMeta, list[str]]] = [
@@ -65,9 +70,15 @@ class Widening:
         for (store, name), encoding in self._encodings.items():
             values = (batch._store if store is None else batch[store])._mapping
             if values[name].device.type == "cpu":
-                values[name] = _on_host(values[name], encoding)
+                values[name] = self._on_host(values[name], encoding)
             else:
                 values[name] = self._on_device(values[name], store, name, encoding)
+
+    def _on_host(self, rows: Tensor, encoding: Encoding) -> Tensor:
+        bits = rows.view(torch.int16) if rows.element_size() == 2 else rows
+        wide = self._pool.empty(tuple(rows.shape), _FLOAT32)
+        encoding.gather(bits.numpy(), None, wide)
+        return torch.from_numpy(wide)
 
     def _on_device(self, rows: Tensor, store: Any, name: str, encoding: Encoding) -> Tensor:
         """Widen rows with PyTorch's kernels, to the same bits as the host's kernel."""
@@ -85,8 +96,3 @@ class Widening:
             self._parameters[key] = scale, zero
         scale, zero = self._parameters[key]
         return wide.mul_(scale).add_(zero)
-
-
-def _on_host(rows: Tensor, encoding: Encoding) -> Tensor:
-    bits = rows.view(torch.int16) if rows.element_size() == 2 else rows
-    return torch.from_numpy(encoding.decode(bits.numpy()))

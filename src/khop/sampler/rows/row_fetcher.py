@@ -165,10 +165,6 @@ class RowFetcher(ABC):
         """Return local copies of other slices' hot rows, if there are any."""
         return None
 
-    def copied_tables(self, copies: HotCopies) -> Sequence[RowStore | None]:
-        """Return the store of each attribute's copies."""
-        return [copies.features[name] for name in self.attributes]
-
     @abstractmethod
     def request(self, index: int, ids: Int64Array) -> Ticket:
         """Request rows from the owner of a slice."""
@@ -210,7 +206,7 @@ class RowFetcher(ABC):
             if copies is not None:
                 rows = copies.positions.find(missing)
                 hit = rows >= 0
-                tables = self.copied_tables(copies)
+                tables = [copies.features[name] for name in self.attributes]
                 fetch.local.append(LocalRows(tables, rows[hit], at[hit], True))
                 missing, at = missing[~hit], at[~hit]
             for first in range(0, len(missing), self._rows_at_once):
@@ -278,11 +274,12 @@ class PartRows(RowFetcher):
     def copies(self) -> HotCopies | None:
         """Return the home part's copies of other parts' hot nodes, if they have all attributes."""
         copies = self._home.cached(self.type_index) if self.unit == "node" else None
-        return copies if copies and copies.features.keys() >= self.attributes.keys() else None
-
-    def copied_tables(self, copies: HotCopies) -> Sequence[RowStore | None]:
-        tables = [copies.features[name] for name in self.attributes]
-        return [table.as_stored for table in tables] if self.as_stored else tables
+        if copies is None or not copies.features.keys() >= self.attributes.keys():
+            return None
+        if self.as_stored:
+            features = {name: rows.as_stored for name, rows in copies.features.items()}
+            return copies._replace(features=features)
+        return copies
 
     def request(self, index: int, ids: Int64Array) -> Ticket:
         assert self._remote is not None
