@@ -207,6 +207,12 @@ class Topology:
             name, count = "the largest id of edge_index plus one", int(indices.max(initial=-1)) + 1
         self.num_neighbors = check_count(count, name)
         check_pointers(indptr, len(indices), "edge_index")
+        row_name, rows = ("num_dst", num_dst) if self.edge_dir == "in" else ("num_src", num_src)
+        if rows is not None and check_count(rows, row_name) != len(indptr) - 1:
+            raise ValueError(
+                f"indptr has {len(indptr) - 1} rows, but {row_name}={rows}: pass one pointer for "
+                "each row, and one more"
+            )
         check_range(indices, self.num_neighbors, "edge_index")
         self.indptr = np.ascontiguousarray(indptr, dtype=narrowest_int(len(indices)))
         self.indices = np.ascontiguousarray(indices, dtype=narrowest_int(self.num_neighbors))
