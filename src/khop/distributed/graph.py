@@ -34,17 +34,17 @@ class PartitionedGraph(abc.ABC):
     @property
     @abc.abstractmethod
     def meta(self) -> FolderMeta:
-        """Metadata of the folder."""
+        """Metadata of the partition folder: its types, sizes, attributes and parts."""
 
     @property
     @abc.abstractmethod
     def where(self) -> str:
-        """Location of the graph, for error messages."""
+        """Path or address of the graph, for error messages."""
 
     @property
     @abc.abstractmethod
     def context(self) -> TrainerContext:
-        """Place of this trainer among the trainers that load the graph."""
+        """Rank and group of this trainer among the trainers that load the graph."""
 
     @abc.abstractmethod
     def connect(self) -> None:
@@ -53,11 +53,13 @@ class PartitionedGraph(abc.ABC):
     @property
     @abc.abstractmethod
     def homes(self) -> list[int]:
-        """Home partition of each trainer, by rank."""
+        """Home partition of each trainer, by rank: the one that it loads."""
 
     @abc.abstractmethod
     def owned_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
-        """Return this trainer's share of all edges, by original ids. Shares are disjoint.
+        """Return the edges that this trainer takes as links by default, by original ids.
+
+        All trainers together have every edge once.
 
         Args:
             edge_type: their edge type.
@@ -71,7 +73,9 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def split(self, node_type: NodeType, name: str) -> Int64Array:
-        """Return new ids, [n] int64 ascending, of the nodes whose attribute `name` is True.
+        """Return the nodes whose boolean attribute `name` is True: [n] int64 new ids, ascending.
+
+        New ids are the folder's numbering.
 
         Raises:
             KeyError: no boolean attribute has this name.
@@ -79,7 +83,7 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """Return the times of nodes, as [n] int64 keys, or None if their type has no times."""
+        """Return times of nodes by new id: [n] int64 keys. None if the type has no times."""
 
     @abc.abstractmethod
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
@@ -92,10 +96,10 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def _new_ids_of(self, original: IntArray, node_type: NodeType) -> Int64Array:
-        """Return the new ids, [n] int64, of original ids that exist."""
+        """Convert original ids, which exist, to the folder's numbering: [n] int64."""
 
     def to_new_ids(self, ids: ArrayLike, name: str, node_type: NodeType = NODE) -> Int64Array:
-        """Return the new ids, [n] int64 of the folder's numbering, of original ids.
+        """Check users' original ids, and convert them to the folder's numbering: [n] int64.
 
         Args:
             ids: [n] original ids.
@@ -146,12 +150,12 @@ class PartitionedGraph(abc.ABC):
         return sum(t.count for t in self.meta.edge_types)
 
     def node_attr(self, name: str, node_type: NodeType = NODE) -> tuple[str, tuple[int, ...]]:
-        """Return dtype name and row shape of a node attribute, or raise KeyError."""
+        """Return dtype name and row shape of a node attribute. KeyError if there is none."""
         attr = self.meta.node_type(node_type).attrs[name]
         return attr.dtype, attr.shape
 
     def edge_type_index(self, edge_type: EdgeType) -> int:
-        """Return the index of an edge type in the folder, or raise ValueError."""
+        """Return the index of an edge type in the folder. ValueError if there is none."""
         names = [t.name for t in self.meta.edge_types]
         if edge_type not in names:
             raise ValueError(f"no edge type {edge_type}: there are {names}")

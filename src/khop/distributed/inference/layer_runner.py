@@ -28,7 +28,10 @@ _BATCHES_AHEAD = 2
 
 
 class _Batch(NamedTuple):
-    """Batch as read. Rows are None for node types without input."""
+    """Batch of nodes with their neighbours, and the layer's input rows for each node type.
+
+    Rows are None for node types without input.
+    """
 
     neighborhood: Neighborhood
     rows: list[Array | None]
@@ -36,7 +39,7 @@ class _Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerRunner:
-    """Runner of layers, batch by batch.
+    """Runner of one layer after the other over a trainer's nodes, batch by batch.
 
     Attributes:
         stored: name of the dtype of floating-point outputs on disk. If None, the layer's dtype.
@@ -61,9 +64,10 @@ class LayerRunner:
         peers: InferencePeers,
         check: Callable[[], None],
     ) -> list[RowSpec | None]:
-        """Compute a layer's output for this trainer's shares, and write it to files.
+        """Compute the output of layer number `index` for this trainer's nodes, into files.
 
-        `check` is called between batches. It raises if another trainer has failed.
+        `inputs` has the layer's input for each node type. `check` is called between batches. It
+        raises if another trainer has failed.
 
         Returns:
             Dtypes and shape of the rows of each node type. None for types without output.
@@ -121,7 +125,7 @@ class LayerRunner:
 
 
 class _LayerFiles:
-    """Checks of a layer's output, batch by batch, and the files that it is written to."""
+    """Writer of a layer's output to files, batch by batch, after checks of dtype and shape."""
 
     def __init__(
         self, meta: FolderMeta, layer: int, peers: InferencePeers, stored: str | None
@@ -136,7 +140,7 @@ class _LayerFiles:
 
     @contextlib.contextmanager
     def of_share(self, share: Share) -> Generator[None, None, None]:
-        """Write the files of a share, which exist only if the block succeeds."""
+        """Write the files of some nodes in a block. They exist only if the block succeeds."""
         self._share = share
         self._writers = {}
         try:
@@ -148,7 +152,10 @@ class _LayerFiles:
                 writer.abandon()
 
     def append(self, output: object, seeds: Sequence[Range]) -> None:
-        """Write the rows of a batch's own nodes, from the layer's return value."""
+        """Write the rows of a batch's own nodes, without neighbours, from the layer's output.
+
+        `seeds` has the range of the batch's own nodes for each node type.
+        """
         for node_type, rows in self._by_type(output).items():
             low, high = seeds[node_type]
             name = self._meta.node_types[node_type].name
@@ -207,7 +214,7 @@ class _LayerFiles:
 
 
 def _made_ahead(make: Callable[[Task], Made], tasks: Iterable[Task]) -> Generator[Made, None, None]:
-    """Yield the results of tasks. One thread computes a few results ahead.
+    """Yield `make(task)` for each task, in order. A thread computes a few results ahead.
 
     `close` waits for the running task: files and sockets that the thread uses can be closed then.
     """

@@ -42,7 +42,10 @@ _PAIRED = (SAGEConv, GATConv, GATv2Conv, GINConv, EdgeConv)
 
 
 def as_layers(model: Model, with_edge_attrs: bool) -> list[Layer]:
-    """Return the layers of a model, which may be wrapped in `DistributedDataParallel`.
+    """Divide a model into layers that each need one hop, in order.
+
+    The model may be wrapped in `DistributedDataParallel`. With `with_edge_attrs`, layers take edge
+    attributes.
 
     Raises:
         TypeError: another type of model.

@@ -23,7 +23,9 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Neighborhood:
-    """Batch of nodes and their neighbours.
+    """Batch of nodes with all their neighbours, which a layer computes at once.
+
+    New ids are ids in the folder's numbering.
 
     Attributes:
         seeds: range of new ids of the batch's own nodes, for each node type.
@@ -56,10 +58,11 @@ class FullNeighbors:
             self._row_starts[frontier].append(part.indptr(index))
 
     def share(self, index: int, of: int) -> list[Range]:
-        """Return share `index` of `of` even shares of the part's nodes and edges.
+        """Return trainer `index`'s nodes if `of` trainers divide the part's nodes and edges evenly.
 
         Returns:
-            Range of new ids for each node type. All shares together are the part.
+            Range of new ids (in the folder's numbering) for each node type. All shares together are
+            the part.
         """
         ranges = []
         for node_type, bounds in enumerate(self._bounds):
@@ -70,7 +73,10 @@ class FullNeighbors:
         return ranges
 
     def _cut(self, node_type: int, count: int, index: int, of: int) -> int:
-        """Return the row at which share `index` of `of` shares of a node type's work begins."""
+        """Return the first row, of `count` of a node type, of trainer number `index` of `of`.
+
+        Rows are divided so that trainers have about equal numbers of nodes and edges.
+        """
 
         # Each row counts itself besides its edges, so that the work grows with every row.
         def work(row: int) -> int:
@@ -84,7 +90,7 @@ class FullNeighbors:
     def batches(
         self, ranges: Sequence[Range], batch_size: int, max_edges: int
     ) -> Iterator[list[Range]]:
-        """Divide ranges into batches, which hold nodes of all types in even proportion.
+        """Divide ranges of nodes, one per node type, into batches with all types in proportion.
 
         A batch has at most `batch_size` nodes, and at most `max_edges` edges or one node.
         """
@@ -99,7 +105,7 @@ class FullNeighbors:
     def _pieces(
         self, ranges: list[Range], batch_size: int, max_edges: int
     ) -> Iterator[list[Range]]:
-        """Halve ranges until each meets the limits of `batches`."""
+        """Halve ranges until each has at most `batch_size` nodes and `max_edges` edges."""
         counts = [high - low for low, high in ranges]
         if sum(counts) == 0:
             return

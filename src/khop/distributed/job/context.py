@@ -38,7 +38,9 @@ class DistRole(enum.Enum):
 
 
 class DistContext:
-    """Place of a process in its job. `init_worker_group`, `init_client`, `init_server` return one.
+    """Role, rank and group of this process in its job.
+
+    `init_worker_group`, `init_client` and `init_server` make one and return it.
 
     Attributes:
         role: role of the process.
@@ -62,13 +64,13 @@ class DistContext:
         self.group_name = group_name
 
     def __repr__(self) -> str:
-        """Return the rank among the processes of this role."""
+        """Return the role's name with rank and number of processes of this role."""
         rank = f"rank {self.rank} of {self.world_size}"
         return f"{type(self).__name__}({rank}, group '{self.group_name}')"
 
     @property
     def worker_name(self) -> str:
-        """Name of this process."""
+        """Name of this process: its group's name and its rank."""
         return f"{self.group_name}_{self.rank}"
 
     @property
@@ -105,13 +107,13 @@ class DistContext:
         """Leave the job.
 
         Args:
-            wait: wait for others that need this process.
+            wait: wait for other processes that need this one.
         """
         raise NotImplementedError
 
 
 class TrainerContext(DistContext):
-    """Place of a trainer, which shares values with the other trainers.
+    """Role, rank and group of a trainer, which shares values with the other trainers.
 
     Attributes:
         members: membership in the group of trainers: values that they share, leases, failures.
@@ -145,7 +147,7 @@ class Closable(Protocol):
 
 
 class WorkerContext(TrainerContext):
-    """Place of a trainer that loads a partition, from `init_worker_group`.
+    """Rank and group of a trainer that loads a partition, from `init_worker_group`.
 
     Attributes:
         host: identity of the machine, equal for trainers that can share socket files.
@@ -178,7 +180,7 @@ class WorkerContext(TrainerContext):
         self.others_have_finished = members.world_size == 1
 
     def keep_for_others(self, close: Callable[[], None]) -> None:
-        """Register a function that ends servers. It is called when all trainers have finished."""
+        """Register a function that ends this trainer's servers once all trainers have left."""
         self._servers_to_keep.append(close)
 
     def close_before_leaving(self, group: Closable) -> None:
@@ -222,7 +224,7 @@ class WorkerContext(TrainerContext):
         self.members.close()
 
     def _leave_store(self) -> None:
-        """Publish that this trainer needs the store no more. Trainer 0 waits for all trainers."""
+        """Publish that this trainer no longer needs the job's store. Trainer 0 waits for all."""
         with contextlib.suppress(RuntimeError, RendezvousError):
             self.members.leave()
             for _ in pauses(_LEAVING_SECONDS):
@@ -250,7 +252,7 @@ _log = log.get(__name__)
 
 
 def enter(make: Callable[[], _Context], role: DistRole) -> _Context:
-    """Create this process's context, which `get_context` returns from now on.
+    """Create this process's context (its role in the job), which `get_context` returns then.
 
     Args:
         make: creates it.
@@ -277,11 +279,11 @@ def set_context(context: DistContext) -> None:
 
 
 def leave(role: DistRole, wait: bool = True) -> None:
-    """End this process's context if it has this role.
+    """Leave the job, if this process is in it with this role.
 
     Args:
         role: the role.
-        wait: wait for others that need this process.
+        wait: wait for other processes that need this one.
     """
     global _context
     if _context is not None and _context.role is role:
@@ -305,12 +307,12 @@ def get_context() -> DistContext | None:
 
 
 def parents_context() -> DistContext | None:
-    """Return the context of the process that this one was forked from, or None."""
+    """Return the context of the parent if this process is a fork of it. Otherwise None."""
     return _parents
 
 
 def check_role(context: DistContext, role: DistRole) -> None:
-    """Raise RuntimeError if a context has another role."""
+    """Raise RuntimeError unless a process's context has this role."""
     if context.role is not role:
         raise RuntimeError(
             f"this process is {_ROLES[context.role]} ('{context.worker_name}'), it cannot be "
@@ -325,7 +327,7 @@ def _leave_at_end(has_failed: bool) -> None:
 
 
 def _forget_parents_context() -> None:
-    """Drop the context in a fork: rank, store connection and servers belong to the parent."""
+    """Drop the context in a forked process: rank, connections and servers are the parent's."""
     global _context, _parents
     if _context is not None:
         _context, _parents = None, _context

@@ -53,7 +53,9 @@ def lease_seconds(lease: float | None = None) -> float:
 
 
 class Lease:
-    """Lease of another process.
+    """Lease of another process: the time for which it may be silent before it counts as ended.
+
+    All times are in seconds.
 
     Attributes:
         heard_at: time of the last renewal.
@@ -67,18 +69,18 @@ class Lease:
         self.renew()
 
     def renew(self, silent: float = 0.0) -> None:
-        """Renew the lease of a process that has been silent for some seconds already."""
+        """Renew the lease, as of `silent` seconds ago."""
         self.heard_at = self._clock() - silent
         self.excused = 0.0
 
     def silence(self, until: float | None = None) -> float:
-        """Return the seconds that count from the last renewal to `until`, by default now."""
+        """Return the seconds of silence that count, from the last renewal to `until` or now."""
         now = self._clock() if until is None else until
         return max(0.0, now - self.heard_at - self.excused)
 
 
 class LeaseTable:
-    """The leases that a process has granted.
+    """Leases of the processes that this process observes, and the times when it looks at them.
 
     Attributes:
         looked_at: time of the last look, by which leases are judged if another thread looks.
@@ -99,14 +101,15 @@ class LeaseTable:
         return self.follow(Lease(self._clock))
 
     def follow(self, lease: Lease) -> Lease:
-        """Include a lease in `look` from now on, as long as another object refers to the lease."""
+        """Add a lease to the table, for as long as another object refers to it. Return it."""
         self._leases.add(lease)
         return lease
 
     def look(self) -> None:
-        """Note that this process looks at leases, which it must do every second.
+        """Record that this process looks at its leases now. It must do so every second.
 
-        Time beyond two seconds since the last look counts for no lease.
+        If the last look was more than two seconds ago, the time beyond counts as no one's silence:
+        this process was stopped.
         """
         now = self._clock()
         stopped = now - self.looked_at - _MOST_BETWEEN_LOOKS
