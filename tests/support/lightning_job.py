@@ -1,4 +1,4 @@
-"""A training with Lightning: FOLDER OUT KIND DEVICES. Writes what each trainer has seen."""
+"""Training with Lightning: FOLDER OUT KIND DEVICES. Writes the batches of each trainer."""
 
 import sys
 
