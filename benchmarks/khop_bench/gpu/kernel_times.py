@@ -84,10 +84,10 @@ class StepTime(NamedTuple):
 
 
 def launches_in(trace: Mapping[str, Any]) -> list[Launch]:
-    """Return what a GPU did, in order.
+    """Return the kernels and copies that a GPU ran, in order.
 
     Args:
-        trace: of torch's profiler, as it exports it for Chrome.
+        trace: trace of torch's profiler, as it exports it for Chrome.
     """
     result = [
         Launch(event["name"], float(event["ts"]), float(event["dur"]), event["cat"] == "kernel")
@@ -124,7 +124,7 @@ def named_steps(launches: Iterable[Launch]) -> list[tuple[str, Launch]]:
 
 
 def _short(name: str) -> str:
-    """Return the step of a kernel of khop's, 'CheckRows', or the beginning of another's name."""
+    """Return the model's step of a khop kernel ('CheckRows'), or the beginning of another name."""
     inner = _TEMPLATE.search(name)
     return inner[1] if inner is not None and "khop" in name else name[:60]
 

@@ -246,7 +246,7 @@ class RequestHandler(FrameHandler):
 
 
 def _excluded_of(rows: RowSet) -> _native.ExcludedPairs | None:
-    """Return the edges that must not be drawn, sorted once for all slices."""
+    """Return the edges that must not be drawn from these rows, sorted once for all slices."""
     if rows.excluded is None:
         return None
     work.check_count(len(rows.excluded[0]), work.MOST_EXCLUDED, "excluded edges")

@@ -81,7 +81,7 @@ def encode_epoch(
 
 
 def _in_memory(columns: Int64Array) -> int:
-    """Return a descriptor of new memory with the columns, to pass along and close."""
+    """Copy seeds' columns to new memory. Return its descriptor, to pass along and close."""
     memory = create_memory(columns.nbytes, "khop-seeds")
     if columns.nbytes:
         view = ArenaReader(memory).lease(0, columns.nbytes, None)
@@ -104,7 +104,7 @@ def read_epoch(message: Message) -> tuple[int, Epoch]:
 
 
 def encode_sample_request(freed: Sequence[int], tasks: Sequence[BatchKey]) -> bytes:
-    """Return the payload of SAMPLE: slots that are free again, and keys of requested batches."""
+    """Return the payload of a SAMPLE message: slots that are free, and keys of batches to make."""
     return struct.pack(f"<Q{len(freed)}Q", len(freed), *freed) + b"".join(
         U64_PAIR.pack(*task) for task in tasks
     )
@@ -137,7 +137,7 @@ def send_request(line: ControlLine, key: BatchKey, run_key: int, columns: Int64A
 
 
 def read_request(message: Message) -> tuple[BatchKey, SingleBatch]:
-    """Read MAKE: the key of a batch, and the batch."""
+    """Read a MAKE message, which requests one batch. Return the batch's key, and its seeds."""
     request, batch, run_key, num_columns = MAKE_HEADER.unpack_from(message.payload)
     raw: Any = message.payload[MAKE_HEADER.size :]
     if message.descriptors:

@@ -47,7 +47,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass
 class _Epoch:
-    """An epoch that is being iterated.
+    """An epoch of a loader that is being iterated, as its pool of samplers tracks it.
 
     Attributes:
         message: content of OPEN_EPOCH.

@@ -92,9 +92,9 @@ class HostSlots:
         self._arena = ArenaWriter(arena)
 
     def new(self, announce: Announce) -> Slot:
-        """See `Slots`."""
+        """Return a slot for a batch. Its memory is allocated when its size is known."""
         return Slot(self._arena, announce)
 
     def free(self, offset: int) -> None:
-        """See `Slots`."""
+        """Free the arena's slot at `offset`, which the trainer no longer uses."""
         self._arena.free(offset)

@@ -54,7 +54,7 @@ _REPORT_LOST_SECONDS = 1.0
 
 @dataclass
 class Task:
-    """A batch being made."""
+    """A batch that the sampler makes: its request, its generator and its slot of memory."""
 
     epoch: int
     batch: int

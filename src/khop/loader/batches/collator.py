@@ -29,9 +29,10 @@ Owner = NodeType | EdgeType | None
 
 
 class Collator:
-    """Joiner for a graph in memory. The loader adds the attributes about seeds afterwards.
+    """Joiner of sampled subgraphs with attributes of a graph in memory, to PyG's batches.
 
-    Several threads may use a joiner. A long attribute is copied by `num_threads` threads.
+    The loader adds the attributes about seeds afterwards. Several threads may use a joiner. A long
+    attribute is copied by `num_threads` threads.
     """
 
     def __init__(self, num_threads: int) -> None:
@@ -90,11 +91,11 @@ class Collator:
     def feature(
         self, value: RowStore | Tensor | Array, owner: Owner, name: str, of_nodes: bool
     ) -> Any:
-        """Return an attribute in the form that `gather` takes. It is a row store or `is_plain`."""
+        """Return an attribute of the graph in the form that `gather` takes."""
         return value if isinstance(value, RowStore) else Feature(value)
 
     def ids(self, index: Tensor) -> Any:
-        """Return ids in the form that `gather` takes."""
+        """Return node or edge ids in the form that `gather` takes."""
         return index.numpy()
 
     def to_graph_device(self, edge_index: Tensor, like: torch.device) -> Tensor:
@@ -106,7 +107,7 @@ class Collator:
         return tensor
 
     def use(self, value: Any) -> None:
-        """Wait, if needed, until torch may read a value of the graph. Only `DeviceJoiner` waits."""
+        """Wait, if needed, until torch may read this value of the graph. Only a GPU needs this."""
 
     def gather(self, feature: Any, index: Any) -> Tensor:
         """Return rows of a feature. Their memory is reused after the returned tensor is freed."""

@@ -84,7 +84,7 @@ class GraphAccess(Protocol):
 
     @property
     def seeds(self) -> Sequence[tuple[int, Int64Array, Int64Array | None]]:
-        """Seeds of the batch. See above."""
+        """Seeds of the batch: (index of the node type, ids, times or None) of each type."""
 
     def key(self, purpose: int, step: int = 0, index: int = 0, batch: int | None = None) -> int:
         """Return a key of random numbers. It differs for each batch, purpose, step and index.
@@ -181,6 +181,6 @@ class GraphAccess(Protocol):
 
 
 def add_all_seeds(graph: GraphAccess) -> None:
-    """Add the seeds of all node types to the batch."""
+    """Add the seeds of all node types to the batch that a program draws."""
     for node_type, ids, times in graph.seeds:
         graph.subgraph.add_seeds(node_type, ids, times)

@@ -30,7 +30,7 @@ UniformNumbers: TypeAlias = Callable[[int], Float64Array]
 
 @dataclass(frozen=True)
 class Layer:
-    """Rows of a hop and their neighbours, which are of one node type.
+    """The rows (frontier nodes) of a LABOR hop, and their neighbours, which are of one node type.
 
     Attributes:
         nodes: [num_nodes] int64 ids of the neighbours, in the order of first appearance.

@@ -24,7 +24,7 @@ SOURCES = 18
 
 
 def visited(graph: GraphAccess, roots: Int64Array, length: int) -> Waiting[Int64Array]:
-    """Walk from roots over the only edge type.
+    """Walk from `roots` over the only edge type, `length` steps each.
 
     Returns:
         [n] int64, the roots, then the nodes that walks reach in each step.

@@ -64,7 +64,7 @@ class CollectSpec:
 
 
 class Collector:
-    """Writer of the arrays of batches.
+    """Writer of batches to arrays: ids, edges and attributes, also from other partitions.
 
     Args:
         part: the local part.

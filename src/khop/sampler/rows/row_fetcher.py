@@ -117,7 +117,7 @@ class RowRequest(NamedTuple):
 
 
 class RowFetch(NamedTuple):
-    """Rows of `ids`: the local rows, and requests for the others."""
+    """Attribute rows of `ids` while they are read: the local rows, and requests for the others."""
 
     ids: Int64Array
     local: list[LocalRows]
@@ -133,7 +133,9 @@ class RowFetch(NamedTuple):
 
 
 class RowFetcher(ABC):
-    """Fetcher of rows of a node or edge type.
+    """Reader of attribute rows of a node or edge type, wherever they are.
+
+    Ids are divided into slices, ranges with one owner each: this process or another one.
 
     Args:
         bounds: [num_slices + 1] range bounds of the slices.
