@@ -71,7 +71,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self._reader: PartitionReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for pickling: the folder, and addresses of other partitions' servers."""
+        """Return the folder and the endpoints of other partitions, for worker processes."""
         return {**self.__dict__, "_service": None, "_reader": None}
 
     def load(
@@ -163,7 +163,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         meta: FolderMeta,
         stores: Mapping[str | tuple[NodeType | EdgeType, str], Callable[[], RowStore]],
     ) -> Iterator[NamedStore]:
-        """Open the users' stores, and yield each with its attribute, to check them early."""
+        """Open the stores that the user names, to check them before anything is started."""
         counts = {t.name: t.count for owner in ("node", "edge") for t in meta.types(owner)}
         for store_name, opener in stores.items():
             key = (NODE, store_name) if isinstance(store_name, str) else store_name
@@ -197,7 +197,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return html_table(repr(self), [] if self.folder is None else self._contents())
 
     def _contents(self) -> list[tuple[str, str]]:
-        """Return the rows of a printed table: (node or edge type, its size and attributes)."""
+        """Return a row for each node and edge type: its size and its attributes."""
         meta = self.meta
         types = [(t.name, t.count, t.attrs) for t in meta.node_types]
         types += [(" ".join(t.name), t.count, t.attrs) for t in meta.edge_types]
@@ -209,7 +209,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
     @property
     def meta(self) -> FolderMeta:
-        """Metadata of the folder: its types, sizes, attributes and parts."""
+        """Metadata of the folder."""
         return self.opened.meta
 
     @property
@@ -219,35 +219,35 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
     @property
     def where(self) -> str:
-        """Path of the partition folder, for error messages."""
+        """Path of the folder, for error messages."""
         return f"'{self.opened.root}'"
 
     @property
     def context(self) -> WorkerContext:
-        """Rank and group of this trainer. Joins the group by the environment if not yet done."""
+        """Context of this trainer, created from the environment if there is none yet."""
         return require_context()
 
     @property
     def homes(self) -> list[int]:
-        """Partition that each trainer of the group has loaded, by rank."""
+        """Home partition of each trainer of the group, by rank."""
         return self.service().homes
 
     def connect(self) -> None:
-        """Make the connections to other partitions. All trainers call it together, once."""
+        """Create `service` together with the other trainers of the group."""
         self.service()
 
     def split(self, node_type: NodeType, name: str) -> Int64Array:
-        """Return new ids (the folder's numbering) of the nodes whose attribute `name` is True."""
+        """See `PartitionedGraph`."""
         return self.opened.split(node_type, name).astype(np.int64)
 
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """Return int64 keys of the times of nodes, by new id. None if the type has no times."""
+        """See `PartitionedGraph`."""
         times = self.opened.node_times(node_type)
         return None if times is None else times[new_ids]
 
     @property
     def opened(self) -> PartitionFolder:
-        """The partition folder. Raises RuntimeError before `load`."""
+        """The partition folder. RuntimeError before `load`."""
         if self.folder is None:
             raise RuntimeError("the dataset holds nothing yet: call load() first")
         return self.folder
@@ -261,13 +261,13 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return self.opened.id_map(node_type)[original].astype(np.int64)
 
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
-        """Return the original ids, [n] int64, of nodes by their ids in the folder's numbering."""
+        """Return the original ids, [n] int64, of ids of the folder's numbering."""
         return self.opened.original_ids(node_type)[new_ids].astype(np.int64)
 
     def owned_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
-        """Return the edges that this trainer takes as links by default: [2, n] int64 original ids.
+        """Return this trainer's share of all edges, by original ids: [2, n] int64.
 
-        They are the edges of its home partition, and of partitions that it serves and that are no
+        The share has edges of its home partition, and of partitions that it serves and that are no
         trainer's home. Trainers with the same partition get its edges round-robin.
         """
         index = self.edge_type_index(edge_type)
@@ -291,7 +291,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return self._service
 
     def peers(self) -> SharedClient:
-        """Return this process's connections to the servers of the other partitions.
+        """Return this process's connections to the other partitions.
 
         All trainers make the first call together.
 
@@ -314,7 +314,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
     @property
     def reader(self) -> PartitionReader:
-        """Reader of attributes and edges of all partitions, by rows or in full.
+        """Reader of rows and whole attributes of all partitions.
 
         :meta private:
         """
@@ -323,9 +323,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return self._reader
 
     def run_on_rows(self, steps: Callable[[GraphRows], Generator[list[Ticket], None, Any]]) -> Any:
-        """Run a generator that requests rows of any partition, and return its result.
-
-        A row is a node with its neighbours.
+        """Run a generator, read the rows of the graph that it requests, and return its result.
 
         Args:
             steps: function that makes the generator from the graph's rows. If there are several
@@ -349,11 +347,11 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
 
 def check_dataset(data: Any, name: str = "data") -> DistDataset:
-    """Check that a user's argument is a `DistDataset`, and return it.
+    """Check that an argument is a `DistDataset`, and return it.
 
     Args:
         data: the argument.
-        name: its name in the error message.
+        name: its name.
 
     Raises:
         TypeError: the argument has another type.
@@ -370,11 +368,7 @@ _loaded: list[weakref.ref[DistDataset]] = []
 
 
 def last_loaded() -> DistDataset:
-    """Return the `DistDataset` that this process loaded last, if it still exists.
-
-    Raises:
-        RuntimeError: there is none.
-    """
+    """Return the dataset that was loaded last and still exists, or raise RuntimeError."""
     for reference in reversed(_loaded):
         dataset = reference()
         if dataset is not None:

@@ -34,17 +34,17 @@ class PartitionedGraph(abc.ABC):
     @property
     @abc.abstractmethod
     def meta(self) -> FolderMeta:
-        """Metadata of the partition folder: its types, sizes, attributes and parts."""
+        """Metadata of the folder."""
 
     @property
     @abc.abstractmethod
     def where(self) -> str:
-        """Path or address of the graph, for error messages."""
+        """Location of the graph, for error messages."""
 
     @property
     @abc.abstractmethod
     def context(self) -> TrainerContext:
-        """Rank and group of this trainer among the trainers that load the graph."""
+        """Place of this trainer among the trainers that load the graph."""
 
     @abc.abstractmethod
     def connect(self) -> None:
@@ -53,13 +53,11 @@ class PartitionedGraph(abc.ABC):
     @property
     @abc.abstractmethod
     def homes(self) -> list[int]:
-        """Home partition of each trainer, by rank: the one that it loads."""
+        """Home partition of each trainer, by rank."""
 
     @abc.abstractmethod
     def owned_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
-        """Return the edges that this trainer takes as links by default, by original ids.
-
-        All trainers together have every edge once.
+        """Return this trainer's share of all edges, by original ids. Shares are disjoint.
 
         Args:
             edge_type: their edge type.
@@ -73,9 +71,7 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def split(self, node_type: NodeType, name: str) -> Int64Array:
-        """Return the nodes whose boolean attribute `name` is True: [n] int64 new ids, ascending.
-
-        New ids are the folder's numbering.
+        """Return new ids, [n] int64 ascending, of the nodes whose attribute `name` is True.
 
         Raises:
             KeyError: no boolean attribute has this name.
@@ -83,7 +79,7 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """Return times of nodes by new id: [n] int64 keys. None if the type has no times."""
+        """Return the times of nodes, as [n] int64 keys, or None if their type has no times."""
 
     @abc.abstractmethod
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
@@ -96,10 +92,10 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def _new_ids_of(self, original: IntArray, node_type: NodeType) -> Int64Array:
-        """Convert original ids, which exist, to the folder's numbering: [n] int64."""
+        """Return the new ids, [n] int64, of original ids that exist."""
 
     def to_new_ids(self, ids: ArrayLike, name: str, node_type: NodeType = NODE) -> Int64Array:
-        """Check users' original ids, and convert them to the folder's numbering: [n] int64.
+        """Return the new ids, [n] int64 of the folder's numbering, of original ids.
 
         Args:
             ids: [n] original ids.
@@ -150,12 +146,12 @@ class PartitionedGraph(abc.ABC):
         return sum(t.count for t in self.meta.edge_types)
 
     def node_attr(self, name: str, node_type: NodeType = NODE) -> tuple[str, tuple[int, ...]]:
-        """Return dtype name and row shape of a node attribute. KeyError if there is none."""
+        """Return dtype name and row shape of a node attribute, or raise KeyError."""
         attr = self.meta.node_type(node_type).attrs[name]
         return attr.dtype, attr.shape
 
     def edge_type_index(self, edge_type: EdgeType) -> int:
-        """Return the index of an edge type in the folder. ValueError if there is none."""
+        """Return the index of an edge type in the folder, or raise ValueError."""
         names = [t.name for t in self.meta.edge_types]
         if edge_type not in names:
             raise ValueError(f"no edge type {edge_type}: there are {names}")

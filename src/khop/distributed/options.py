@@ -272,10 +272,7 @@ WorkerOptions: TypeAlias = (
 
 
 def check_lists(lists: Sequence[object], options: WorkerOptions | None, name: str) -> None:
-    """Raise ValueError unless an argument has one list for each of the loader's graph servers.
-
-    `lists` are the argument's lists, `name` is its name.
-    """
+    """Raise ValueError unless `options` has a server for each list of an argument, `name`."""
     servers = options.server_rank if isinstance(options, RemoteDistSamplingWorkerOptions) else None
     if not isinstance(servers, (list, tuple)) or len(servers) != len(lists):
         raise ValueError(

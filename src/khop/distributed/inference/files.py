@@ -41,10 +41,9 @@ PROBE = ".khop-probe-"
 
 @dataclass(frozen=True)
 class Share:
-    """Nodes of a part whose outputs one trainer computes: share `index` of `of` of the part.
+    """Nodes of one part that one trainer computes: share `index` of `of` shares of the part.
 
-    If several trainers have loaded the same part, they divide it. `rank` is the trainer's. `ranges`
-    has the first and one-past-last new id (in the folder's numbering) for each node type.
+    `ranges` has the first and one-past-last new id for each node type.
     """
 
     rank: int
@@ -55,7 +54,7 @@ class Share:
 
     @property
     def file_name(self) -> str:
-        """Name of the files with the outputs of these nodes, one in each node type's folder."""
+        """Name of the share's files."""
         share = "" if self.of == 1 else f"-share-{self.index}"
         return f"part-{self.part}{share}.npy"
 
@@ -77,15 +76,14 @@ class RowSpec:
 
 
 def output_file(root: Path, layer: int, node_type: NodeType, file_name: str) -> Path:
-    """Return the path of a trainer's outputs of a layer for one node type."""
+    """Return the path of a share's file of a layer and node type."""
     return root / f"layer-{layer}" / safe_name(node_type) / file_name
 
 
 def clear_folder(root: Path, overwrite: bool, probes: Collection[str]) -> None:
-    """Prepare a folder for outputs: remove earlier outputs if `overwrite`.
+    """Check that a folder holds no outputs, or remove them.
 
-    Trainers find out who shares a folder by small files, probes. `probes` are the names of those in
-    use, which stay. Others are removed.
+    Probes of trainers that take part stay. Probes of ended trainers are removed.
 
     Raises:
         FileExistsError: it holds outputs and `overwrite` is False, or it holds other files.
@@ -111,7 +109,7 @@ def clear_folder(root: Path, overwrite: bool, probes: Collection[str]) -> None:
 
 
 def remove_outputs(root: Path, layer: int, shares: Sequence[Share]) -> None:
-    """Remove one trainer's files (`shares`) of a layer, and folders that are empty then."""
+    """Remove a trainer's files of a layer, and folders that are empty then."""
     layer_folder = root / f"layer-{layer}"
     # A folder without files of this trainer may be removed by another at any moment.
     folders: list[Path] = []
@@ -171,16 +169,14 @@ class RowWriter:
 
 
 class OutputClient(PartitionClient):
-    """Client that requests rows of other trainers' outputs from their output servers, by rank."""
+    """Connections to the servers of other trainers' outputs, by rank."""
 
     subject: ClassVar[str] = "outputs of trainer"
 
     def rows(
         self, rank: int, layer: int, node_type: int, file_name: str, rows: Int64Array
     ) -> Request:
-        """Request rows of another trainer's file, by their [n] int64 positions in it.
-
-        `rank` is the trainer's, `layer` and `node_type` are indices.
+        """Request rows of a file that a trainer has announced, by their [n] int64 positions in it.
 
         Raises:
             RuntimeError: the connections have been closed.
@@ -193,7 +189,7 @@ class OutputClient(PartitionClient):
 
 
 class ShareRows(RowFetcher):
-    """Reader of rows of a layer's output for one node type, wherever they are.
+    """Fetcher of rows of a layer's output for one node type.
 
     A share is the contiguous range of nodes whose output one trainer computed. Shares are ordered
     by first id. Files of `visible` trainers are in this trainer's folder. Rows of other trainers
@@ -243,10 +239,7 @@ class ShareRows(RowFetcher):
 
 
 def check_shares(shares: Sequence[Share], counts: Sequence[int]) -> None:
-    """Raise ValueError unless the shares hold every node exactly once, in order.
-
-    `counts` has the number of nodes of each type.
-    """
+    """Raise ValueError unless the shares, in their order, hold every node exactly once."""
     for node_type, count in enumerate(counts):
         ranges = [share.ranges[node_type] for share in shares]
         ends = [0, *(high for _, high in ranges)]

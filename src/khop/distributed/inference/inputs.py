@@ -31,7 +31,7 @@ class LayerInput(NamedTuple):
 
 
 class NodeInputs:
-    """Inputs of the first layer, as users pass them: one for all node types, or one per type.
+    """Inputs of the first layer: one for all node types, or {node type: input}.
 
     Raises:
         KeyError: no such node type or attribute.
@@ -68,11 +68,7 @@ class NodeInputs:
     def of_first_layer(
         self, parts: dict[int, Part], home: int, client: PartitionClient | None
     ) -> list[LayerInput | None]:
-        """Return the first layer's input for each node type. None for types without input.
-
-        `parts` are the parts on this machine by number, `home` is this trainer's. `client` requests
-        rows of the others.
-        """
+        """Return the first layer's input for each node type, None for types without."""
         inputs: list[LayerInput | None] = []
         for i, source in enumerate(self._sources):
             if source is None:
@@ -97,7 +93,7 @@ def _rows_of_ids(make: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
 
 
 class EdgeAttrs:
-    """Edge attributes that layers get as further arguments, by name.
+    """Edge attributes that layers get, by name.
 
     Raises:
         KeyError: no edge type has some attribute.
@@ -119,10 +115,7 @@ class EdgeAttrs:
     def arguments(
         self, read: Sequence[Mapping[str, Array]], device: torch.device
     ) -> list[Tensor | dict[EdgeType, Tensor]]:
-        """Return a batch's edge attributes as a layer takes them, one tensor or dict per name.
-
-        `read` has the rows of each edge type, by name.
-        """
+        """Return a layer's edge attributes as arguments, from the rows of each edge type."""
         arguments: list[Tensor | dict[EdgeType, Tensor]] = []
         for name in self._names:
             by_type = {

@@ -28,10 +28,7 @@ _BATCHES_AHEAD = 2
 
 
 class _Batch(NamedTuple):
-    """Batch of nodes with their neighbours, and the layer's input rows for each node type.
-
-    Rows are None for node types without input.
-    """
+    """Batch as read. Rows are None for node types without input."""
 
     neighborhood: Neighborhood
     rows: list[Array | None]
@@ -39,7 +36,7 @@ class _Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerRunner:
-    """Runner of one layer after the other over a trainer's nodes, batch by batch.
+    """Runner of layers, batch by batch.
 
     Attributes:
         stored: name of the dtype of floating-point outputs on disk. If None, the layer's dtype.
@@ -64,10 +61,9 @@ class LayerRunner:
         peers: InferencePeers,
         check: Callable[[], None],
     ) -> list[RowSpec | None]:
-        """Compute the output of layer number `index` for this trainer's nodes, into files.
+        """Compute a layer's output for this trainer's shares, and write it to files.
 
-        `inputs` has the layer's input for each node type. `check` is called between batches. It
-        raises if another trainer has failed.
+        `check` is called between batches. It raises if another trainer has failed.
 
         Returns:
             Dtypes and shape of the rows of each node type. None for types without output.
@@ -125,7 +121,7 @@ class LayerRunner:
 
 
 class _LayerFiles:
-    """Writer of a layer's output to files, batch by batch, after checks of dtype and shape."""
+    """Checks of a layer's output, batch by batch, and the files that it is written to."""
 
     def __init__(
         self, meta: FolderMeta, layer: int, peers: InferencePeers, stored: str | None
@@ -140,7 +136,7 @@ class _LayerFiles:
 
     @contextlib.contextmanager
     def of_share(self, share: Share) -> Generator[None, None, None]:
-        """Write the files of some nodes in a block. They exist only if the block succeeds."""
+        """Write the files of a share, which exist only if the block succeeds."""
         self._share = share
         self._writers = {}
         try:
@@ -152,10 +148,7 @@ class _LayerFiles:
                 writer.abandon()
 
     def append(self, output: object, seeds: Sequence[Range]) -> None:
-        """Write the rows of a batch's own nodes, without neighbours, from the layer's output.
-
-        `seeds` has the range of the batch's own nodes for each node type.
-        """
+        """Write the rows of a batch's own nodes, from the layer's return value."""
         for node_type, rows in self._by_type(output).items():
             low, high = seeds[node_type]
             name = self._meta.node_types[node_type].name
@@ -214,7 +207,7 @@ class _LayerFiles:
 
 
 def _made_ahead(make: Callable[[Task], Made], tasks: Iterable[Task]) -> Generator[Made, None, None]:
-    """Yield `make(task)` for each task, in order. A thread computes a few results ahead.
+    """Yield the results of tasks. One thread computes a few results ahead.
 
     `close` waits for the running task: files and sockets that the thread uses can be closed then.
     """

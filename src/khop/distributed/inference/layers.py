@@ -42,10 +42,7 @@ _PAIRED = (SAGEConv, GATConv, GATv2Conv, GINConv, EdgeConv)
 
 
 def as_layers(model: Model, with_edge_attrs: bool) -> list[Layer]:
-    """Divide a model into layers that each need one hop, in order.
-
-    The model may be wrapped in `DistributedDataParallel`. With `with_edge_attrs`, layers take edge
-    attributes.
+    """Return the layers of a model, which may be wrapped in `DistributedDataParallel`.
 
     Raises:
         TypeError: another type of model.

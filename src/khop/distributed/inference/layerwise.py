@@ -156,7 +156,7 @@ def layerwise_inference(
 
 
 def _discard(peers: InferencePeers, num_layers: int) -> None:
-    """Remove this trainer's files of a failed inference, so that the folder can be used again."""
+    """Remove the files of a failed inference, so that its output folder can be used again."""
     for layer in range(num_layers):
         remove_outputs(peers.root, layer, [share for share, _ in peers.own])
 
@@ -189,13 +189,9 @@ def _stored(dtype: torch.dtype | str | None) -> str | None:
 def _agree_on_specs(
     gathered: Sequence[Sequence[object]], peers: InferencePeers, layer: int
 ) -> list[RowSpec | None]:
-    """Check that all trainers have equal dtypes and shapes of a layer's output rows.
+    """Return a layer's row specification for each node type, agreed on by all trainers.
 
-    `gathered` has every trainer's, for each node type. Returns the common ones. A trainer without
-    nodes of a type has none for it.
-
-    Raises:
-        RendezvousError: they differ.
+    Trainers without nodes of a type have no specification for it.
     """
     agreed: list[RowSpec | None] = []
     for node_type in range(len(gathered[0])):
@@ -223,7 +219,7 @@ def _agree_on_specs(
 def _outputs_of(
     layer: int, specs: Sequence[RowSpec | None], data: DistDataset, peers: InferencePeers
 ) -> list[LayerInput | None]:
-    """Return the output of a layer for each node type, as input of the next layer."""
+    """Return a layer's outputs for each node type, as input of the next layer."""
     client = peers.output_client
     inputs: list[LayerInput | None] = []
     for i, (node_type, spec) in enumerate(zip(data.meta.node_types, specs, strict=True)):

@@ -23,9 +23,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Neighborhood:
-    """Batch of nodes with all their neighbours, which a layer computes at once.
-
-    New ids are ids in the folder's numbering.
+    """Batch of nodes and their neighbours.
 
     Attributes:
         seeds: range of new ids of the batch's own nodes, for each node type.
@@ -58,11 +56,10 @@ class FullNeighbors:
             self._row_starts[frontier].append(part.indptr(index))
 
     def share(self, index: int, of: int) -> list[Range]:
-        """Return trainer `index`'s nodes if `of` trainers divide the part's nodes and edges evenly.
+        """Return share `index` of `of` even shares of the part's nodes and edges.
 
         Returns:
-            Range of new ids (in the folder's numbering) for each node type. All shares together are
-            the part.
+            Range of new ids for each node type. All shares together are the part.
         """
         ranges = []
         for node_type, bounds in enumerate(self._bounds):
@@ -73,10 +70,7 @@ class FullNeighbors:
         return ranges
 
     def _cut(self, node_type: int, count: int, index: int, of: int) -> int:
-        """Return the first row, of `count` of a node type, of trainer number `index` of `of`.
-
-        Rows are divided so that trainers have about equal numbers of nodes and edges.
-        """
+        """Return the row at which share `index` of `of` shares of a node type's work begins."""
 
         # Each row counts itself besides its edges, so that the work grows with every row.
         def work(row: int) -> int:
@@ -90,7 +84,7 @@ class FullNeighbors:
     def batches(
         self, ranges: Sequence[Range], batch_size: int, max_edges: int
     ) -> Iterator[list[Range]]:
-        """Divide ranges of nodes, one per node type, into batches with all types in proportion.
+        """Divide ranges into batches, which hold nodes of all types in even proportion.
 
         A batch has at most `batch_size` nodes, and at most `max_edges` edges or one node.
         """
@@ -105,7 +99,7 @@ class FullNeighbors:
     def _pieces(
         self, ranges: list[Range], batch_size: int, max_edges: int
     ) -> Iterator[list[Range]]:
-        """Halve ranges until each has at most `batch_size` nodes and `max_edges` edges."""
+        """Halve ranges until each meets the limits of `batches`."""
         counts = [high - low for low, high in ranges]
         if sum(counts) == 0:
             return

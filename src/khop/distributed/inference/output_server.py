@@ -26,7 +26,7 @@ from khop.typing import Array, NodeType
 
 
 class OutputHandler(FrameHandler):
-    """Handler of requests for rows of one trainer's outputs, from the configured files."""
+    """Handler of requests for rows of a trainer's outputs, in files that it has named."""
 
     def __init__(
         self,

@@ -26,10 +26,7 @@ from khop.storage.part import Part
 
 
 class InferencePeers:
-    """One trainer's view of a layer-wise inference: who computes which nodes, files and servers.
-
-    `meet` agrees on them with the other trainers. A share is a range of a part's nodes that one
-    trainer computes.
+    """One trainer's state of a layer-wise inference: shares, files and servers as agreed by all.
 
     Attributes:
         parts: the parts whose files are on this machine, by number.
@@ -72,7 +69,7 @@ class InferencePeers:
         overwrite: bool,
         timeout: float,
     ) -> None:
-        """Agree with the other trainers on the nodes of each, on files and on servers.
+        """Agree with the other trainers on shares, files and servers.
 
         Args:
             edge_attrs: names of the edge attributes that layers get, for each edge type.
@@ -129,10 +126,7 @@ class InferencePeers:
         return Share(self._context.rank, part, index, len(owners), ranges), neighbors
 
     def _connect(self, visible: Sequence[Sequence[int]], num_layers: int, timeout: float) -> None:
-        """Start an output server if a trainer cannot read this one's files, and connect to others.
-
-        `visible` has, for each trainer, the ranks whose files it can read.
-        """
+        """Start a server if a trainer does not see this one's files, and connect to servers."""
         context, rank = self._context, self._context.rank
         if context.world_size > 1:  # trainers wait for each other at exit: one has the job's store
             context.keep_for_others(self._end_server)
@@ -173,7 +167,7 @@ class InferencePeers:
             self._endpoint_registry.follow(self.output_client)
 
     def end(self, wait: bool) -> None:
-        """End this trainer's output server. If `wait`, first wait until no trainer needs it."""
+        """End this trainer's server. If `wait`, wait first until all trainers need it no more."""
         if not self._uses_network:
             return
         members = self._context.members
@@ -194,6 +188,6 @@ class InferencePeers:
                 client.close()
 
     def close(self) -> None:
-        """End clients and output server at once, after a failed inference."""
+        """End clients and server at once, after a failed inference."""
         self.close_clients()
         self._end_server()

@@ -149,7 +149,7 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
     def __getitem__(self, key: ArrayLike) -> Tensor: ...
 
     def __getitem__(self, key: ArrayLike | NodeType) -> NodeOutputs | Tensor:
-        """Return the outputs of a node type. For a homogeneous graph, ids select rows instead."""
+        """Return a node type's outputs. For a homogeneous graph also rows by original id."""
         if isinstance(key, str):
             if key not in self._nodes:
                 raise KeyError(f"no outputs of node type '{key}': there are {list(self._nodes)}")

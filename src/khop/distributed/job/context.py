@@ -38,9 +38,7 @@ class DistRole(enum.Enum):
 
 
 class DistContext:
-    """Role, rank and group of this process in its job.
-
-    `init_worker_group`, `init_client` and `init_server` make one and return it.
+    """Place of a process in its job. `init_worker_group`, `init_client`, `init_server` return one.
 
     Attributes:
         role: role of the process.
@@ -64,13 +62,13 @@ class DistContext:
         self.group_name = group_name
 
     def __repr__(self) -> str:
-        """Return the role's name with rank and number of processes of this role."""
+        """Return the rank among the processes of this role."""
         rank = f"rank {self.rank} of {self.world_size}"
         return f"{type(self).__name__}({rank}, group '{self.group_name}')"
 
     @property
     def worker_name(self) -> str:
-        """Name of this process: its group's name and its rank."""
+        """Name of this process."""
         return f"{self.group_name}_{self.rank}"
 
     @property
@@ -107,13 +105,13 @@ class DistContext:
         """Leave the job.
 
         Args:
-            wait: wait for other processes that need this one.
+            wait: wait for others that need this process.
         """
         raise NotImplementedError
 
 
 class TrainerContext(DistContext):
-    """Role, rank and group of a trainer, which shares values with the other trainers.
+    """Place of a trainer, which shares values with the other trainers.
 
     Attributes:
         members: membership in the group of trainers: values that they share, leases, failures.
@@ -147,7 +145,7 @@ class Closable(Protocol):
 
 
 class WorkerContext(TrainerContext):
-    """Rank and group of a trainer that loads a partition, from `init_worker_group`.
+    """Place of a trainer that loads a partition, from `init_worker_group`.
 
     Attributes:
         host: identity of the machine, equal for trainers that can share socket files.
@@ -180,7 +178,7 @@ class WorkerContext(TrainerContext):
         self.others_have_finished = members.world_size == 1
 
     def keep_for_others(self, close: Callable[[], None]) -> None:
-        """Register a function that ends this trainer's servers once all trainers have left."""
+        """Register a function that ends servers. It is called when all trainers have finished."""
         self._servers_to_keep.append(close)
 
     def close_before_leaving(self, group: Closable) -> None:
@@ -224,7 +222,7 @@ class WorkerContext(TrainerContext):
         self.members.close()
 
     def _leave_store(self) -> None:
-        """Publish that this trainer no longer needs the job's store. Trainer 0 waits for all."""
+        """Publish that this trainer needs the store no more. Trainer 0 waits for all trainers."""
         with contextlib.suppress(RuntimeError, RendezvousError):
             self.members.leave()
             for _ in pauses(_LEAVING_SECONDS):
@@ -252,7 +250,7 @@ _log = log.get(__name__)
 
 
 def enter(make: Callable[[], _Context], role: DistRole) -> _Context:
-    """Create this process's context (its role in the job), which `get_context` returns then.
+    """Create this process's context, which `get_context` returns from now on.
 
     Args:
         make: creates it.
@@ -279,11 +277,11 @@ def set_context(context: DistContext) -> None:
 
 
 def leave(role: DistRole, wait: bool = True) -> None:
-    """Leave the job, if this process is in it with this role.
+    """End this process's context if it has this role.
 
     Args:
         role: the role.
-        wait: wait for other processes that need this one.
+        wait: wait for others that need this process.
     """
     global _context
     if _context is not None and _context.role is role:
@@ -307,12 +305,12 @@ def get_context() -> DistContext | None:
 
 
 def parents_context() -> DistContext | None:
-    """Return the context of the parent if this process is a fork of it. Otherwise None."""
+    """Return the context of the process that this one was forked from, or None."""
     return _parents
 
 
 def check_role(context: DistContext, role: DistRole) -> None:
-    """Raise RuntimeError unless a process's context has this role."""
+    """Raise RuntimeError if a context has another role."""
     if context.role is not role:
         raise RuntimeError(
             f"this process is {_ROLES[context.role]} ('{context.worker_name}'), it cannot be "
@@ -327,7 +325,7 @@ def _leave_at_end(has_failed: bool) -> None:
 
 
 def _forget_parents_context() -> None:
-    """Drop the context in a forked process: rank, connections and servers are the parent's."""
+    """Drop the context in a fork: rank, store connection and servers belong to the parent."""
     global _context, _parents
     if _context is not None:
         _context, _parents = None, _context

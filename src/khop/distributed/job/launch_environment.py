@@ -41,7 +41,7 @@ _BY_HAND = "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
 
 
 class Place(NamedTuple):
-    """Rank of a process in its job, and address of process 0, as its launcher passes them.
+    """Place of a process in its job, as given by a launcher.
 
     Attributes:
         launcher: name of the launcher, for error messages.
@@ -81,7 +81,7 @@ class ClusterEnvironment(ABC):
 
     @abstractmethod
     def detect(self, environment: Mapping[str, str]) -> Place | None:
-        """Return the rank that this launcher gave this process. None if it has not started it.
+        """Return the place of this process, or None if this launcher has not started it.
 
         Runs before torch.distributed is initialised.
 
@@ -98,7 +98,7 @@ ClusterName: TypeAlias = str | ClusterEnvironment | type[ClusterEnvironment]
 
 
 def with_master(launched: Place, environment: Mapping[str, str] = os.environ) -> Place:
-    """Return `launched` with the address in MASTER_ADDR and MASTER_PORT, if they are set."""
+    """Return a place with MASTER_ADDR and MASTER_PORT, which override the launcher's values."""
     port = _integer(environment, "MASTER_PORT")
     if port is not None:
         launched = launched._replace(port=port, job=None)
@@ -109,7 +109,7 @@ def find_place(
     environment: Mapping[str, str] = os.environ,
     cluster_environment: ClusterName | None = None,
 ) -> Place | None:
-    """Return the rank that a launcher gave this process. None if no launcher is detected.
+    """Return the place that the launcher gave this process, or None if no launcher is detected.
 
     MASTER_ADDR and MASTER_PORT override the values of any launcher. In a Slurm step the default
     address is the first host of the step. The default port, 10,000 to 29,999, is computed from the
@@ -161,10 +161,10 @@ def _place_by(named: ClusterName, environment: Mapping[str, str]) -> Place:
 
 
 class Torchrun(ClusterEnvironment):
-    """Reader of RANK and WORLD_SIZE, which torchrun sets, or users by hand."""
+    """RANK and WORLD_SIZE, of torchrun or set by hand."""
 
     def detect(self, environment: Mapping[str, str]) -> Place | None:
-        """Return rank and world size from RANK and WORLD_SIZE. None if neither is set."""
+        """See `ClusterEnvironment`."""
         rank, world_size = (_integer(environment, name) for name in ("RANK", "WORLD_SIZE"))
         if rank is None or world_size is None:
             return None
@@ -172,10 +172,7 @@ class Torchrun(ClusterEnvironment):
 
 
 def _check_half_pair(environment: Mapping[str, str], launched: Place | None) -> None:
-    """Raise RendezvousError if only one of RANK and WORLD_SIZE is set.
-
-    It is accepted if another launcher (`launched`) gives the same value.
-    """
+    """Raise RendezvousError for RANK or WORLD_SIZE alone, unless the launcher gives this value."""
     for name, missing in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
         value = _integer(environment, name)
         if value is None or missing in environment:
@@ -191,10 +188,10 @@ def _check_half_pair(environment: Mapping[str, str], launched: Place | None) -> 
 
 
 class Mpi(ClusterEnvironment):
-    """Reader of the rank of a process that mpirun or `srun --mpi` has started."""
+    """Processes of mpirun, and of `srun --mpi`."""
 
     def detect(self, environment: Mapping[str, str]) -> Place | None:
-        """Return rank and world size from the variables of MPI. None if there are none."""
+        """See `ClusterEnvironment`."""
         detected = [p for names in _MPI if (p := _of_variables(environment, *names)) is not None]
         if len({one[1:] for one in detected}) > 1:
             raise _contradiction(*detected)
@@ -215,10 +212,10 @@ class Mpi(ClusterEnvironment):
 
 
 class Slurm(ClusterEnvironment):
-    """Reader of the rank of a task of a Slurm step. One task outside of a step is not detected."""
+    """Tasks of a step of Slurm. A job of one task outside of a step is not detected."""
 
     def detect(self, environment: Mapping[str, str]) -> Place | None:
-        """Return rank, world size and first host from Slurm's variables. None outside of a step."""
+        """See `ClusterEnvironment`."""
         if "SLURM_JOB_ID" not in environment:
             return None
         num_tasks = _integer(environment, "SLURM_NTASKS")

@@ -98,10 +98,10 @@ def _opened(descriptor: int) -> Iterator[socket.socket]:
 
 
 class TorchStore(MemberStore):
-    """Store of trainers' values and leases in the job's torch.distributed store.
+    """Values and leases of trainers in the job's store, over a separate connection.
 
-    It has a connection of its own, which serves one call at a time: calls of the process group may
-    wait for a minute. Stores of torch before 2.8 cannot connect again, so they are shared.
+    A connection serves one call at a time, and the process group's calls may wait for a minute.
+    Stores of torch before 2.8 cannot connect again, so they are shared.
 
     Args:
         store: the job's store.
@@ -126,54 +126,54 @@ class TorchStore(MemberStore):
         return f"{self._prefix}/{name}/{rank}"
 
     def put(self, name: str, value: Any) -> None:
-        """Publish a value of this trainer under a name, as JSON."""
+        """See `MemberStore`."""
         with self._reached():
             self._store.set(self._key(name, self._rank), json.dumps(value))
 
     def announce(self, name: str, value: Any) -> None:
-        """Publish a value that few trainers have, and set a mark that there is one."""
+        """See `MemberStore`."""
         self.put(name, value)
         with self._reached():
             self._store.set(f"{self._prefix}/{name}", "")
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return announced values by rank. Only one call of the store if none was announced."""
+        """Return announced values. Makes only one call of the store if there is none."""
         with self._reached():
             is_any = self._store.check([f"{self._prefix}/{name}"])
         return self.get(name, ranks) if is_any else {}
 
     def get(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
-        """Return the values that these trainers have published, by rank, without waiting."""
+        """See `MemberStore`."""
         keys = {rank: self._key(name, rank) for rank in ranks}
         with self._reached():
             known = {rank: key for rank, key in keys.items() if self._store.check([key])}
             return {rank: json.loads(self._store.get(key)) for rank, key in known.items()}
 
     def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return the values of all these trainers, or {} if one is missing, without waiting."""
+        """Return the values of all these trainers, or none if one is missing. Does not wait."""
         del seconds  # a wait in the store would keep other calls waiting
         with self._reached():
             is_there = not ranks or self._store.check([self._key(name, rank) for rank in ranks])
         return self.get(name, ranks) if is_there else {}
 
     def delete(self, name: str) -> None:
-        """Delete this trainer's value of this name."""
+        """Delete this trainer's value."""
         with self._reached():
             self._store.delete_key(self._key(name, self._rank))
 
     def renew(self, renewals: int, has_left: bool = False) -> None:
-        """Renew this trainer's lease: store the number of renewals, and whether it has left."""
+        """See `MemberStore`."""
         self.put("lease", [renewals, has_left, self._where])
 
     def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
-        """Return what the store knows of these trainers' leases, by rank."""
+        """See `MemberStore`."""
         return {
             rank: Sighting(renewals, None, has_left, where)
             for rank, (renewals, has_left, where) in self.get("lease", ranks).items()
         }
 
     def disconnect(self) -> None:
-        """End the connection, unless it is shared with the process group."""
+        """End the connection, unless it is shared."""
         self._sockets.shut_down()
 
     @contextlib.contextmanager

@@ -153,7 +153,7 @@ def shutdown_worker_group(wait: bool = True) -> None:
 
 
 def require_context() -> WorkerContext:
-    """Return this trainer's context. Join the group by the environment if not yet done.
+    """Return this trainer's context. Create it from the environment if there is none yet.
 
     Raises:
         RuntimeError: this process has another role, or is a fork of a trainer of several.
@@ -181,7 +181,7 @@ def _joined_context() -> WorkerContext | None:
 def _launched(
     world_size: int | None, rank: int | None, cluster_environment: ClusterName | None
 ) -> Place:
-    """Return this process's rank, from torch.distributed, else the arguments, else a launcher."""
+    """Return this process's place, from torch.distributed, else the arguments, else a launcher."""
     if (world_size is None) != (rank is None):
         raise ValueError("give both world_size and rank, or neither")
     if world_size is None or rank is None:
@@ -245,7 +245,7 @@ def establish_generation(
 
 
 def _call(store: Store, prefix: str, world_size: int, timeout: float) -> str:
-    """Run trainer 0's part of `establish_generation`: name the group, and wait for replies."""
+    """Run trainer 0's side: name the group, and wait until every other trainer has replied."""
     group = secrets.token_hex(8)
     missing, requested, present = set(range(1, world_size)), set[str](), list[str]()
     for _ in pauses(timeout):
@@ -269,7 +269,7 @@ def _call(store: Store, prefix: str, world_size: int, timeout: float) -> str:
 
 
 def _answer(store: Store, prefix: str, rank: int, timeout: float) -> str:
-    """Run another trainer's part of `establish_generation`: register, reply, and wait."""
+    """Run the side of another trainer: register, reply to trainer 0, wait for its completion."""
     name, answered = secrets.token_hex(8), ""
     requested, complete = f"{prefix}/requested/{name}", f"{prefix}/complete/{name}"
     store.set(f"{prefix}/here/{rank}", name)

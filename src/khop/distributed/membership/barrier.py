@@ -33,7 +33,7 @@ _NO_SIGN = "it has ended, or has not begun"
 
 
 class Barrier:
-    """Context manager for steps that all members of a group (trainers, clients) take together.
+    """Context manager for steps that all members of a group take together.
 
     All members create one, in the same order, with a name that is unique in the group. An error
     that leaves the context is published. The other members raise RendezvousError at their next
@@ -77,7 +77,7 @@ class Barrier:
         self.close(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """End this member's part in the steps. If there is an `error`, publish it to the others."""
+        """End this member's part, and publish the failure, if any."""
         members, watch = self._members, self._watch
         self._stop.set()
         if watch is None:
@@ -117,7 +117,7 @@ class Barrier:
 
     @property
     def _was_stopped(self) -> bool:
-        """True if this process was stopped for so long that others may count it as ended."""
+        """True if this member's last look was so long ago that others may have given it up."""
         since = time.monotonic() - self._looked_at
         return self._watch is not None and since > self._members.lease / 2
 
@@ -185,7 +185,7 @@ class Barrier:
         return [values[rank] for rank in everybody]
 
     def _look_for_missing(self, name: str) -> None:
-        """Raise RendezvousError if a member that has not published `name` cannot come any more."""
+        """Raise RendezvousError if a missing member cannot come any more."""
         members = self._members
         states = members.poll(f"{self._name}/state", members.others)
         arrived = members.poll(name, members.others)  # after the states: it may have come and ended

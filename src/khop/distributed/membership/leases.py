@@ -53,9 +53,7 @@ def lease_seconds(lease: float | None = None) -> float:
 
 
 class Lease:
-    """Lease of another process: the time for which it may be silent before it counts as ended.
-
-    All times are in seconds.
+    """Lease of another process.
 
     Attributes:
         heard_at: time of the last renewal.
@@ -69,18 +67,18 @@ class Lease:
         self.renew()
 
     def renew(self, silent: float = 0.0) -> None:
-        """Renew the lease, as of `silent` seconds ago."""
+        """Renew the lease of a process that has been silent for some seconds already."""
         self.heard_at = self._clock() - silent
         self.excused = 0.0
 
     def silence(self, until: float | None = None) -> float:
-        """Return the seconds of silence that count, from the last renewal to `until` or now."""
+        """Return the seconds that count from the last renewal to `until`, by default now."""
         now = self._clock() if until is None else until
         return max(0.0, now - self.heard_at - self.excused)
 
 
 class LeaseTable:
-    """Leases of the processes that this process observes, and the times when it looks at them.
+    """The leases that a process has granted.
 
     Attributes:
         looked_at: time of the last look, by which leases are judged if another thread looks.
@@ -101,15 +99,14 @@ class LeaseTable:
         return self.follow(Lease(self._clock))
 
     def follow(self, lease: Lease) -> Lease:
-        """Add a lease to the table, for as long as another object refers to it. Return it."""
+        """Include a lease in `look` from now on, as long as another object refers to the lease."""
         self._leases.add(lease)
         return lease
 
     def look(self) -> None:
-        """Record that this process looks at its leases now. It must do so every second.
+        """Note that this process looks at leases, which it must do every second.
 
-        If the last look was more than two seconds ago, the time beyond counts as no one's silence:
-        this process was stopped.
+        Time beyond two seconds since the last look counts for no lease.
         """
         now = self._clock()
         stopped = now - self.looked_at - _MOST_BETWEEN_LOOKS

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 
 class Sighting(NamedTuple):
-    """State of a member's lease, as the store knows it.
+    """Record of a store about a member's lease.
 
     Attributes:
         renewals: number of renewals. None if the store counts none.
@@ -29,7 +29,7 @@ class Sighting(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Description of a member that has failed, for error messages.
+    """Notice that a member has failed.
 
     Attributes:
         rank: rank of the member.
@@ -44,7 +44,7 @@ class Failure(NamedTuple):
     has_left: bool
 
     def __str__(self) -> str:
-        """Return the text that follows the member's name in an error message."""
+        """Return text that follows the member's name in an error message."""
         if self.has_left:
             return f"has left the job{self.where}"
         return f"has not been heard of for {self.seconds:.0f} s{self.where}"
@@ -56,11 +56,11 @@ OnLook = Callable[[Mapping[int, Any]], None]
 
 @dataclass(eq=False)
 class Watch:
-    """Repeated reading of a value that members announce, from `Membership.watch`.
+    """Watch of a value that members announce, from `Membership.watch`.
 
     Attributes:
-        every: seconds between two reads.
-        on_look: called after each read.
+        every: seconds between looks.
+        on_look: called after each look.
         until: time at which the watch ends (`time.monotonic`). If None, it does not end.
     """
 
@@ -100,10 +100,7 @@ class MemberStore(abc.ABC):
         self.put(name, value)
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return the values of this name that `announce` published, by rank.
-
-        The call is fast while there is none.
-        """
+        """Return announced values, by rank. Cheap while there is none."""
         return self.get(name, ranks)
 
     @abc.abstractmethod
@@ -112,11 +109,11 @@ class MemberStore(abc.ABC):
 
     @abc.abstractmethod
     def renew(self, renewals: int, has_left: bool = False) -> None:
-        """Renew this member's lease: publish its number of renewals, and whether it leaves."""
+        """Renew this member's lease, or note that it leaves."""
 
     @abc.abstractmethod
     def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
-        """Return what is known of members' leases, by rank, without never renewed ones."""
+        """Return records of members' leases, by rank, without members that never renewed."""
 
     @abc.abstractmethod
     def disconnect(self) -> None:

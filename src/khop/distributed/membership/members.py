@@ -96,13 +96,13 @@ class Membership:
         self._call(self._store.put, name, value)
 
     def post(self, name: str, value: object) -> None:
-        """Publish a value of this member soon, without waiting. Without store, do nothing."""
+        """Publish a value soon, without waiting, if the store is reachable. See `publish`."""
         self._submit_if_reachable(self._store.put, name, value)
 
     def announce(self, name: str, value: object, wait: bool = True) -> None:
         """Publish a value that few members have, for members that `watch` it.
 
-        If not `wait`, return at once. The value is published soon, if the store is reachable.
+        If not `wait`, the value is in the store soon, unless the store has gone.
 
         Raises:
             RendezvousError: the store is unreachable, and `wait`.
@@ -113,7 +113,7 @@ class Membership:
             self._submit_if_reachable(self._store.announce, name, value)
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return the values that these members have announced, by rank. Errors: as `poll`."""
+        """Return announced values of these members, by rank. Raises the errors of `poll`."""
         return self._call(self._store.announced, name, ranks)
 
     def delete(self, name: str) -> None:
@@ -129,11 +129,11 @@ class Membership:
         return self._call(self._store.get, name, list(ranks))
 
     def get_all(self, name: str, ranks: Sequence[int], seconds: float = 0.0) -> dict[int, Any]:
-        """Return values by rank: all of them, or fewer if one is missing after `seconds`."""
+        """Return the values of all these ranks, or fewer: see `MemberStore.get_all`."""
         return self._call(self._store.get_all, name, ranks, seconds)
 
     def wait_for(self, name: str, ranks: Iterable[int], action: str) -> dict[int, Any]:
-        """Wait for the values of this name of other members, and return them by rank.
+        """Wait for the values of other members, and return them by rank.
 
         Raises:
             RendezvousError: a member did not publish its value in time. The message names these
@@ -156,23 +156,20 @@ class Membership:
         )
 
     def all_gather(self, name: str, action: str) -> list[Any]:
-        """Wait for the values of this name of all members, and return them by rank.
-
-        Errors and `action`: see `wait_for`.
-        """
+        """Wait for the values of all members, and return them by rank. See `wait_for`."""
         values = self.wait_for(name, range(self.world_size), action)
         return [values[rank] for rank in range(self.world_size)]
 
     # Leases and failures ------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Renew this member's lease every second from now on: others need this process."""
+        """Renew this member's lease every second from now on, since others need this process."""
         if self.others and not self._holds:
             self._holds = True
             self._wake()
 
     def leave(self) -> None:
-        """Publish that this member leaves the group without a failure."""
+        """Publish that this member leaves without a failure."""
         self._holds = False
         self._call(partial(self._store.renew, has_left=True), self._renewals)
 
@@ -189,13 +186,13 @@ class Membership:
         every: float,
         seconds: float | None = None,
     ) -> Watch:
-        """Read a value that members announce again and again, in a thread of this object.
+        """Read a value that members announce, at intervals, in this object's thread.
 
         Args:
             name: name of the value.
             ranks: ranks of the members.
-            on_look: called after each read, in the thread, with the values by rank.
-            every: seconds between two reads.
+            on_look: called after each look, in the thread, with the values that were read.
+            every: seconds between looks.
             seconds: time after which the watch ends. If None, at `unwatch`.
         """
         until = None if seconds is None else time.monotonic() + seconds
@@ -208,15 +205,14 @@ class Membership:
         return watch
 
     def unwatch(self, watch: Watch) -> None:
-        """End a watch that `watch` returned. Does nothing if it has ended."""
+        """End a watch. Does nothing if it has ended."""
         with self._changed, contextlib.suppress(ValueError):
             self._watches.remove(watch)
 
     def look(self, ranks: Sequence[int]) -> dict[int, Failure]:
-        """Read the leases of these members. Return the members that have failed, by rank.
+        """Read the leases of members, and return the failures.
 
-        Call it every second while failures matter. A pause between calls counts as no one's
-        silence.
+        Call it every second while failures matter. Time without looks counts for no lease.
         """
         sightings: Mapping[int, Sighting] = {}
         try:
@@ -260,7 +256,7 @@ class Membership:
 
     @property
     def has_store(self) -> bool:
-        """True if the store is reachable, as far as this process knows."""
+        """True if the store is reachable, as far as is known."""
         return self._unreachable is None
 
     def check(self) -> None:
@@ -285,10 +281,10 @@ class Membership:
     # Calls of the store -------------------------------------------------------------------------
 
     def _call(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Call a function of the store, and return its result.
+        """Call the store and return its result.
 
         Raises:
-            RendezvousError: the store is unreachable.
+            RendezvousError: it is unreachable.
         """
         if self._store.is_bounded or threading.current_thread() is self._thread:
             return function(*arguments)
@@ -335,7 +331,7 @@ class Membership:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        """Run the thread: call the store, renew the lease, read watched values, until `close`."""
+        """Make calls, renew the lease and read watched values, until the member is closed."""
         while True:
             with self._changed:
                 if not self._calls and not self._is_closing:
@@ -358,7 +354,7 @@ class Membership:
             self._look()
 
     def _pause(self) -> float | None:
-        """Return the seconds until the thread has to read or renew. None if nothing is planned."""
+        """Return the seconds until the next look or renewal is due. None if none is planned."""
         now = time.monotonic()
         self._watches = [w for w in self._watches if w.until is None or w.until > now]
         due = [watch.next_look for watch in self._watches]
@@ -367,7 +363,7 @@ class Membership:
         return max(0.0, min(due) - now) if due else None
 
     def _attempt(self, call: Callable[[], _Result]) -> _Result | None:
-        """Call a function of the store. Return None if the store is unreachable."""
+        """Call the store. Return None if it is unreachable."""
         if not self.has_store:
             return None
         try:
@@ -377,13 +373,13 @@ class Membership:
             return None
 
     def _note_error(self, error: Exception) -> None:
-        """Record that the store is unreachable after an error: a lost connection stays lost."""
+        """Note that the store is unreachable: a lost connection does not come back."""
         is_lost = isinstance(error, RendezvousError) and not self._store.is_bounded
         if is_lost and self.has_store:
             self._unreachable = str(error)
 
     def _look(self) -> None:
-        """Read the values of all watches whose time has come, and call their functions."""
+        """Read the values of all watches that are due, and call the watches' functions."""
         now = time.monotonic()
         with self._changed:
             due = [watch for watch in self._watches if watch.next_look <= now]

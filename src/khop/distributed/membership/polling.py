@@ -16,7 +16,7 @@ _SHORTEST, _LONGEST, _GROWTH = 0.005, 0.1, 1.5
 
 
 def pauses(timeout: float) -> Iterator[None]:
-    """Yield until a timeout, with a sleep before each further iteration, of up to 0.1 s.
+    """Sleep between iterations, longer each time up to 0.1 s, until the time is over.
 
     The first iteration begins at once. One more follows when the time is over.
 

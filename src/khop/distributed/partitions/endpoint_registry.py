@@ -1,11 +1,11 @@
-"""Table of the current addresses (endpoints) of a group's partition servers. Runs in trainers.
+"""Table of the current endpoints of a group's partition servers. Runs in trainers.
 
 Updates come from this trainer's `ServerSupervisor` and `Membership`, in their threads. A trainer
 publishes an update when one of its servers has moved or has ended for good. Other trainers read
 updates only while requests wait for a lost server, every 0.25 s. Readers apply updates in their own
 thread. A client in this process does so when it has lost a server (`follow`). Sampler processes get
 updates from their trainer, which polls an `EndpointWatcher`. The key of a server is its partition,
-or `service.primary_key` for the server with a partition's state (the primary).
+or for a primary `service.primary_key`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOOK_SECONDS, _SEARCH_SECONDS = 0.25, 5.0
 
 
 class EndpointWatcher:
-    """Receiver of new addresses of servers, for one thread. From `EndpointRegistry.subscribe`."""
+    """Endpoint updates for one reader's thread, from `EndpointRegistry.subscribe`."""
 
     def __init__(self, endpoint_registry: EndpointRegistry) -> None:
         self._endpoint_registry = endpoint_registry
@@ -45,18 +45,15 @@ class EndpointWatcher:
         weakref.finalize(self, os.close, self._event)
 
     def fileno(self) -> int:
-        """Return an eventfd, which is readable when a server's address has changed."""
+        """Return an eventfd, readable when there are changes."""
         return self._event
 
     def notify(self) -> None:
-        """Make the eventfd readable. Any thread may call it."""
+        """Make the eventfd readable. Any thread."""
         os.eventfd_write(self._event, 1)
 
     def changes(self) -> dict[int, EndpointUpdate]:
-        """Return the changes since the last call, by the server's partition.
-
-        An endpoint is the server's new address, a text the reason for its end.
-        """
+        """Return the updates of servers since the last call, by key, without primaries."""
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
@@ -70,7 +67,7 @@ class EndpointWatcher:
         return new
 
     def latest(self, key: int) -> EndpointUpdate | None:
-        """Return the last change of a server. None if it still has its first address."""
+        """Return the last update of a server. None if it still has its first endpoint."""
         return self._updates.get(key)
 
     def look_for(self, key: int) -> None:
@@ -81,7 +78,7 @@ class EndpointWatcher:
 
 
 class EndpointRegistry:
-    """Table of the addresses of all trainers' servers, which also restarts this trainer's own.
+    """Table of the servers of a group of trainers. Restarts this trainer's own servers.
 
     Attributes:
         updates: last update of every server that has moved or ended, by key.
@@ -104,24 +101,21 @@ class EndpointRegistry:
         self._lock = threading.Lock()
 
     def keep(self, key: int, server: PartitionServerProcess, *further_keys: int) -> None:
-        """Register a server of this trainer, which is restarted if it ends.
-
-        Trainers use it under `key` and all of `further_keys`.
-        """
+        """Keep a server of this trainer running. Trainers use the server under all these keys."""
         self._served[key] = server.content
         self._known_as[key] = [key, *further_keys]
         self.supervisor.keep(key, server)
         self._context.members.hold()
 
     def assign(self, key: int, rank: int, is_near: bool) -> None:
-        """Record the rank of the trainer that runs a server, and whether it is on this machine."""
+        """Record which trainer runs a server in use, and whether it is on this machine."""
         self._owners[key] = rank
         self._is_near[key] = is_near
         if rank != self._context.rank:
             self._context.use_others()
 
     def look_for(self, key: int) -> None:
-        """Begin to search for the new address of a lost server. Returns at once."""
+        """Start a search for a lost server, which may end in an update. Returns at once."""
         rank, now = self._owners[key], time.monotonic()
         if rank == self._context.rank:  # the supervisor reports this trainer's own servers
             return
@@ -136,7 +130,7 @@ class EndpointRegistry:
     def follow(
         self, client: PartitionClient, key_of: Callable[[int], int] = lambda part: part
     ) -> None:
-        """Register a client of this process. It gets the new address of a server that it has lost.
+        """Register a client of this process, which then gets updates of servers that it has lost.
 
         `key_of` returns the key of a server from its number in the client.
         """
@@ -175,10 +169,7 @@ class EndpointRegistry:
             )
 
     def _on_look(self, key: int, announced: Mapping[int, Any]) -> None:
-        """Record a change of a lost server (`key`) that its trainer has announced.
-
-        If the trainer has failed, the server counts as ended.
-        """
+        """Record an update of a lost server. Give it up if its trainer has failed."""
         rank, members, before = self._owners[key], self._context.members, self.updates.get(key)
         failure = members.look([rank]).get(rank)
         update, after = announced.get(rank, {}).get(str(key)), before
@@ -210,7 +201,7 @@ class EndpointRegistry:
         self._update(dict.fromkeys(self._used_here(key), why))
 
     def _used_here(self, key: int) -> list[int]:
-        """Return the keys under which this trainer itself uses its server `key`."""
+        """Return the keys under which this trainer uses one of its own servers."""
         return [k for k in self._known_as[key] if self._owners.get(k) == self._context.rank]
 
     def _post(self, updates: Mapping[int, Mapping[str, object]]) -> None:
@@ -221,7 +212,7 @@ class EndpointRegistry:
     def close(self, why: str) -> None:
         """End this trainer's servers.
 
-        The reason (`why`) is published to trainers that still use them, unless all have finished.
+        The reason is published to trainers that still use them, unless all have finished.
         """
         servers = [] if self._context.others_have_finished else list(self.supervisor.servers)
         self._post({known: {"ended": why} for key in servers for known in self._known_as[key]})

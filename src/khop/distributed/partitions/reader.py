@@ -35,7 +35,7 @@ _IN_FLIGHT = 4
 
 
 class Table(NamedTuple):
-    """Names of the attributes to read of one node or edge type."""
+    """Attributes of a node or edge type."""
 
     element: str  # 'node' or 'edge'
     type_index: int
@@ -43,7 +43,7 @@ class Table(NamedTuple):
 
 
 class PartitionReader:
-    """Reader of attributes and edges of all parts of a folder. One part is the trainer's."""
+    """Reader of all parts of a folder, for a trainer at home in one."""
 
     def __init__(self, folder: PartitionFolder, home: int) -> None:
         self._folder = folder
@@ -58,11 +58,10 @@ class PartitionReader:
     def rows(
         self, tables: Sequence[tuple[Table, Int64Array]], peers: Callable[[], SharedClient]
     ) -> list[dict[str, Array]]:
-        """Read rows of several types' attributes, with all requests sent together.
+        """Read rows of attributes, with all requests sent together.
 
         Args:
-            tables: attributes, and the ids of nodes (in the folder's numbering) or the positions of
-                edges.
+            tables: attributes, and the new ids of nodes or positions of edges.
             peers: returns the connections to other partitions.
 
         Returns:
@@ -74,7 +73,7 @@ class PartitionReader:
     def rows_with(
         self, tables: Sequence[tuple[Table, Int64Array]], client: PartitionClient | None
     ) -> list[dict[str, Array]]:
-        """Read rows as `rows` does, over a client that the caller has."""
+        """Read rows as `rows` does, with the caller's client."""
         fetches = []
         for table, ids in tables:
             fetcher = PartRows(self.part, *table, client)
@@ -88,16 +87,13 @@ class PartitionReader:
     def session(
         self, peers: Callable[[], SharedClient]
     ) -> AbstractContextManager[PartitionClient | None]:
-        """Return a context manager of this process's client, or of None if there is one part."""
+        """Return a context manager of a client, or of None if there is only one part."""
         return nullcontext() if self._meta.num_parts == 1 else peers().client()
 
     def attribute(
         self, element: str, index: int, name: str, peers: Callable[[], SharedClient]
     ) -> Array:
-        """Read an attribute of all nodes or edges of a type: [count, ...] by original id.
-
-        `element` is 'node' or 'edge', `index` the type's index. The dtype is the stored one.
-        """
+        """Read a whole attribute: [count, ...] by original id, in its storage dtype."""
         meta = self._meta.types(element)[index]
         attr = meta.attrs[name]
         # Zeros: rows that damaged ids leave out must not hold earlier contents of the memory.
@@ -109,7 +105,7 @@ class PartitionReader:
     def positions(
         self, index: int, edge_ids: Int64Array, peers: Callable[[], SharedClient]
     ) -> Int64Array:
-        """Return the positions of edges in the folder, by their original ids. `index`: edge type.
+        """Return the storage positions of edges, by their original ids.
 
         The first call builds a table of all edges of the type from the parts' lists of original
         ids, and keeps it: 4 bytes per edge below 2^31 edges, else 8. Where the folder keeps no
@@ -148,7 +144,7 @@ class PartitionReader:
         return (columns, rows) if self._meta.edge_dir == "in" else (rows, columns)
 
     def _ends(self, index: int) -> tuple[int, int]:
-        """Return the node types of an edge type's rows (nodes with lists) and neighbours."""
+        """Return the node types of rows and of neighbours."""
         neighbors, rows = self.part.relations[index]
         return rows, neighbors
 
@@ -158,7 +154,7 @@ class PartitionReader:
     def _all_rows(
         self, element: str, index: int, name: str, peers: Callable[[], SharedClient]
     ) -> Iterator[tuple[int, Array, Array]]:
-        """Yield (first row, values, original ids) of an attribute, in pieces of all parts."""
+        """Yield (first row, values, original ids) of all parts, in pieces."""
         id_name = "id" if element == "node" else "edge_id"
         names = [name] if name == id_name else [name, id_name]
         bounds = self._meta.types(element)[index].bounds
@@ -195,10 +191,7 @@ class PartitionReader:
     def _all_edges(
         self, index: int, peers: Callable[[], SharedClient]
     ) -> Iterator[tuple[Array, Array, Array]]:
-        """Yield (rows, neighbours, original edge ids), piece by piece over all parts.
-
-        Rows are the nodes whose neighbours the folder holds. Nodes are in the folder's numbering.
-        """
+        """Yield (rows, neighbours, original edge ids) of all parts, in pieces. Ends are new ids."""
         row_bounds = self._meta.node_types[self._ends(index)[0]].bounds
         edge_bounds = self._meta.edge_types[index].bounds
         for part in range(self._meta.num_parts):
@@ -223,7 +216,7 @@ class PartitionReader:
     def _edges_of_server(
         self, client: PartitionClient, part: int, index: int, rows: Int64Array
     ) -> tuple[Array, Array, Array]:
-        """Request all edges of some rows of another part: (rows, neighbours, original edge ids)."""
+        """Fetch (rows, neighbours, original edge ids) of all edges of some rows of another part."""
         edge_type = self._meta.edge_types[index]
         every = HopRequest(fanout=-1, replace=False, with_edge=True, key=0)
         drawn = client.sample(part, index, RowSet(rows), every)

@@ -86,7 +86,7 @@ class PartitionServerProcess:
             raise
 
     def learn_addresses(self, ready: Message) -> bool:
-        """Record the addresses in a started server's READY message. Return True if they changed."""
+        """Record the addresses in a server's READY message. Return whether they have changed."""
         addresses = ready.json()["addresses"]
         before = self.announcement
         self.announcement = {
@@ -100,7 +100,7 @@ class PartitionServerProcess:
     def start_again(self) -> None:
         """Restart a server that has ended, at the same addresses if possible, with the same keys.
 
-        Returns at once: the new server sends its addresses later (`learn_addresses`).
+        Return without waiting: the server sends its addresses later (`learn_addresses`).
         """
         self.process.close()
         if self._socket is not None:
@@ -121,10 +121,9 @@ class PartitionServerProcess:
 
 
 def announced_endpoint(announcement: Announcement, is_near: bool) -> Endpoint:
-    """Return the address of a server that a trainer has announced.
+    """Return the endpoint in a trainer's announcement, for this machine (`is_near`) or another.
 
-    It is the local one if the server `is_near` (on this machine). A transport that the user of this
-    process has named comes first, if the server has it, too.
+    A transport that the user of this process has named comes first, if the server has it, too.
     """
     own = announcement.get("own")
     transport = transport_of(own)
@@ -136,7 +135,7 @@ def announced_endpoint(announcement: Announcement, is_near: bool) -> Endpoint:
 
 
 def _kept_or_new_folder(folder: Path) -> Path:
-    """Return the folder for sockets, recreated if needed. A new one if others could enter it.
+    """Return the folder, recreated if needed, or a new one if other users could enter it.
 
     A server that ended without a failure has removed its folder.
     """

@@ -30,7 +30,7 @@ from khop.storage.folder import PartitionFolder
 
 @dataclass(frozen=True)
 class Claim:
-    """Machine and partitions of a trainer, which it publishes to the other trainers."""
+    """Machine and partitions of a trainer, as published to the other trainers."""
 
     host: str
     address: str
@@ -87,12 +87,12 @@ class PartitionService:
         return [claim.home for claim in self.claims]
 
     def owners(self, part: int) -> list[int]:
-        """Return the ranks of the trainers that have loaded a partition, else that serve it."""
+        """Return the ranks that own a partition: all at home in it, else all that serve it."""
         at_home = [r for r, claim in enumerate(self.claims) if claim.home == part]
         return at_home or [r for r, claim in enumerate(self.claims) if part in claim.parts]
 
     def primary(self, part: int) -> int:
-        """Return the rank whose server has a partition's state (of users' requests)."""
+        """Return the rank whose server has the state of a partition: the first of its owners."""
         return self.owners(part)[0]
 
     def _check_claims(self) -> None:
@@ -117,16 +117,14 @@ class PartitionService:
             )
 
     def endpoints(self) -> dict[int, Endpoint]:
-        """Return the current addresses of the servers of all partitions but the home partition.
+        """Return the last known endpoints of all partitions but the home partition.
 
         Starts this trainer's servers first.
         """
         return {key: endpoint for key, endpoint in self._by_key().items() if key >= 0}
 
     def state_client(self, timeout: float) -> PartitionClient:
-        """Connect to the servers that have the partitions' states (primaries), the home included.
-
-        `timeout` is in seconds.
+        """Connect to the primaries of all partitions, the home included.
 
         Raises:
             ValueError: the service was made without requests that have a state.
@@ -140,7 +138,7 @@ class PartitionService:
         return client
 
     def client(self, timeout: float) -> PartitionClient | None:
-        """Connect to the servers of the other partitions. None if there are none."""
+        """Connect to the other partitions. None if there are none."""
         endpoints = self.endpoints()
         if not endpoints:
             return None
@@ -149,7 +147,7 @@ class PartitionService:
         return client
 
     def _by_key(self) -> dict[int, Endpoint]:
-        """Return the current address of each server, by its key in the registry."""
+        """Return the last known endpoints, by key in the registry."""
         if self._first_endpoints is None:
             self._start_servers()
             self._first_endpoints = self._find_endpoints()
@@ -160,10 +158,7 @@ class PartitionService:
         return newest
 
     def _needed_by(self, part: int, server: int) -> tuple[bool, bool]:
-        """Return whether trainers on the host of `server` use it for a partition, and others.
-
-        `server` is the rank of the trainer that runs it.
-        """
+        """Return whether trainers on this host, and on others, get a partition from `server`."""
         is_primary = bool(self._requests) and server == self.primary(part)
         users = [
             claim
@@ -174,7 +169,7 @@ class PartitionService:
         return any(c.host == host for c in users), any(c.host != host for c in users)
 
     def _server_of(self, part: int, user: int) -> int:
-        """Return the rank whose server sends a part to trainer `user`, if possible on its host."""
+        """Return the rank whose server sends a partition to `user`: on its host if possible."""
         having = [r for r, c in enumerate(self.claims) if part in c.parts]
         near = [r for r in having if self.claims[r].host == self.claims[user].host]
         return (near or having)[0]
@@ -248,8 +243,5 @@ class PartitionService:
 
 
 def primary_key(part: int) -> int:
-    """Return the key, in the registry, of the server that has a partition's state.
-
-    The server has another key (the partition itself) for reads.
-    """
+    """Return the key of a partition's primary in the registry. Readers use other keys."""
     return -1 - part

@@ -40,12 +40,12 @@ class SharedClient:
         weakref.finalize(self, _close, self._clients)
 
     def __reduce__(self) -> tuple[type[SharedClient], tuple[dict[int, Endpoint], KeyPair | None]]:
-        """Pickle the addresses of the servers, but not connections and registry."""
+        """Pickle the endpoints, without connections and registry."""
         return SharedClient, (self._endpoints, self._credentials)
 
     @contextmanager
     def client(self) -> Iterator[PartitionClient]:
-        """Yield this process's client, once no other thread uses it."""
+        """Yield this process's client once no other thread uses it."""
         process = os.getpid()
         with self._locks.setdefault(process, threading.Lock()):
             if process not in self._clients:

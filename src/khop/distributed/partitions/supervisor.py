@@ -68,7 +68,7 @@ class ServerSupervisor:
         self.num_restarts = 0
 
     def keep(self, key: int, server: PartitionServerProcess) -> None:
-        """Watch a server from now on, and restart it if it ends, until `close`."""
+        """Supervise a server from now on, until `close` ends it."""
         self._kept[key] = _Supervised(server, time.monotonic())
         if not self._thread.is_alive():
             self._thread.start()
@@ -115,7 +115,7 @@ class ServerSupervisor:
             self._on_exit(key, kept)
 
     def _on_exit(self, key: int, kept: _Supervised) -> None:
-        """Schedule the restart of a server that has ended, or give it up after too many."""
+        """Schedule the restart of a server that has ended, or give it up."""
         now = time.monotonic()
         process = kept.server.process
         status = process.exit_status()

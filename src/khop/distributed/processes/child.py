@@ -88,7 +88,7 @@ class ChildProcess:
             self.configure(config, descriptors)
 
     def configure(self, config: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send the configuration to a child that was started without one, with memory to share."""
+        """Send the configuration to a process that was started without one."""
         # The kernel's signal follows the thread that started the child, not the process.
         lasting = threading.current_thread() is threading.main_thread()
         with contextlib.suppress(ConnectionError):  # receive() reports it
@@ -112,7 +112,7 @@ class ChildProcess:
         return self._process.poll() is not None
 
     def exit_status(self) -> str:
-        """Return in words how the process ended. Waits up to 2 s, so call it when it is ending."""
+        """Return how the process ended, in words. Waits up to 2 s: call when it is ending."""
         try:
             code = self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -127,14 +127,11 @@ class ChildProcess:
         return False
 
     def log_tail(self) -> str:
-        """Return the last 8 KiB of the child's standard error. Call when it has ended."""
+        """Return the end of its standard error. Call when it has ended."""
         return self._log.text()
 
     def last_task(self) -> tuple[int, int] | None:
-        """Return the (epoch, batch) that the child worked on last, also when it has ended.
-
-        None if it has not begun one.
-        """
+        """Return the (epoch, batch) that it worked on last, if known, also when it has ended."""
         return self._task.read()
 
     def close(self) -> None:
@@ -143,7 +140,7 @@ class ChildProcess:
 
 
 class _StderrTail:
-    """Forwarder of a child's standard error to this process's. It keeps the last 8 KiB.
+    """Forwarder of a child's standard error that keeps the last 8 KiB.
 
     Attributes:
         child_end: descriptor for the child, which `start` closes here.
@@ -156,7 +153,7 @@ class _StderrTail:
         self._thread = threading.Thread(target=self._forward, name="khop-log", daemon=True)
 
     def start(self) -> None:
-        """Start to forward, once the child has its own copy of `child_end`."""
+        """Start reading. Call when the child has its end."""
         os.close(self.child_end)
         self._thread.start()
 
@@ -175,7 +172,7 @@ class _StderrTail:
         os.close(self._parent_end)
 
     def text(self) -> str:
-        """Return the last 8 KiB of the child's output. Call when the child has ended."""
+        """Return the end of the child's output. Call when the child has ended."""
         self._thread.join(1.0)  # until all is read, but a child of the child can hold the pipe open
         kept = b"".join(list(self._kept))[-_KEPT_BYTES:]
         return kept.decode(errors="replace").strip()
@@ -188,9 +185,7 @@ def _write_stderr(text: bytes) -> None:
 
 
 class CurrentTaskPage:
-    """A page of shared memory in which a child writes the batch that it works on.
-
-    The parent reads it when the child has crashed.
+    """A page of shared memory in which a child publishes its current task.
 
     Args:
         descriptor: descriptor of the memory. If None, a new page is made, as the parent does.
@@ -210,17 +205,17 @@ class CurrentTaskPage:
         _TASK.pack_into(self._page, 0, epoch, batch)
 
     def read(self) -> tuple[int, int] | None:
-        """Return the (epoch, batch) that was written last. None if there was none yet."""
+        """Return the (epoch, batch) that was published last. None if there was none yet."""
         epoch, batch = _TASK.unpack_from(self._page)
         return None if epoch == _NO_TASK else (epoch, batch)
 
     def close_descriptor(self) -> None:
-        """Close the memory's descriptor. The page stays mapped."""
+        """Close the descriptor. The page stays mapped."""
         os.close(self.descriptor)
 
 
 def _program(module: str, imports: Sequence[str] = ()) -> str:
-    """Return the Python code that a child's interpreter runs to start the program `module`.
+    """Return the Python code that the child's interpreter runs.
 
     `-m` and `-c` put the working directory first on the path, where a user's `typing.py` would
     shadow Python's. So the code sets the child's path to its parent's.
@@ -293,7 +288,7 @@ def start_up() -> tuple[ControlLine, Message]:
 
 
 def task_page() -> CurrentTaskPage:
-    """Return the page in which this child writes its current batch for its parent."""
+    """Return the page in which this process publishes its current task to its parent."""
     page = CurrentTaskPage(int(sys.argv[3]))
     page.close_descriptor()
     return page

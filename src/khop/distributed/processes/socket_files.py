@@ -46,7 +46,7 @@ def socket_folder() -> Path:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove a folder of sockets of this user, if it is old and no process listens in it."""
+    """Remove a socket folder of this user, if it is old and no process listens in it."""
     path = folder / "server"
     with contextlib.suppress(OSError):
         is_old = time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS
@@ -89,7 +89,7 @@ def is_own_socket(path: str) -> bool:
 
 
 def peer_of(end: socket.socket) -> tuple[int, int]:
-    """Return the process id (0 if the system hides it) and user id at a socket's other end.
+    """Return process id (0 if the system hides it) and user id of the other end.
 
     The kernel names the process that called `listen` or `connect` there.
     """
@@ -99,15 +99,12 @@ def peer_of(end: socket.socket) -> tuple[int, int]:
 
 
 def lines_path(path: str) -> str:
-    """Return the path of a graph server's second socket, for local clients, next to `path`.
-
-    `path` is its `ipc://` socket.
-    """
+    """Return the path of a graph server's socket for local clients, next to its `ipc://` one."""
     return str(Path(path).with_name("lines"))
 
 
 def own_path(path: str) -> str:
-    """Return the path of the file that a user's own transport makes, next to a server's `path`."""
+    """Return the path of a partition server's file for a user's own transport, next to `path`."""
     return str(Path(path).with_name("own"))
 
 

@@ -36,7 +36,7 @@ _EDGES = (None, None)  # group of a homogeneous graph's edge attributes
 
 
 class _AttrQuery(NamedTuple):
-    """Attribute that a user has requested, of a type of nodes or edges (`element`).
+    """Requested attribute of a type of nodes or edges (`element`).
 
     Attributes:
         index: requested rows, as passed by the user. If None, all.
@@ -125,11 +125,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         return value[0] if isinstance(index, (int, np.integer)) else value
 
     def _query_of(self, attr: TensorAttr) -> _AttrQuery:
-        """Find the attribute that PyG's `attr` describes.
-
-        Raises:
-            KeyError: there is none. The message lists all attributes.
-        """
+        """Find an attribute. If there is none, raise KeyError that lists all attributes."""
         meta: FolderMeta = self.meta
         group = attr.group_name if attr.is_set("group_name") else None
         index = attr.index if attr.is_set("index") else None
@@ -155,7 +151,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         )
 
     def _stored_rows(self, element: str, type_index: int, index: Any) -> Int64Array:
-        """Convert rows to the folder's numbering: [n] int64 node ids or edge positions."""
+        """Return the new ids of nodes, or the storage positions of edges: [n] int64."""
         if element == "edge":
             known = stored_edges(index)
             if known is not None and known[:2] == (self.opened.fingerprint, type_index):
@@ -177,7 +173,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     # Graph store -------------------------------------------------------------------------------
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """Return PyG's description of the edge list (COO) of each type. Entry i is edge i."""
+        """Return the attributes of an edge list for each type. Entry i is the edge with id i."""
         meta: FolderMeta = self.meta
         counts = {t.name: t.count for t in meta.node_types}
         return [
@@ -205,7 +201,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     def _edges_to_layout(
         self, layout: EdgeLayout, edge_types: Sequence[EdgeType] | None = None, store: bool = False
     ) -> Any:
-        """Return rows, columns and original edge ids, for PyG's `coo`, `csr` and `csc`."""
+        """Return rows, columns and original edge ids, as PyG's `coo`, `csr` and `csc` do."""
         if store:
             self._put_tensor()
         attrs = {attr.edge_type: attr for attr in self.get_all_edge_attrs()}

@@ -35,7 +35,7 @@ _stored: Any = WeakTensorKeyDictionary()  # edge ids -> (their StoredEdges, vers
 
 
 class StoredEdges(NamedTuple):
-    """Positions in the partition folder of sampled edges, by which their attributes are read.
+    """Storage positions of sampled edges.
 
     Attributes:
         folder: fingerprint of the partition folder.
@@ -52,11 +52,11 @@ class StoredEdges(NamedTuple):
 class EdgeTensorAttr(TensorAttr):  # type: ignore[misc]
     """Edge attribute as `get_all_tensor_attrs` of a homogeneous `DistDataset` lists it.
 
-    PyG sets its index to the nodes of a sampler's output. The output's edges are meant.
+    Its index is a sampler output's tensor of nodes: see the module's docstring.
     """
 
     def by_edge_id(self, edge: Any) -> TensorAttr:
-        """Return the same attribute with original edge ids (`edge`) as index."""
+        """Return the same attribute with original edge ids as index."""
         return TensorAttr(self.group_name, self.attr_name, edge)
 
 
@@ -72,10 +72,7 @@ class SampledEdges:
 
 
 class SampledNodes(dict):  # type: ignore[type-arg]
-    """Dictionary of a sampler output's nodes by type, which also has its edges by edge type.
-
-    PyG joins rows of attributes for each type in it.
-    """
+    """Nodes of an output by node type, with its edges by edge type."""
 
     def __init__(self, node: Mapping[str, Tensor], output: HeteroSamplerOutput) -> None:
         super().__init__(node)
@@ -87,7 +84,7 @@ class SampledNodes(dict):  # type: ignore[type-arg]
         return edges.get(edge_type) if edges and isinstance(edge_type, tuple) else None
 
     def __contains__(self, group: object) -> bool:
-        """Return True if the output has nodes of this type, or edges of this type with ids."""
+        """Return whether there are nodes, or edges with ids, of a type."""
         return super().__contains__(group) or self._edge(group) is not None
 
     def __missing__(self, edge_type: EdgeType) -> SampledEdges:
@@ -103,7 +100,7 @@ class SampledNodes(dict):  # type: ignore[type-arg]
 
 @dataclass
 class PartitionSamplerOutput(SamplerOutput):  # type: ignore[misc]
-    """PyG's `SamplerOutput` of a homogeneous graph, whose edges can be found by its nodes."""
+    """Homogeneous output whose edges are found by its nodes."""
 
     node: Any
 
@@ -111,7 +108,7 @@ class PartitionSamplerOutput(SamplerOutput):  # type: ignore[misc]
         _outputs[self.node] = weakref.ref(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields for pickling, and the positions of the edges in the folder."""
+        """Return the fields, and the storage positions of the edges."""
         return {**self.__dict__, "": stored_edges(self.edge)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -125,7 +122,7 @@ class PartitionSamplerOutput(SamplerOutput):  # type: ignore[misc]
 
 @dataclass
 class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
-    """PyG's `HeteroSamplerOutput`, whose `node` also answers for edge types in PyG's join."""
+    """Heterogeneous output. Its `node` also answers for edge types, for PyG's join."""
 
     node: Any
 
@@ -133,7 +130,7 @@ class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
         self.node = SampledNodes(self.node, self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields for pickling, and the positions of the edges in the folder."""
+        """Return the fields, and the storage positions of the edges."""
         stored = {t: stored_edges(edge) for t, edge in (self.edge or {}).items()}
         return {**self.__dict__, "": stored}
 
@@ -147,10 +144,7 @@ class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
 
 
 def edges_of_nodes(index: object) -> Tensor | None:
-    """Return original ids of the edges that were sampled with an output's nodes (`index`).
-
-    None if they are not known.
-    """
+    """Return the original ids of the edges sampled with an output's nodes. None if unknown."""
     if isinstance(index, SampledEdges):
         return index.edge
     reference = _outputs.get(index) if isinstance(index, Tensor) else None
@@ -159,16 +153,13 @@ def edges_of_nodes(index: object) -> Tensor | None:
 
 
 def remember(edge: Tensor | None, stored: StoredEdges | None) -> None:
-    """Record the positions in the folder of sampled edges, which saves a search by id."""
+    """Record the storage positions of sampled edges, which saves a search by id."""
     if edge is not None and stored is not None:
         _stored[edge] = (stored, edge._version)
 
 
 def stored_edges(edge: object) -> StoredEdges | None:
-    """Return the recorded positions in the folder of a tensor of edge ids.
-
-    None unless it is an unchanged tensor of a sampler's output.
-    """
+    """Return the recorded positions of edges, if this is an unchanged tensor of a sampler."""
     if not isinstance(edge, Tensor) or edge not in _stored:
         return None
     stored: StoredEdges
