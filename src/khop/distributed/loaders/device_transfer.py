@@ -111,9 +111,9 @@ class DeviceTransfer:
         self._copied_from: deque[tuple[Any, list[Tensor]]] = deque()
 
     def start(self, batch: Any) -> PendingTransfer:
-        """Start to copy the tensors of a batch that are not on the target device yet.
+        """Start to copy the tensors of a batch that are not on the target device.
 
-        Wait for the copy, unless the target is a GPU. `finish` takes the result.
+        Wait for the copy, unless the target is a GPU.
         """
         target = self.target.torch_device
         if self._stream is None:

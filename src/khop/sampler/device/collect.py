@@ -255,10 +255,7 @@ class StagedCollector(Collector):
 
 
 def _groups_of(fetch: RowFetch) -> list[_Group]:
-    """Return the rows of a table, grouped by the part or cache that they came from.
-
-    All replies must have come.
-    """
+    """Return rows of a table by origin, once all replies have come."""
     groups: list[_Group] = []
     for local in fetch.local:
         assert local.positions is not None  # there are several parts

@@ -32,7 +32,7 @@ _CHUNK = 1 << 20  # nodes of a request for degrees
 
 
 class GraphRows:
-    """Access to a graph's rows (nodes with neighbours): local ones, or requested from their parts.
+    """Rows of a graph: the neighbours of each node, local or requested from owners.
 
     Args:
         view: the graph.
@@ -58,7 +58,7 @@ class GraphRows:
         request: HopRequest,
         options: _native.HopOptions | None = None,
     ) -> Waiting[Replies]:
-        """Draw neighbours of nodes over an edge type. `options`: `request.options()`, if known."""
+        """Draw neighbours of rows over an edge type. `options`: `request.options()`, if known."""
         view, remote = self.view, self.remote
         return self._ask(
             relation,
@@ -73,7 +73,7 @@ class GraphRows:
     def induce(
         self, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
     ) -> Waiting[Replies]:
-        """Find the neighbours of nodes that are in a batch. `keys` identify the batch's nodes."""
+        """Find the neighbours of rows that are in a batch. `keys` identify the batch's nodes."""
         view, remote, csr = self.view, self.remote, self.view.csrs[relation]
         num_nodes = view.num_nodes[view.relations[relation][0]]
         return self._ask(
@@ -265,7 +265,7 @@ class GraphRows:
 
 
 def in_order(replies: Replies) -> Drawn:
-    """Join the replies of all owners (parts) of rows to one, in the order of the rows."""
+    """Return the answers of all owners as one, row by row."""
     owners, answers = replies
     with_rows = [answer for answer in answers if len(answer[0])]
     if len(with_rows) <= 1:

@@ -44,7 +44,7 @@ class GraphView:
 
     @property
     def is_whole(self) -> bool:
-        """True if all rows are local: the graph is in memory or has one part."""
+        """True if all rows are local."""
         return all(len(bounds) == 2 for bounds in self.bounds)
 
     def own_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
