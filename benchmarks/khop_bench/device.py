@@ -67,7 +67,7 @@ class DeviceKernel:
         test_device: the device.
         kernel: sampling on the CPU, of the same graph and with the same options.
         mode: location of the graph: 'CUDA' (the device) or 'ZERO_COPY' (the host).
-        options: of each call that samples.
+        options: further options of each call that samples.
     """
 
     def __init__(self, test_device: Place, kernel: KhopKernel, mode: str, **options: Any) -> None:

@@ -64,7 +64,7 @@ class Configuration:
         Args:
             subgraph: takes `arguments`.
             graphs: the rows of each edge type, where the subgraph reads them.
-            options: of the call that samples.
+            options: further options of the call that samples.
         """
         subgraph.begin()
         for node_type, ids, times in self.seeds:

@@ -86,7 +86,7 @@ def gather_case(
         count: rows of a gather.
         out: [count, ...] memory of the device.
         batches: gathers that a turn times.
-        name: of the case.
+        name: name of the case.
 
     Raises:
         RuntimeError: the rows are not the table's.

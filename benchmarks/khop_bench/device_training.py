@@ -69,7 +69,7 @@ class Training:
     """A model and its optimizer.
 
     Args:
-        data: for the number of features and classes.
+        data: graph with features and classes, whose numbers set the model's sizes.
         test_device: device of the model.
     """
 

@@ -1,4 +1,7 @@
-"""Training with Lightning: FOLDER OUT KIND DEVICES. Writes the batches of each trainer."""
+"""Training with Lightning, which writes each trainer's batches to a file.
+
+Arguments: partition folder, folder of results, kind of training, number of devices.
+"""
 
 import sys
 

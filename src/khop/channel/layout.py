@@ -51,7 +51,7 @@ _MOST_ENTRIES = 1 << 59
 
 
 class ArrayLayout(NamedTuple):
-    """Array in the batches of a layout.
+    """Description of one array that all batches of a layout have.
 
     Attributes:
         name: its name.
@@ -67,7 +67,7 @@ class ArrayLayout(NamedTuple):
 
 
 class CounterLayout(NamedTuple):
-    """Counter in the batches of a layout: `length` integers."""
+    """Description of a counter that all batches of a layout have: name, and number of integers."""
 
     name: str
     length: Annotated[int, Between(0, _MAX_NUMBERS)]

@@ -182,7 +182,10 @@ class RowStore(ABC):
         waiter().wait([ticket])
 
     def content(self) -> tuple[Array, ...]:
-        """Return arrays whose content identifies the rows. Mapped files count by their names."""
+        """Return arrays whose content identifies the rows, for fingerprints of loaders.
+
+        Mapped files count by their names.
+        """
         return (self.array,)
 
     def release(self) -> None:  # noqa: B027

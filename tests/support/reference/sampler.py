@@ -386,7 +386,7 @@ def with_reverses(own, reverse):
 
 
 def sample(num_types, edge_types, seeds, options):
-    """Return the batch of these seeds."""
+    """Return the batch that the reference draws for seeds, over `edge_types` with `options`."""
     return Sampler(num_types, edge_types, options).draw(seeds)
 
 

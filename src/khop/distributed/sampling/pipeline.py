@@ -128,7 +128,7 @@ class Pipeline:
 
 
 def _labels(arrays: Mapping[str, Array]) -> dict[int, Feature]:
-    """Return the labels that the folder does not hold, by index of the node type."""
+    """Return the labels that `arrays` has and the folder has not, by index of the node type."""
     prefix = "label."
     return {
         int(name.removeprefix(prefix)): Feature(array)
@@ -144,7 +144,7 @@ def _create_engine(
     device: DeviceOfSampler | None,
     labels: Mapping[int, Feature],
 ) -> tuple[Engine, Collector]:
-    """Return the engine, which samples, and the collector, which gathers."""
+    """Return the engine, which samples neighbours, and the collector, which gathers attributes."""
     view = GraphView.of_part(part)
     if device is None:
         collector = Collector(part, spec.collect, remote, labels)

@@ -163,7 +163,7 @@ class StorePlan:
         ]
 
     def is_for(self, store: Any) -> bool:
-        """Return True if the store still has the attributes that the plan was made for."""
+        """Return True if the store still has the attributes for which this plan was made."""
         mapping = store._mapping
         if [*mapping] != self._names or [*map(id, mapping.values())] != self._ids:
             return False
@@ -171,7 +171,10 @@ class StorePlan:
         return all(t.data_ptr() == at and not t.requires_grad for t, at in self._gathered)
 
     def put_nodes(self, mapping: dict[str, Any], node: Tensor) -> None:
-        """Set the attributes of a batch's nodes in `mapping`, a copy of `template`."""
+        """Set the attributes of a batch's nodes in `mapping`, a new store for the batch.
+
+        `node` has the nodes' ids.
+        """
         if self._counts_nodes:
             mapping["num_nodes"] = node.numel()
         if self._node_rows:
@@ -187,7 +190,7 @@ class StorePlan:
         edge: Tensor | None,
         size: tuple[int, int],
     ) -> None:
-        """Set the attributes of a batch's edges in `mapping`, a copy of `template`.
+        """Set the attributes of a batch's edges in `mapping`, a new store for the batch.
 
         If `edge`, the edge ids, is None, the batch gets no attributes of edges. `size` has the
         numbers of source and destination nodes.
@@ -212,7 +215,7 @@ class StorePlan:
 
 
 class _Rows:
-    """Attribute of which batches copy rows: by khop's gather if possible, else by PyG's code."""
+    """Attribute of a graph of which batches copy rows, by khop's gather or by PyG's code."""
 
     def __init__(
         self,

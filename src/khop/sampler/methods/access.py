@@ -97,10 +97,10 @@ class GraphAccess(Protocol):
         """
 
     def words(self, key: int, node_type: int, ids: Int64Array) -> Waiting[UInt64Array]:
-        """Draw a random word for each node, by its original id.
+        """Draw a random 64-bit number (word) for each node, by its original id.
 
         Args:
-            key: from `key`.
+            key: key of the random numbers, from `key`.
             node_type: index of the nodes' type.
             ids: [n] int64.
 
@@ -171,10 +171,10 @@ class GraphAccess(Protocol):
         """
 
     def original_ids(self, node_type: int, ids: Int64Array) -> Waiting[Int64Array]:
-        """Return the original ids of nodes, [n] int64."""
+        """Convert node ids of the graph as the program sees it to original ids, [n] int64."""
 
     def engine_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
-        """Return the engine's ids of nodes, by their original ids."""
+        """Convert original node ids to the ids of the graph as the program sees it, [n] int64."""
 
     def add_hop(self, relation: int, rows: Rows) -> None:
         """Add the neighbours of all frontier nodes, in the frontier's order, over an edge type."""

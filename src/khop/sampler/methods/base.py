@@ -109,7 +109,7 @@ class SamplingMethod(ABC):
 
     @abstractmethod
     def spec(self) -> MethodSpec:
-        """Return the method's name and options, for engines and servers."""
+        """Return the method's name and options as plain values, for engines and other processes."""
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
         """Return `replace` and `weight_attr` for draws, from the loader's options and the method's.

@@ -284,7 +284,10 @@ class LaborImportance(ProgramMethod):
         return normal_cdf(z)
 
     def _take(self, layer: Layer, numbers: UniformNumbers) -> tuple[Picks, Float64Array]:
-        """Return the edges that are taken, and their weights if these are asked for."""
+        """Return the edges that rows take, by the nodes' random numbers, and their weights.
+
+        Weights are empty unless requested.
+        """
         picks = self._picks(layer, numbers)
         if picks.chances is None:
             return picks, np.empty(0)
@@ -311,7 +314,7 @@ class LaborImportance(ProgramMethod):
 
 @dataclass
 class _TypedRows:
-    """Neighbours of the frontier over an edge type: first all, in the end the taken ones.
+    """Neighbours of the frontier over an edge type: at first all, in the end the taken ones.
 
     Attributes:
         rows: the neighbours.
@@ -328,7 +331,7 @@ class _TypedRows:
     norm: Float64Array
 
     def keyed(self, count: int) -> Rows:
-        """Return the rows. In disjoint batches neighbours become tree * count + id."""
+        """Return the rows, where neighbours of disjoint batches become tree * count + id."""
         counts, neighbors, edges = self.rows
         if self.trees is None:
             return self.rows

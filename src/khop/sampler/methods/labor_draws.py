@@ -55,7 +55,7 @@ class Layer:
     def of(
         cls, rows: list[Rows], fanouts: list[int], weights: Sequence[Float64Array] | None = None
     ) -> Layer:
-        """Return the rows of several edge types as one layer."""
+        """Join the rows of several edge types, whose neighbours are of one type, to one layer."""
         degree = np.concatenate([[], *(counts for counts, _, _ in rows)]).astype(np.int64)
         asked = np.repeat(fanouts, [len(counts) for counts, _, _ in rows]).astype(np.int64)
         neighbors = np.concatenate([np.empty(0, np.int64), *(ids for _, ids, _ in rows)])
@@ -139,7 +139,7 @@ class Layer:
     def _targets(
         self, is_open: BoolArray, row: Int64Array, square: Float64Array | None
     ) -> Float64Array:
-        """Return the right side of the equation of `scales`, for rows that do not take all."""
+        """Return the right side of the equation for c_s, for rows that do not take all neighbours."""
         degree, targets = self.degree.astype(np.float64), np.zeros(len(self.degree))
         if square is None:
             return np.divide(degree * degree, self.fanout, out=targets, where=is_open)
@@ -190,7 +190,7 @@ class Picks(NamedTuple):
 
 
 class _Arrivals(NamedTuple):
-    """Arrivals of neighbours at rows. Arrivals with the same `group` share a uniform number."""
+    """Times at which neighbours are drawn by rows. Entries of a `group` share a random number."""
 
     edge: Int64Array
     group: Int64Array

@@ -23,7 +23,7 @@ NodesPerLayer = Annotated[list[Annotated[int, Between(1, _MOST_NODES)]], AtMost(
 
 
 class Candidates(NamedTuple):
-    """The neighbours of a layer's rows, each once.
+    """The distinct neighbours of a layer's rows, with their importance.
 
     Attributes:
         ids: [n] int64, ascending.
@@ -95,7 +95,7 @@ class LayerMethod(ProgramMethod):
 
     @property
     def num_neighbors(self) -> list[int]:
-        """All neighbours of a row, in each hop."""
+        """Fan-out of each hop: -1, as all neighbours of a row are read."""
         return [-1] * len(self.nodes_per_layer)
 
     def draw(self, graph: GraphAccess) -> Waiting[None]:

@@ -35,7 +35,7 @@ def visited(graph: GraphAccess, roots: Int64Array, length: int) -> Waiting[Int64
 
 
 def sources(key: int, ends: Array, count: int) -> Int64Array:
-    """Draw nodes in proportion to their degrees, with replacement: the sources of uniform edges.
+    """Draw the sources of uniform edges, with replacement: nodes in proportion to degrees.
 
     Args:
         key: key of the draws.

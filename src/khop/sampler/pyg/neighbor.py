@@ -189,7 +189,7 @@ class NeighborSampler(PygSampler):
         return self._drawer.draw_links(sampler, links, run, batch)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for pickling, as `PygSampler` does.
+        """Return the state for pickling, without objects that the other process creates anew.
 
         Raises:
             TypeError: the sampler draws on a device.

@@ -43,7 +43,9 @@ Pending: TypeAlias = tuple[Ticket, Callable[[], None]]
 
 
 class LocalRows(NamedTuple):
-    """Rows in local stores: rows of one slice, or copies of other slices' hot rows.
+    """Attribute rows to read from stores of this process.
+
+    They are rows of one slice (a range of ids), or copies of other slices' hot rows.
 
     Attributes:
         tables: store of each attribute, or None for an attribute whose values are `rows`.
@@ -58,7 +60,7 @@ class LocalRows(NamedTuple):
     are_copies: bool = False
 
     def gather(self, index: int) -> Array:
-        """Return the rows of an attribute, by index."""
+        """Return the rows of the attribute with this index."""
         table = self.tables[index]
         return self.rows if table is None else table.gather(self.rows)
 
@@ -88,7 +90,7 @@ class LocalRows(NamedTuple):
 
 
 class RowRequest(NamedTuple):
-    """Rows in flight from their owner. `result` checks the reply.
+    """Attribute rows that were requested from another process. `result` checks the reply.
 
     Attributes:
         fetcher: the fetcher of the rows.
@@ -105,7 +107,11 @@ class RowRequest(NamedTuple):
     positions: Int64Array | None = None
 
     def result(self) -> list[Array]:
-        """Return the rows of each attribute. Raise ProtocolError for a malformed reply."""
+        """Return the received rows of each attribute.
+
+        Raises:
+            ProtocolError: the reply is malformed.
+        """
         fetcher, arrays = self.fetcher, self.ticket.result()
         owner, below = fetcher.owner(self.slice_index), fetcher.bounds[-1]
         return check_rows(arrays, owner, self.num_rows, fetcher.attributes, below)
@@ -125,7 +131,7 @@ class RowFetch(NamedTuple):
 
     @property
     def origins(self) -> tuple[int, int, int]:
-        """Numbers of rows by origin, in the order of `khop.trace.clock.ROWS`."""
+        """Numbers of rows by origin: local ones, local copies of hot rows, requested ones."""
         counts = [0, 0]
         for rows in self.local:
             counts[rows.are_copies] += len(rows.rows)
@@ -164,7 +170,7 @@ class RowFetcher(ABC):
 
     @abstractmethod
     def request(self, index: int, ids: Int64Array) -> Ticket:
-        """Request rows from the owner of a slice."""
+        """Request rows, by their ids, from the owner of the slice with this index."""
 
     @abstractmethod
     def owner(self, index: int) -> str:
@@ -178,7 +184,7 @@ class RowFetcher(ABC):
         ]
 
     def fetch(self, ids: Int64Array) -> RowFetch:
-        """Locate rows, and request rows that are not local from their owners.
+        """Find where rows are, and request the ones that are not in this process.
 
         Args:
             ids: [n] int64 new ids of nodes or positions of edges.
@@ -290,7 +296,7 @@ def write_rows(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> Waiting[N
 
 
 def in_flight(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> list[Pending]:
-    """Write the local rows that can be read at once, and return the others, in flight."""
+    """Write the rows that can be read at once. Return the reads and requests for the others."""
     reads: list[Pending] = []
     for fetch, outs in fetches:
         for rows in fetch.local:
