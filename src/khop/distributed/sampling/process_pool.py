@@ -246,7 +246,7 @@ class ProcessPool(Generic[BatchT]):
         return (epoch, batch), error
 
     def _read_state(self, sampler: SamplerProcess, message: Message) -> None:
-        """Process a sampler's message that is no batch and no error: layout, readiness, lost server."""
+        """Process other messages than batches and errors: a layout, readiness, a lost server."""
         if message.op is Op.LAYOUT:
             layout = Layout.read_shared(message.descriptor())
             sampler.layouts[layout.id] = layout

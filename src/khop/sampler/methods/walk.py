@@ -223,7 +223,7 @@ class _StepwiseWalks:
         return chances
 
     def _whole_row_step(self, step: int, going: Int64Array) -> Waiting[_Moves]:
-        """Draw among all neighbours of each walk's node, with node2vec's chances, by running sums."""
+        """Draw among all neighbours of each walk's node, by running sums of their chances."""
         graph, plan = self._graph, self._plan
         counts, neighbors, edges = yield from graph.neighbors(
             plan.relations[step], self._nodes[step, going], -1, with_edge=self._with_edge

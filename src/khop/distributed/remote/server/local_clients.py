@@ -167,7 +167,7 @@ class LocalSamplerService:
         message.close_descriptors()
 
     def _start(self, client: _LocalClient, message: Message) -> bool:
-        """Start a client's sampler. Return False if servers that it needs have not registered yet."""
+        """Start a client's sampler. Return False if servers that it needs are not there yet."""
         if message.op is not Op.CONFIG:
             raise ProtocolError(
                 "a client of this machine sends something else before its request for a sampler"
