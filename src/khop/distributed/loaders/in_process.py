@@ -1,4 +1,4 @@
-"""Loaders without sampler processes: the trainer draws each batch itself. Runs in trainers."""
+"""Backend of loaders without sampler processes: the trainer draws each batch. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class InProcessBackend:
         return False
 
     def take(self, epoch_id: int, batch: int) -> Received:
-        """Make the batch with index `batch` now, and return it."""
+        """Make a batch."""
         epoch = self._epochs[epoch_id]
         if self._is_making and self._client is not None:  # an exception ended the last call
             self._client.start_again()

@@ -110,14 +110,14 @@ def read_epoch(message: Message) -> tuple[int, Epoch]:
 
 
 def encode_sample_request(freed: Sequence[int], tasks: Sequence[BatchKey]) -> bytes:
-    """Return the payload of a SAMPLE message: slots that are free, and keys of batches to make."""
+    """Return the payload of SAMPLE: slots that are free again, and keys of requested batches."""
     return struct.pack(f"<Q{len(freed)}Q", len(freed), *freed) + b"".join(
         U64_PAIR.pack(*task) for task in tasks
     )
 
 
 def decode_sample_request(payload: bytes) -> tuple[list[int], Iterator[BatchKey]]:
-    """Read a SAMPLE message: slots that are free again, and keys of batches to make, in order."""
+    """Read SAMPLE: slots that are free again, and keys of requested batches, in order."""
     end = U64.size * (1 + U64.unpack_from(payload)[0])
     freed = [offset for (offset,) in U64.iter_unpack(payload[U64.size : end])]
     return freed, U64_PAIR.iter_unpack(payload[end:])

@@ -193,7 +193,7 @@ class ProcessPool(Generic[BatchT]):
     def forget(
         self, is_unwanted: Callable[[BatchKey], bool]
     ) -> list[tuple[SamplerProcess, BatchKey]]:
-        """Remove batches in flight that are no longer wanted. Return each key with its sampler."""
+        """Remove unwanted batches in flight. Return the key of each, with its sampler."""
         self._unassigned = {key: None for key in self._unassigned if not is_unwanted(key)}
         removed = [(s, key) for s in self.samplers for key in s.in_flight if is_unwanted(key)]
         for sampler, key in removed:

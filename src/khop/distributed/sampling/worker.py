@@ -54,7 +54,7 @@ _REPORT_LOST_SECONDS = 1.0
 
 @dataclass
 class Task:
-    """A batch that the sampler makes: its request, its generator and its slot of memory."""
+    """A batch being made."""
 
     epoch: int
     batch: int

@@ -171,10 +171,7 @@ class StorePlan:
         return all(t.data_ptr() == at and not t.requires_grad for t, at in self._gathered)
 
     def put_nodes(self, mapping: dict[str, Any], node: Tensor) -> None:
-        """Set the attributes of a batch's nodes in `mapping`, a new store for the batch.
-
-        `node` has the nodes' ids.
-        """
+        """Set the attributes of a batch's nodes in `mapping`, a copy of `template`."""
         if self._counts_nodes:
             mapping["num_nodes"] = node.numel()
         if self._node_rows:

@@ -100,7 +100,7 @@ class DeviceCollector(Collector):
         batch: int,
         extras: Mapping[str, Array] | None = None,
     ) -> Waiting[Record]:
-        """Write a batch (`DeviceSubgraph`) to arrays in device memory. Arguments: see `Collector`.
+        """Write a batch, a `DeviceSubgraph`, to `DeviceArray`s. See `Collector.collect`.
 
         The device is still writing when this returns.
         """
@@ -189,7 +189,7 @@ class StagedCollector(Collector):
         batch: int,
         extras: Mapping[str, Array] | None = None,
     ) -> Waiting[Record]:
-        """Write a batch to arrays in device memory. Arguments: see `Collector.collect`.
+        """Write a batch to `DeviceArray`s. See `Collector.collect`.
 
         Waits for all replies of other parts before it writes: batches in flight share device
         memory.

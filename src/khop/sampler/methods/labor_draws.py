@@ -139,7 +139,7 @@ class Layer:
     def _targets(
         self, is_open: BoolArray, row: Int64Array, square: Float64Array | None
     ) -> Float64Array:
-        """Return the right side of the equation for c_s, for rows that do not take all."""
+        """Return the right side of the equation of `scales`, for rows that do not take all."""
         degree, targets = self.degree.astype(np.float64), np.zeros(len(self.degree))
         if square is None:
             return np.divide(degree * degree, self.fanout, out=targets, where=is_open)

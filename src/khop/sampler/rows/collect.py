@@ -147,7 +147,7 @@ class Collector:
         return record
 
     def _fetch(self, subgraph: _native.Subgraph) -> list[RowFetch]:
-        """Find where a batch's attribute rows are, and request the ones of other parts."""
+        """Locate the rows of a batch, and send requests for the rows of other parts."""
         fetches = []
         for table in self._tables:
             if table.unit == "node":

@@ -43,9 +43,7 @@ Pending: TypeAlias = tuple[Ticket, Callable[[], None]]
 
 
 class LocalRows(NamedTuple):
-    """Attribute rows to read from stores of this process.
-
-    They are rows of one slice (a range of ids), or copies of other slices' hot rows.
+    """Rows in local stores: rows of one slice, or copies of other slices' hot rows.
 
     Attributes:
         tables: store of each attribute, or None for an attribute whose values are `rows`.
@@ -107,11 +105,7 @@ class RowRequest(NamedTuple):
     positions: Int64Array | None = None
 
     def result(self) -> list[Array]:
-        """Return the received rows of each attribute.
-
-        Raises:
-            ProtocolError: the reply is malformed.
-        """
+        """Return the rows of each attribute. Raise ProtocolError for a malformed reply."""
         fetcher, arrays = self.fetcher, self.ticket.result()
         owner, below = fetcher.owner(self.slice_index), fetcher.bounds[-1]
         return check_rows(arrays, owner, self.num_rows, fetcher.attributes, below)
@@ -123,7 +117,7 @@ class RowRequest(NamedTuple):
 
 
 class RowFetch(NamedTuple):
-    """Attribute rows of `ids` while they are read: the local rows, and requests for the others."""
+    """Rows of `ids`: the local rows, and requests for the others."""
 
     ids: Int64Array
     local: list[LocalRows]
@@ -131,7 +125,7 @@ class RowFetch(NamedTuple):
 
     @property
     def origins(self) -> tuple[int, int, int]:
-        """Numbers of rows by origin: local ones, local copies of hot rows, requested ones."""
+        """Numbers of rows by origin, in the order of `khop.trace.clock.ROWS`."""
         counts = [0, 0]
         for rows in self.local:
             counts[rows.are_copies] += len(rows.rows)
@@ -184,7 +178,7 @@ class RowFetcher(ABC):
         ]
 
     def fetch(self, ids: Int64Array) -> RowFetch:
-        """Find where rows are, and request the ones that are not in this process.
+        """Locate rows, and request rows that are not local from their owners.
 
         Args:
             ids: [n] int64 new ids of nodes or positions of edges.
@@ -296,7 +290,7 @@ def write_rows(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> Waiting[N
 
 
 def in_flight(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> list[Pending]:
-    """Write the rows that can be read at once. Return the reads and requests for the others."""
+    """Write the local rows that can be read at once, and return the others, in flight."""
     reads: list[Pending] = []
     for fetch, outs in fetches:
         for rows in fetch.local:
