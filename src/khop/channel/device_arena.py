@@ -66,12 +66,12 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
+        """Size of the array in bytes."""
         return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
 
     @property
     def address(self) -> int:
-        """Address on the device."""
+        """Address of the array in the device's memory."""
         return self._memory.address + self._offset
 
     def upload(self, values: Array) -> None:
@@ -79,7 +79,7 @@ class DeviceArray:
         self._memory.upload(self._offset, np.ascontiguousarray(values))
 
     def view(self) -> Any:
-        """Return the array as an object for DLPack."""
+        """Return the array as an object that other libraries, such as torch, import by DLPack."""
         return self._memory.view(self._offset, self.shape, self.dtype, self._owner)
 
     def capsule(self) -> Any:
@@ -158,7 +158,7 @@ def open_device_arena(
 
 
 class Mark(Protocol):
-    """Point in the work queue of a device, such as a CUDA event."""
+    """Point in the work queue of a device, such as a CUDA event, that may have been passed."""
 
     def query(self) -> bool:
         """Return True if the device has done all work that was queued before the mark."""
@@ -219,7 +219,7 @@ class DeviceArenaReader:
 
     @property
     def capacity(self) -> int:
-        """Size in bytes."""
+        """Size of the arena in bytes."""
         return self._memory.nbytes
 
     @property

@@ -134,7 +134,7 @@ class Layout:
         self._dtypes = [plan.dtype for plan in self._plans]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the layout as a JSON object."""
+        """Return the layout (arrays and counters of batches) as a JSON object."""
         return {"id": self.id, "arrays": self.arrays, "counters": self.counters}
 
     def share(self) -> int:

@@ -204,5 +204,5 @@ def checksum(array: Array) -> int:
 
 
 def bytes_of(array: Array) -> memoryview:
-    """View the bytes of a contiguous array."""
+    """View a contiguous array as its bytes, without a copy."""
     return array.reshape(-1).view(np.uint8).data

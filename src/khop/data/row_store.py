@@ -38,7 +38,7 @@ class RowFormat(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a row."""
+        """Number of bytes of one row."""
         return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
 
     def empty(self, count: int) -> Array:
@@ -189,4 +189,5 @@ class RowStore(ABC):
         return (self.array,)
 
     def release(self) -> None:  # noqa: B027
-        """Release pages of mapped files that have been read."""
+        """Release memory pages of mapped files that have been read. The next read maps them again.
+        """

@@ -98,7 +98,7 @@ class HopRequest:
     method: MethodSpec = NEIGHBOR
 
     def options(self) -> _native.HopOptions:
-        """Return the parameters as kernels take them."""
+        """Return the parameters as the object that kernels take."""
         return _native.HopOptions(
             self.fanout,
             self.replace,

@@ -107,7 +107,7 @@ class InProcessBackend:
         return record.layout.read(memory[0])._replace(extras=record.extras or None)
 
     def close(self) -> None:
-        """Close the connections to other partitions."""
+        """Close the connections to other partitions' servers."""
         self._epochs.clear()
         if self._client is not None:
             self._client.close()

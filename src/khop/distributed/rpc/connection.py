@@ -90,7 +90,7 @@ class Connection:
 
     @property
     def is_up(self) -> bool:
-        """True while the connection is up."""
+        """True while messages can be sent: the connection is established."""
         return self.lost_since is None
 
     @property

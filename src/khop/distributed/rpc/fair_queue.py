@@ -149,7 +149,7 @@ class FairQueue(Generic[_T]):
         own.nbytes += entry[1]
 
     def first_of(self, user: str) -> list[_T]:
-        """Return the oldest entry of each connection of a user."""
+        """Return the oldest pending entry of each connection of a user."""
         own = self._users.get(user)
         return [] if own is None else [queue[0][0] for queue in own.queues.values()]
 

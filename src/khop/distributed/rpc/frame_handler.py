@@ -112,7 +112,7 @@ class FrameHandler:
 
     @property
     def names(self) -> list[str]:
-        """Names of the requests that are answered."""
+        """Names of the requests that this server answers."""
         return list(self._types)
 
     def __call__(self, frames: list[Any]) -> list[Any]:

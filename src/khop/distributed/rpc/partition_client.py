@@ -233,7 +233,7 @@ class PartitionClient:
         return request
 
     def wait(self, tickets: Sequence[Ticket]) -> None:
-        """Wait until all tickets are done."""
+        """Wait until all tickets are done: requests to partitions, and reads of stores."""
         waiter().wait(tickets, self)
 
     def pump(self) -> None:

@@ -149,7 +149,8 @@ class RequestThreads:
         return True
 
     def work(self) -> None:
-        """Process one slice of one queued request, if there is one."""
+        """Process one slice of one queued request, if there is one. For a server without threads.
+        """
         with self._changed:
             turn = self._queue.take()
         if turn is None:

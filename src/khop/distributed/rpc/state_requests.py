@@ -66,7 +66,7 @@ class StateRequest(Request):
         self.pack(StateEnvelope(""))  # a request that cannot be packed fails here
 
     def pack(self, envelope: StateEnvelope) -> None:
-        """Make the request's message, with `envelope` in its header."""
+        """Make the request's message, with the write's number (`envelope`) in its header."""
         state = codec.to_json(envelope)
         header = request_header(self._message, self.request_id, part=self.server, state=state)
         self.frames = pack(header, self._arrays)

@@ -178,7 +178,7 @@ class SamplerPool:
 
     @property
     def num_restarts(self) -> int:
-        """Number of restarts of samplers."""
+        """Number of samplers of this loader that were restarted."""
         return self._pool.num_restarts
 
     @property
@@ -188,7 +188,7 @@ class SamplerPool:
 
     @property
     def workers(self) -> list[Worker]:
-        """The processes that run, by index."""
+        """Processes that make the loader's batches now, by index."""
         samplers, devices = self._pool.samplers, self._devices
         return [Worker(s.process.pid, s.index, devices[s.index] or "cpu") for s in samplers]
 

@@ -70,10 +70,10 @@ class Process(Protocol):
         """True if it ended because the graph server that had started it ended."""
 
     def last_task(self) -> BatchKey | None:
-        """Return the batch that it worked on last, if known."""
+        """Return the (epoch, batch) that the process worked on last. None if this is not known."""
 
     def log_tail(self) -> str:
-        """Return the end of its log."""
+        """Return the last lines of the process's log."""
 
     def close(self) -> None:
         """End the process. A second call does nothing."""

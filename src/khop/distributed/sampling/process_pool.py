@@ -149,11 +149,11 @@ class ProcessPool(Generic[BatchT]):
 
     @property
     def in_flight(self) -> set[BatchKey]:
-        """Batches that were assigned and not delivered."""
+        """Keys of the batches that were requested from samplers and not delivered."""
         return {*self._unassigned, *(key for s in self.samplers for key in s.in_flight)}
 
     def add(self, sampler: SamplerProcess) -> None:
-        """Add the process that was started for the index `missing`."""
+        """Add a sampler process that its owner has started for the index `missing`."""
         _, sampler.is_starting = self._missing.popleft()
         bisect.insort(self.samplers, sampler, key=lambda s: s.index)
         self._assign_rest()

@@ -232,7 +232,7 @@ class _Rows:
         self._feature = joiner.feature(value, owner, name, of_nodes) if plain else None
 
     def _check(self) -> None:
-        """Raise TypeError if no rows can be taken."""
+        """Raise TypeError if no rows can be taken from the attribute's value."""
         value, received = self._value, ""
         if isinstance(value, Tensor) and value.layout not in (torch.strided, torch.sparse_coo):
             received = f"a tensor of layout {value.layout}: pass a dense one (`.to_dense()`)"

@@ -31,7 +31,8 @@ from khop.typing import Transform
 
 
 class GraphLoader(Protocol):
-    """Members of `khop.loader.base.EpochLoader` that ways use."""
+    """Type of a loader in this module: the members of `khop.loader.base.EpochLoader` that are used.
+    """
 
     data: Any
     input_data: Any

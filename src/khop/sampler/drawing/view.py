@@ -77,7 +77,7 @@ class GraphView:
 
     @classmethod
     def of_graph(cls, graph: Graph) -> GraphView:
-        """Return the view of a graph in memory."""
+        """Return the view of a graph in memory, whose rows are all local."""
         index = {t: i for i, t in enumerate(graph.node_types)}
         topologies = list(graph.topologies.values())
         return cls.whole(

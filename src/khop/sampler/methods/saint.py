@@ -182,7 +182,7 @@ class SaintNodes(NodeSubgraph):
 
     @property
     def num_neighbors(self) -> list[int]:
-        """Most nodes that a batch has beside its seeds, as one hop."""
+        """Maximum number of nodes that a batch has beside its seeds, as the fan-out of one hop."""
         return [self.num_nodes]
 
     def draw(self, graph: GraphAccess) -> Waiting[None]:

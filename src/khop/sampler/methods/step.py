@@ -251,7 +251,7 @@ class _BatchNodes(NamedTuple):
         return order
 
     def after_hop(self, graph: GraphAccess) -> _BatchNodes:
-        """Return the batch's nodes after `add_hop`."""
+        """Return the batch's nodes, with their ids and positions, after `add_hop` added some."""
         added = graph.subgraph.frontier(0)[0][len(self.numbers) :]
         own = np.arange(len(self.ids), len(self.ids) + len(added))
         return _BatchNodes(np.concatenate([self.ids, added]), np.concatenate([self.numbers, own]))

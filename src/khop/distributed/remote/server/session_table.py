@@ -143,7 +143,7 @@ class SessionTable:
 
     @contextlib.contextmanager
     def _guarded(self, session: Session) -> Iterator[None]:
-        """Fail this session alone if the `with` block raises an error."""
+        """Fail this session alone, if the `with` block raises an error. Other sessions continue."""
         try:
             yield
         except Exception as error:
