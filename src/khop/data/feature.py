@@ -92,6 +92,6 @@ class ConsecutiveIds(RowStore):
 
 
 def _bytes_of(rows: Array) -> Array:
-    """View contiguous rows as an array of bytes, [num_rows, bytes per row], without a copy."""
+    """View contiguous rows as [num_rows, bytes per row]."""
     width = rows.dtype.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
     return rows.reshape(-1).view(np.uint8).reshape(len(rows), width)

@@ -189,5 +189,4 @@ class RowStore(ABC):
         return (self.array,)
 
     def release(self) -> None:  # noqa: B027
-        """Release memory pages of mapped files that have been read. The next read maps them again.
-        """
+        """Release the memory of pages of mapped files that have been read."""

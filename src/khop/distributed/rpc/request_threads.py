@@ -149,8 +149,7 @@ class RequestThreads:
         return True
 
     def work(self) -> None:
-        """Process one slice of one queued request, if there is one. For a server without threads.
-        """
+        """Process one slice of a queued request, if there is one. For servers without threads."""
         with self._changed:
             turn = self._queue.take()
         if turn is None:

@@ -31,8 +31,7 @@ from khop.typing import Transform
 
 
 class GraphLoader(Protocol):
-    """Type of a loader in this module: the members of `khop.loader.base.EpochLoader` that are used.
-    """
+    """Type of a loader here: the members of `khop.loader.base.EpochLoader` that are used."""
 
     data: Any
     input_data: Any

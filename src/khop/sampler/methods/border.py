@@ -67,7 +67,7 @@ class Border:
         self.join(self.ids[least])
 
     def join(self, nodes: Int64Array) -> None:
-        """Add nodes to the growing batch, and remove them from its border."""
+        """Add nodes to the batch, and remove them from the border."""
         self.members = np.concatenate([self.members, nodes])
         self.joined = np.concatenate([self.joined, nodes])
         left = ~np.isin(self.ids, nodes)
