@@ -38,7 +38,7 @@ class Candidates(NamedTuple):
 
     @classmethod
     def of(cls, rows: Rows) -> Candidates:
-        """Return the distinct neighbours of rows, with importance in integers, exact in any order."""
+        """Return the distinct neighbours of rows, with their importance as exact integers."""
         counts, neighbors, _ = rows
         ids, of_entry = np.unique(neighbors, return_inverse=True)
         # Scaled so that no sum leaves 63 bits. A row of any length counts.
