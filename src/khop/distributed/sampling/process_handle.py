@@ -224,7 +224,7 @@ class SamplerProcess:
         return cls(index, process, arena, device_arena, in_bulk)
 
     def request_batches(self, keys: Sequence[BatchKey]) -> None:
-        """Request batches, and report the slots that became free since the last request."""
+        """Request batches, and return the slots without references since the last request."""
         # Other threads append, only this one removes.
         count = min(len(self._freed), _MAX_FREED)
         freed = [self._freed.popleft() for _ in range(count)]
