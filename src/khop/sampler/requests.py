@@ -147,7 +147,7 @@ class RowSet:
         return cls(*members, (rows, np.concatenate([p[1] for p in pairs])))
 
     def share(self, positions: Int64Array, low: int, high: int) -> RowSet:
-        """Return one part's rows: the rows at `positions`, with ids from `low` to `high` - 1."""
+        """Return the rows of one part: at `positions`, with ids from `low` to `high` - 1."""
         excluded = None
         if self.excluded is not None:
             rows, neighbors = self.excluded

@@ -51,7 +51,7 @@ class _Shares(Generic[_K]):
         self._used = {key: used for key, used in self._used.items() if key in kept}
 
     def next(self) -> _K | None:
-        """Remove and return the one that has used the least time. Of equal ones, the first."""
+        """Remove and return the user or connection with the least used time, the first if equal."""
         while self._waiting:
             since, arrival, key = self._waiting[0]
             used = self._used[key]

@@ -176,7 +176,7 @@ class PartitionClient:
         write was applied.
 
         Args:
-            part: the part. This client must have the endpoint of its primary.
+            part: the part. This client must be connected to the server that has its state.
             message: a request of class `write`, see `RequestType`.
             arrays: its arrays, not changed before the ticket is done.
         """

@@ -92,7 +92,7 @@ class PlannedBatches:
 class SeedPositions:
     """Data set for a torch `DataLoader` whose items are positions in the loader's input.
 
-    For a batch, torch's worker passes the `KeyedBatch` itself to `collate_fn`. A user's own
+    `collate_fn` gets a batch as its `KeyedBatch`: positions and random key. A user's own
     `collate_fn` gets a list of positions, as from PyG's loaders.
     """
 

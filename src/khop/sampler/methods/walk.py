@@ -53,7 +53,7 @@ class WalkPlan:
 
 
 def acceptance(p: float, q: float) -> tuple[int, int, int]:
-    """Return the chances `back`, `near` and `far` by node2vec's p and q. The largest is `ONE`."""
+    """Return a `WalkPlan`'s chances back, near and far, by node2vec's p and q."""
     weights = 1 / p, 1.0, 1 / q
     back, near, far = (max(1, round(w / max(weights) * ONE)) for w in weights)
     return back, near, far
