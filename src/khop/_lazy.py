@@ -45,7 +45,7 @@ def attach(
 
 
 def _imports_of(stub: Path) -> dict[str, str]:
-    """Return {public name: module that defines it}."""
+    """Return {public name: module that defines it} from a package's stub file."""
     return {
         imported.asname or imported.name: str(statement.module)
         for statement in ast.parse(stub.read_text("utf-8")).body
@@ -55,7 +55,7 @@ def _imports_of(stub: Path) -> dict[str, str]:
 
 
 def _suggestion(name: str, names: Iterable[str]) -> str:
-    """Return ": did you mean ...?" with the name that is most like `name`, or '' if none is."""
+    """Return ": did you mean ...?" with the most similar of `names`, or '' if none is similar."""
     if name.startswith("_"):  # Python and tools test for such names
         return ""
     import difflib

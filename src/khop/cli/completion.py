@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script."""
+    """Print the script of the shell that the arguments name."""
     try:
         import shtab
     except ModuleNotFoundError:

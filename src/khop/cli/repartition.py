@@ -1,4 +1,4 @@
-"""`khop repartition`: the cut of a partition folder into another number of parts."""
+"""`khop repartition`: cuts the graph of a partition folder again, into other parts."""
 
 from __future__ import annotations
 

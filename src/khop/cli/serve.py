@@ -116,7 +116,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_labels(folder: str, entries: list[str]) -> dict[int, Array]:
-    """Return {index of node type: labels}, read from files, for 'FILE' or 'TYPE=FILE'.
+    """Read labels of nodes from files.
+
+    Args:
+        folder: the partition folder.
+        entries: 'FILE', or 'TYPE=FILE' if there are several node types.
+
+    Returns:
+        {index of the node type: labels}.
 
     Raises:
         ValueError: a type is missing or unknown, or a file holds no array.
