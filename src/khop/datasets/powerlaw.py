@@ -260,7 +260,7 @@ class _WeightClasses(NamedTuple):
     total: Int64Array
 
     def draw_rank(self, raw: UInt64Array) -> Int64Array:
-        """Convert random bits, uint64 [n], to ranks, int64 [n]: random, in proportion to weights."""
+        """Convert random bits, uint64 [n], to random ranks, int64 [n], in proportion to weights."""
         position = _below(raw, int(self.total[-1]))
         of = np.searchsorted(self.total[1:], position, side="right")
         rank: Int64Array = self.rank[of] + (position - self.total[of]) // self.weight[of]

@@ -126,7 +126,7 @@ class _PartitionedData(_Base):  # type: ignore[misc]
         return options
 
     def _data(self) -> DistDataset | None:
-        """Return argument `data` of the loaders: a dataset, or None for clients of graph servers."""
+        """Return argument `data` of the loaders. None for clients of graph servers."""
         return self.graph if isinstance(self.graph, DistDataset) else None
 
 

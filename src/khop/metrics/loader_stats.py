@@ -154,7 +154,7 @@ Sizes = tuple[int, int, int, int, int]
 class StatsAccumulator:
     """Counter of a loader's batches and times, in nanoseconds, from which `LoaderStats` are made.
 
-    `add` only lists a batch. Lists are summed in groups, which takes a third of the time. One
+    `add` only appends to a list. Entries are summed in groups, which takes a third of the time. One
     thread counts. Other threads may take a `snapshot` at any time.
     """
 

@@ -89,7 +89,10 @@ class EdgeSource(PicklableByPath):
             release_pages(array)
 
     def endpoints(self) -> tuple[IntArray, IntArray]:
-        """Return all sources and destinations, [num_edges] each: contiguous, both int32 or int64."""
+        """Return all sources and destinations, [num_edges] each, both int32 or both int64.
+
+        They are contiguous.
+        """
         return _as_kernels_take(self.src, self.dst)
 
 

@@ -96,7 +96,7 @@ class Part:
         return self._indptrs[index]
 
     def rows(self, index: int) -> tuple[IntArray, IntArray]:
-        """Return row pointers [num_rows + 1] and neighbours' new ids [num_edges] of an edge type."""
+        """Return row pointers [num_rows + 1] and neighbours' new ids [num_edges] of a type."""
         name = self.meta.edge_types[index].name
         return self._edge_array(name, "indptr"), self._edge_array(name, "indices")
 

@@ -28,7 +28,7 @@ _BATCHES_AHEAD = 2
 
 
 class _Batch(NamedTuple):
-    """Batch as read. Rows are None for node types without input."""
+    """Batch of nodes with all neighbours, and their input rows. None for types without input."""
 
     neighborhood: Neighborhood
     rows: list[Array | None]
@@ -36,7 +36,7 @@ class _Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerRunner:
-    """Runner of layers, batch by batch.
+    """Runner of one layer of a model over all nodes of a trainer, batch by batch.
 
     Attributes:
         stored: name of the dtype of floating-point outputs on disk. If None, the layer's dtype.
@@ -61,9 +61,9 @@ class LayerRunner:
         peers: InferencePeers,
         check: Callable[[], None],
     ) -> list[RowSpec | None]:
-        """Compute a layer's output for this trainer's shares, and write it to files.
+        """Compute a layer's output for this trainer's nodes, and write it to files.
 
-        `check` is called between batches. It raises if another trainer has failed.
+        Args: between batches. It raises if another trainer has failed.
 
         Returns:
             Dtypes and shape of the rows of each node type. None for types without output.
@@ -121,7 +121,7 @@ class LayerRunner:
 
 
 class _LayerFiles:
-    """Checks of a layer's output, batch by batch, and the files that it is written to."""
+    """Output files of a layer, batch by batch, with checks of the rows that the layer returns."""
 
     def __init__(
         self, meta: FolderMeta, layer: int, peers: InferencePeers, stored: str | None
@@ -136,7 +136,10 @@ class _LayerFiles:
 
     @contextlib.contextmanager
     def of_share(self, share: Share) -> Generator[None, None, None]:
-        """Write the files of a share, which exist only if the block succeeds."""
+        """Context in which the files of a share of a part's nodes are written.
+
+        After an error, the files do not exist.
+        """
         self._share = share
         self._writers = {}
         try:
@@ -148,7 +151,10 @@ class _LayerFiles:
                 writer.abandon()
 
     def append(self, output: object, seeds: Sequence[Range]) -> None:
-        """Write the rows of a batch's own nodes, from the layer's return value."""
+        """Check the layer's return value, and write the rows of the batch's own nodes.
+
+        `seeds` has the range of their new ids for each node type.
+        """
         for node_type, rows in self._by_type(output).items():
             low, high = seeds[node_type]
             name = self._meta.node_types[node_type].name
@@ -207,9 +213,10 @@ class _LayerFiles:
 
 
 def _made_ahead(make: Callable[[Task], Made], tasks: Iterable[Task]) -> Generator[Made, None, None]:
-    """Yield the results of tasks. One thread computes a few results ahead.
+    """Yield make(task) of all tasks, in order. A thread computes a few results ahead.
 
-    `close` waits for the running task: files and sockets that the thread uses can be closed then.
+    Closing the generator waits for the running task: files and sockets that the thread uses can be
+    closed then.
     """
     due: deque[Future[Made]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="khop-reader") as executor:

@@ -26,7 +26,10 @@ from khop.typing import Array, NodeType
 
 
 class OutputHandler(FrameHandler):
-    """Handler of requests for rows of a trainer's outputs, in files that it has named."""
+    """Handler of requests for rows of a trainer's outputs, in an output server.
+
+    Rows are only of files that the trainer has named.
+    """
 
     def __init__(
         self,

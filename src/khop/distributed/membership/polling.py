@@ -16,12 +16,12 @@ _SHORTEST, _LONGEST, _GROWTH = 0.005, 0.1, 1.5
 
 
 def pauses(timeout: float) -> Iterator[None]:
-    """Sleep between iterations, longer each time up to 0.1 s, until the time is over.
+    """Iterate with a sleep between, longer each time up to 0.1 s, until the time is over.
 
     The first iteration begins at once. One more follows when the time is over.
 
     Args:
-        timeout: seconds.
+        timeout: seconds until the end.
     """
     end, pause = time.monotonic() + timeout, _SHORTEST
     while True:

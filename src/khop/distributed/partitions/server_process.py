@@ -86,7 +86,7 @@ class PartitionServerProcess:
             raise
 
     def learn_addresses(self, ready: Message) -> bool:
-        """Record the addresses in a server's READY message. Return whether they have changed."""
+        """Record the addresses in a server's first message, READY. Return True if they are new."""
         addresses = ready.json()["addresses"]
         before = self.announcement
         self.announcement = {
@@ -121,9 +121,10 @@ class PartitionServerProcess:
 
 
 def announced_endpoint(announcement: Announcement, is_near: bool) -> Endpoint:
-    """Return the endpoint in a trainer's announcement, for this machine (`is_near`) or another.
+    """Return a server's endpoint from the values that its trainer has published.
 
-    A transport that the user of this process has named comes first, if the server has it, too.
+    `is_near` is True if the server is on this machine. A transport that the user of this process
+    has named comes first, if the server has it, too.
     """
     own = announcement.get("own")
     transport = transport_of(own)
@@ -135,9 +136,9 @@ def announced_endpoint(announcement: Announcement, is_near: bool) -> Endpoint:
 
 
 def _kept_or_new_folder(folder: Path) -> Path:
-    """Return the folder, recreated if needed, or a new one if other users could enter it.
+    """Return a folder for sockets: this one, or a new one if other users could enter it.
 
-    A server that ended without a failure has removed its folder.
+    A server that ended without a failure has removed its folder, which is made again.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

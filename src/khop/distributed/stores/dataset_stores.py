@@ -36,11 +36,11 @@ _EDGES = (None, None)  # group of a homogeneous graph's edge attributes
 
 
 class _AttrQuery(NamedTuple):
-    """Requested attribute of a type of nodes or edges (`element`).
+    """Attribute that PyG requests from the feature store, for a type of nodes or edges.
 
     Attributes:
         index: requested rows, as passed by the user. If None, all.
-        is_label: whether it comes from the dataset's `node_labels`.
+        is_label: True if it comes from the dataset's `node_labels`.
     """
 
     element: Literal["node", "edge"]
@@ -125,7 +125,11 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         return value[0] if isinstance(index, (int, np.integer)) else value
 
     def _query_of(self, attr: TensorAttr) -> _AttrQuery:
-        """Find an attribute. If there is none, raise KeyError that lists all attributes."""
+        """Find the attribute that PyG requests.
+
+        Raises:
+            KeyError: there is none. The message lists all attributes.
+        """
         meta: FolderMeta = self.meta
         group = attr.group_name if attr.is_set("group_name") else None
         index = attr.index if attr.is_set("index") else None
@@ -151,7 +155,13 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         )
 
     def _stored_rows(self, element: str, type_index: int, index: Any) -> Int64Array:
-        """Return the new ids of nodes, or the storage positions of edges: [n] int64."""
+        """Return the new ids of nodes, or the positions of edges in the folder: [n] int64.
+
+        Args:
+            element: 'node' or 'edge'.
+            type_index: index of the type.
+            index: original ids, a slice or a mask. If None, all.
+        """
         if element == "edge":
             known = stored_edges(index)
             if known is not None and known[:2] == (self.opened.fingerprint, type_index):
@@ -173,7 +183,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     # Graph store -------------------------------------------------------------------------------
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """Return the attributes of an edge list for each type. Entry i is the edge with id i."""
+        """Return descriptions of the edge list of each edge type, for PyG. Entry i is edge id i."""
         meta: FolderMeta = self.meta
         counts = {t.name: t.count for t in meta.node_types}
         return [
@@ -186,7 +196,10 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         ]
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
-        """Return the edge list. None for other layouts, which are not ordered by edge id."""
+        """Return sources and destinations of all edges of a type, in the order of edge ids.
+
+        None for other layouts than COO.
+        """
         index = self._edge_type_index(edge_attr.edge_type)
         if index is None or edge_attr.layout != EdgeLayout.COO:
             return None
@@ -201,7 +214,10 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     def _edges_to_layout(
         self, layout: EdgeLayout, edge_types: Sequence[EdgeType] | None = None, store: bool = False
     ) -> Any:
-        """Return rows, columns and original edge ids, as PyG's `coo`, `csr` and `csc` do."""
+        """Return rows, columns and original edge ids of each edge type, in a layout.
+
+        PyG's `coo`, `csr` and `csc` call this method.
+        """
         if store:
             self._put_tensor()
         attrs = {attr.edge_type: attr for attr in self.get_all_edge_attrs()}

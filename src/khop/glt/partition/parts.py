@@ -87,7 +87,10 @@ def _rows(feature: RowStore, device: torch.device) -> Tensor:
 def load_edges(
     folder: PartitionFolder, part: int, described: EdgeTypeMeta, device: torch.device
 ) -> GraphPartitionData:
-    """Return a part's edges of a type by original ids, in memory."""
+    """Return a part's edges of a type in memory, with original ids of nodes.
+
+    `described` is the edge type's entry in meta.json.
+    """
     meta, edge_type = folder.meta, described.name
     indptr, indices, ids = (
         edge_array(folder, part, edge_type, name) for name in ("indptr", "indices", "edge_id")
