@@ -80,10 +80,7 @@ Name = Annotated[str, AtMost(256)]
 
 
 class _Invalid(Exception):
-    """Error in a value of JSON.
-
-    `path` has the names and positions that lead to it, innermost first.
-    """
+    """Error in a value of JSON. `path` has the names that lead to the value, innermost first."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -116,10 +113,7 @@ def from_json(cls: type[_T], content: object, label: str) -> _T:
 
 
 def to_json(value: Any) -> Any:
-    """Convert a dataclass, or a value of one of its fields, to values that `json` can write.
-
-    Lists and objects are copied.
-    """
+    """Convert a dataclass, or a value of one of its fields, to new values for a JSON file."""
     if isinstance(value, _PLAIN):
         return value
     if dataclasses.is_dataclass(value):
@@ -174,10 +168,8 @@ def _compound(  # noqa: PLR0911 (a case each)
 ) -> _Reader:
     """Return the function that checks a dataclass, `Literal`, `X | None`, list, tuple or dict.
 
-    Args:
-        annotation: the type.
-        bounds: constraints on the value, such as `Distinct()`.
-        most: largest number of entries. If None, `MAX_ENTRIES`.
+    `bounds` are constraints, such as `Distinct()`. `most` is the largest number of entries. If
+    None, `MAX_ENTRIES`.
     """
     if dataclasses.is_dataclass(annotation):
         return _object(annotation)

@@ -26,10 +26,7 @@ def available_cores() -> int:
 
 
 def background_threads(least: int, most: int) -> int:
-    """Return the number of threads for a server on a trainer's machine.
-
-    This is half the cores that the process may use, but within `least` and `most`.
-    """
+    """Return half the cores, but within `least` and `most`: threads of a server beside a trainer."""
     return max(least, min(most, available_cores() // 2))
 
 
@@ -50,10 +47,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 @cache
 def _own_quota() -> float | None:
-    """Return the processor time that control groups grant this process, in cores, or None.
-
-    It is cached: reading takes half a millisecond, and every epoch needs it.
-    """
+    """Return the processor time that control groups grant this process, in cores. Cached."""
     return cpu_quota()
 
 

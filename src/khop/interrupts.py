@@ -16,10 +16,7 @@ _previous_hook = sys.unraisablehook
 
 
 def keep_dropped(unraisable: sys.UnraisableHookArgs) -> None:
-    """Hook of `sys.unraisablehook`: keep an exception that a signal handler raised.
-
-    Other exceptions go to the previous hook.
-    """
+    """Hook of `sys.unraisablehook`: keep a signal handler's exception, pass others on."""
     global _dropped  # noqa: PLW0603
     error = unraisable.exc_value
     # Handlers run in the main thread. Errors of destructors are of class Exception.

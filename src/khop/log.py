@@ -135,10 +135,7 @@ def configure(level: str = "info", json: bool = False, stream: TextIO | None = N
 
 
 def configure_program(level: str = "info") -> None:
-    """Write khop's log of this program to stderr. If `KHOP_LOG` is set, it decides instead.
-
-    `level` is the lowest level that is written.
-    """
+    """Write a program's log, from `level` on, to stderr. `KHOP_LOG` takes precedence, if set."""
     if not os.environ.get(VARIABLE):
         configure(level)
 
@@ -176,10 +173,7 @@ def of_child(program: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def start_child(settings: Mapping[str, Any]) -> None:
-    """Configure the log of a process that khop started, with the parent's `of_child` settings.
-
-    It writes to stderr.
-    """
+    """Configure the log of a started process, on stderr, by its parent's `of_child` settings."""
     configure("warning", bool(settings["json"]))
     _ROOT.setLevel(int(settings["level"]))
     _ORIGIN.update(settings["who"])
@@ -273,10 +267,7 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
 
 def _event_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return origin, event and fields of a log record, by name.
-
-    Records that were not logged by an `EventLogger` get defaults.
-    """
+    """Return origin, event and fields of a log record, with defaults for plain records."""
     return {
         name: getattr(record, name, default)
         for name, default in {**_ORIGIN, "event": None, "fields": {}}.items()

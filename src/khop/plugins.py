@@ -52,10 +52,7 @@ class Registry(Generic[T]):
         self._named: dict[str, T] = {}
 
     def known(self, name: str) -> T | None:
-        """Return the plugin `name` if it is built in, or was resolved before. Else return None.
-
-        Nothing is imported.
-        """
+        """Return the plugin `name` if built in or resolved before, else None. Import nothing."""
         return self.builtin.get(name, self._named.get(name))
 
     def resolve(self, name: str) -> T:
@@ -150,16 +147,13 @@ class Registry(Generic[T]):
 
 
 def instance_of(base: type[Any]) -> Callable[[Any], Any]:
-    """Return a function for `Registry(check=)`, which accepts instances and subclasses of `base`.
-
-    It makes an instance of a subclass.
-    """
+    """Return a `check` for `Registry`, which accepts an instance or a subclass of `base`."""
     subclass = subclass_of(base)
     return lambda value: value if isinstance(value, base) else subclass(value)()
 
 
 def subclass_of(base: type[Any]) -> Callable[[Any], Any]:
-    """Return a function for `Registry(check=)`, which accepts subclasses of `base`."""
+    """Return a `check` for `Registry`: it accepts a subclass of `base`."""
 
     def check(value: Any) -> Any:
         is_class = isinstance(value, type)

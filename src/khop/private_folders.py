@@ -135,10 +135,7 @@ class PrivateFolder:
 
     @contextlib.contextmanager
     def _folder_of(self, name: str) -> Iterator[tuple[int, str]]:
-        """Open the folder that holds the file `name`.
-
-        Yield its descriptor and the last part of `name`.
-        """
+        """Open the folder of file `name`. Yield its descriptor and the last part of `name`."""
         *above, last = PurePosixPath(name).parts
         if ".." in above or last in ("..", "/") or name.startswith("/"):
             raise ValueError(f"'{name}' leads out of '{self.path}'")

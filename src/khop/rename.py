@@ -75,10 +75,7 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _whole_name(node: ast.expr, names: dict[str, str]) -> str:
-    """Return the full name of an expression, such as 'khop.loader.Labor', or '' without one.
-
-    `names` has the full names of imported names.
-    """
+    """Return an expression's full name, such as 'khop.loader.Labor', from `names`, or ''."""
     if isinstance(node, ast.Name):
         return names.get(node.id, "")
     if isinstance(node, ast.Attribute):

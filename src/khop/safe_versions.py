@@ -70,10 +70,7 @@ def reads_torch_files() -> bool:
 
 
 def check_torch(path: str | os.PathLike[str], instead: str) -> None:
-    """Raise SecurityError if torch is too old to read a file of `torch.save` safely.
-
-    `path` is the file, and `instead` advice for users who cannot install another torch.
-    """
+    """Raise SecurityError if torch is too old to read a file safely. `instead` is advice."""
     import torch
 
     check_safe("torch", torch.__version__, path, instead)

@@ -15,10 +15,7 @@ Rows = Sequence[tuple[str, str]]
 
 
 def text_table(rows: Rows) -> str:
-    """Return a table as lines of text. `rows` are pairs of name and value.
-
-    Control characters are shown as escapes.
-    """
+    """Return rows (name, value) as lines of text. Control characters are shown as escapes."""
     width = max((len(name) for name, _ in rows), default=0)
     return "\n".join(f"{name:<{width}}  {printable(value)}" for name, value in rows)
 

@@ -1,7 +1,4 @@
-"""Options and output that `khop partition` and `khop repartition` share.
-
-Both cut a graph: they assign each node to a part.
-"""
+"""Options and output that `khop partition` and `khop repartition` share. Both cut a graph."""
 
 from __future__ import annotations
 

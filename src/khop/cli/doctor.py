@@ -217,11 +217,9 @@ def _cuda() -> Section:
 
 
 def _gpu(gpu: dict[str, Any], is_able: bool) -> str:
-    """Describe a GPU in a line. If khop was not built for it, add a remedy.
+    """Describe a GPU, an entry of `_native.cuda_status()`.
 
-    Args:
-        gpu: entry of `_native.cuda_status()`.
-        is_able: True if khop's kernels run on it.
+    If khop does not run on it, add a remedy.
     """
     files = "can" if gpu["registers_read_only"] else "cannot"
     text = (
@@ -302,10 +300,7 @@ def _read(path: str) -> str | None:
 
 
 def _colon_file(path: str) -> dict[str, str]:
-    """Read a file with lines 'name : value'.
-
-    If a name is repeated (once per core), the first counts.
-    """
+    """Read a file with lines 'name : value' as a dictionary. Of repeated names the first counts."""
     values: dict[str, str] = {}
     for line in (_read(path) or "").splitlines():
         name, _, value = line.partition(":")

@@ -123,10 +123,7 @@ def parser_of_all() -> argparse.ArgumentParser:
 
 
 def _parser_of(called: Collection[str]) -> tuple[_Parser, dict[str, _Parser]]:
-    """Return the main parser and {command: parser}.
-
-    Only the commands in `called` have arguments.
-    """
+    """Return the main parser and {command: parser}. Only commands in `called` have arguments."""
     parser = _Parser(
         prog="khop",
         description="Distributed neighbour loading for PyTorch Geometric.",

@@ -92,10 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
-    """Read a graph, assign nodes to parts, write the folder and print its summary.
-
-    With `--compare`, print a comparison of methods.
-    """
+    """Read a graph, write its partition folder and print a summary. With `--compare`, compare."""
     find_modules_here([arguments.layout, arguments.method, arguments.base, arguments.compare])
     _check_compare(arguments)
     check_options(arguments, arguments.compare)

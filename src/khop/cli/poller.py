@@ -53,9 +53,9 @@ class _Sampler:
 
 @dataclass(frozen=True)
 class Session:
-    """State of one loader on a graph server, in the server's statistics.
+    """State of one loader on a graph server.
 
-    If `direct`, its samplers write to the trainer's memory.
+    If `direct`, samplers write to the trainer's memory.
     """
 
     session: str
@@ -148,10 +148,7 @@ class Rates:
 
     @classmethod
     def between(cls, before: Snapshot | None, now: Snapshot) -> Rates:
-        """Compute the rates.
-
-        They are empty if `before` is None, or of another process, or too recent.
-        """
+        """Compute the rates. They are empty without `before`, or if its process was another."""
         if before is None or (before.pid, before.started) != (now.pid, now.started):
             return cls()
         seconds = now.uptime - before.uptime
@@ -288,11 +285,7 @@ class Poller:
         return Poll(time.time(), self._master, self._table, self._lost(None), servers)
 
     def _take(self, rank: int | None, reply: Reply) -> None:
-        """Check a reply and keep it.
-
-        Args:
-            rank: rank of the server. None for the list of servers.
-            reply: the reply.
+        """Check and keep a reply of the server with a rank, or of the list of servers (rank None).
 
         Raises:
             ProtocolError: the reply is malformed.

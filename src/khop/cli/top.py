@@ -94,10 +94,7 @@ def _keys(path: str | None) -> ClientKeys | ServerKeys | None:
 
 
 def _polls(poller: Poller, interval: float, first: float, later: float) -> Iterator[Poll]:
-    """Yield the state of all servers again and again, with a pause of `interval` seconds.
-
-    The first state waits `first` seconds for replies, all others `later` seconds.
-    """
+    """Yield states of all servers for ever, after `first` and then `later` seconds for replies."""
     yield poller.poll(first)
     while True:
         time.sleep(interval)

@@ -73,10 +73,7 @@ def as_json(poll: Poll) -> dict[str, object]:
 
 
 def _table(titles: Sequence[str], rows: Iterable[_Row], width: int) -> list[str]:
-    """Return the lines of a table: an empty line, titles, aligned rows. None becomes a dash.
-
-    `width` is the number of characters of a line.
-    """
+    """Return the lines of a table, with at most `width` characters. None becomes a dash."""
     cells = [[printable("-" if cell is None else cell) for cell in row] for row in (titles, *rows)]
     ends = accumulate(2 + max(map(len, column)) for column in zip(*cells, strict=True))
     shown = max(1, sum(end - 2 <= width for end in ends))

@@ -58,10 +58,7 @@ class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
 
     @property
     def has_process(self) -> bool:
-        """False, so that PyG does not cache the data itself.
-
-        PyG's cache needs a root and is pickled.
-        """
+        """False, so that PyG does not cache the data itself, as a pickle."""
         return False
 
     @property

@@ -163,10 +163,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         meta: FolderMeta,
         stores: Mapping[str | tuple[NodeType | EdgeType, str], Callable[[], RowStore]],
     ) -> Iterator[NamedStore]:
-        """Open the users' stores of attributes, to check them before any process is started.
-
-        Yield each as a store of the folder described by `meta`.
-        """
+        """Open the users' stores of attributes, to check them before any process is started."""
         counts = {t.name: t.count for owner in ("node", "edge") for t in meta.types(owner)}
         for store_name, opener in stores.items():
             key = (NODE, store_name) if isinstance(store_name, str) else store_name

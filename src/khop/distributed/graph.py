@@ -132,7 +132,7 @@ class PartitionedGraph(abc.ABC):
 
     @property
     def edge_dir(self) -> EdgeDir:
-        """Direction of sampling in this folder: 'in' for in-neighbours, 'out' for the others."""
+        """Direction of sampling: 'in' for in-neighbours, 'out' for out-neighbours."""
         return self.meta.edge_dir
 
     @property

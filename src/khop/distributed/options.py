@@ -272,10 +272,7 @@ WorkerOptions: TypeAlias = (
 
 
 def check_lists(lists: Sequence[object], options: WorkerOptions | None, name: str) -> None:
-    """Raise ValueError unless there is a server for each list in argument `name`.
-
-    `lists` are seeds, one list per server, and `options` name the servers.
-    """
+    """Raise ValueError unless `options` name one server per list of seeds in argument `name`."""
     servers = options.server_rank if isinstance(options, RemoteDistSamplingWorkerOptions) else None
     if not isinstance(servers, (list, tuple)) or len(servers) != len(lists):
         raise ValueError(

@@ -84,10 +84,7 @@ class _PartitionedData(_Base):  # type: ignore[misc]
         self.graph = client.graph
 
     def teardown(self, stage: str) -> None:
-        """Drop the reference to the graph.
-
-        Loaders end when Lightning drops its references to them.
-        """
+        """Drop the reference to the graph. Loaders end with Lightning's references to them."""
         self.graph = None
 
     def _loader(self, stage: str) -> _Loaders:
@@ -111,10 +108,7 @@ class _PartitionedData(_Base):  # type: ignore[misc]
         return self._loader("predict")
 
     def _loader_options(self, training: bool) -> LoaderOptions:
-        """Return the options of a loader, for training or not.
-
-        If the trainer has a GPU, batches are copied to it.
-        """
+        """Return the options of a loader. If the trainer has a GPU, batches are copied to it."""
         options = self._options.copy()
         trainer = getattr(self, "trainer", None)
         if trainer is not None and trainer.strategy.root_device.type == "cuda":

@@ -142,10 +142,7 @@ class LightningLinkData(
         link_sampler: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Return the loader of a stage, for these links, labels and times.
-
-        PyG calls this method.
-        """
+        """Return the loader of a stage, for these links, labels and times. For PyG."""
         if not isinstance(link_sampler, NeighborSampler):
             return super().dataloader(
                 input_edges, input_labels, input_time, input_id, link_sampler, **kwargs

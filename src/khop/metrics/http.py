@@ -52,10 +52,7 @@ _PLAIN = "text/plain; charset=utf-8"
 
 @dataclass
 class _Connection:
-    """A client's connection to the page of metrics, and its state.
-
-    `deadline` is when it is closed, in seconds of the monotonic clock.
-    """
+    """A client's connection to the page of metrics, and its state. `deadline` is in seconds."""
 
     socket: socket.socket
     deadline: float

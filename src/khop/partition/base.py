@@ -192,10 +192,7 @@ class PartitionerBase(abc.ABC):
 
     @abc.abstractmethod
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the part of each node of a type: [num_nodes] integers in [0, num_parts).
-
-        The index is the node's original id.
-        """
+        """Return the part of each node, by original id: [num_nodes] integers in [0, num_parts)."""
 
     def cached_nodes(self, node_type: NodeType, part: int, owners: IntArray) -> Int64Array:
         """Return the nodes of other parts that `part` keeps a copy of, hottest first.
@@ -230,16 +227,16 @@ class PartitionerBase(abc.ABC):
         return Plan.of(self)
 
     def assignment_bytes(self) -> int:
-        """Estimate the bytes of memory that `assign_nodes` takes, besides a few bytes per node.
+        """Estimate the memory of `assign_nodes`, in bytes, besides a few bytes per node.
 
-        The default is 0.
+        Default: 0.
         """
         return 0
 
     def scratch_bytes(self) -> int:
-        """Estimate the bytes of temporary files that `assign_nodes` writes with option `memory`.
+        """Estimate the bytes of temporary files of `assign_nodes` with option `memory`.
 
-        The default is 0.
+        Default: 0.
         """
         return 0
 
@@ -367,10 +364,7 @@ class PartitionerBase(abc.ABC):
 
 
 class MethodPartitioner(PartitionerBase):
-    """Base of khop's own partitioners. Its signatures list their options for type checkers.
-
-    `CutOptions` is the list of options.
-    """
+    """Base of khop's own partitioners. Type checkers know their options, from `CutOptions`."""
 
     if TYPE_CHECKING:
 
@@ -385,10 +379,7 @@ class MethodPartitioner(PartitionerBase):
 
 
 def _cast(values: Any, dtype: object) -> Any:
-    """Convert features to a dtype (of torch or NumPy, or its name).
-
-    If None, return them as they are.
-    """
+    """Convert features to a dtype (of torch or NumPy, or a name). None leaves them as they are."""
     if dtype is None:
         return values
     if isinstance(values, Mapping):

@@ -160,10 +160,7 @@ def recorded_options(meta: FolderMeta) -> dict[str, Any]:
 
 
 def _check_seeds(meta: FolderMeta, source: GraphSource, options: dict[str, Any]) -> None:
-    """Raise ValueError if the folder was cut with more or fewer seeds than `train_mask` selects.
-
-    A folder does not keep the user's own seeds, so such a cut cannot be repeated.
-    """
+    """Raise ValueError if the folder's cut used seeds that it does not keep, not `train_mask`."""
     known = meta.method.get("num_seeds")
     seeds = options.get("seeds")
     is_named = seeds is not None and not (isinstance(seeds, tuple) and seeds[1] is None)

@@ -89,10 +89,7 @@ class EdgeSource(PicklableByPath):
             release_pages(array)
 
     def endpoints(self) -> tuple[IntArray, IntArray]:
-        """Return all sources and destinations, [num_edges] each, both int32 or both int64.
-
-        They are contiguous.
-        """
+        """Return all sources and destinations, [num_edges], both int32 or both int64."""
         return _as_kernels_take(self.src, self.dst)
 
 
@@ -273,10 +270,7 @@ class GraphSource:
 
 
 def check_masks(source: GraphSource) -> None:
-    """Raise TypeError if an attribute such as `train_mask` is not boolean.
-
-    Partitioning methods and loaders would ignore it.
-    """
+    """Raise TypeError if `train_mask` or another mask is not boolean: loaders would ignore it."""
     for node_type, node in source.nodes.items():
         for name in _MASKS:
             mask = node.attrs.get(name)

@@ -107,10 +107,7 @@ class FolderSummary:
 
     @property
     def mean_shares(self) -> dict[str, float] | None:
-        """Shares of a batch's rows that are local, cached and remote, as means over the parts.
-
-        None if the partitioning method did not compute them.
-        """
+        """Shares of local, cached and remote rows per batch, as means over parts, or None."""
         if not self.expected_shares:
             return None
         return {

@@ -122,11 +122,7 @@ def _angles_of_parents(
 ) -> Float64Array:
     """Return, for each node of a ring, the angle of the node of the inner ring that drew it.
 
-    Args:
-        ring: nodes of the ring.
-        hops: [num_nodes] hop of each node.
-        edges: [2, n] sources and destinations.
-        angle: [num_nodes] angles in radians, known for the inner ring.
+    `hops` and `angle` have a node's hop and its angle in radians, known for the inner ring.
     """
     parent = np.full(len(hops), -1, np.int64)
     for child, inner in (edges, edges[::-1]):

@@ -1,7 +1,4 @@
-"""`Source`: base class of the readers of graph files, one per layout. Imports no torch.
-
-A layout is a way to store a graph in files.
-"""
+"""`Source`: base class of readers of graph files, one per way to store graphs. No torch."""
 
 from __future__ import annotations
 

@@ -63,10 +63,7 @@ class JoinedEdges(EdgeSource):
         return src, dst
 
     def check(self, title: str) -> None:
-        """Raise ValueError unless each list has as many sources as destinations.
-
-        `title` is the name of the edges, for the message.
-        """
+        """Raise ValueError, which names `title`, if sources and destinations differ in number."""
         for edges in self.lists:
             edges.check(title)
 
@@ -131,10 +128,7 @@ def edges_by_folder(
 
 
 def graph_of(nodes: dict[NodeType, NodeSource], edges: dict[EdgeType, EdgeSource]) -> GraphSource:
-    """Make a graph of nodes and edges by type.
-
-    With one node type and one edge type: homogeneous.
-    """
+    """Make a graph of nodes and edges, homogeneous if there is one type of each."""
     if len(nodes) == len(edges) == 1:
         return GraphSource({NODE: nodes.popitem()[1]}, {EDGE: edges.popitem()[1]})
     return GraphSource(nodes, edges, heterogeneous=True)
@@ -283,10 +277,7 @@ def mask_of(ids: IntArray, count: int, key: object, scratch: Scratch, title: str
 
 
 def mask_between(first: int, last: int, count: int, scratch: Scratch) -> Array:
-    """Return a mask, [count] bool, that is True for nodes `first` to `last` - 1.
-
-    It is kept in temporary storage `scratch`.
-    """
+    """Return a mask, [count] bool, that is True for nodes `first` to `last` - 1."""
 
     def piece(begin: int, end: int) -> Array:
         nodes = np.arange(begin, end)

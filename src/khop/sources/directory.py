@@ -47,10 +47,7 @@ class Directory(Source):
     unpacked = "tables"
 
     def matches(self, spec: str) -> bool:
-        """Return True if `spec` is a folder, an .npy file or a table.
-
-        `read` refuses single files.
-        """
+        """Return True if `spec` is a folder, an .npy file or a table. Only folders are read."""
         path = Path(spec)
         return path.is_dir() or (path.is_file() and path.name.endswith(_ENDINGS))
 

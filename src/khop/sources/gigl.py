@@ -85,10 +85,7 @@ class Gigl(Source):
 def _numbered(graph: Entry, by_number: str, listed: str) -> Iterable[tuple[Any, Any]]:
     """Return (number, type) pairs of node or edge types. A single type may lack its number, 0.
 
-    Args:
-        graph: entry 'graphMetadata' of the configuration.
-        by_number: key of the map from numbers to types.
-        listed: key of the list of types.
+    `by_number` and `listed` are keys of `graph`: of types by number, and of the list of types.
     """
     types = graph.content.get(listed)
     if by_number not in graph.content and isinstance(types, list) and len(types) == 1:

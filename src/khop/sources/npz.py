@@ -32,10 +32,7 @@ _READ_HEADER = {
 
 
 class _Header(NamedTuple):
-    """Header of an array in an .npz file: dtype, shape, and whether columns are contiguous.
-
-    `size` is the header's length in bytes.
-    """
+    """Header of an array in an .npz file. `size` is its length in bytes."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -139,10 +136,7 @@ _DAMAGED = (
 
 @contextlib.contextmanager
 def _checked(path: Path, name: str) -> Iterator[None]:
-    """Context that turns errors of a damaged or hostile archive into ValueError.
-
-    The message names the file and the array.
-    """
+    """Context that turns errors of a damaged archive into ValueError with the names."""
     try:
         yield
     except _DAMAGED as error:
@@ -153,10 +147,7 @@ def _checked(path: Path, name: str) -> Iterator[None]:
 
 
 def _read_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_size: int) -> _Header:
-    """Read the header of an array in an archive, and check it against the archive's sizes.
-
-    `file_size` is the length of the archive in bytes.
-    """
+    """Read an array's header, and check it against the archive of `file_size` bytes."""
     if info.compress_type not in _METHODS or info.flag_bits & 1:
         raise ValueError("it is encrypted, or packed by another method than deflate")
     if info.compress_size > file_size:

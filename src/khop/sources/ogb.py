@@ -120,19 +120,13 @@ class _Graph:
     def add_edges(
         self, edge_type: EdgeType, edges: EdgeSource, counts: Array | None, title: str
     ) -> None:
-        """Add an edge type. If `counts` is not None, it is the number of edges, which is checked.
-
-        `title` names it in errors.
-        """
+        """Add an edge type. `counts`, its number of edges, is checked if not None."""
         if counts is not None and _only(counts, title) != edges.num_edges:
             raise ValueError(f"{title} has {edges.num_edges} edges, not {_only(counts, title)}")
         self.edges[edge_type] = edges
 
     def add_attr(self, holder: NodeType | EdgeType, name: str, values: RowStore, of: str) -> None:
-        """Add an attribute to a node or edge type.
-
-        `name` is OGB's name of the attribute, and `of` its name in errors.
-        """
+        """Add an attribute to a node or edge type. `of` is its name in errors."""
         holders: Mapping[Any, NodeSource | EdgeSource] = {**self.nodes, **self.edges}
         if holder not in holders:
             raise ValueError(f"{of} is of {holder!r}, of which there are neither nodes nor edges")
@@ -368,10 +362,7 @@ def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
 
 
 def _hetero_of_ogb(data: Any, splits: dict[str, Any]) -> Any:
-    """Convert OGB's object, with one dictionary by type per attribute, to a `HeteroData`.
-
-    `splits` has the ids of training, validation and test nodes.
-    """
+    """Convert OGB's object, with a dictionary by type per attribute, and splits to a `HeteroData`."""
     from torch_geometric.data import HeteroData
 
     graph = HeteroData()
@@ -388,10 +379,7 @@ def _hetero_of_ogb(data: Any, splits: dict[str, Any]) -> Any:
 
 
 def _add_labels_and_masks(store: Any, labels: Any, splits: dict[str, Any]) -> None:
-    """Store labels in a PyG store, [N] if OGB has [N, 1], and a mask for each split.
-
-    `splits` has the node ids of each split.
-    """
+    """Store labels in a PyG store, as [N], and a mask for the node ids of each split."""
     import torch
 
     for name, split in (("train_mask", "train"), ("val_mask", "valid"), ("test_mask", "test")):

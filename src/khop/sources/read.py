@@ -120,10 +120,7 @@ def read_source(
 
 
 def find_layout(spec: str, layout: str | Source | type[Source] | None = None) -> Source:
-    """Return the layout that reads a SOURCE argument. Arguments and errors: see `read_source`.
-
-    A layout is a way to store a graph in files.
-    """
+    """Return the reader (layout) of a SOURCE argument. Arguments and errors: see `read_source`."""
     if layout is not None:
         source = LAYOUTS.checked(layout)
         if not source.matches(spec):

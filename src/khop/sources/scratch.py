@@ -182,9 +182,7 @@ class Scratch:
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[PrivateFolder]:
-        """Yield a new temporary folder. It is removed when the context ends.
-
-        The storage must have a folder itself.
+        """Yield a new temporary folder in this storage's folder, and remove it at the end.
 
         :meta private:
         """

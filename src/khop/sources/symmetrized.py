@@ -65,10 +65,7 @@ def symmetrized(source: GraphSource, scratch: Scratch | None = None) -> GraphSou
 
 
 def _both_ways(edge: EdgeSource, count: int, scratch: Scratch) -> EdgeSource:
-    """Return edges and their reverses, sorted by source and destination, without duplicates.
-
-    `count` is the number of nodes.
-    """
+    """Return edges and reverses, sorted by source and destination, without duplicates."""
     if edge.num_edges == 0:
         return edge
     key: list[object] = ["both ways", count]
@@ -90,10 +87,7 @@ def _ends(edge: EdgeSource, scratch: Scratch) -> Iterator[tuple[int, IntArray, I
 
 
 def _sorted(edge: EdgeSource, count: int, scratch: Scratch) -> Iterator[dict[str, Array]]:
-    """Yield blocks of edges in both directions: sorted sources, destinations and edge ids.
-
-    `count` is the number of nodes.
-    """
+    """Yield blocks of edges in both directions: sorted sources, destinations and edge ids."""
     same = np.arange(count, dtype=narrowest_int(count))
     split = _native.RowSplit(same, same, count)
     indptr: Int64Array = np.zeros(count + 1, np.int64)
@@ -132,10 +126,7 @@ def _sorted(edge: EdgeSource, count: int, scratch: Scratch) -> Iterator[dict[str
 def _opened(
     dtypes: dict[str, np.dtype[np.generic]], count: int, scratch: Scratch
 ) -> Iterator[dict[str, Column]]:
-    """Yield empty columns of `count` entries by name, for the sort.
-
-    They are in files if the temporary storage has a folder. They are freed when the context ends.
-    """
+    """Yield empty columns of `count` entries, in files if the temporary storage has a folder."""
     if scratch.folder is None:
         yield {name: MemoryColumn(dtype, count) for name, dtype in dtypes.items()}
         return

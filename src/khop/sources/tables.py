@@ -109,11 +109,8 @@ def _table(
 ) -> dict[str, Array]:
     """Unpack a table. If a later piece needs a wider dtype, begin again with this dtype.
 
-    Args:
-        files: the files, in order.
-        scratch: temporary storage of the columns.
-        pieces: function that reads a file, {column: rows} at a time.
-        layout: options of reading, which identify the result in `scratch`.
+    `pieces` reads a file, {column: rows} at a time. `layout`, the options of reading, identifies
+    the result in `scratch`.
     """
     # Writers of many parts leave empty ones.
     files = [file for file in files if check_regular(file).stat().st_size] or files
@@ -179,15 +176,10 @@ def _csv_rows(delimiter: str) -> Callable[[Path, int, Dtypes], Iterator[Array]]:
 def _frames(
     file: Path, piece_bytes: int, named: bool, delimiter: str, dtypes: Dtypes, unnamed: str
 ) -> Iterator[Any]:
-    """Read a CSV file as pandas data frames of some rows each.
+    """Read a CSV file as pandas data frames of about `piece_bytes` each.
 
-    Args:
-        file: the file.
-        piece_bytes: approximate bytes of a frame.
-        named: True if the first line names the columns.
-        delimiter: character between fields.
-        dtypes: dtypes of columns that are known already.
-        unnamed: prefix of the names of columns without a name.
+    `named` is True if the first line has names. Other columns are named by prefix `unnamed`.
+    `dtypes` are known already.
     """
     pandas = package_for("pandas", "pandas", file)
     step = max(1, piece_bytes // (_FIELD_BYTES * max(1, len(_first_line(file, delimiter)))))
@@ -345,11 +337,7 @@ def _longest_list(opened: Any) -> int:
 def _values(column: Any, name: str, file: Path, dtype: np.dtype[Any] | None) -> Array:
     """Return the numbers of a column of a Parquet file: [n], or [n, length] for lists.
 
-    Args:
-        column: the column, of pyarrow.
-        name: its name, for errors.
-        file: the file, for errors.
-        dtype: dtype of earlier pieces, or None.
+    `name` and `file` are for errors. `dtype` is the dtype of earlier pieces, or None.
     """
     from pyarrow import types
 

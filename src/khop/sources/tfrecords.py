@@ -183,10 +183,7 @@ def _bytes(value: bytes | int) -> bytes:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Yield number and value of each field of a protobuf message.
-
-    Values are integers for varints, else bytes.
-    """
+    """Yield number and value of each field of a protobuf message. Values are integers or bytes."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)

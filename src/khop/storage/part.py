@@ -147,10 +147,7 @@ class Part:
         return edge_array(self.folder, self.part, edge_type, name)
 
     def node_times(self, index: int) -> Int64Array | None:
-        """Return times of a type's nodes in all parts, by new id: [num_nodes] int64, or None.
-
-        The values are keys that sort as the times do.
-        """
+        """Return [num_nodes] int64 keys of times, by new id, for a type's nodes in all parts, or None."""
         return self.folder.node_times(self.meta.node_types[index].name)
 
     def node_ids(self, node_type: NodeType) -> IntArray:
@@ -158,21 +155,15 @@ class Part:
         return self.folder.node_ids(self.part, node_type)
 
     def node_feature(self, index: int, name: str) -> RowStore:
-        """Return the rows of a node attribute. `index` is the node type. 'id' has original ids."""
+        """Return the rows of a node attribute of type `index`. 'id' has original ids."""
         return self.feature("node", index, name)
 
     def edge_feature(self, index: int, name: str) -> RowStore:
-        """Return the rows of an edge attribute. `index` is the edge type.
-
-        'edge_id' has original ids.
-        """
+        """Return the rows of an edge attribute of type `index`. 'edge_id' has original ids."""
         return self.feature("edge", index, name)
 
     def feature(self, level: str, index: int, name: str) -> RowStore:
-        """Return the rows of an attribute, by name and type.
-
-        `level` is 'node' or 'edge', and `index` the index of the type.
-        """
+        """Return an attribute's rows, for the node type (`level` 'node') or edge type `index`."""
         key = (level, index, name)
         if key not in self._features:
             opened = self._open_node_feature if level == "node" else self._open_edge_feature
@@ -202,10 +193,7 @@ class Part:
         return self.folder.open_attr(path, edge_type.attrs[name], end - first)
 
     def cached(self, index: int) -> HotCopies | None:
-        """Return this part's copies of other parts' rows of a node type.
-
-        If there are none, None.
-        """
+        """Return this part's copies of other parts' rows of a node type, or None."""
         if index not in self._cached:
             self._cached[index] = self._open_cache(index)
         return self._cached[index]

@@ -28,10 +28,7 @@ ROWS = ("local", "cached", "remote")
 
 
 class Segment(NamedTuple):
-    """Time that a sampler spent in one phase, for one batch.
-
-    `began` and `ended` are nanoseconds of CLOCK_MONOTONIC.
-    """
+    """Time of a sampler in one phase, for one batch, in nanoseconds of CLOCK_MONOTONIC."""
 
     phase: int
     epoch: int

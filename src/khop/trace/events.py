@@ -109,9 +109,9 @@ class _Lanes:
         self._ends: dict[int, list[int]] = defaultdict(list)
 
     def add(self, process: int, began: int, ended: int) -> Thread:
-        """Return the first virtual thread that is free from `began` on, and occupy it to `ended`.
+        """Return the first virtual thread that is free at `began` (ns).
 
-        Calls are in ascending order of `began`. Times are nanoseconds.
+        Calls are in order of time.
         """
         ends = self._ends[process]
         for lane, end in enumerate(ends):
@@ -123,10 +123,7 @@ class _Lanes:
 
 
 def _served(request: Answered) -> tuple[int, int, bool]:
-    """Return begin and end of the server's work, on the requester's clock.
-
-    The third value is True if server and requester are on one machine, and share a clock.
-    """
+    """Return begin and end of a server's work on the requester's clock, and if clocks are one."""
     sent, received = request.sent, request.received
     if sent <= request.began <= request.ended <= received:
         return request.began, request.ended, True
@@ -212,10 +209,7 @@ def of_rank(path: Path, rank: int) -> Path:
 
 
 def write_events(path: Path, events: Iterable[Event], about: dict[str, Any]) -> None:
-    """Write a trace file, whole or not at all, with one event per line.
-
-    It is gzipped if the name ends in '.gz'. `about` are further entries of the file.
-    """
+    """Write a trace whole, or not at all. Gzipped for '.gz'. `about` has further entries."""
     with written_whole(path) as opened, _text(opened, "wt", path) as file:
         file.write('{"traceEvents": [')
         for index, event in enumerate(events):

@@ -76,19 +76,13 @@ class RequestLog:
         self.answered: list[Answered] = []
 
     def log_request(self, part: int, op: str, rows: int) -> Asked | None:
-        """Log that a request is sent. Return None if requests named `op` are not recorded.
-
-        `rows` is the number of rows that are requested from partition `part`.
-        """
+        """Log that rows are requested from a partition. Return None if `op` is not recorded."""
         if op not in REQUESTS:
             return None
         return Asked(*self.task, part, REQUESTS.index(op), rows, monotonic_ns())
 
     def log_reply(self, asked: Asked, served: Any, nbytes: int) -> None:
-        """Log the reply to a request.
-
-        `served` is the server's `served_since`, ignored if malformed.
-        """
+        """Log the reply to a request, with the server's `served_since`, ignored if malformed."""
         reported = isinstance(served, list) and len(served) == len(_NOTHING_SERVED)
         if not reported or any(type(n) is not int or not 0 <= n < 2**63 for n in served):
             served = _NOTHING_SERVED
@@ -96,10 +90,7 @@ class RequestLog:
 
 
 def served_since(began: int) -> list[int]:
-    """Return begin and end (now) of a server's work, its process id and thread id.
-
-    `began` is in nanoseconds of CLOCK_MONOTONIC.
-    """
+    """Return begin, end (now), process and thread of a server's work, in nanoseconds."""
     return [began, monotonic_ns(), os.getpid(), threading.get_native_id()]
 
 

@@ -77,10 +77,7 @@ class RowSpec:
 
 
 def output_file(root: Path, layer: int, node_type: NodeType, file_name: str) -> Path:
-    """Return the path of a trainer's file with a layer's outputs for a node type.
-
-    `file_name` is the name from `Share.file_name`.
-    """
+    """Return the path of a file (`Share.file_name`) with a layer's outputs for a node type."""
     return root / f"layer-{layer}" / safe_name(node_type) / file_name
 
 

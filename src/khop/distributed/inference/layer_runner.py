@@ -136,10 +136,7 @@ class _LayerFiles:
 
     @contextlib.contextmanager
     def of_share(self, share: Share) -> Generator[None, None, None]:
-        """Context in which the files of a share of a part's nodes are written.
-
-        After an error, the files do not exist.
-        """
+        """Context in which a share's files are written. After an error, they do not exist."""
         self._share = share
         self._writers = {}
         try:
@@ -151,10 +148,7 @@ class _LayerFiles:
                 writer.abandon()
 
     def append(self, output: object, seeds: Sequence[Range]) -> None:
-        """Check the layer's return value, and write the rows of the batch's own nodes.
-
-        `seeds` has the range of their new ids for each node type.
-        """
+        """Check the layer's return value, and write the rows of the batch's own nodes, `seeds`."""
         for node_type, rows in self._by_type(output).items():
             low, high = seeds[node_type]
             name = self._meta.node_types[node_type].name

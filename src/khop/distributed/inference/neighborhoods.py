@@ -70,10 +70,7 @@ class FullNeighbors:
         return ranges
 
     def _cut(self, node_type: int, count: int, index: int, of: int) -> int:
-        """Return the row of a node type at which share `index` of `of` shares begins.
-
-        Shares have similar numbers of rows and edges.
-        """
+        """Return the row at which share `index` of `of` even shares of a type's nodes begins."""
 
         # Each row counts itself besides its edges, so that the work grows with every row.
         def work(row: int) -> int:
@@ -129,10 +126,7 @@ class FullNeighbors:
         return total
 
     def read(self, ranges: list[Range]) -> Neighborhood:
-        """Read a batch.
-
-        `ranges` has the range of its nodes' new ids for each type (from `batches`).
-        """
+        """Read a batch: nodes in a range of new ids for each node type, with all neighbours."""
         subgraph = self._subgraph
         subgraph.begin()
         for node_type, (low, high) in enumerate(ranges):

@@ -26,10 +26,7 @@ from khop.typing import Array, NodeType
 
 
 class OutputHandler(FrameHandler):
-    """Handler of requests for rows of a trainer's outputs, in an output server.
-
-    Rows are only of files that the trainer has named.
-    """
+    """Handler of requests for rows of a trainer's outputs. It reads only files that were named."""
 
     def __init__(
         self,

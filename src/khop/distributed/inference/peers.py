@@ -128,10 +128,7 @@ class InferencePeers:
     def _connect(self, visible: Sequence[Sequence[int]], num_layers: int, timeout: float) -> None:
         """Start a server if a trainer does not see this one's files, and connect to servers.
 
-        Args:
-            visible: for each trainer, the ranks whose files it sees.
-            num_layers: number of layers.
-            timeout: seconds that a request may take.
+        `visible` has, for each trainer, the ranks whose files it sees.
         """
         context, rank = self._context, self._context.rank
         if context.world_size > 1:  # trainers wait for each other at exit: one has the job's store

@@ -149,10 +149,7 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
     def __getitem__(self, key: ArrayLike) -> Tensor: ...
 
     def __getitem__(self, key: ArrayLike | NodeType) -> NodeOutputs | Tensor:
-        """Return the outputs of a node type.
-
-        In a homogeneous graph, `key` may also be original ids.
-        """
+        """Return a node type's outputs, or for a homogeneous graph the rows of original ids."""
         if isinstance(key, str):
             if key not in self._nodes:
                 raise KeyError(f"no outputs of node type '{key}': there are {list(self._nodes)}")
@@ -176,7 +173,7 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
         return {node_type: outputs.gather_all() for node_type, outputs in self._nodes.items()}
 
     def close(self) -> None:
-        """End the server that sends this trainer's outputs, once all trainers have called `close`.
+        """End the server of this trainer's outputs, once all trainers have closed theirs.
 
         Files stay.
         """

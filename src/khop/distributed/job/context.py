@@ -178,10 +178,7 @@ class WorkerContext(TrainerContext):
         self.others_have_finished = members.world_size == 1
 
     def keep_for_others(self, close: Callable[[], None]) -> None:
-        """Register a function that ends a server of this trainer, which other trainers use.
-
-        It is called when all trainers have finished.
-        """
+        """Register a function that ends a server. It is called when all trainers have finished."""
         self._servers_to_keep.append(close)
 
     def close_before_leaving(self, group: Closable) -> None:
@@ -225,10 +222,7 @@ class WorkerContext(TrainerContext):
         self.members.close()
 
     def _leave_store(self) -> None:
-        """Publish that this trainer needs torch's store no more.
-
-        Trainer 0 waits for all trainers.
-        """
+        """Publish that this trainer needs torch's store no more. Trainer 0 waits for all."""
         with contextlib.suppress(RuntimeError, RendezvousError):
             self.members.leave()
             for _ in pauses(_LEAVING_SECONDS):

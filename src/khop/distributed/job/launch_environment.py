@@ -172,10 +172,7 @@ class Torchrun(ClusterEnvironment):
 
 
 def _check_half_pair(environment: Mapping[str, str], launched: Place | None) -> None:
-    """Raise RendezvousError if only one of RANK and WORLD_SIZE is set.
-
-    It is allowed if the launcher gives the same value (`launched`).
-    """
+    """Raise RendezvousError for RANK or WORLD_SIZE alone, unless the launcher gives its value."""
     for name, missing in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
         value = _integer(environment, name)
         if value is None or missing in environment:
@@ -215,10 +212,7 @@ class Mpi(ClusterEnvironment):
 
 
 class Slurm(ClusterEnvironment):
-    """Launcher srun: tasks of a step of Slurm.
-
-    A job of one task outside of a step is not detected.
-    """
+    """Launcher srun, in a step of Slurm. A job of one task without a step is not detected."""
 
     def detect(self, environment: Mapping[str, str]) -> Place | None:
         """Return the rank of this task of a Slurm step, or None outside of a step."""

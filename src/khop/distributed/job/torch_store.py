@@ -134,10 +134,7 @@ class TorchStore(MemberStore):
             self._store.set(f"{self._prefix}/{name}", "")
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return announced values by rank.
-
-        If there are none, only one call of the store is made.
-        """
+        """Return announced values by rank. Makes one call of the store if there are none."""
         with self._reached():
             is_any = self._store.check([f"{self._prefix}/{name}"])
         return self.get(name, ranks) if is_any else {}

@@ -58,10 +58,7 @@ class Barrier:
         return self
 
     def start(self) -> None:
-        """Watch for failures of other members, and renew this member's lease, until `close`.
-
-        A lease is the time that a member may be silent.
-        """
+        """Watch for failures of members, and give signs of life (a lease), until `close`."""
         members = self._members
         self._began_at = self._looked_at = time.monotonic()
         if members.others:

@@ -72,10 +72,7 @@ class Lease:
         self.excused = 0.0
 
     def silence(self, until: float | None = None) -> float:
-        """Return the seconds without a sign of life, until time `until`. If None, until now.
-
-        Seconds in which this process itself was stopped do not count.
-        """
+        """Return the seconds without a sign of life that count, until `until` (None: now)."""
         now = self._clock() if until is None else until
         return max(0.0, now - self.heard_at - self.excused)
 

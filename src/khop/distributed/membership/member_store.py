@@ -117,7 +117,4 @@ class MemberStore(abc.ABC):
 
     @abc.abstractmethod
     def disconnect(self) -> None:
-        """Close the connection, if this object opened it.
-
-        Calls in other threads then fail at once.
-        """
+        """Close the connection if this object opened it. Calls in other threads then fail."""

@@ -163,7 +163,7 @@ class Membership:
     def all_gather(self, name: str, action: str) -> list[Any]:
         """Wait for the values of all members, and return them by rank.
 
-        Errors are as for `wait_for`.
+        Raises as `wait_for` does.
         """
         values = self.wait_for(name, range(self.world_size), action)
         return [values[rank] for rank in range(self.world_size)]
@@ -362,10 +362,7 @@ class Membership:
             self._look()
 
     def _pause(self) -> float | None:
-        """Return the seconds until the thread must read or renew next.
-
-        None if nothing is planned.
-        """
+        """Return the seconds until the thread must read or renew next. None if never."""
         now = time.monotonic()
         self._watches = [w for w in self._watches if w.until is None or w.until > now]
         due = [watch.next_look for watch in self._watches]

@@ -36,10 +36,7 @@ _LOOK_SECONDS, _SEARCH_SECONDS = 0.25, 5.0
 
 
 class EndpointWatcher:
-    """Receiver of changed endpoints of partition servers, for one thread.
-
-    `EndpointRegistry.subscribe` makes it.
-    """
+    """Receiver of changed endpoints, for one thread. `EndpointRegistry.subscribe` makes it."""
 
     def __init__(self, endpoint_registry: EndpointRegistry) -> None:
         self._endpoint_registry = endpoint_registry
@@ -57,10 +54,7 @@ class EndpointWatcher:
         os.eventfd_write(self._event, 1)
 
     def changes(self) -> dict[int, EndpointUpdate]:
-        """Return the endpoints that have changed since the last call, by partition.
-
-        Primaries, the servers with the state of a partition, are left out.
-        """
+        """Return servers' endpoints that have changed since the last call, by partition."""
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
@@ -176,10 +170,7 @@ class EndpointRegistry:
             )
 
     def _on_look(self, key: int, announced: Mapping[int, Any]) -> None:
-        """Record the new endpoint of a lost server from published values (`announced`).
-
-        If the server's trainer has failed, give the server up.
-        """
+        """Record a lost server's new endpoint from `announced` values, or its trainer's failure."""
         rank, members, before = self._owners[key], self._context.members, self.updates.get(key)
         failure = members.look([rank]).get(rank)
         update, after = announced.get(rank, {}).get(str(key)), before

@@ -161,10 +161,7 @@ class PartitionReader:
     def _all_rows(
         self, element: str, index: int, name: str, peers: Callable[[], SharedClient]
     ) -> Iterator[tuple[int, Array, Array]]:
-        """Yield an attribute of all parts in pieces: (first row, values, original ids).
-
-        `element` is 'node' or 'edge', and `index` the index of the type.
-        """
+        """Yield (first row, values, original ids) of an attribute in all parts, piece by piece."""
         id_name = "id" if element == "node" else "edge_id"
         names = [name] if name == id_name else [name, id_name]
         bounds = self._meta.types(element)[index].bounds
@@ -201,10 +198,7 @@ class PartitionReader:
     def _all_edges(
         self, index: int, peers: Callable[[], SharedClient]
     ) -> Iterator[tuple[Array, Array, Array]]:
-        """Yield all edges of a type in pieces: (rows, neighbours, original edge ids).
-
-        Rows and neighbours are new ids of nodes.
-        """
+        """Yield (rows, neighbours, original edge ids) of a type's edges. Nodes have new ids."""
         row_bounds = self._meta.node_types[self._ends(index)[0]].bounds
         edge_bounds = self._meta.edge_types[index].bounds
         for part in range(self._meta.num_parts):

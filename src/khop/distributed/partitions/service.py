@@ -30,10 +30,7 @@ from khop.storage.folder import PartitionFolder
 
 @dataclass(frozen=True)
 class Claim:
-    """Machine and partitions of a trainer, which it publishes to the other trainers.
-
-    `fingerprint` identifies the folder, and `home` is the partition that it has loaded.
-    """
+    """Machine and partitions of a trainer, published to others. `home` is the one it has loaded."""
 
     host: str
     address: str
@@ -95,10 +92,7 @@ class PartitionService:
         return at_home or [r for r, claim in enumerate(self.claims) if part in claim.parts]
 
     def primary(self, part: int) -> int:
-        """Return the rank of the trainer whose server has the state of a partition.
-
-        This is the first of its owners.
-        """
+        """Return the rank whose server has a partition's state: the partition's first owner."""
         return self.owners(part)[0]
 
     def _check_claims(self) -> None:
@@ -146,10 +140,7 @@ class PartitionService:
         return client
 
     def client(self, timeout: float) -> PartitionClient | None:
-        """Return connections to the other partitions' servers, or None if there are none.
-
-        `timeout` is in seconds, for each request.
-        """
+        """Connect to the other partitions. `timeout` is in seconds. None if there are none."""
         endpoints = self.endpoints()
         if not endpoints:
             return None
@@ -254,8 +245,5 @@ class PartitionService:
 
 
 def primary_key(part: int) -> int:
-    """Return the key, below 0, of the server with a partition's state, in the table of servers.
-
-    The server that only sends rows has the partition as its key.
-    """
+    """Return the key, below 0, of the server with a partition's state in `endpoint_registry`."""
     return -1 - part

@@ -131,10 +131,7 @@ class ChildProcess:
         return self._log.text()
 
     def last_task(self) -> tuple[int, int] | None:
-        """Return the (epoch, batch) that the process worked on last, or None if there is none.
-
-        It is known also when the process has ended.
-        """
+        """Return the (epoch, batch) that the process worked on last, or None if it had none."""
         return self._task.read()
 
     def close(self) -> None:

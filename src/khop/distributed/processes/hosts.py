@@ -10,10 +10,7 @@ from pathlib import Path
 
 
 def host_identity() -> str:
-    """Return an id of this machine's boot, network and mount namespace.
-
-    Processes with equal ids can share socket files.
-    """
+    """Return an id of this machine, equal for processes that can share socket files."""
     parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
     parts += [str(Path(f"/proc/self/ns/{name}").readlink()) for name in ("net", "mnt")]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]

@@ -99,10 +99,7 @@ def peer_of(end: socket.socket) -> tuple[int, int]:
 
 
 def lines_path(path: str) -> str:
-    """Return the path of a graph server's socket for clients on this machine.
-
-    It is next to `path`, the server's `ipc://` socket.
-    """
+    """Return the path of a graph server's socket for local clients, beside its socket `path`."""
     return str(Path(path).with_name("lines"))
 
 

@@ -157,10 +157,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     def _stored_rows(self, element: str, type_index: int, index: Any) -> Int64Array:
         """Return the new ids of nodes, or the positions of edges in the folder: [n] int64.
 
-        Args:
-            element: 'node' or 'edge'.
-            type_index: index of the type.
-            index: original ids, a slice or a mask. If None, all.
+        `element` is 'node' or 'edge'. `index` has original ids, a slice or a mask. If None, all.
         """
         if element == "edge":
             known = stored_edges(index)
@@ -196,10 +193,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         ]
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
-        """Return sources and destinations of all edges of a type, in the order of edge ids.
-
-        None for other layouts than COO.
-        """
+        """Return sources and destinations of all edges, by edge id. None for layouts but COO."""
         index = self._edge_type_index(edge_attr.edge_type)
         if index is None or edge_attr.layout != EdgeLayout.COO:
             return None
@@ -214,10 +208,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     def _edges_to_layout(
         self, layout: EdgeLayout, edge_types: Sequence[EdgeType] | None = None, store: bool = False
     ) -> Any:
-        """Return rows, columns and original edge ids of each edge type, in a layout.
-
-        PyG's `coo`, `csr` and `csc` call this method.
-        """
+        """Return rows, columns and edge ids in a layout, as PyG's `coo`, `csr` and `csc` do."""
         if store:
             self._put_tensor()
         attrs = {attr.edge_type: attr for attr in self.get_all_edge_attrs()}

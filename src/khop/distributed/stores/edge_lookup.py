@@ -61,10 +61,7 @@ class EdgeTensorAttr(TensorAttr):  # type: ignore[misc]
 
 
 class SampledEdges:
-    """Index for edge attributes: [num_edges] original ids of the edges that a sampler drew.
-
-    PyG expects ids of nodes in its stead.
-    """
+    """Index for edge attributes, where PyG has node ids: [num_edges] original ids of edges."""
 
     def __init__(self, edge: Tensor) -> None:
         self.edge = edge
@@ -75,10 +72,7 @@ class SampledEdges:
 
 
 class SampledNodes(dict):  # type: ignore[type-arg]
-    """Nodes of a sampler's output by node type. It also has the edges, by edge type.
-
-    PyG's loaders look up edge attributes in it.
-    """
+    """Nodes of a sampler's output by node type, and edges by edge type, for PyG's loaders."""
 
     def __init__(self, node: Mapping[str, Tensor], output: HeteroSamplerOutput) -> None:
         super().__init__(node)
@@ -165,10 +159,7 @@ def remember(edge: Tensor | None, stored: StoredEdges | None) -> None:
 
 
 def stored_edges(edge: object) -> StoredEdges | None:
-    """Return the recorded positions of sampled edges in the folder, or None.
-
-    `edge` must be an unchanged tensor of edge ids from a sampler.
-    """
+    """Return the recorded positions of sampled edges in the folder, or None if `edge` is new."""
     if not isinstance(edge, Tensor) or edge not in _stored:
         return None
     stored: StoredEdges

@@ -77,10 +77,7 @@ class Dataset:
         directed: bool = False,
         device: Device = None,
     ) -> None:
-        """Make the graph from arrays, or from {edge type: array}.
-
-        Arguments: see `Topology`, `Graph`.
-        """
+        """Make the graph from arrays, or {edge type: array}. Arguments: see `Topology`, `Graph`."""
         del directed
         if edge_index is None:
             return
@@ -126,10 +123,7 @@ class Dataset:
         with_gpu: bool = True,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Set the features of edges by edge id, [num_edges, ...], or {edge type: features}.
-
-        Other arguments: see `Feature`.
-        """
+        """Set the features of edges by id, or {edge type: features}. Arguments: see `Feature`."""
         if edge_feature_data is not None:
             data = convert_to_tensor(edge_feature_data, dtype)
             placement = (device_group_list, device, with_gpu)
@@ -138,10 +132,7 @@ class Dataset:
     def init_node_labels(
         self, node_label_data: NodeLabel | None = None, id2idx: object = None
     ) -> None:
-        """Set the labels of nodes by id, [num_nodes], or {node type: labels}.
-
-        `id2idx` is not needed.
-        """
+        """Set the labels of nodes, [num_nodes] by id, or {node type: labels}."""
         if id2idx is not None:
             raise NotImplementedError("labels are by id: leave id2idx out (it is Vineyard's)")
         if node_label_data is not None:
@@ -199,10 +190,7 @@ class Dataset:
         return list(self.graph) if isinstance(self.graph, dict) else None
 
     def share_ipc(self) -> tuple[Any, ...]:
-        """Move all tensors to torch's shared memory.
-
-        Return a handle, from which another process makes the data set (`from_ipc_handle`).
-        """
+        """Move tensors to torch's shared memory. Return a handle for another process."""
         for held in (self.graph, self.node_features, self.edge_features):
             for part in held.values() if isinstance(held, dict) else [held]:
                 if part is not None:

@@ -115,10 +115,7 @@ class Feature:
         """Do nothing: features of khop are complete when they are made."""
 
     def share_ipc(self) -> tuple[Any, ...]:
-        """Move tensors to torch's shared memory.
-
-        Return a handle, from which another process makes the feature (`from_ipc_handle`).
-        """
+        """Move tensors to torch's shared memory. Return a handle for another process."""
         self.feature_tensor = share_memory(self.feature_tensor)
         self.id2index = share_memory(self.id2index)
         placement = self.split_ratio, self.device_group_list, self.device, self.with_gpu

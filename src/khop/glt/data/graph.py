@@ -173,10 +173,7 @@ class Graph:
         return self.topo.indptr, self.topo.indices, self.topo.edge_ids
 
     def share_ipc(self) -> tuple[Topology, str]:
-        """Move all tensors to torch's shared memory.
-
-        Return a handle, from which another process makes the graph (`from_ipc_handle`).
-        """
+        """Move tensors to torch's shared memory. Return a handle for another process."""
         self.topo.share_memory_()
         return self.topo, self.mode
 

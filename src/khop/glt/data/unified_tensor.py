@@ -51,10 +51,7 @@ class UnifiedTensor:
         return rows[ids].to(get_available_device(self.current_device))
 
     def init_from(self, tensors: Sequence[Tensor], tensor_devices: Sequence[int]) -> None:
-        """Append tensors as further rows.
-
-        There must be one device per tensor, which has no effect.
-        """
+        """Append tensors as further rows. One device per tensor is needed, without effect."""
         if len(tensors) != len(tensor_devices):
             raise ValueError(f"{len(tensors)} tensors for {len(tensor_devices)} devices")
         for tensor in tensors:
@@ -102,10 +99,7 @@ class UnifiedTensor:
         return self._rows().stride(dim)
 
     def share_ipc(self) -> IpcHandle:
-        """Move the rows to torch's shared memory.
-
-        Return a handle, from which another process makes the tensor (`new_from_ipc`).
-        """
+        """Move tensors to torch's shared memory. Return a handle for another process."""
         return [], share_memory(self._rows())
 
     def from_ipc_handle(self, cuda_ipc_list: Sequence[Tensor], cpu_part: Tensor | None) -> None:

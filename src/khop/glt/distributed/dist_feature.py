@@ -143,10 +143,7 @@ class DistFeature:
         return torch.as_tensor(rows).to(self.device)
 
     def _written(self) -> DistDataset:
-        """Write this trainer's rows to disk, and return a data set with all trainers' rows.
-
-        The rows are node attributes. There are no edges.
-        """
+        """Write this trainer's rows, and return a data set with all trainers' as attributes."""
         if get_context() is None:
             raise RuntimeError("other trainers are not known: call init_worker_group first")
         part, count = self.partition_idx, self.num_partitions

@@ -109,10 +109,7 @@ class DistServer:
         return torch.from_numpy(ends[0, order]), torch.from_numpy(ends[1, order])
 
     def get_edge_size(self, edge_type: EdgeType | None, layout: str = "coo") -> tuple[int, int]:
-        """Return the largest source and the largest destination of this server's edges, plus one.
-
-        `layout` must be 'coo'.
-        """
+        """Return the largest source and destination of the server's edges, plus one."""
         row, col = self.get_edge_index(edge_type, layout)
         return (int(row.max()) + 1, int(col.max()) + 1) if len(row) else (0, 0)
 

@@ -83,10 +83,7 @@ def init_client(
     is_dynamic: bool = False,
     **kwargs: Any,
 ) -> None:
-    """Make this process a client of graph servers, see `khop.distributed.init_client`.
-
-    The arguments are the same. `**kwargs` are its further arguments.
-    """
+    """Join graph servers as a client. Arguments are the ones of `khop.distributed.init_client`."""
     global _num_clients  # noqa: PLW0603
     core.init_client(
         num_servers,
@@ -106,10 +103,7 @@ shutdown_client = core.shutdown_client
 
 
 def assigned_servers() -> list[int]:
-    """Return ranks of the servers that this client's loaders use by default.
-
-    Servers are divided among clients by rank.
-    """
+    """Return the ranks of this client's default servers, which are divided among clients."""
     context = core.get_context()
     assert context is not None
     servers, clients = context.num_servers(), max(_num_clients, 1)
@@ -183,10 +177,7 @@ def all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
 
 
 def barrier(timeout: float | None = None) -> None:
-    """Wait until all trainers, or clients, have called this function.
-
-    `timeout` is not needed. Errors are as for `all_gather`.
-    """
+    """Wait until all trainers, or clients, have called this. Raises as `all_gather` does."""
     all_gather(None, timeout)
 
 

@@ -60,10 +60,7 @@ _LINKS = ("edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_n
 
 
 def _prepared(options: Any) -> Any:
-    """Join the group of trainers if needed.
-
-    Return a loader's worker options, with servers chosen.
-    """
+    """Join the trainers' group if needed. Return worker options with the servers chosen."""
     if not isinstance(options, RemoteDistSamplingWorkerOptions):
         job.join(getattr(options, "master_addr", None), getattr(options, "master_port", None))
         return options
@@ -104,10 +101,7 @@ def _seeds_of_servers(parts: list[Any], options: Any, node_type: str) -> list[An
 
 
 def _split(name: str, options: Any, node_type: str) -> Any:
-    """Return the attribute name of a split ('train_mask', ...) if khop can look it up.
-
-    Else return the ids of its nodes, a list per server.
-    """
+    """Return a split's attribute name, if khop can look it up, else its ids, a list per server."""
     context = get_context()
     if not isinstance(context, ClientContext):
         return name
@@ -262,11 +256,7 @@ class DistLinkNeighborLoader(link_neighbor_loader.DistLinkNeighborLoader):
 def _to_glt(batch: Any, edge_dir: Any, input_type: Any, of_links: bool = False) -> Any:
     """Convert a batch of khop's loader to GLT's attributes.
 
-    Args:
-        batch: khop's batch.
-        edge_dir: direction of sampling.
-        input_type: type of the seeds in a heterogeneous graph.
-        of_links: True for link loaders.
+    `edge_dir` is the direction of sampling, and `input_type` the type of the seeds.
     """
     if isinstance(batch, Data):
         return _homogeneous(batch, of_links)
@@ -314,10 +304,7 @@ def _homogeneous(batch: Data, of_links: bool) -> Data:
 
 
 def _sorted(batch: Data, turns: Tensor) -> Data:
-    """Sort the nodes of a subgraph by id, and its edges by the nodes that drew them.
-
-    `turns` has a number for each node, by which its edges are sorted first.
-    """
+    """Sort a subgraph's nodes by id, and its edges by `turns` of the nodes that drew them."""
     ids, (row, col) = batch.n_id, batch.edge_index
     seeds, positions = ids[batch.mapping], torch.arange(row.numel(), device=row.device)
     out = sorted_subgraph(ids, (row, col), positions, seeds)

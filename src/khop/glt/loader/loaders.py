@@ -215,10 +215,7 @@ class NeighborLoader(NodeLoader):
 
 
 def _layers(out: SamplerOutput, device: Device) -> tuple[int, Tensor, list[EdgeIndex]]:
-    """Convert a subgraph to (batch size, node ids, [`EdgeIndex`, ...]), outermost hop first.
-
-    A layer has the edges of its hop and of earlier hops.
-    """
+    """Return (batch size, node ids, layers). A layer has the edges of its hop and earlier ones."""
     layers, num_edges, num_nodes = [], 0, out.num_sampled_nodes[0]
     first = num_nodes
     for hop, count in enumerate(out.num_sampled_edges):

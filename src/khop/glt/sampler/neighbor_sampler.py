@@ -180,10 +180,7 @@ class NeighborSampler(BaseSampler):
     def sample_one_hop(
         self, input_seeds: Tensor, req_num: int, etype: EdgeType | None = None
     ) -> NeighborOutput:
-        """Draw neighbours of nodes over one edge type, in the order of the seeds.
-
-        `req_num` is the fan-out. -1 takes all neighbours.
-        """
+        """Draw `req_num` neighbours (-1: all) of each seed over an edge type, seed after seed."""
         graph = self.graph[etype] if etype is not None else self.graph  # type: ignore[index]
         one = NeighborSampler(graph, [req_num], self.device, True, seed=self.seed)
         unique, inverse = torch.unique(input_seeds, return_inverse=True)

@@ -76,10 +76,7 @@ def save_ckpt(
     optimizer: torch.optim.Optimizer | None = None,
     epoch: float = 0,
 ) -> None:
-    """Save the state of a model and its optimizer to `<ckpt_dir>/model_seq_<ckpt_seq>.ckpt`.
-
-    `epoch` is saved, too.
-    """
+    """Save a model's and optimizer's state, and the epoch, as `model_seq_<ckpt_seq>.ckpt`."""
     ensure_dir(ckpt_dir)
     states = {"seq": ckpt_seq, "epoch": epoch, "model_state_dict": model.state_dict()}
     if optimizer is not None:

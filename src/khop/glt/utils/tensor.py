@@ -55,10 +55,7 @@ def convert_to_tensor(data: Any, dtype: torch.dtype | None = None) -> Any:
 def apply_to_all_tensor(
     data: Any, tensor_method: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Call `tensor_method(tensor, *args, **kwargs)` for all tensors in nested containers.
-
-    Return the same containers (dictionaries, lists, tuples) with the results.
-    """
+    """Call a function with each tensor in nested containers. Return containers of the results."""
     return _map(
         data,
         lambda value: tensor_method(value, *args, **kwargs) if isinstance(value, Tensor) else value,

@@ -26,10 +26,9 @@ _Bound = TypeVar("_Bound", int, float)
 class FrequencyPartitioner(MethodPartitioner):
     """Partitioner by access probability, with parts of equal size.
 
-    Probability means: a batch of the part's trainers touches the node. The gain of a node is its
-    probability in its best part, minus its probability in the second-best. Nodes are assigned by
-    descending gain. Each goes to the part that touches the node most and is not full. Part sizes
-    differ by at most one.
+    The gain of a node is its probability in its best part, minus its probability in the
+    second-best. Nodes are assigned by descending gain. Each goes to the part that touches the node
+    most and is not full. Part sizes differ by at most one.
 
     Args:
         output_dir, num_parts, num_nodes, edge_index: see `PartitionerBase`.
@@ -125,20 +124,14 @@ class FrequencyPartitioner(MethodPartitioner):
         return assign_balanced(probs, even_sizes(probs.shape[1], self.num_parts))
 
     def cached_nodes(self, node_type: NodeType, part: int, owners: IntArray) -> Int64Array:
-        """Return original ids of nodes of other parts that `part` copies, hottest first.
-
-        Options `cache_ratio` and `cache_memory_budget` bound their number.
-        """
+        """Return original ids of other parts' nodes that a part copies, hottest first."""
         if part not in self._cached:
             known = {t: numbering.owners for t, numbering in self.numbering.items()}
             self._cached[part] = self._choose(part, {**known, node_type: owners})
         return self._cached[part][node_type]
 
     def _choose(self, part: int, owners: Mapping[NodeType, IntArray]) -> dict[NodeType, Int64Array]:
-        """Return, for each node type, the nodes that `part` keeps copies of, hottest first.
-
-        `owners` has the part of each node. Results are original ids.
-        """
+        """Return, for each node type, original ids of nodes that a part copies, hottest first."""
         chosen, heat = {}, {}
         for node_type, of_type in owners.items():
             remote = np.where(of_type == part, 0.0, self.probs[node_type][part])
@@ -287,14 +280,10 @@ def _loss_of_second(gains: Float64Array) -> Float64Array:
 
 
 def _admit(wishes: IntArray, free: Int64Array) -> tuple[int, Int64Array]:
-    """Admit items in order, each to the part that it prefers, until a part has no free capacity.
+    """Admit items in order to the parts that they prefer (`wishes`), until one has no room.
 
-    Args:
-        wishes: [num_items] preferred part of each item.
-        free: [num_parts] free capacity of each part, in items.
-
-    Returns:
-        The number of admitted items, and the capacity that is left in each part.
+    `free` [num_parts] is the capacity that is left. Returns the number of admitted items, and what
+    is free then.
     """
     first_refused = len(wishes)
     for part in np.flatnonzero(np.bincount(wishes, minlength=len(free)) > free):

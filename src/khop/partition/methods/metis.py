@@ -100,12 +100,7 @@ class MetisPartitioner(StructuralPartitioner):
 
         The best cut is the most even, and of equally even ones the smallest. With several
         quantities to balance, passes with each of `SCORES` are tried on each cut, as no score is
-        best on all graphs.
-
-        Args:
-            graph: the undirected graph.
-            cuts: for each cut, [num_nodes] int32 parts.
-            refine: number of passes.
+        best on all graphs. A cut is [num_nodes] int32 parts.
         """
         plans = [["cut"] * refine]
         if len(self.constraints.names) > 1:
@@ -212,10 +207,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
         return self._best(graph, cuts, _REFINE)
 
     def _check_memory(self, contracted: Undirected) -> None:
-        """Raise ValueError if METIS needs more memory than is left.
-
-        `contracted` is the graph that METIS cuts. Its nodes are clusters.
-        """
+        """Raise ValueError if METIS needs more memory for the graph of clusters than is left."""
         if not self._is_large():
             return
         assert self.effort.memory is not None
@@ -233,10 +225,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
         return cluster_nodes(graph, weights, self.clusters, self.seed, self.progress)
 
     def cluster_nodes(self) -> dict[NodeType, IntArray]:
-        """Return the cluster of each node, {node type: [num_nodes] integers}.
-
-        With `cluster_ids=True`, these are the clusters that METIS assigned to parts.
-        """
+        """Return the cluster of each node by node type: METIS's own with `cluster_ids=True`."""
         if self.cluster_ids is not True:
             return super().cluster_nodes()
         if self._of_node is None:  # a single part needs no METIS

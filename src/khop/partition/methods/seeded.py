@@ -346,16 +346,9 @@ def split_seeds(graph: Undirected, seeds: Int64Array, labels: IntArray, num_part
 
 
 def _count(rows: RowBlock, nodes: Int64Array, labels: IntArray, num_parts: int) -> Float64Array:
-    """Count the edges from each node to each cluster.
+    """Return [num_parts, num_nodes] float64 number of edges from `nodes` to each cluster.
 
-    Args:
-        rows: the graph.
-        nodes: [num_nodes] ids of the nodes to count for.
-        labels: cluster of every node of the graph.
-        num_parts: number of clusters.
-
-    Returns:
-        [num_parts, num_nodes] float64.
+    `labels` is the cluster of every node of the graph, below `num_parts`.
     """
     index = nodes - rows.first_node
     begins, sizes = rows.indptr[index], np.diff(rows.indptr)[index]

@@ -103,10 +103,7 @@ class StructuralPartitioner(MethodPartitioner):
         return float(np.maximum(loads / np.maximum(capacities, 1), 1).max())
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the part of each node of a type: [num_nodes] integers.
-
-        The first call cuts the whole graph, with all node types.
-        """
+        """Return [num_nodes] part of each node of a type. The first call cuts the whole graph."""
         if self._labels is None:
             if self.num_parts == 1:
                 labels: IntArray = np.zeros(self.constraints.weights.shape[1], np.int32)
@@ -208,9 +205,9 @@ class Constraints(NamedTuple):
         return np.repeat(np.maximum(even, largest)[:, None], num_parts, axis=1)
 
     def loads(self, labels: Int32Array, num_parts: int) -> Int64Array:
-        """Return the sum of weights in each part: [num_constraints, num_parts] int64.
+        """Return the weight of each part, [num_constraints, num_parts].
 
-        `labels` is the part of each node. The value `num_parts` means no part.
+        `num_parts` means no part.
         """
         rows = [np.bincount(labels, of_each, num_parts + 1)[:num_parts] for of_each in self.weights]
         return np.stack(rows).astype(np.int64)
@@ -283,10 +280,7 @@ def _degrees(
 
 
 def _joined(source: GraphSource, values: dict[NodeType, Array]) -> Int64Array:
-    """Join {node type: [num_nodes] values} to one array, in the order of `source.nodes`.
-
-    Nodes of types without values get 0.
-    """
+    """Join {node type: [num_nodes] values} in the order of types, with 0 for missing types."""
     return np.concatenate(
         [values.get(t, np.zeros(node.count, np.int64)) for t, node in source.nodes.items()]
     )

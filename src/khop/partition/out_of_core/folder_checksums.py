@@ -58,10 +58,7 @@ class ReadFile:
 
 @dataclass
 class ChecksumJournal:
-    """Journal from which an interrupted computation of checksums resumes.
-
-    `files` has the digests of each file, by path. `format` is the version of the journal.
-    """
+    """Journal from which a computation of checksums resumes: digests of each file, by path."""
 
     format: Literal[1] = 1
     files: Annotated[dict[str, ReadFile], ENTRIES] = field(default_factory=dict)
@@ -228,10 +225,7 @@ def _fits(known: ReadFile, nbytes: int) -> bool:
 
 @dataclass
 class _Reading:
-    """File whose digests are being computed by threads.
-
-    `result` has its path, or the problem. `known` are digests of an earlier run.
-    """
+    """File that threads are reading. `result` has its path, `known` digests of an earlier run."""
 
     result: FileChecksums
     descriptor: int = -1

@@ -67,10 +67,7 @@ class Journal:
 
 
 def write_journal(folder: PrivateFolder, journal: object) -> None:
-    """Replace the journal in a folder atomically. `journal` is a dataclass, written as JSON.
-
-    The new file is on the disk before it replaces the old one.
-    """
+    """Replace the journal (a dataclass) in a folder, once the new one is on the disk."""
     with folder.create(_NEW) as opened:
         opened.write(json.dumps(to_json(journal)).encode())
         opened.flush()

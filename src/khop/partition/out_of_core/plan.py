@@ -261,10 +261,7 @@ class Plan:
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of temporary files with edges.
-
-        0 if `memory` is None, as edges are in memory then.
-        """
+        """Bytes of temporary files with edges. 0 if edges are kept in memory."""
         return 0 if self.memory is None else self.edge_bytes
 
     @property

@@ -55,10 +55,7 @@ class Resources:
 
     @property
     def in_flight(self) -> int:
-        """Number of pieces of the edge list that are in memory at a time.
-
-        One per thread, and one that is being written.
-        """
+        """Number of pieces of the edge list in memory: one per thread, and one being written."""
         return 1 if self.jobs == 1 else self.jobs + 1
 
     @property
@@ -83,10 +80,7 @@ class Resources:
         return [(first, min(step, num_edges - first)) for first in range(0, num_edges, step)]
 
     def block_edges(self, edge_bytes: int, num_edges: int) -> int:
-        """Return the most edges that may be sorted at once, of `num_edges` in all.
-
-        An edge takes `edge_bytes` of memory while it is sorted.
-        """
+        """Return the most edges that may be sorted at once, if each takes `edge_bytes`."""
         fitting = max(1, self.share() // edge_bytes)
         if self.memory is None:
             return min(_CACHED_EDGES, fitting)

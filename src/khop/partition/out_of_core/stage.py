@@ -30,10 +30,7 @@ ANEW = "nothing of it is kept; run the same again to begin anew"
 
 
 class Column(Protocol):
-    """Array with one entry per edge: its row, its neighbour, its id or an attribute.
-
-    Edges are in the order of blocks, which are ranges of rows.
-    """
+    """Array with one entry per edge (row, neighbour, id or attribute), block of rows by block."""
 
     def write(self, first: int, rows: Array) -> None:
         """Write `rows` into the column, from position `first` on."""
@@ -136,10 +133,7 @@ class FileColumn:
 
 
 def explained(path: Path, content: str) -> AbstractContextManager[None]:
-    """Context that adds file name, free space and advice to an OSError of writing.
-
-    `content` names what is written, for the message.
-    """
+    """Context that adds the file, its `content`, free space and advice to an error of writing."""
     return explained_write(
         f"write {content} of stage file '{path}'",
         path if path.is_dir() else path.parent,
@@ -188,10 +182,7 @@ class Filled:
     checksums: dict[str, Annotated[list[Word], ENTRIES]]
 
     def check(self, columns: Iterable[str], starts: Int64Array) -> None:
-        """Raise ValueError if this state is of a stage with other columns or blocks.
-
-        `starts` is the first edge of each block.
-        """
+        """Raise ValueError if this state is of other columns or blocks (first edges `starts`)."""
         blocks = len(starts) - 1
         lengths = {name: len(sums) for name, sums in self.checksums.items()}
         cursors = np.array(self.cursors, np.int64)
@@ -248,10 +239,7 @@ class Stage:
         self.filled.pieces += 1
 
     def of(self, blocks: range) -> Stage:
-        """Return a stage with only these blocks, or more, under the same indices.
-
-        A task on another machine gets it.
-        """
+        """Return a stage with at least these blocks, at the same indices, for another machine."""
         del blocks
         return self
 

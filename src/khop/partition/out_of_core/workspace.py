@@ -100,10 +100,7 @@ class Workspace:
 
     @property
     def counters(self) -> int:
-        """Number of functions that count edges at a time.
-
-        Each has an array of counts of its own.
-        """
+        """Number of functions that count edges at a time, each with counts of its own."""
         return self.resources.counters
 
     def in_order(
@@ -153,17 +150,14 @@ class Workspace:
             yield item
 
     def array(self, name: str, make: Callable[[], AnyArray], changes: bool = False) -> AnyArray:
-        """Return the array that `make` computes, or the one that an interrupted run saved.
+        """Return the array `name` that an interrupted run saved, or make it. It is saved.
 
         With `changes`, the caller changes the array later. The changed values are then saved, too.
         """
         return make()
 
     def column(self, name: str, dtype: np.dtype[Any], count: int) -> Column:
-        """Return a new array for `count` entries of `dtype`, in memory or in a file.
-
-        It is not kept for a run that resumes.
-        """
+        """Return a new array in memory or a file, which is not kept for a run that resumes."""
         del name
         return MemoryColumn(dtype, count)
 
@@ -200,10 +194,7 @@ class Workspace:
                 feature.release()
 
     def checkpoint(self, nbytes: int) -> None:
-        """Record that `nbytes` were written.
-
-        Every 512 MiB, a workspace on disk saves the run's state.
-        """
+        """Record that `nbytes` were written. A workspace on disk saves its state every 512 MiB."""
 
     def check_rows(self, edge_type: EdgeType, indptr: IntArray, most: int, width: int) -> None:
         """Raise ValueError if a row has too many edges to be sorted in the memory that is allowed.
@@ -286,9 +277,9 @@ class DiskWorkspace(Workspace):
 
     @contextlib.contextmanager
     def stage(self, key: str, columns: Columns, starts: Int64Array) -> Iterator[Stage]:
-        """Open the storage of an edge type's edges.
+        """Open the storage of a type's edges.
 
-        Without an error, its files are removed at the end. Arguments are as for `Workspace.stage`.
+        Without an error, its files are removed at the end.
         """
         known = self._journal.stage
         filled = None if known is None or known.key != key else known.filled
@@ -341,10 +332,7 @@ class DiskWorkspace(Workspace):
             self.folder.unlink(old, missing_ok=True)
 
     def _save_arrays(self) -> list[str]:
-        """Save arrays that have changed to new files.
-
-        Return paths of the old files, to be removed.
-        """
+        """Save arrays that have changed to new files. Return paths of the old files."""
         replaced = []
         for i, (name, array) in enumerate(self._arrays.items()):
             known = self._journal.arrays.get(name)
@@ -374,10 +362,7 @@ class DiskWorkspace(Workspace):
 
 
 def run_name(run: object) -> str:
-    """Return a short name of a run: a digest of `run`, the values that its result depends on.
-
-    `run` must be writable as JSON.
-    """
+    """Return a short name of a run: a digest of the values (JSON) that its result depends on."""
     return hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -1,7 +1,4 @@
-"""Graph after a cut, as neighbour lists in new ids. Reports count its edges and sample from it.
-
-New ids number the nodes part after part.
-"""
+"""Graph after a cut, as neighbour lists in new ids, which number nodes part after part."""
 
 from __future__ import annotations
 
@@ -68,10 +65,7 @@ class CutGraph(NamedTuple):
     edges: list[CutEdges]
 
     def typed_rows(self) -> TypedRows:
-        """Return the neighbour lists for sampling.
-
-        Random draws depend on original ids, as in training.
-        """
+        """Return neighbour lists for sampling. Draws depend on original ids, as in training."""
         csrs = [
             _native.Csr(e.indptr, e.indices, np.ascontiguousarray(self.nodes[e.rows].originals))
             for e in self.edges

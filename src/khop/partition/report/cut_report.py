@@ -180,10 +180,7 @@ class CutReport:
 
     @property
     def remote_without_copies(self) -> float | None:
-        """Share of a batch's node rows that would be remote if parts kept no copies.
-
-        None as `remote`.
-        """
+        """Share of a batch's node rows that would be remote without copies, or None."""
         return self._share(lambda rows: rows.remote + rows.cached)
 
     def _share(self, count: Callable[[BatchRows], float]) -> float | None:
@@ -280,13 +277,7 @@ def _halo(graph: CutGraph, part: int) -> int:
 
 
 def _by_part(graph: CutGraph, seed_type: int, ids: Int64Array) -> list[Int64Array]:
-    """Divide seeds by the part that owns them. Each part's are sorted by original id.
-
-    Args:
-        graph: the cut graph.
-        seed_type: index of the seeds' node type.
-        ids: [n] new ids of the seeds.
-    """
+    """Return the new ids of each part's seeds, sorted by original id."""
     nodes = graph.nodes[seed_type]
     ids = ids[np.argsort(nodes.originals[ids], kind="stable")]
     owners = np.searchsorted(nodes.bounds, ids, side="right") - 1
@@ -303,13 +294,8 @@ def _batch_rows(
 ) -> list[BatchRows]:
     """Draw batches of each part's seeds, and return their mean numbers of rows by location.
 
-    Args:
-        graph: the cut graph.
-        seed_type: index of the seeds' node type.
-        seeds: for each part, new ids.
-        fanouts: for each edge type, the fan-out of each hop.
-        batch_size: seeds per batch.
-        batches: number of batches per part.
+    `seeds` has new ids for each part, of the type with index `seed_type`. `fanouts` has the
+    fan-outs of each edge type.
     """
     rows, of_parts = graph.typed_rows(), []
     for part, ids in enumerate(seeds):

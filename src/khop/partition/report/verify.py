@@ -1,7 +1,4 @@
-"""Check of a partition folder: checksums, counts, ranges, and agreement of its files.
-
-`khop verify` runs it. Imports no torch.
-"""
+"""Check of a partition folder, for `khop verify`: checksums, counts, ranges. No torch."""
 
 from __future__ import annotations
 
@@ -119,10 +116,7 @@ def _check_files(folder: PartitionFolder, checksums: FolderChecksums) -> Iterato
 
 
 def _changed_bytes(file: FileChecksums, known: Written | None) -> str:
-    """Return text that names the byte ranges of a file that have changed.
-
-    Return '' if there is no checksum by ranges. `known` has the recorded digests.
-    """
+    """Return text with the byte ranges of a file that have changed, or '' if not known."""
     if file.written is None or known is None or len(known.ranges) < 2:
         return ""
     pairs = enumerate(zip(file.written.ranges, known.ranges, strict=True))
@@ -338,13 +332,7 @@ def _expected_times(
 
 
 def _keeps_order(indptr: IntArray, edge_ids: IntArray, times: Int64Array | None) -> bool:
-    """Return True if edge ids ascend within each row, or within each run of equal times.
-
-    Args:
-        indptr: [num_rows + 1] row pointers.
-        edge_ids: [num_edges] original ids.
-        times: [num_edges] int64, or None if edges have no times.
-    """
+    """Return True if edge ids ascend within each row, or within equal times of a row."""
     ascends = edge_ids[1:] > edge_ids[:-1]
     if times is not None:
         ascends |= times[1:] != times[:-1]

@@ -109,10 +109,7 @@ def _write_copies(
     workspace: Workspace,
     item: tuple[int, Int64Array],
 ) -> tuple[()]:
-    """Write the copies that a part keeps of other parts' nodes: new ids, original ids, attributes.
-
-    `item` is (part, original ids of these nodes).
-    """
+    """Write a part's copies of other parts' nodes. `item` is (part, original ids)."""
     part, ids = item
     writer.save(cache_path(part, node_type, "new_id"), numbering.new_of_old[ids])
     writer.save(cache_path(part, node_type, "id"), ids.astype(narrowest_int(node.count)))

@@ -52,10 +52,7 @@ def _degrees(source: GraphSource, edge_dir: EdgeDir) -> dict[NodeType, Array]:
 
 
 def _hotness(source: GraphSource, edge_dir: EdgeDir) -> dict[NodeType, Array]:
-    """Return {node type: [num_nodes] minus the probability that a batch touches the node}.
-
-    Sorted in ascending order, the hottest nodes come first.
-    """
+    """Return {node type: [num_nodes] minus the probability that a batch touches a node}."""
     rows = typed_rows(source, edge_dir)
     fanouts = [FANOUTS] * len(rows.csrs)
     masks = [train_mask(node) for node in source.nodes.values()]

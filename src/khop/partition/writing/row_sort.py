@@ -1,7 +1,4 @@
-"""Sorter of the edges of a block, a range of rows, into CSR rows. `rows` writes them.
-
-Imports no torch.
-"""
+"""Sorter of the edges of a block, a range of rows, into CSR rows. Imports no torch."""
 
 from __future__ import annotations
 
@@ -103,10 +100,7 @@ class RowTable:
         return width + sum(attrs) + max(attrs, default=0)
 
     def blocks_of(self, part: int, blocks: Int64Array) -> range:
-        """Return the indices of a part's blocks.
-
-        `blocks` [num_blocks + 1] has the bounds of all.
-        """
+        """Return the indices of a part's blocks. `blocks` has the first row of each block."""
         first, last = self.rows.book.bounds[part : part + 2]
         if first == last:
             return range(0)
@@ -147,10 +141,7 @@ class SortedBlock(NamedTuple):
 
 
 class RowSorter:
-    """Sorter of the split edges of one type: by row, then by time if there are times.
-
-    Equal ones are sorted by their index in the edge list.
-    """
+    """Sorter of one type's split edges: by row, then by time if there is one, then by index."""
 
     def __init__(self, table: RowTable, blocks: Int64Array, stage: Stage) -> None:
         self._table, self._blocks, self._stage = table, blocks, stage
@@ -193,10 +184,7 @@ class RowSorter:
         return SortedBlock(arrays, neighbors_by_part(columns, table.neighbors.book.bounds))
 
     def _attr(self, block: int, name: str, ids: IntArray, order: IntArray) -> Array:
-        """Return attribute `name` of a block's edges, in sorted order.
-
-        `ids` are their indices in the edge list, and `order` sorts the block's edges.
-        """
+        """Return attribute `name` of edges with indices `ids` in the list, in sorted `order`."""
         if self._table.stages_attrs:
             return taken(self._stage.read(block, attr_column(name)), order)
         return self._table.edge.attrs[name].gather(ids)
@@ -249,10 +237,7 @@ def _row_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
 
 
 def neighbors_by_part(columns: IntArray, bounds: list[int]) -> Int64Array:
-    """Return [num_parts] int64 number of the new ids `columns` that each part owns.
-
-    `bounds` [num_parts + 1] are the bounds of the parts' ranges of new ids.
-    """
+    """Return [num_parts] number of the new ids `columns` in each part's range of `bounds`."""
     if len(bounds) <= _FEW_PARTS + 1:
         below = [0, *(int(np.count_nonzero(columns < b)) for b in bounds[1:-1]), len(columns)]
         return np.diff(below)

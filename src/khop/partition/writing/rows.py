@@ -120,10 +120,7 @@ def _count(job: FolderJob, edge_type: EdgeType, splitter: RowSplitter) -> IntArr
 
 
 class RowSplitter:
-    """Splitter of one type's edge list by blocks, which are ranges of rows.
-
-    It can be pickled, for tasks on other machines.
-    """
+    """Splitter of one type's edge list by blocks (ranges of rows). Ray tasks get a pickle of it."""
 
     def __init__(
         self, edge: EdgeSource, edge_dir: EdgeDir, rows: Numbering, neighbors: Numbering

@@ -98,10 +98,7 @@ class Undirected:
         return RowBlock(first, indptr, self._indices.read(*span), self._weights.read(*span))
 
     def blocks(self, order: Sequence[int] | None = None) -> Iterator[RowBlock]:
-        """Yield the blocks (ranges of nodes) with indices `order`, while threads read ahead.
-
-        If None, yield all blocks in ascending order.
-        """
+        """Yield the blocks (ranges of nodes) `order`, or all if None, while threads read ahead."""
         indices = range(self.num_blocks) if order is None else order
         return self._resources.in_order(self.block, indices)
 
@@ -182,10 +179,7 @@ def undirected(
 
 
 def undirected_of_edges(src: IntArray, dst: IntArray, count: int) -> Undirected:
-    """Make an undirected graph in memory from an edge list.
-
-    `src` and `dst` [num_edges] are node ids below `count`, the number of nodes.
-    """
+    """Make an undirected graph of `count` nodes in memory from [num_edges] node ids."""
     return undirected(GraphSource.from_arrays(count, [src, dst]))
 
 
@@ -215,10 +209,7 @@ class _Edges:
             raise bad_edge(self.edge_type, error) from None
 
     def split(self, bounds: Int64Array, first: int, count: int) -> list[SplitPiece]:
-        """Sort `count` edges from index `first` on by block, once in each direction.
-
-        `bounds` [num_blocks + 1] are the first nodes of the blocks.
-        """
+        """Sort `count` edges from `first` on by blocks with bounds `bounds`, in both directions."""
         src, dst = self.edge.piece(first, count)
         ids = np.empty(count, np.int64)
         pieces = []
@@ -301,10 +292,8 @@ class _Builder(NamedTuple):
     def _sort(self, stage: Stage, bounds: Int64Array, indptr: Int64Array) -> None:
         """Sort each block of rows in place, and join parallel edges.
 
-        Args:
-            stage: storage of the split edges.
-            bounds: [num_blocks + 1] first node of each block.
-            indptr: [num_nodes + 1] row pointers, updated to the entries that are left.
+        `bounds` [num_blocks + 1] has the first node of each block. `indptr`, the row pointers, are
+        updated to the entries that are left.
         """
         starts, sort = indptr[bounds], partial(self._sorted, stage, bounds)
         blocks = range(len(bounds) - 1)

@@ -44,10 +44,7 @@ class Written:
 
     @property
     def sha256(self) -> str:
-        """Checksum of the whole file, in hexadecimal.
-
-        It is computed from the digests of the ranges.
-        """
+        """Checksum of the whole file, in hexadecimal, computed from the ranges' digests."""
         if len(self.ranges) == 1:
             return self.ranges[0]
         return hashlib.sha256(b"".join(map(bytes.fromhex, self.ranges))).hexdigest()
@@ -81,9 +78,9 @@ class RangeHash:
                 self._last = hashlib.sha256()
 
     def resume(self, descriptor: int, written: Written) -> bool:
-        """Read the bytes that an interrupted run wrote, from an open file.
+        """Read what an interrupted run wrote.
 
-        Return False if they differ from the recorded checksums `written`.
+        Return False if its checksums differ from `written`.
         """
         rest = written.bytes % RANGE_BYTES
         first = written.bytes - rest
@@ -111,10 +108,7 @@ def hash_ranges(descriptor: int, nbytes: int, threads: int | None = None) -> lis
 
 
 def hash_range(descriptor: int, nbytes: int, first: int) -> str:
-    """Return the SHA-256, in hexadecimal, of the 64 MiB from offset `first` of an open file.
-
-    The last range ends at `nbytes`, the length of the file.
-    """
+    """Return the SHA-256, in hexadecimal, of 64 MiB from `first` on, or fewer at the file's end."""
     digest: str = _hash(descriptor, first, min(RANGE_BYTES, nbytes - first)).hexdigest()
     return digest
 

@@ -239,10 +239,7 @@ class FolderMeta:
 
     @property
     def renumbered(self) -> bool:
-        """False if new ids, which number nodes part after part, equal the user's original ids.
-
-        This is so for a single part in original order.
-        """
+        """False if new ids equal the user's original ids: one part, in original order."""
         return self.num_parts > 1 or self.order != "original"
 
     @property

@@ -33,10 +33,7 @@ def node_attr_path(part: int, node_type: NodeType, name: str) -> str:
 
 
 def cache_path(part: int, node_type: NodeType, array: str) -> str:
-    """Return the path of file `array` about nodes of other parts that a part copies.
-
-    `array` is 'id' or 'new_id'.
-    """
+    """Return the path of file 'id' or 'new_id' about other parts' nodes that a part copies."""
     return f"part-{part}/cache/{safe_name(node_type)}/{array}.npy"
 
 

@@ -305,10 +305,7 @@ class PartitionFolder:
         return Feature(rows, dtype)
 
     def node_times(self, node_type: NodeType) -> Int64Array | None:
-        """Return the nodes' times by new id: [num_nodes] int64 keys that sort as the times do.
-
-        None if nodes of this type have no times.
-        """
+        """Return [num_nodes] int64 keys of nodes' times, by new id, or None if they have no times."""
         described = self.meta.node_type(node_type)
         if not described.timed:
             return None

@@ -98,10 +98,7 @@ class ByteReader:
         return first
 
     def integer(self, code: str = "Q") -> int:
-        """Read one little-endian integer.
-
-        `code` is its type in module `struct` (default: uint64).
-        """
+        """Read one little-endian integer. `code` is its type in `struct` (default: uint64)."""
         first = self.skip(struct.calcsize(code))
         value: int = struct.unpack_from(f"<{code}", self._bytes, first)[0]
         return value
@@ -200,9 +197,9 @@ class ByteWriter:
         self._file.write(encoded)
 
     def tensor(self, values: Array, dtype: str | None = None) -> None:
-        """Write an array. bool is stored as uint8, as DGL does.
+        """Write an array. `dtype` is its stored dtype (None: its own).
 
-        `dtype` is the name of the stored dtype, such as 'bfloat16'. If None, the dtype of `values`.
+        bool becomes uint8, as in DGL.
         """
         stored = values.view(np.uint8) if values.dtype == np.bool_ else values
         name = stored.dtype.name if dtype in (None, "bool") else str(dtype)

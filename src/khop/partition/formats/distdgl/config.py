@@ -1,7 +1,4 @@
-"""Reader of the JSON file that describes a DistDGL folder: types, ranges of ids and paths.
-
-Imports no torch.
-"""
+"""Reader of the JSON file of a DistDGL folder: types, ranges of ids, paths. No torch."""
 
 from __future__ import annotations
 
@@ -45,9 +42,9 @@ class TypedIds:
         return int(self.starts[part * types]), int(self.starts[(part + 1) * types])
 
     def split(self, ids: IntArray) -> tuple[Int64Array, Int64Array]:
-        """Split DistDGL ids into the index of the type, and the index within this type.
+        """Split DistDGL ids into the index of the type and the index within the type.
 
-        Both results have the shape of `ids`. `join` is the inverse.
+        See `join`.
         """
         box = np.searchsorted(self.starts, ids, side="right") - 1
         within = ids - self.starts[box] + self._first.ravel()[box]
@@ -146,12 +143,7 @@ def _parsed(root: Path, content: Any) -> DistDGLConfig:
 
 
 def _by_id(types: object, key: str) -> list[str]:
-    """Return the names of types, sorted by id. Raise ValueError if ids are not 0, 1, 2 and so on.
-
-    Args:
-        types: {name: id}, as read from JSON.
-        key: name of this entry in the JSON file, for the message.
-    """
+    """Return the names of {name: id}, sorted by id. Raise ValueError unless ids count from 0."""
     if not isinstance(types, Mapping) or not types or not all(isinstance(t, str) for t in types):
         raise ValueError(f"{key} is no object of names")
     names = sorted(types, key=lambda name: int(types[name]))
@@ -172,13 +164,7 @@ def _edge_type(name: str, node_types: list[str]) -> EdgeType:
 
 
 def _sizes(ranges: object, names: list[str], num_parts: int, key: str) -> Int64Array:
-    """Check the ranges of ids of all types and parts, and return their lengths.
-
-    Args:
-        ranges: {type: a [first, end] pair per part}, as read from JSON.
-        names: names of the types.
-        num_parts: number of parts.
-        key: name of this entry in the JSON file, for the message.
+    """Check {type: [first, end] id pair per part} from JSON. Return the number of ids.
 
     Returns:
         [num_parts, num_types] int64.

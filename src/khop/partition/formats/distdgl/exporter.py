@@ -147,10 +147,7 @@ class _Writer:
             write_tensors(folder / f"orig_{level[0]}ids.dgl", ids)
 
     def _write_graph(self, path: Path, index: int) -> None:
-        """Write the graph of part `index` to file `path`.
-
-        The part's own nodes come first, then the sources of its edges that are in other parts.
-        """
+        """Write a part's graph to a file: its own nodes, then sources of edges in other parts."""
         ends = [self._ends(index, i) for i in range(len(self._edge_names))]
         src, dst = np.concatenate(ends, axis=1)
         first, end = self._nodes.of_part(index)
@@ -175,10 +172,7 @@ class _Writer:
         write_graph(path, len(node_ids), sources, dst - first, nodes, edges)
 
     def _ends(self, index: int, type_index: int) -> Int64Array:
-        """Return [2, n] int64 sources and destinations of edges, in DistDGL's ids.
-
-        The edges are the ones of part `index` with the edge type number `type_index`.
-        """
+        """Return [2, n] int64 sources and destinations of a part's edges, in DistDGL ids."""
         part, edge_type = self._parts[index], self._meta.edge_types[type_index]
         source, target = part.relations[type_index]
         indptr, neighbors = part.rows(type_index)
@@ -189,10 +183,7 @@ class _Writer:
 
 
 def _ids_of(bounds: list[list[int]]) -> TypedIds:
-    """Return DistDGL's numbering of ids.
-
-    `bounds` has a list for each type: [num_parts + 1] bounds of the parts' ids within the type.
-    """
+    """Return DistDGL's numbering, from [num_parts + 1] bounds of the parts' ids for each type."""
     return TypedIds(np.diff(np.array(bounds, np.int64), axis=1).T)
 
 

@@ -101,10 +101,7 @@ def _read_types(stream: ByteReader) -> None:
 
 
 def _read_relation(stream: ByteReader) -> tuple[IntArray, IntArray, int]:
-    """Read the edges of one edge type: sources, destinations, and the number of source nodes.
-
-    Edges are in the order of their ids.
-    """
+    """Read edges in the order of ids: sources, destinations, and the number of source nodes."""
     stream.expect(_RELATION, "the begin of an edge type")
     stored, _ = stream.integer("q"), stream.integer("q")
     formats = stored % _NEW_CODE if stored >> 32 else {1: 1, 2: 2, 3: 4}.get(stored, 0)

@@ -127,10 +127,7 @@ def read_distdgl(
 
 
 def _check_sizes(config: DistDGLConfig) -> None:
-    """Raise FolderError if files are too small for the number of nodes and edges in the JSON file.
-
-    This is checked before memory is taken.
-    """
+    """Raise FolderError if files are too small for the counts in the JSON file."""
     for part in range(config.num_parts):
         path = _graph_path(config, part)
         size = ByteReader(config.root, path).size
@@ -197,14 +194,9 @@ def _read_edges(
     edges: list[Int64Array],
     ends: list[Int64Array],
 ) -> None:
-    """Write the sources and destinations of a part's own edges, in original ids, into `ends`.
+    """Write a part's own edges, in original ids, into `ends`: [2, num_edges] for each edge type.
 
-    Args:
-        config: the folder.
-        part: index of the part.
-        nodes: for each node type, original ids in the order of DistDGL's ids.
-        edges: for each edge type, original ids in the order of DistDGL's ids.
-        ends: for each edge type, [2, num_edges] to fill, by original edge id.
+    `nodes` and `edges` have, for each type, original ids in the order of DistDGL's ids.
     """
     graph = read_graph(config.root, _graph_path(config, part))
     name = f"the graph of part {part} in '{config.root}'"
@@ -229,10 +221,7 @@ def _read_edges(
 
 
 def _graph_path(config: DistDGLConfig, part: int) -> str:
-    """Return the path, relative to the root, of a part's graph file in DGL's format.
-
-    For folders in GraphBolt's format, users must save this file beside GraphBolt's.
-    """
+    """Return the path of a part's graph in DGL's format. GraphBolt's users save it, too."""
     files = config.files[part]
     if "part_graph" in files:
         return files["part_graph"]
@@ -313,11 +302,8 @@ def _attribute(
 ) -> RowStore:
     """Join the rows of an attribute in all parts, in the order of original ids.
 
-    Args:
-        name: name of the attribute, for messages.
-        tensors: the array of each part, or None.
-        sizes: [num_parts] rows of each part.
-        positions: [num_rows] row in the joined parts, by original id.
+    `tensors` and `sizes` have the array and the number of rows of each part. `positions` is the
+    position of each original id in the joined rows.
     """
     known = next(t for t in tensors if t is not None)
     if known.values.ndim == 0:
