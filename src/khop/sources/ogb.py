@@ -362,7 +362,7 @@ def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
 
 
 def _hetero_of_ogb(data: Any, splits: dict[str, Any]) -> Any:
-    """Convert OGB's object, with a dictionary by type per attribute, and splits to a `HeteroData`."""
+    """Convert OGB's object, with dictionaries by type, and its splits to a `HeteroData`."""
     from torch_geometric.data import HeteroData
 
     graph = HeteroData()

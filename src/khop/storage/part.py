@@ -147,7 +147,7 @@ class Part:
         return edge_array(self.folder, self.part, edge_type, name)
 
     def node_times(self, index: int) -> Int64Array | None:
-        """Return [num_nodes] int64 keys of times, by new id, for a type's nodes in all parts, or None."""
+        """Return [num_nodes] int64 time keys of a type's nodes in all parts, by new id, or None."""
         return self.folder.node_times(self.meta.node_types[index].name)
 
     def node_ids(self, node_type: NodeType) -> IntArray:

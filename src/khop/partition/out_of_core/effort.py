@@ -103,7 +103,7 @@ def _attrs(attrs: dict[str, RowStore]) -> dict[str, Any]:
 
 
 def content_identity(array: Array) -> list[object]:
-    """Return values for JSON that identify an array: checksum, or path, size and time of its file."""
+    """Return values for JSON that identify an array: checksum, or its file's path, size, time."""
     about: list[object] = [str(array.dtype), list(array.shape)]
     mapped = file_region_of(array)
     if mapped is None:

@@ -305,7 +305,7 @@ class PartitionFolder:
         return Feature(rows, dtype)
 
     def node_times(self, node_type: NodeType) -> Int64Array | None:
-        """Return [num_nodes] int64 keys of nodes' times, by new id, or None if they have no times."""
+        """Return [num_nodes] int64 keys of nodes' times, by new id, or None without times."""
         described = self.meta.node_type(node_type)
         if not described.timed:
             return None
