@@ -47,7 +47,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 @cache
 def _own_quota() -> float | None:
-    """Return the processor time that control groups grant this process, in cores. Cached."""
+    """Return the processor time that control groups grant this process, in cores, or None."""
     return cpu_quota()
 
 

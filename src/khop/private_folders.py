@@ -194,7 +194,7 @@ class PrivateFolder:
             return sorted(entry.name for entry in entries)
 
     def sync(self) -> None:
-        """Flush the names of all files, also in inner folders, to the disk."""
+        """Flush the names of all files in the folder, and in its inner folders, to the disk."""
         for _, _, _, descriptor in os.fwalk(".", dir_fd=self.descriptor):
             os.fsync(descriptor)
 

@@ -13,7 +13,7 @@ zsh:   khop completion zsh > _khop, in a folder of $fpath
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `khop completion` to its parser."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("shell", choices=SHELLS, help="the shell")

@@ -44,12 +44,12 @@ _HUGEPAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `khop doctor` to its parser."""
     Arguments(parser).flag("--json", "print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the report."""
+    """Print the report about this machine. Return the exit code 0."""
     sections = report()
     advised = advice(sections)
     if arguments.json:
@@ -233,7 +233,7 @@ def _gpu(gpu: dict[str, Any], is_able: bool) -> str:
 
 
 def _dotted(capability: Iterable[int]) -> str:
-    """Format a version, such as '9.0' of (9, 0)."""
+    """Format the numbers of a version as text, such as '9.0' for (9, 0)."""
     return ".".join(map(str, capability))
 
 

@@ -52,7 +52,7 @@ _NOT_COMPARED = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `khop partition` to its parser."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "khop partition SOURCE OUTPUT --num-parts P [option ...]"
     from khop.partition.cut import PARTITIONERS

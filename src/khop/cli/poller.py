@@ -137,6 +137,8 @@ class Rates:
     """Events per second of a graph server, between two snapshots of its counters.
 
     All are empty before the second snapshot.
+
+    Attributes:
         server: 'requests', 'failed', 'bytes_in', 'bytes_out' and 'batches'.
         sessions: 'count' and 'bytes' of the batches of each loader (session), by its name.
         requests: requests of each type, by name.

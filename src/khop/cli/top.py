@@ -27,7 +27,7 @@ _LEAVE = "\x1b[?25h\x1b[?1049l"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `khop top` to its parser."""
     own = Arguments(parser)
     own.word("master", "HOST:PORT", "address of graph server 0")
     own.value("--interval", None, "seconds (default: 1)", _interval, default=1.0)
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
-    """Show servers until Ctrl-C."""
+    """Show the state of graph servers until Ctrl-C. Return the exit code."""
     from khop.cli.poller import Poller
     from khop.distributed.remote.addresses import Servers
     from khop.distributed.rpc.keys import check_secured

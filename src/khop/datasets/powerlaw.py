@@ -250,6 +250,8 @@ class _WeightClasses(NamedTuple):
     """Classes of nodes of equal weight (expected degree), heaviest first.
 
     Nodes are identified by rank, their position in the order of weights.
+
+    Attributes:
         rank: int64 [C + 1] first rank of each class, and at the end the number of nodes.
         weight: int64 [C] weight of each node of a class, 1 or more.
         total: int64 [C + 1] weight of all earlier classes, and at the end of all classes.

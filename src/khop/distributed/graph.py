@@ -60,6 +60,8 @@ class PartitionedGraph(abc.ABC):
         """Return the edges of a type that this trainer trains on, by original ids.
 
         No edge belongs to two trainers.
+
+        Args:
             edge_type: their edge type.
 
         Returns:
@@ -146,7 +148,11 @@ class PartitionedGraph(abc.ABC):
         return sum(t.count for t in self.meta.edge_types)
 
     def node_attr(self, name: str, node_type: NodeType = NODE) -> tuple[str, tuple[int, ...]]:
-        """Return dtype name and row shape of a node attribute, or raise KeyError."""
+        """Return the dtype's name and the row shape of a node attribute.
+
+        Raises:
+            KeyError: there is no such attribute or node type.
+        """
         attr = self.meta.node_type(node_type).attrs[name]
         return attr.dtype, attr.shape
 

@@ -129,6 +129,8 @@ def recorded_options(meta: FolderMeta) -> dict[str, Any]:
     """Return the method that cut a folder, and its options, as arguments of `partition_graph`.
 
     They are read from meta.json.
+
+    Raises:
         ValueError: the method is not one of khop's, or meta.json lacks some of its options.
     """
     options = dict(meta.method)

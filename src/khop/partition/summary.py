@@ -20,6 +20,8 @@ class FolderSummary:
     """Size, cut and balance of a partition folder, as `khop inspect` prints them.
 
     Computed from meta.json and the masks.
+
+    Attributes:
         root: path of the folder.
         method: name and arguments of the partitioner.
         edge_dir: 'in' if in-neighbours are drawn, 'out' if out-neighbours are drawn.

@@ -79,6 +79,8 @@ def balance(folder: Folder, axes: Axes | None = None) -> Axes:
     """Draw the nodes, edges and training seeds of each part as bars, divided by the parts' mean.
 
     `folder` is a `PartitionFolder` or its path. If `axes` is None, a new figure is made.
+
+    Example:
         >>> axes = balance(folder)  # of a single part
         >>> [float(bar.get_height()) for bar in axes.patches]
         [1.0, 1.0, 1.0]
@@ -122,6 +124,8 @@ def edges_between_parts(folder: Folder, axes: Axes | None = None) -> Axes:
     """Draw a matrix of shares: of the edges of each part (row), the share to each part (column).
 
     `folder` is a `PartitionFolder` or its path. If `axes` is None, a new figure is made.
+
+    Example:
         >>> axes = edges_between_parts(folder)  # of a single part
         >>> axes.images[0].get_array().tolist()
         [[1.0]]
@@ -154,6 +158,8 @@ def degrees(folder: Folder, axes: Axes | None = None) -> Axes:
     """Draw the distribution of the nodes' degrees in each part that is on this machine.
 
     `folder` is a `PartitionFolder` or its path. If `axes` is None, a new figure is made.
+
+    Example:
         >>> axes = degrees(folder)  # every node has two in-neighbours
         >>> [int(degree) for degree in axes.lines[0].get_xdata()]
         [2]
@@ -191,6 +197,8 @@ def cache_curve(folder: Folder, axes: Axes | None = None) -> Axes:
     """Draw the expected share of rows that are remote, by the number of rows that a part caches.
 
     `folder` is a `PartitionFolder` or its path. If `axes` is None, a new figure is made.
+
+    Example:
         >>> axes = cache_curve(folder)  # partitioned without hotness: says so
         >>> axes.texts[0].get_text().split(":")[0]
         'hotness is not known'

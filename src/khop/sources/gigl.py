@@ -1,4 +1,4 @@
-"""Reader of the output of GiGL's data preprocessor, by a task's frozen configuration.
+"""Reader of graphs that GiGL's data preprocessor wrote, by a task's frozen configuration.
 
     graphMetadata:
       condensedNodeTypeMap: {'0': user}

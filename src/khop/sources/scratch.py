@@ -281,7 +281,7 @@ def _write(folder: PrivateFolder, pieces: Iterable[Mapping[str, Array]]) -> None
 
 
 def _mapped(folder: PrivateFolder) -> dict[str, Array]:
-    """Return the columns of a table's folder, mapped.
+    """Map the columns of a table from the folder that it was unpacked to.
 
     Raises:
         FileNotFoundError: the folder has no index.

@@ -66,6 +66,8 @@ class PhaseClock:
     """Clock of a thread that makes batches. It counts each moment for exactly one phase.
 
     The phases are the ones of `Phase`.
+
+    Attributes:
         phase: the current phase.
         since: when this phase began, in nanoseconds of CLOCK_MONOTONIC.
         segments: intervals between readings, while a recording is under way. If None, they are not
@@ -105,7 +107,7 @@ class PhaseClock:
         Args:
             nbytes: bytes of the batch's arrays.
             remote_bytes: bytes that came from other partitions.
-            overflows: 1 if the batch got memory outside of the arena.
+            overflows: 1 if the batch got separate memory, as the shared memory (arena) was full.
             maker: process id and thread id of a sampler. (0, 0) for the trainer's own thread.
         """
         sampling, gathering, remote, idle, other, _ = self._spent

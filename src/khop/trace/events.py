@@ -109,9 +109,9 @@ class _Lanes:
         self._ends: dict[int, list[int]] = defaultdict(list)
 
     def add(self, process: int, began: int, ended: int) -> Thread:
-        """Return the first virtual thread that is free at `began` (ns).
+        """Return the first virtual thread that is free at `began`, and occupy it to `ended`.
 
-        Calls are in order of time.
+        Times are nanoseconds. Calls are in the order of `began`.
         """
         ends = self._ends[process]
         for lane, end in enumerate(ends):

@@ -39,6 +39,8 @@ class Answered(NamedTuple):
     """A request to another partition, and its answer. Part of a recording.
 
     All times are nanoseconds of CLOCK_MONOTONIC.
+
+    Attributes:
         epoch, batch: the batch that needed the request.
         part: the partition.
         op: index into `REQUESTS`.
@@ -82,7 +84,10 @@ class RequestLog:
         return Asked(*self.task, part, REQUESTS.index(op), rows, monotonic_ns())
 
     def log_reply(self, asked: Asked, served: Any, nbytes: int) -> None:
-        """Log the reply to a request, with the server's `served_since`, ignored if malformed."""
+        """Log the reply to a request, with `served`, the server's times.
+
+        Malformed times are ignored.
+        """
         reported = isinstance(served, list) and len(served) == len(_NOTHING_SERVED)
         if not reported or any(type(n) is not int or not 0 <= n < 2**63 for n in served):
             served = _NOTHING_SERVED
@@ -90,7 +95,7 @@ class RequestLog:
 
 
 def served_since(began: int) -> list[int]:
-    """Return begin, end (now), process and thread of a server's work, in nanoseconds."""
+    """Return begin and end (now) of a server's work in nanoseconds, and its process and thread."""
     return [began, monotonic_ns(), os.getpid(), threading.get_native_id()]
 
 

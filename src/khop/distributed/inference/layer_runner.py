@@ -63,7 +63,12 @@ class LayerRunner:
     ) -> list[RowSpec | None]:
         """Compute a layer's output for this trainer's nodes, and write it to files.
 
-        Args: between batches. It raises if another trainer has failed.
+        Args:
+            layer: the layer.
+            index: index of the layer in the model.
+            inputs: for each node type, the reader of the layer's input, or None.
+            peers: nodes, files and servers of all trainers.
+            check: called between batches. It raises if another trainer has failed.
 
         Returns:
             Dtypes and shape of the rows of each node type. None for types without output.

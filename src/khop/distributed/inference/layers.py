@@ -45,6 +45,8 @@ def as_layers(model: Model, with_edge_attrs: bool) -> list[Layer]:
     """Divide a model into layers that each need one hop.
 
     The model may be wrapped in `DistributedDataParallel`.
+
+    Raises:
         TypeError: another type of model.
         ValueError: a module is in training mode, or needs more than one hop.
     """
@@ -124,7 +126,7 @@ def _check_module(module: nn.Module) -> None:
 
 
 def takes_pairs(model: Model) -> bool:
-    """Return True if a model is a `BasicGNN` whose layers take pairs (source, destination rows)."""
+    """Return True if a model is a `BasicGNN` whose layers take (source rows, destination rows)."""
     model = _unwrapped(model)
     return isinstance(model, BasicGNN) and all(type(conv) in _PAIRED for conv in model.convs)
 

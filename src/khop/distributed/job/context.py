@@ -41,6 +41,8 @@ class DistContext:
     """Role and rank of this process in its job.
 
     `init_worker_group`, `init_client` and `init_server` return one.
+
+    Attributes:
         role: role of the process.
         world_size: number of processes with this role.
         rank: rank of this process among them.

@@ -83,7 +83,7 @@ class ClusterEnvironment(ABC):
     def detect(self, environment: Mapping[str, str]) -> Place | None:
         """Return rank and trainer 0's address, or None if another launcher started the process.
 
-        Runs before torch.distributed is initialised.
+        It is called before torch.distributed is initialised.
 
         Args:
             environment: the process's environment variables.

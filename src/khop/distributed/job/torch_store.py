@@ -71,7 +71,7 @@ class StoreSockets:
         return connected
 
     def shut_down(self) -> None:
-        """End the connections: a call that waits for the store fails at once."""
+        """Close the connections to the store. A call that waits for the store fails at once."""
         for descriptor, inode in self._sockets.items():
             for opened in _opened(descriptor):
                 with contextlib.suppress(OSError):  # ended already

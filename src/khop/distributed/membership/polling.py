@@ -1,4 +1,4 @@
-"""Pauses between looks at a job's store. Runs in trainers. Imports no torch.
+"""Pauses between looks at a job's store, torch.distributed's. Runs in trainers. No torch.
 
 Trainers wait for values by looking for them (`Store.check`), with pauses in Python. A store's own
 `wait` is a call in C++ that no signal handler can end before its timeout. SIGTERM and Ctrl-C would

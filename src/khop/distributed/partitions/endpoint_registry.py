@@ -82,6 +82,8 @@ class EndpointRegistry:
     """Table of the endpoints of the trainers' partition servers.
 
     It also restarts this trainer's own servers.
+
+    Attributes:
         updates: last endpoint of every server that has moved or ended, by key.
         supervisor: supervisor of this trainer's servers.
     """
@@ -202,7 +204,7 @@ class EndpointRegistry:
         self._update(dict.fromkeys(self._used_here(key), why))
 
     def _used_here(self, key: int) -> list[int]:
-        """Return the keys under which this trainer itself uses one of its own servers."""
+        """Return the keys in the table under which this trainer uses its own server `key`."""
         return [k for k in self._known_as[key] if self._owners.get(k) == self._context.rank]
 
     def _post(self, updates: Mapping[int, Mapping[str, object]]) -> None:

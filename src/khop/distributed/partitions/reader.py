@@ -43,7 +43,10 @@ class Table(NamedTuple):
 
 
 class PartitionReader:
-    """Reader of all parts of a folder, for a trainer that has loaded one of them."""
+    """Reader of all parts of a folder, for a trainer that has loaded one of them.
+
+    Rows come from files on this machine, or from other trainers' servers.
+    """
 
     def __init__(self, folder: PartitionFolder, home: int) -> None:
         self._folder = folder
@@ -112,11 +115,11 @@ class PartitionReader:
     def positions(
         self, index: int, edge_ids: Int64Array, peers: Callable[[], SharedClient]
     ) -> Int64Array:
-        """Return the positions of edges in the folder, by their original ids.
+        """Return the positions of edges of type `index` in the folder, by their original ids.
 
-        The first call builds a table of all edges of the type from the parts' lists of original
-        ids, and keeps it: 4 bytes per edge below 2^31 edges, else 8. If the folder has no original
-        ids, positions are the ids.
+        The first call builds a table of all edges of the type, and keeps it: 4 bytes per edge below
+        2^31 edges, else 8. If the folder has no original ids, positions are the ids. `peers`
+        returns the connections to other partitions.
         """
         if not self._meta.edge_types[index].edge_ids:
             check_range(edge_ids, self._meta.edge_types[index].count, "edge ids")

@@ -1,4 +1,4 @@
-"""Start of a server process for other trainers, with sockets that only they can use.
+"""Start of a trainer's server process, with sockets that only the job's trainers can use.
 
 Runs in trainers. Trainers on the same machine reach a server at `ipc://` in a folder that only the
 owner can enter. Trainers on other machines reach it at `tcp://` with CURVE keys of the job.

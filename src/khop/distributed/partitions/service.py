@@ -43,6 +43,8 @@ class PartitionService:
     """Access of a trainer to all partitions, and the servers that it runs for other trainers.
 
     All trainers create it together.
+
+    Args:
         context: the trainer's group.
         folder: the partition folder.
         home: the partition that this trainer has loaded.

@@ -1,10 +1,11 @@
 """PyG's feature store and graph store over a `DistDataset`. Runs in trainers and PyG's workers.
 
-Ids are original ids. A group is a node type or an edge type. In a homogeneous graph it is None for
-nodes, and for edges (None, None), as in PyG's `LocalFeatureStore`, or any other tuple. Rows come
-from the home part, copies of hot rows, or the servers of other parts. A `multi_get_tensor` sends
-one round of requests for all its attributes. Whole arrays (`index=None`, `get_edge_index`) are
-assembled from all parts. `edge_lookup` describes how PyG's loaders get edge attributes.
+Ids are original ids. Attributes are requested for a node type or an edge type, PyG's "group". In a
+homogeneous graph it is None for nodes, and for edges (None, None), as in PyG's `LocalFeatureStore`,
+or any other tuple. Rows come from the partition that the trainer has loaded, its copies of others'
+rows, or other partitions' servers. `multi_get_tensor` sends all its requests together. Whole arrays
+(`index=None`, `get_edge_index`) are assembled from all partitions. `edge_lookup` describes how
+PyG's loaders get edge attributes.
 """
 
 from __future__ import annotations

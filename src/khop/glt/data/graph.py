@@ -184,7 +184,7 @@ class Graph:
 
     @property
     def row_count(self) -> int:
-        """Number of rows."""
+        """Number of rows: nodes whose neighbours are stored."""
         return self.topo.row_count
 
     @property
@@ -195,7 +195,7 @@ class Graph:
 
     @property
     def edge_count(self) -> int:
-        """Number of edges."""
+        """Number of edges in the graph."""
         return self.topo.edge_count
 
 

@@ -209,6 +209,8 @@ class DistDataset(Partition):
         """Write the splits of nodes to the folder, as boolean attributes that a graph server reads.
 
         The folder is the temporary one of a part that was made of arrays.
+
+        Raises:
             ValueError: a split has nodes of another part.
         """
         splits = (self.train_idx, self.val_idx, self.test_idx)

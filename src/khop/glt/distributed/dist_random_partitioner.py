@@ -188,6 +188,8 @@ class _Peers:
     """Group of the processes that cut a graph together, to exchange rows and values.
 
     The rank of a process is its part.
+
+    Args:
         address: host and port of process 0.
         rank: part of this process.
         size: number of processes.

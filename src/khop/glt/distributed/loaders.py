@@ -73,8 +73,8 @@ def _prepared(options: Any) -> Any:
 def _seeds(seeds: Any, options: Any, node_type: str = NODE) -> Any:
     """Convert seeds of a GLT loader to khop's: files are read, splits become boolean attributes.
 
-    `options` are the worker options. A list has an entry per server of the loader, or per server of
-    the job. In the second case the entries of the loader's servers are used.
+    `options` are the worker options. A list of seeds has an entry per server of the loader, or per
+    server of the job. In the second case, other servers' entries are ignored.
     """
     if isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
         return seeds[0], _seeds(seeds[1], options, seeds[0])
@@ -160,8 +160,8 @@ class DistNeighborLoader(neighbor_loader.DistNeighborLoader):
     `num_sampled_nodes` and `num_sampled_edges` as tensors.
 
     Args:
-        data, num_neighbors: as in khop.
-        input_nodes: as in khop. Or the path of a local `.pt` file, or a `Split` (attribute
+        data, num_neighbors: as for `khop.distributed.DistNeighborLoader`.
+        input_nodes: seeds, as there. Or the path of a local `.pt` file, or a `Split` (attribute
             'train_mask', 'val_mask' or 'test_mask'), or a list with one of these per server.
         *args: batch_size, shuffle, drop_last, with_edge, with_weight, edge_dir, collect_features,
             to_device, random_seed and worker_options, with GLT's defaults: no edge ids and no
@@ -231,7 +231,7 @@ class DistLinkNeighborLoader(link_neighbor_loader.DistLinkNeighborLoader):
     """`khop.distributed.DistLinkNeighborLoader` with GLT's batches.
 
     Args:
-        data, num_neighbors: as in khop.
+        data, num_neighbors: as for khop's loader.
         *args: batch_size, edge_label_index, edge_label and neg_sampling (also GLT's
             `NegativeSampling`), then shuffle and so on, as for `DistNeighborLoader`.
         **kwargs: the same by name, and khop's further arguments.
@@ -304,7 +304,7 @@ def _homogeneous(batch: Data, of_links: bool) -> Data:
 
 
 def _sorted(batch: Data, turns: Tensor) -> Data:
-    """Sort a subgraph's nodes by id, and its edges by `turns` of the nodes that drew them."""
+    """Sort a subgraph's nodes by id. Sort edges by the nodes that drew them: by turn, then id."""
     ids, (row, col) = batch.n_id, batch.edge_index
     seeds, positions = ids[batch.mapping], torch.arange(row.numel(), device=row.device)
     out = sorted_subgraph(ids, (row, col), positions, seeds)

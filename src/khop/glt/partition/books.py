@@ -49,6 +49,8 @@ class RangePartitionBook(PartitionBook):
     """Map from ids to parts, where each part has one range of ids.
 
     The ranges follow one another.
+
+    Args:
         partition_ranges: (first id, last id + 1) of each part.
         partition_idx: the part whose ids `id2index` maps to rows.
 

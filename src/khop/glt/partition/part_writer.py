@@ -71,6 +71,8 @@ class EdgePart:
     """Edges of one type that a part owns, for `GraphPart`.
 
     The edges are drawn from nodes of the part.
+
+    Attributes:
         src, dst: [n] int64 original ids.
         ids: [n] int64 edge ids.
         counts: number of edges of each part.

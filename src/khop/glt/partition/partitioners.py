@@ -1,4 +1,4 @@
-"""GLT's partitioners: khop's, with GLT's defaults."""
+"""GLT's partitioners, which cut graphs into khop's folders: khop's, with GLT's defaults."""
 
 from __future__ import annotations
 

@@ -45,11 +45,10 @@ def load_partition(
         device: where to put the tensors. If None, the CPU.
 
     Returns:
-        Number of parts, and the part. Its edges (`GraphPartitionData`). Its rows of node attribute
-        'x' and of edge attribute 'edge_attr' (`FeaturePartitionData`, or None). The books of nodes
-        and edges: tensors with the part of each id. In a heterogeneous graph all but the first two
-        are dictionaries by type. The book of edges has -1 for edges of parts that are not on this
-        machine.
+        Seven values: number of parts, the part, and its edges (`GraphPartitionData`). Then its rows
+        of 'x' and of 'edge_attr' (`FeaturePartitionData` or None). Then the part of each node and
+        of each edge. In a heterogeneous graph all but the first two are dictionaries by type. The
+        part of an edge is -1 if its part is not on this machine.
 
     Raises:
         FolderError, IndexError: the folder or the part does not exist.

@@ -211,9 +211,9 @@ class SeededPartitioner(FrequencyPartitioner):
         self._is_ready = True
 
     def _clusters(self, graph: Undirected) -> IntArray:
-        """Return each node's cluster, [num_nodes], of `num_parts` clusters.
+        """Divide the nodes into `num_parts` clusters. Return the cluster of each, [num_nodes].
 
-        Clusters are the parts of partitioner `base`, or `communities` without a base.
+        Clusters are the parts that option `base` makes, or `communities` without a base.
         """
         if self.base is None or self.num_parts == 1:
             return communities(

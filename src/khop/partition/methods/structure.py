@@ -153,7 +153,7 @@ class StructuralPartitioner(MethodPartitioner):
         return memory is not None and self._in_memory() > memory // 2
 
     def _in_memory(self) -> int:
-        """Return the bytes of memory that the edges take if they are not in files."""
+        """Return the bytes of memory that the undirected graph takes if it is not in files."""
         return self.source.num_edges * _EDGE_BYTES
 
     def describe(self) -> dict[str, Any]:

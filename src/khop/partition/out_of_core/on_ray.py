@@ -186,6 +186,8 @@ class RayWorkspace(Workspace):
         """Run a Ray task per item. The iterator yields each item with references to its results.
 
         Tasks that still run at exit are cancelled.
+
+        Args:
             body: calls `function` in a task.
             name: name of the tasks, for Ray's tools.
             function: called by `body`. It is sent to the cluster once, for all tasks.

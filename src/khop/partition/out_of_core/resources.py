@@ -80,7 +80,7 @@ class Resources:
         return [(first, min(step, num_edges - first)) for first in range(0, num_edges, step)]
 
     def block_edges(self, edge_bytes: int, num_edges: int) -> int:
-        """Return the most edges that may be sorted at once, if each takes `edge_bytes`."""
+        """Return the most edges that fit in memory to be sorted, if each takes `edge_bytes`."""
         fitting = max(1, self.share() // edge_bytes)
         if self.memory is None:
             return min(_CACHED_EDGES, fitting)

@@ -211,6 +211,8 @@ class DiskWorkspace(Workspace):
     """Storage of a partitioner between its steps, in a folder, so that a killed run can resume.
 
     One process uses the folder at a time.
+
+    Args:
         resources: memory and threads.
         folder: folder of temporary files, which is made if it does not exist.
         name: name of the run, from `run_name`: the same for runs that may resume one another.

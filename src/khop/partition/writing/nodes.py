@@ -44,6 +44,8 @@ def write_node_type(
 
     Returns the type's entry for meta.json. `cached_nodes` returns the nodes that a part keeps
     copies of.
+
+    Raises:
         ValueError: `cached_nodes` names nodes that do not exist, or that the part owns.
     """
     writer, workspace, numbering = job.writer, job.workspace, job.numbering[node_type]

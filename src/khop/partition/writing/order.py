@@ -31,7 +31,7 @@ def row_keys(
     """Return {node type: [num_nodes] keys} by which nodes of a part are sorted, ascending.
 
     - 'hotness': nodes that batches touch most likely come first.
-    - 'degree': nodes that are neighbours of most rows come first.
+    - 'degree': nodes that are neighbours of most other nodes come first.
     - 'cluster': nodes of a cluster lie together.
     - 'original': there are no keys.
     """

@@ -63,7 +63,7 @@ class RowTable:
 
     @property
     def is_timed(self) -> bool:
-        """True if edges or neighbours have times."""
+        """True if the edges, or the neighbours that they lead to, have times."""
         return self.edge_type in self.draws.timed or self.neighbor_type in self.draws.node_times
 
     @property
@@ -184,7 +184,10 @@ class RowSorter:
         return SortedBlock(arrays, neighbors_by_part(columns, table.neighbors.book.bounds))
 
     def _attr(self, block: int, name: str, ids: IntArray, order: IntArray) -> Array:
-        """Return attribute `name` of edges with indices `ids` in the list, in sorted `order`."""
+        """Return an attribute of a block's edges in sorted `order`.
+
+        `ids` are their list indices.
+        """
         if self._table.stages_attrs:
             return taken(self._stage.read(block, attr_column(name)), order)
         return self._table.edge.attrs[name].gather(ids)

@@ -171,7 +171,7 @@ class RowSplitter:
         return SplitPiece(counts, columns)
 
     def _ends(self, piece: Piece) -> tuple[IntArray, IntArray]:
-        """Return [n] original ids of a piece's edges: the nodes with the rows, their neighbours."""
+        """Return original ids of a piece's edges: nodes with the rows, and their neighbours."""
         src, dst = self.edge.piece(*piece)
         return (src, dst) if self._rows_first else (dst, src)
 

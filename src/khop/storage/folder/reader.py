@@ -43,7 +43,7 @@ _ADVICE = "make one with `khop partition` or khop.partition_graph()"
 
 
 def check_is_folder(root: str | os.PathLike[str]) -> None:
-    """Raise FolderError unless `root` is a partition folder, whole or damaged."""
+    """Check that `root` is a partition folder, whole or damaged. If not, raise FolderError."""
     root = Path(root).absolute()
     if not root.is_dir():
         raise FolderError(f"no partition folder at '{root}': {_ADVICE}")

@@ -1,6 +1,6 @@
-"""Files of graphs, as `dgl.save_graphs` writes them. A file of DistDGL has one graph of one type.
+"""Reader and writer of DGL's graph files (`dgl.save_graphs`) with one graph of one edge type.
 
-The layout is::
+DistDGL's folders have such files. The layout is::
 
     uint64 magic, version 2, kind 2, number of graphs; zeros up to byte 4,096
     uint64 where the graph begins; the labels, a list of named arrays
