@@ -133,7 +133,7 @@ def _entries(options: Mapping[str, Option], indent: str) -> str:
 
 
 def _name_of(owner: object) -> str:
-    """Return the key of an owner of options in `RENAMED`. A subclass has its base's key."""
+    """Return the name of a class or function in the table of renamed options (`RENAMED`)."""
     if isinstance(owner, str):
         return owner
     return next((c.__name__ for c in type(owner).__mro__ if c.__name__ in RENAMED), "")

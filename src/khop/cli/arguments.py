@@ -82,7 +82,7 @@ class Arguments:
 
 
 def name_list(text: str) -> list[str]:
-    """Parse names that are separated by commas."""
+    """Parse names that are separated by commas, the text of an option, to a list."""
     return text.split(",")
 
 
@@ -116,7 +116,7 @@ def byte_size(text: str) -> int:
 
 
 def named_value(text: str) -> tuple[str, object]:
-    """Parse NAME=VALUE. VALUE is JSON, or else text."""
+    """Parse text NAME=VALUE to (name, value). VALUE is JSON. If it is no JSON, it is text."""
     name, separator, value = text.partition("=")
     name = name.replace("-", "_")
     if not separator or not name.isidentifier():
@@ -172,7 +172,7 @@ def check_picture(path: str) -> None:
 
 
 def fanouts(text: str) -> list[int]:
-    """Parse fan-outs that are separated by commas."""
+    """Parse fan-outs, integers that are separated by commas, to a list."""
     try:
         counts = [int(count) for count in text.split(",")]
     except ValueError:

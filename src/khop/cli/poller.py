@@ -307,7 +307,7 @@ class Poller:
         return Lost(silent, self._errors.get(rank, "")) if silent > LOST_AFTER else None
 
     def __enter__(self) -> Poller:
-        """Return the poller itself."""
+        """Return the poller itself, for a `with` statement."""
         return self
 
     def __exit__(self, *_: object) -> None:

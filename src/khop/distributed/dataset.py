@@ -214,7 +214,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
     @property
     def parts(self) -> list[int]:
-        """The home partition and the further ones that this trainer serves, ascending."""
+        """Indices of the partition that this trainer has loaded, and of further ones it serves."""
         return sorted({self.partition_idx, *self._also_serve})
 
     @property
@@ -229,7 +229,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
     @property
     def homes(self) -> list[int]:
-        """Home partition of each trainer of the group, by rank."""
+        """The partition that each trainer of the group has loaded, by rank."""
         return self.service().homes
 
     def connect(self) -> None:
@@ -253,7 +253,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return self.folder
 
     def local_nodes(self, node_type: NodeType = NODE) -> Tensor:
-        """Return the original ids of the home partition's nodes: [n] int64, ascending."""
+        """Return original ids of the nodes of this trainer's partition: [n] int64, ascending."""
         ids = self.opened.node_ids(self.partition_idx, node_type)
         return torch.from_numpy(np.sort(ids).astype(np.int64))
 

@@ -129,7 +129,7 @@ class PartitionedGraph(abc.ABC):
 
     @property
     def num_partitions(self) -> int:
-        """Number of partitions."""
+        """Number of partitions that the folder has."""
         return self.meta.num_parts
 
     @property

@@ -167,7 +167,7 @@ class StatsAccumulator:
         return StatsAccumulator, (self._num_samplers,)
 
     def clear(self) -> None:
-        """Reset all counts to 0."""
+        """Set all counts and times of the loader to 0."""
         self._counted: _Counted = [0] * _NUM_COLUMNS, []
 
     def add(
@@ -237,7 +237,7 @@ def _seconds(value: float) -> str:
 
 
 class HasStats(Protocol):
-    """Loader that keeps statistics.
+    """Loader with a method `stats`, for `of_loaders`.
 
     Example:
         >>> loader: HasStats = khop.loader.NeighborLoader(data, [2], batch_size=2)
@@ -246,7 +246,7 @@ class HasStats(Protocol):
     """
 
     def stats(self) -> LoaderStats:
-        """Return the statistics so far."""
+        """Return counts and times of the loader's batches so far."""
 
 
 def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) -> str:

@@ -109,7 +109,7 @@ class FolderSummary:
 
     @property
     def mean_shares(self) -> dict[str, float] | None:
-        """Shares of local, cached and remote rows per batch, as means over parts, or None."""
+        """Shares of a batch's rows that are local, cached and remote: means over parts, or None."""
         if not self.expected_shares:
             return None
         return {
@@ -158,7 +158,7 @@ class FolderSummary:
         return f"no '{TRAIN_MASK}' among the attributes of nodes"
 
     def __str__(self) -> str:
-        """Return a table of a few lines."""
+        """Return the summary as text, a table of a few lines."""
         return text_table(self.lines())
 
     def _repr_html_(self) -> str:

@@ -33,17 +33,17 @@ class JoinedEdges(EdgeSource):
 
     @property
     def num_edges(self) -> int:
-        """Number of edges."""
+        """Number of edges in all lists."""
         return int(self._bounds[-1])
 
     @property
     def src(self) -> IntArray:  # type: ignore[override]
-        """All sources, in memory."""
+        """Sources of all edges, [num_edges], as one array in memory."""
         return np.concatenate([edges.src for edges in self.lists])
 
     @property
     def dst(self) -> IntArray:  # type: ignore[override]
-        """All destinations, in memory."""
+        """Destinations of all edges, [num_edges], as one array in memory."""
         return np.concatenate([edges.dst for edges in self.lists])
 
     def piece(self, first: int, count: int) -> tuple[IntArray, IntArray]:
@@ -72,7 +72,7 @@ class JoinedEdges(EdgeSource):
         return tuple(array for edges in self.lists for array in edges.content())
 
     def endpoints(self) -> tuple[IntArray, IntArray]:
-        """Return all sources and destinations, in memory."""
+        """Return sources and destinations of all edges, [num_edges], in memory."""
         return self.piece(0, self.num_edges)
 
 

@@ -29,7 +29,7 @@ _current: Recording | None = None
 
 
 def current() -> Recording | None:
-    """Return the recording that is under way in this process, or None."""
+    """Return the recording of loaders that is under way in this process, or None."""
     return _current
 
 

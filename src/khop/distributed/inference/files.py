@@ -144,7 +144,7 @@ class RowWriter:
         np.lib.format.write_array_header_1_0(self._opened, header)
 
     def append(self, rows: Array) -> None:
-        """Write the next rows, in their stored dtype."""
+        """Write the next rows, [n, ...], which have the dtype of the file."""
         self._missing -= len(rows)
         # No memory map: a full disk would kill the process with SIGBUS, here it is an OSError.
         self._opened.write(np.ascontiguousarray(rows).data.cast("B") if rows.size else b"")

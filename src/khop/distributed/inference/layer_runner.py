@@ -36,9 +36,12 @@ class _Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerRunner:
-    """Runner of one layer of a model over all nodes of a trainer, batch by batch.
+    """Runner of a model's layers over all nodes of a trainer, batch by batch.
 
     Attributes:
+        meta: description of the partition folder.
+        edge_attrs: edge attributes that layers get.
+        device: device of the layers.
         stored: name of the dtype of floating-point outputs on disk. If None, the layer's dtype.
         bipartite: pass each layer a pair: rows of all nodes of a batch, and rows of its own nodes.
         batch_size: maximum number of nodes of a batch.

@@ -44,7 +44,8 @@ _PAIRED = (SAGEConv, GATConv, GATv2Conv, GINConv, EdgeConv)
 def as_layers(model: Model, with_edge_attrs: bool) -> list[Layer]:
     """Divide a model into layers that each need one hop.
 
-    The model may be wrapped in `DistributedDataParallel`.
+    The model may be wrapped in `DistributedDataParallel`. With `with_edge_attrs`, layers get edge
+    attributes.
 
     Raises:
         TypeError: another type of model.

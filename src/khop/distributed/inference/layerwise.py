@@ -59,8 +59,7 @@ def layerwise_inference(
     `output_dir` read each other's files there. Other trainers request rows over the network.
 
     Args:
-        data: the trainer's partition, of a folder that serves in-neighbours ('by_dst') or is
-            homogeneous.
+        data: the trainer's partition. A heterogeneous folder must have `edge_dir` 'in'.
         model: PyG `BasicGNN` (`GraphSAGE`, `GAT`, `GIN`, `PNA`, `EdgeCNN`), or a list of layers in
             evaluation mode. A layer is called as `layer(x, edge_index)`, for a heterogeneous graph
             `layer(x_dict, edge_index_dict)`, with the nodes of a batch and their in-neighbours. It

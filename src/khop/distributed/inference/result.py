@@ -55,7 +55,7 @@ class NodeOutputs:
         self.shape = torch.Size((data.meta.node_type(node_type).count, *reader.row_shape))
 
     def __len__(self) -> int:
-        """Return the number of nodes."""
+        """Return the number of nodes of this type in the whole graph."""
         return self.shape[0]
 
     def __getitem__(self, ids: ArrayLike) -> Tensor:

@@ -140,7 +140,7 @@ class TrainerContext(DistContext):
 
 
 class Closable(Protocol):
-    """Object with a method `close`."""
+    """Object with a method `close`, for `WorkerContext.close_before_leaving`."""
 
     def close(self) -> None:
         """Release all resources. A second call does nothing."""

@@ -159,11 +159,11 @@ class TorchStore(MemberStore):
             self._store.delete_key(self._key(name, self._rank))
 
     def renew(self, renewals: int, has_left: bool = False) -> None:
-        """Renew this trainer's lease by its number of renewals, or record that it leaves."""
+        """Record a sign of life of this trainer, its number `renewals`, or that it leaves."""
         self.put("lease", [renewals, has_left, self._where])
 
     def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
-        """Return records of trainers' leases by rank. Trainers that never renewed are left out."""
+        """Return records of trainers' signs of life, by rank. Trainers without any are left out."""
         return {
             rank: Sighting(renewals, None, has_left, where)
             for rank, (renewals, has_left, where) in self.get("lease", ranks).items()

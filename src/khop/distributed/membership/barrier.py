@@ -185,7 +185,7 @@ class Barrier:
         return [values[rank] for rank in everybody]
 
     def _look_for_missing(self, name: str) -> None:
-        """Raise RendezvousError if a member that has not reached a step cannot come any more."""
+        """Raise RendezvousError if a member that has not published `name` can no longer come."""
         members = self._members
         states = members.poll(f"{self._name}/state", members.others)
         arrived = members.poll(name, members.others)  # after the states: it may have come and ended

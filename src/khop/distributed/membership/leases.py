@@ -99,7 +99,7 @@ class LeaseTable:
         return self.follow(Lease(self._clock))
 
     def follow(self, lease: Lease) -> Lease:
-        """Include a lease in `look`, as long as another object refers to it. Return the lease."""
+        """Include a lease in `look` as long as another object refers to the lease. Return it."""
         self._leases.add(lease)
         return lease
 

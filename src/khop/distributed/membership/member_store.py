@@ -109,11 +109,11 @@ class MemberStore(abc.ABC):
 
     @abc.abstractmethod
     def renew(self, renewals: int, has_left: bool = False) -> None:
-        """Renew this member's lease by its number of renewals, or record that the member leaves."""
+        """Record a sign of life of this member, number `renewals`, or that the member leaves."""
 
     @abc.abstractmethod
     def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
-        """Return records of members' leases by rank. Members that never renewed are left out."""
+        """Return records of members' signs of life, by rank. Members without any are left out."""
 
     @abc.abstractmethod
     def disconnect(self) -> None:

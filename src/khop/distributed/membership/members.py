@@ -264,11 +264,11 @@ class Membership:
 
     @property
     def has_store(self) -> bool:
-        """True if the store is reachable, as far as is known."""
+        """True until a function of the group's store has failed."""
         return self._unreachable is None
 
     def check(self) -> None:
-        """Raise RendezvousError if the store is unreachable."""
+        """Raise RendezvousError if the group's store (of values and leases) is unreachable."""
         if self._unreachable is not None:
             raise RendezvousError(self._unreachable)
 
@@ -371,7 +371,7 @@ class Membership:
         return max(0.0, min(due) - now) if due else None
 
     def _attempt(self, call: Callable[[], _Result]) -> _Result | None:
-        """Call the store. Return None if it is unreachable."""
+        """Call a function of the group's store. If the store is unreachable, return None."""
         if not self.has_store:
             return None
         try:

@@ -154,7 +154,7 @@ class PartitionReader:
         return (columns, rows) if self._meta.edge_dir == "in" else (rows, columns)
 
     def _ends(self, index: int) -> tuple[int, int]:
-        """Return indices of the node types of an edge type: of rows, and of their neighbours."""
+        """Return indices of two node types of an edge type: with the lists, and in the lists."""
         neighbors, rows = self.part.relations[index]
         return rows, neighbors
 

@@ -114,7 +114,7 @@ class PartitionServerProcess:
         self.process = ChildProcess(self._module, self._config)
 
     def close(self) -> None:
-        """End the server. A second call does nothing."""
+        """End the server process and wait for its end. A second call does nothing."""
         self.process.close()
         if self._socket is not None:  # a server that was killed has not removed its socket
             remove_socket(self._socket)

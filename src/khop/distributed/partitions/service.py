@@ -151,7 +151,7 @@ class PartitionService:
         return client
 
     def _by_key(self) -> dict[int, Endpoint]:
-        """Return the last known endpoint of each server, by its key in `endpoint_registry`."""
+        """Return the last known endpoint of each server, by its key in the trainers' table."""
         if self._first_endpoints is None:
             self._start_servers()
             self._first_endpoints = self._find_endpoints()

@@ -33,7 +33,7 @@ class DeviceGroup:
 
     @property
     def size(self) -> int:
-        """Number of GPUs."""
+        """Number of GPUs in the group."""
         return len(self.device_list)
 
 
@@ -104,7 +104,7 @@ class Feature:
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of all rows as one tensor."""
+        """Shape of all rows as one tensor, [num_rows, ...]."""
         return self.feature_tensor.shape
 
     def size(self, dim: int) -> int:

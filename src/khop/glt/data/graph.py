@@ -115,7 +115,7 @@ class Topology:
 
     @property
     def edge_count(self) -> int:
-        """Number of edges."""
+        """Number of edges that are stored."""
         return int(self.indices.numel())
 
     def share_memory_(self) -> None:

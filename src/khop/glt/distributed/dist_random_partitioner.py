@@ -225,7 +225,7 @@ class _Peers:
         self._group.alltoall_base(out, sent, to, sizes, dist.AllToAllOptions()).wait()
 
     def gather(self, value: int) -> list[int]:
-        """Return the values of all processes, by rank."""
+        """Send an integer to all processes. Return the integers of all processes, by rank."""
         out = torch.empty(self._size, dtype=torch.int64)
         self._exchange(out, torch.full_like(out, value), [1] * self._size, [1] * self._size)
         return [int(each) for each in out]

@@ -95,6 +95,8 @@ class GraphPart:
         num_parts: number of parts.
         edge_dir: neighbours are drawn along the edges ('out') or against them ('in').
         heterogeneous: True if types have names.
+        nodes, edges: the part's nodes and edges by
+            type.
     """
 
     part: int

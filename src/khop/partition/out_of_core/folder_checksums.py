@@ -58,7 +58,7 @@ class ReadFile:
 
 @dataclass
 class ChecksumJournal:
-    """Journal from which a computation of checksums resumes: digests of each file, by path."""
+    """Digests of files by path, from which an interrupted computation of checksums resumes."""
 
     format: Literal[1] = 1
     files: Annotated[dict[str, ReadFile], ENTRIES] = field(default_factory=dict)

@@ -67,7 +67,7 @@ class Journal:
 
 
 def write_journal(folder: PrivateFolder, journal: object) -> None:
-    """Replace the journal (a dataclass) in a folder, once the new one is on the disk."""
+    """Replace the file with a run's state (a dataclass) in a folder, once it is on the disk."""
     with folder.create(_NEW) as opened:
         opened.write(json.dumps(to_json(journal)).encode())
         opened.flush()

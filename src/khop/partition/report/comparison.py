@@ -85,7 +85,7 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        """Return a table with a line for each method."""
+        """Return a table as text, with a line of figures for each method."""
         names = list(self.methods[0].report.balances)
         head = ["method", "cut", *(f"{name} max/mean" for name in names)]
         table = [[*head, "halo", "remote", "without copies", "seconds"]]

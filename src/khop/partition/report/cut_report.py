@@ -180,7 +180,10 @@ class CutReport:
 
     @property
     def remote_without_copies(self) -> float | None:
-        """Share of a batch's node rows that would be remote without copies, or None."""
+        """Share of a batch's node rows that would be remote without copies.
+
+        None without batches.
+        """
         return self._share(lambda rows: rows.remote + rows.cached)
 
     def _share(self, count: Callable[[BatchRows], float]) -> float | None:

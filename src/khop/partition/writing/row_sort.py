@@ -54,7 +54,7 @@ class RowTable:
 
     @property
     def column_dtype(self) -> np.dtype[Any]:
-        """Dtype of new ids of neighbours."""
+        """Dtype in which neighbours' new ids are stored: int32 or int64."""
         return narrowest_int(len(self.neighbors.owners))
 
     @property

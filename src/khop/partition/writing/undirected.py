@@ -103,7 +103,7 @@ class Undirected:
         return self._resources.in_order(self.block, indices)
 
     def whole(self) -> RowBlock:
-        """Return all rows, in memory."""
+        """Return the rows of all nodes as one block, in memory."""
         blocks = [self.block(index) for index in range(self.num_blocks)]
         indices = np.concatenate([rows.indices for rows in blocks])
         return RowBlock(0, self.indptr, indices, np.concatenate([r.weights for r in blocks]))

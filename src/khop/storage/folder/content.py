@@ -154,7 +154,7 @@ def _segments(num_parts: int) -> list[list[str]]:
 
 
 def _add_row_formats(content: Mapping[str, Any]) -> None:
-    """Rewrite well-formed descriptions of attributes from versions 1 and 2 to version 3."""
+    """Rewrite attributes' descriptions of a meta.json of version 1 or 2 as version 3 has them."""
     for key in ("node_types", "edge_types"):
         for described in content[key] if isinstance(content.get(key), list) else ():
             attrs: Any = described.get("attrs") if isinstance(described, dict) else None

@@ -70,17 +70,17 @@ class AttrMeta:
 
     @cached_property
     def dtype(self) -> str:
-        """Name of the dtype that batches have."""
+        """Name of the dtype that the attribute has in batches."""
         return self.delivered.dtype
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Shape of a row in batches."""
+        """Shape of a row of the attribute in batches."""
         return self.delivered.shape
 
     @property
     def row_bytes(self) -> int:
-        """Size of a stored row in bytes."""
+        """Size in bytes of a row of the attribute as it is stored."""
         return self.stored.nbytes
 
 
@@ -138,7 +138,7 @@ class NodeTypeMeta:
 
     @property
     def count(self) -> int:
-        """Number of nodes."""
+        """Number of nodes of this type in all parts."""
         return self.bounds[-1]
 
     @property
@@ -181,7 +181,7 @@ class EdgeTypeMeta:
 
     @property
     def count(self) -> int:
-        """Number of edges."""
+        """Number of edges of this type in all parts."""
         return self.bounds[-1]
 
     @property

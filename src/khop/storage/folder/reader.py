@@ -144,7 +144,7 @@ class PartitionFolder:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts."""
+        """Number of parts of the folder."""
         return self.meta.num_parts
 
     def has(self, path: str) -> bool:

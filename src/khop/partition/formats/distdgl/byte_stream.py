@@ -150,7 +150,7 @@ class ByteReader:
         return Tensor(np.empty(shape, stored) if values is None else values.reshape(shape), dtype)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Read a list of arrays with their names."""
+        """Read {name: array}: a number of entries, then names with arrays."""
         return {self.text(): self.tensor() for _ in range(self.count(least=52))}
 
 
@@ -214,7 +214,7 @@ class ByteWriter:
             self._file.write(np.ascontiguousarray(stored[first : first + step]).tobytes())
 
     def tensors(self, tensors: Mapping[str, Array | Tensor]) -> None:
-        """Write a list of arrays, each with its name."""
+        """Write {name: array}: the number of entries, then names with arrays."""
         self.integer(len(tensors))
         for name, value in tensors.items():
             self.text(name)
