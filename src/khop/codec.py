@@ -168,8 +168,8 @@ def _compound(  # noqa: PLR0911 (a case each)
 ) -> _Reader:
     """Return the function that checks a dataclass, `Literal`, `X | None`, list, tuple or dict.
 
-    `bounds` are constraints, such as `Distinct()`. `most` is the largest number of entries. If
-    None, `MAX_ENTRIES`.
+    `annotation` is the type, `bounds` are constraints, such as `Distinct()`. `most` is the largest
+    number of entries. If None, `MAX_ENTRIES`.
     """
     if dataclasses.is_dataclass(annotation):
         return _object(annotation)

@@ -273,7 +273,7 @@ def _engine(arguments: argparse.Namespace) -> str | None:
 
 
 def print_outcome(arguments: argparse.Namespace, partitioner: PartitionerBase) -> None:
-    """Print the plan of a run (`--plan`), or write the folder and print its summary.
+    """With `--plan`, print the partitioner's plan. Else write the folder and print its summary.
 
     Raises:
         ValueError: memory or disk do not suffice for the plan, which is printed before.

@@ -112,7 +112,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(_BAD_INPUT, f"{self.prog}: error: {text} (see {self.prog} --help)\n")
 
     def refuse(self, problem: str, word: str, known: Iterable[str]) -> NoReturn:
-        """Exit with an error about an unknown word. It suggests the most similar known word."""
+        """Exit with error `problem` about an unknown word. Suggest the most similar of `known`."""
         close = difflib.get_close_matches(word, list(known), n=1)
         self.error(f"{problem} '{word}'" + (f": did you mean '{close[0]}'?" if close else ""))
 

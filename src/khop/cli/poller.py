@@ -150,7 +150,10 @@ class Rates:
 
     @classmethod
     def between(cls, before: Snapshot | None, now: Snapshot) -> Rates:
-        """Compute the rates. They are empty without `before`, or if its process was another."""
+        """Compute the rates from two snapshots.
+
+        They are empty if `before` is None or of another process.
+        """
         if before is None or (before.pid, before.started) != (now.pid, now.started):
             return cls()
         seconds = now.uptime - before.uptime

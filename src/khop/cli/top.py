@@ -94,7 +94,10 @@ def _keys(path: str | None) -> ClientKeys | ServerKeys | None:
 
 
 def _polls(poller: Poller, interval: float, first: float, later: float) -> Iterator[Poll]:
-    """Yield states of all servers for ever, after `first` and then `later` seconds for replies."""
+    """Yield states of all servers, with pauses of `interval` seconds, for ever.
+
+    Replies are waited for `first` seconds for the first state, and `later` seconds after it.
+    """
     yield poller.poll(first)
     while True:
         time.sleep(interval)

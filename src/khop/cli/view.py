@@ -73,7 +73,7 @@ def as_json(poll: Poll) -> dict[str, object]:
 
 
 def _table(titles: Sequence[str], rows: Iterable[_Row], width: int) -> list[str]:
-    """Return the lines of a table, with at most `width` characters. None becomes a dash."""
+    """Return lines of a table with titles and rows, `width` characters wide. None is a dash."""
     cells = [[printable("-" if cell is None else cell) for cell in row] for row in (titles, *rows)]
     ends = accumulate(2 + max(map(len, column)) for column in zip(*cells, strict=True))
     shown = max(1, sum(end - 2 <= width for end in ends))

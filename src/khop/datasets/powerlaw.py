@@ -342,7 +342,7 @@ class _Permutation:
 
 
 def _random_bits(seed: int, stream: int, block: int, count: int) -> UInt64Array:
-    """Return [count] random uint64 of a block, the same in all versions of NumPy."""
+    """Return [count] random uint64 of a block and stream, the same in all versions of NumPy."""
     key = np.array([seed, stream], np.uint64)
     # The generator counts in the first word, of which a block uses far less than 2^64.
     generator = np.random.Philox(counter=np.array([0, block, 0, 0], np.uint64), key=key)

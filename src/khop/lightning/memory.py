@@ -28,7 +28,10 @@ class _InMemory:
     loader_kwargs: dict[str, Any]
 
     def _set_up(self, data: _Graph, sampler_name: str, args: Any, options: dict[str, Any]) -> None:
-        """Call PyG's `__init__` with khop's sampler as argument `sampler_name`."""
+        """Call PyG's `__init__`, with khop's sampler as `sampler_name` unless users pass a sampler.
+
+        `args` and `options` are the user's arguments.
+        """
         loader = options.get("loader", "neighbor")
         if loader not in ("neighbor", "link_neighbor") or options.get(sampler_name) is not None:
             super().__init__(data, *args, **options)  # type: ignore[call-arg]

@@ -162,7 +162,10 @@ def recorded_options(meta: FolderMeta) -> dict[str, Any]:
 
 
 def _check_seeds(meta: FolderMeta, source: GraphSource, options: dict[str, Any]) -> None:
-    """Raise ValueError if the folder's cut used seeds that it does not keep, not `train_mask`."""
+    """Raise ValueError if the cut of a folder had the user's own seeds, which it does not keep.
+
+    Such a cut cannot be repeated, unless `options` have the seeds.
+    """
     known = meta.method.get("num_seeds")
     seeds = options.get("seeds")
     is_named = seeds is not None and not (isinstance(seeds, tuple) and seeds[1] is None)

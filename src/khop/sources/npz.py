@@ -108,7 +108,7 @@ class Npz(Mapping[str, Array]):
         return table["values"]
 
     def _read_all(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
-        """Read an array's entry of the archive to its end, where zipfile compares its checksum."""
+        """Read an entry of the archive to its end, where zipfile compares its checksum."""
         with archive.open(info) as stream:
             while stream.read(self._scratch.piece_bytes):
                 pass

@@ -236,7 +236,7 @@ def _check_room(folder: Path, nbytes: int) -> None:
 
 
 def _checked(pieces: Iterable[Mapping[str, Array]]) -> Iterator[Mapping[str, Array]]:
-    """Yield pieces, and check that each has the columns, dtypes and row shapes of the first."""
+    """Yield tables' pieces ({column: rows}), if columns, dtypes and shapes are as in the first."""
     known: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
     for piece in pieces:
         if len({len(rows) for rows in piece.values()}) > 1:

@@ -65,7 +65,10 @@ def symmetrized(source: GraphSource, scratch: Scratch | None = None) -> GraphSou
 
 
 def _both_ways(edge: EdgeSource, count: int, scratch: Scratch) -> EdgeSource:
-    """Return edges and reverses, sorted by source and destination, without duplicates."""
+    """Return edges and reverses between `count` nodes, sorted by source and destination.
+
+    Duplicates are removed.
+    """
     if edge.num_edges == 0:
         return edge
     key: list[object] = ["both ways", count]
@@ -87,7 +90,10 @@ def _ends(edge: EdgeSource, scratch: Scratch) -> Iterator[tuple[int, IntArray, I
 
 
 def _sorted(edge: EdgeSource, count: int, scratch: Scratch) -> Iterator[dict[str, Array]]:
-    """Yield blocks of edges in both directions: sorted sources, destinations and edge ids."""
+    """Yield blocks of edges in both directions: sorted sources, destinations and edge ids.
+
+    `count` is the number of nodes.
+    """
     same = np.arange(count, dtype=narrowest_int(count))
     split = _native.RowSplit(same, same, count)
     indptr: Int64Array = np.zeros(count + 1, np.int64)

@@ -131,7 +131,7 @@ class Part:
         return np.stack(ends).astype(np.int64)
 
     def _by_original_id(self, index: int) -> tuple[Int64Array, Int64Array]:
-        """Return the part's rows of an edge type in the order of original ids.
+        """Return the part's rows of the edge type `index` in the order of original ids.
 
         Returns:
             [num_rows] int64 rows, and [num_rows + 1] int64 bounds of their edges in this order.
@@ -193,7 +193,7 @@ class Part:
         return self.folder.open_attr(path, edge_type.attrs[name], end - first)
 
     def cached(self, index: int) -> HotCopies | None:
-        """Return this part's copies of other parts' rows of a node type, or None."""
+        """Return this part's copies of other parts' rows of the node type `index`, or None."""
         if index not in self._cached:
             self._cached[index] = self._open_cache(index)
         return self._cached[index]

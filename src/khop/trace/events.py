@@ -177,7 +177,7 @@ def _arrows(spans: Sequence[Span], deliveries: Sequence[Delivery]) -> Iterator[E
 
 
 def _ready(deliveries: Sequence[Delivery], trainer: int) -> Iterator[Event]:
-    """Yield counter events: the number of ready batches, whenever it changes."""
+    """Yield counter events: how many batches are ready, whenever deliveries change it."""
     changes = [(d.ready, 1) for d in deliveries] + [(d.taken, -1) for d in deliveries]
     count = 0
     for moment, change in sorted(changes):

@@ -156,7 +156,7 @@ class _LayerFiles:
                 writer.abandon()
 
     def append(self, output: object, seeds: Sequence[Range]) -> None:
-        """Check the layer's return value, and write the rows of the batch's own nodes, `seeds`."""
+        """Check a layer's return value, `output`, and write the rows of the nodes `seeds`."""
         for node_type, rows in self._by_type(output).items():
             low, high = seeds[node_type]
             name = self._meta.node_types[node_type].name

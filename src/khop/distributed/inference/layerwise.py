@@ -218,7 +218,10 @@ def _agree_on_specs(
 def _outputs_of(
     layer: int, specs: Sequence[RowSpec | None], data: DistDataset, peers: InferencePeers
 ) -> list[LayerInput | None]:
-    """Return readers of a layer's outputs for each node type, as the next layer's input."""
+    """Return readers of a layer's outputs for each node type, as the next layer's input.
+
+    `specs` has shape and dtypes of the rows. None for types without output.
+    """
     client = peers.output_client
     inputs: list[LayerInput | None] = []
     for i, (node_type, spec) in enumerate(zip(data.meta.node_types, specs, strict=True)):

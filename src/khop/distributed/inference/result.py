@@ -149,7 +149,7 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
     def __getitem__(self, key: ArrayLike) -> Tensor: ...
 
     def __getitem__(self, key: ArrayLike | NodeType) -> NodeOutputs | Tensor:
-        """Return a node type's outputs, or for a homogeneous graph the rows of original ids."""
+        """Return outputs of a node type (`key`), or for a homogeneous graph of original ids."""
         if isinstance(key, str):
             if key not in self._nodes:
                 raise KeyError(f"no outputs of node type '{key}': there are {list(self._nodes)}")

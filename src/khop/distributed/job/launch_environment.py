@@ -172,7 +172,7 @@ class Torchrun(ClusterEnvironment):
 
 
 def _check_half_pair(environment: Mapping[str, str], launched: Place | None) -> None:
-    """Raise RendezvousError for RANK or WORLD_SIZE alone, unless the launcher gives its value."""
+    """Raise RendezvousError if RANK or WORLD_SIZE is set alone, and differs from `launched`."""
     for name, missing in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
         value = _integer(environment, name)
         if value is None or missing in environment:

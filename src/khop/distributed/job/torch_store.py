@@ -134,20 +134,20 @@ class TorchStore(MemberStore):
             self._store.set(f"{self._prefix}/{name}", "")
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return announced values by rank. Makes one call of the store if there are none."""
+        """Return announced values `name` by rank. Makes one call of the store if there are none."""
         with self._reached():
             is_any = self._store.check([f"{self._prefix}/{name}"])
         return self.get(name, ranks) if is_any else {}
 
     def get(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
-        """Return the values that these trainers have published, by rank, without waiting."""
+        """Return the values `name` that these trainers have published, by rank, without waiting."""
         keys = {rank: self._key(name, rank) for rank in ranks}
         with self._reached():
             known = {rank: key for rank, key in keys.items() if self._store.check([key])}
             return {rank: json.loads(self._store.get(key)) for rank, key in known.items()}
 
     def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return the values of all these trainers, or {} if one is missing. It does not wait."""
+        """Return all these trainers' values `name`, or {} if one is missing. It does not wait."""
         del seconds  # a wait in the store would keep other calls waiting
         with self._reached():
             is_there = not ranks or self._store.check([self._key(name, rank) for rank in ranks])

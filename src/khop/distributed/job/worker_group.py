@@ -246,7 +246,7 @@ def establish_generation(
 
 
 def _call(store: Store, prefix: str, world_size: int, timeout: float) -> str:
-    """Do trainer 0's part of `establish_generation`: name the group, and wait for all replies."""
+    """Trainer 0's side of `establish_generation`: name the group, and wait for all replies."""
     group = secrets.token_hex(8)
     missing, requested, present = set(range(1, world_size)), set[str](), list[str]()
     for _ in pauses(timeout):
@@ -270,7 +270,7 @@ def _call(store: Store, prefix: str, world_size: int, timeout: float) -> str:
 
 
 def _answer(store: Store, prefix: str, rank: int, timeout: float) -> str:
-    """Do another trainer's part of `establish_generation`: register, reply, wait for trainer 0."""
+    """Other trainers' side of `establish_generation`: register, reply, and wait for trainer 0."""
     name, answered = secrets.token_hex(8), ""
     requested, complete = f"{prefix}/requested/{name}", f"{prefix}/complete/{name}"
     store.set(f"{prefix}/here/{rank}", name)

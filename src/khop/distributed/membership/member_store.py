@@ -89,18 +89,18 @@ class MemberStore(abc.ABC):
 
     @abc.abstractmethod
     def get(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
-        """Return the values that members have published, by rank, without waiting."""
+        """Return the values `name` that members have published, by rank, without waiting."""
 
     @abc.abstractmethod
     def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return the values of all `ranks`. If one is missing after `seconds`, return fewer."""
+        """Return the values `name` of all `ranks`. If one is missing after `seconds`, fewer."""
 
     def announce(self, name: str, value: object) -> None:
         """Publish a value that few members have, and that other members read repeatedly."""
         self.put(name, value)
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return announced values by rank. While there are none, this costs little."""
+        """Return announced values `name` by rank. While there are none, this costs little."""
         return self.get(name, ranks)
 
     @abc.abstractmethod

@@ -134,7 +134,7 @@ class Membership:
         return self._call(self._store.get, name, list(ranks))
 
     def get_all(self, name: str, ranks: Sequence[int], seconds: float = 0.0) -> dict[int, Any]:
-        """Return the values of all `ranks`. If one is missing after `seconds`, return fewer."""
+        """Return the values `name` of all `ranks`. If one is missing after `seconds`, fewer."""
         return self._call(self._store.get_all, name, ranks, seconds)
 
     def wait_for(self, name: str, ranks: Iterable[int], action: str) -> dict[int, Any]:
@@ -161,7 +161,7 @@ class Membership:
         )
 
     def all_gather(self, name: str, action: str) -> list[Any]:
-        """Wait for the values of all members, and return them by rank.
+        """Wait for all members' values `name`, and return them by rank.
 
         Raises as `wait_for` does.
         """
@@ -182,7 +182,7 @@ class Membership:
         self._call(partial(self._store.renew, has_left=True), self._renewals)
 
     def have_left(self, ranks: Sequence[int]) -> bool:
-        """Return True if all these members have left without a failure."""
+        """Return True if all members with these ranks have left without a failure."""
         sightings = self._call(self._store.sightings, ranks)
         return all(rank in sightings and sightings[rank].has_left for rank in ranks)
 

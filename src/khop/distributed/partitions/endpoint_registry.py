@@ -68,7 +68,7 @@ class EndpointWatcher:
         return new
 
     def latest(self, key: int) -> EndpointUpdate | None:
-        """Return the last change of a server's endpoint. None if it never changed."""
+        """Return the last change of the endpoint of server `key`. None if it never changed."""
         return self._updates.get(key)
 
     def look_for(self, key: int) -> None:
@@ -111,14 +111,14 @@ class EndpointRegistry:
         self._context.members.hold()
 
     def assign(self, key: int, rank: int, is_near: bool) -> None:
-        """Record the rank of the trainer that runs a server, and if it is on this machine."""
+        """Record the rank of the trainer that runs server `key`. `is_near`: on this machine."""
         self._owners[key] = rank
         self._is_near[key] = is_near
         if rank != self._context.rank:
             self._context.use_others()
 
     def look_for(self, key: int) -> None:
-        """Start a search for the new endpoint of a lost server. Returns at once."""
+        """Start a search for the new endpoint of the lost server `key`. Returns at once."""
         rank, now = self._owners[key], time.monotonic()
         if rank == self._context.rank:  # the supervisor reports this trainer's own servers
             return

@@ -154,7 +154,7 @@ class PartitionReader:
         return (columns, rows) if self._meta.edge_dir == "in" else (rows, columns)
 
     def _ends(self, index: int) -> tuple[int, int]:
-        """Return indices of two node types of an edge type: with the lists, and in the lists."""
+        """Return the indices of an edge type's node types: of rows, and of their neighbours."""
         neighbors, rows = self.part.relations[index]
         return rows, neighbors
 
@@ -164,7 +164,10 @@ class PartitionReader:
     def _all_rows(
         self, element: str, index: int, name: str, peers: Callable[[], SharedClient]
     ) -> Iterator[tuple[int, Array, Array]]:
-        """Yield (first row, values, original ids) of an attribute in all parts, piece by piece."""
+        """Yield (first row, values, original ids) of an attribute in all parts, piece by piece.
+
+        `element` is 'node' or 'edge', `index` the type, and `peers` returns the connections.
+        """
         id_name = "id" if element == "node" else "edge_id"
         names = [name] if name == id_name else [name, id_name]
         bounds = self._meta.types(element)[index].bounds
@@ -201,7 +204,10 @@ class PartitionReader:
     def _all_edges(
         self, index: int, peers: Callable[[], SharedClient]
     ) -> Iterator[tuple[Array, Array, Array]]:
-        """Yield (rows, neighbours, original edge ids) of a type's edges. Nodes have new ids."""
+        """Yield (rows, neighbours, original edge ids) of edges of type `index`, piece by piece.
+
+        Rows and neighbours are new ids of nodes. `peers` returns the connections to other parts.
+        """
         row_bounds = self._meta.node_types[self._ends(index)[0]].bounds
         edge_bounds = self._meta.edge_types[index].bounds
         for part in range(self._meta.num_parts):
@@ -226,7 +232,7 @@ class PartitionReader:
     def _edges_of_server(
         self, client: PartitionClient, part: int, index: int, rows: Int64Array
     ) -> tuple[Array, Array, Array]:
-        """Request all edges of some rows of another part: (rows, neighbours, original edge ids)."""
+        """Request all edges of `rows` of another part: (rows, neighbours, original edge ids)."""
         edge_type = self._meta.edge_types[index]
         every = HopRequest(fanout=-1, replace=False, with_edge=True, key=0)
         drawn = client.sample(part, index, RowSet(rows), every)

@@ -63,7 +63,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     # Feature store -----------------------------------------------------------------------------
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """Return the attributes of all node types, then of all edge types."""
+        """Return descriptions of the attributes of all node types, then edge types, for PyG."""
         meta: FolderMeta = self.meta
         listed = []
         for node_type in meta.node_types:

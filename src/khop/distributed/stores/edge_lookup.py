@@ -144,7 +144,10 @@ class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
 
 
 def edges_of_nodes(index: object) -> Tensor | None:
-    """Return the original ids of the edges that were sampled with a tensor of nodes, or None."""
+    """Return the original ids of the edges that were sampled with the tensor of nodes `index`.
+
+    None if the tensor is not a sampler's.
+    """
     if isinstance(index, SampledEdges):
         return index.edge
     reference = _outputs.get(index) if isinstance(index, Tensor) else None

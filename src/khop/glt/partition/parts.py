@@ -86,7 +86,10 @@ def _rows(feature: RowStore, device: torch.device) -> Tensor:
 def load_edges(
     folder: PartitionFolder, part: int, described: EdgeTypeMeta, device: torch.device
 ) -> GraphPartitionData:
-    """Return a part's edges of a type (entry of meta.json) in memory, with original ids."""
+    """Return a part's edges of a type in memory, with original ids of nodes.
+
+    `described` is the type's description in meta.json.
+    """
     meta, edge_type = folder.meta, described.name
     indptr, indices, ids = (
         edge_array(folder, part, edge_type, name) for name in ("indptr", "indices", "edge_id")

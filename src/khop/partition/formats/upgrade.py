@@ -183,7 +183,10 @@ def _checked(folder: PartitionFolder, checksums: FolderChecksums) -> dict[str, W
 
 
 def _describe(folder: PartitionFolder, files: dict[str, Written]) -> None:
-    """Replace meta.json and the checksums. meta.json has the version, so it comes last."""
+    """Replace meta.json and the checksums (`files`) of a folder.
+
+    meta.json, with the version, is last.
+    """
     described = description_of(folder.meta, files, folder.fingerprint)
     for name, content in described.items():
         draft = folder.root / draft_of(name)  # the same name in each run, so no draft is left

@@ -131,7 +131,10 @@ class FrequencyPartitioner(MethodPartitioner):
         return self._cached[part][node_type]
 
     def _choose(self, part: int, owners: Mapping[NodeType, IntArray]) -> dict[NodeType, Int64Array]:
-        """Return, for each node type, original ids of nodes that a part copies, hottest first."""
+        """Return, for each node type, original ids of other parts' nodes to copy, hottest first.
+
+        `owners` has the part of each node.
+        """
         chosen, heat = {}, {}
         for node_type, of_type in owners.items():
             remote = np.where(of_type == part, 0.0, self.probs[node_type][part])

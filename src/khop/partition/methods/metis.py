@@ -207,7 +207,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
         return self._best(graph, cuts, _REFINE)
 
     def _check_memory(self, contracted: Undirected) -> None:
-        """Raise ValueError if METIS needs more memory for the graph of clusters than is left."""
+        """Raise ValueError if METIS needs more memory for the graph of clusters, `contracted`."""
         if not self._is_large():
             return
         assert self.effort.memory is not None

@@ -205,9 +205,9 @@ class Constraints(NamedTuple):
         return np.repeat(np.maximum(even, largest)[:, None], num_parts, axis=1)
 
     def loads(self, labels: Int32Array, num_parts: int) -> Int64Array:
-        """Return the weight of each part, [num_constraints, num_parts].
+        """Return each part's sum of weights, [num_constraints, num_parts] int64.
 
-        `num_parts` means no part.
+        `labels` has the part of each node, or `num_parts` for nodes without a part.
         """
         rows = [np.bincount(labels, of_each, num_parts + 1)[:num_parts] for of_each in self.weights]
         return np.stack(rows).astype(np.int64)

@@ -214,7 +214,7 @@ class FolderChecksums:
 
 
 def _fits(known: ReadFile, nbytes: int) -> bool:
-    """Return True if the digests can be the ones of a file of `nbytes` bytes, by their number."""
+    """Return True if the recorded digests `known` can be of a file of `nbytes` bytes."""
     begun = min(nbytes, RANGE_BYTES * len(known.ranges))
     try:
         Written(begun, known.ranges)

@@ -369,7 +369,7 @@ def run_name(run: object) -> str:
 
 
 def _is_there(temporary: Path, journal: Journal) -> bool:
-    """Return True if all files that a journal names exist, with at least the recorded lengths."""
+    """Return True if all files that a journal names exist, as long as it records, or longer."""
     files = {**journal.complete, **journal.begun}
     if not files:
         return True

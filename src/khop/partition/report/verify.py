@@ -332,7 +332,10 @@ def _expected_times(
 
 
 def _keeps_order(indptr: IntArray, edge_ids: IntArray, times: Int64Array | None) -> bool:
-    """Return True if edge ids ascend within each row, or within equal times of a row."""
+    """Return True if edge ids ascend within each row, or within equal times of each row.
+
+    `indptr` [num_rows + 1] are the row pointers. `times` has an entry per edge, or is None.
+    """
     ascends = edge_ids[1:] > edge_ids[:-1]
     if times is not None:
         ascends |= times[1:] != times[:-1]

@@ -103,7 +103,7 @@ def write_edge_type(
 
 
 def _count(job: FolderJob, edge_type: EdgeType, splitter: RowSplitter) -> IntArray:
-    """Count the edges of each row. Return the row pointers [num_rows + 1], in new ids."""
+    """Count the edges of each row of a type. Return row pointers [num_rows + 1], in new ids."""
     workspace, counters = job.workspace, job.workspace.counters
     pieces = workspace.resources.pieces(splitter.edge.num_edges, 16)
     shares = [pieces[i::counters] for i in range(counters)]

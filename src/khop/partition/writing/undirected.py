@@ -179,7 +179,7 @@ def undirected(
 
 
 def undirected_of_edges(src: IntArray, dst: IntArray, count: int) -> Undirected:
-    """Make an undirected graph of `count` nodes in memory from [num_edges] node ids."""
+    """Make an undirected graph of `count` nodes in memory. `src` and `dst` are [num_edges] ids."""
     return undirected(GraphSource.from_arrays(count, [src, dst]))
 
 

@@ -67,7 +67,7 @@ class RangeHash:
         self._last = hashlib.sha256()
 
     def update(self, content: memoryview) -> None:
-        """Add the next bytes of the file."""
+        """Add `content`, the next bytes of the file."""
         while content:
             piece = content[: RANGE_BYTES - self.bytes % RANGE_BYTES]
             self._last.update(piece)
@@ -78,10 +78,7 @@ class RangeHash:
                 self._last = hashlib.sha256()
 
     def resume(self, descriptor: int, written: Written) -> bool:
-        """Read what an interrupted run wrote.
-
-        Return False if its checksums differ from `written`.
-        """
+        """Read what an interrupted run wrote to an open file. Return False if `written` differs."""
         rest = written.bytes % RANGE_BYTES
         first = written.bytes - rest
         self._complete, self._last = hash_ranges(descriptor, first), _hash(descriptor, first, rest)

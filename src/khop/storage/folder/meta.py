@@ -321,7 +321,7 @@ def _check_type(bounds: list[int], attrs: Mapping[str, AttrMeta], names: Sequenc
 
 
 def _check_draws(meta: FolderMeta, edge_type: EdgeTypeMeta) -> None:
-    """Raise ValueError if stored times and weights do not fit the attributes they come from."""
+    """Raise ValueError if an edge type's times and weights do not fit the folder's attributes."""
     timed = _has_times(meta.time_attr, "edge", edge_type.attrs) or _has_times(
         meta.time_attr, "node", meta.neighbor_type(edge_type).attrs
     )
