@@ -19,11 +19,11 @@ from typing import Any
 def attach(
     package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package that has a stub.
+    """Return `__getattr__`, `__dir__` and `__all__` for a package that imports names lazily.
 
     Args:
         package: the package's `__name__`.
-        file: the package's `__file__`, beside the stub, which consists of lines
+        file: the package's `__file__`, beside its stub `__init__.pyi`, which consists of lines
             `from MODULE import NAME as NAME`. If MODULE is the package itself, NAME is a module.
     """
     modules = _imports_of(Path(file).with_name("__init__.pyi"))

@@ -55,7 +55,9 @@ class MpChannel(ChannelBase):
         self._queue.put(written.getvalue())
 
     def recv(self, timeout_ms: float | None = None, **kwargs: object) -> SampleMessage:
-        """Wait for the next message and return it.
+        """Wait for the next message, a dictionary of tensors, and return it.
+
+        If `timeout_ms` is None, wait without a limit.
 
         Raises:
             QueueTimeoutError: no message arrived within `timeout_ms` milliseconds.

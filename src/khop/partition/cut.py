@@ -135,7 +135,7 @@ def of_method(
     method: str | type[PartitionerBase],
     options: Mapping[str, Any],
 ) -> PartitionerBase:
-    """Create the partitioner of a method.
+    """Create the partitioner of a partitioning method, after a check of its options.
 
     Args:
         source: the graph.

@@ -128,7 +128,10 @@ def _numbers(rows: Array, dtype: str) -> Array:
 
 
 def _check_lengths(source: GraphSource, option: str, name: str | None) -> None:
-    """Raise ValueError if a type has the attribute that `option` names, but not a row for each."""
+    """Raise ValueError if a type has attribute `name`, but not one row per node or edge.
+
+    `option` is the option with this name, for the message.
+    """
     holders: dict[Any, NodeSource | EdgeSource] = {**source.nodes, **source.edges}
     for holder_type, holder in holders.items():
         if name in holder.left_out:

@@ -40,7 +40,7 @@ class FolderSummary:
         edge_types: edge type, joined by spaces -> number of edges.
         bytes: size of all files.
         expected_shares: for each part, shares of a batch's rows that are local, cached and remote,
-        or None if the partitioning method did not compute them.
+            or None if the partitioning method did not compute them.
         cache_curve: expected share of remote rows by number of cached rows, or None.
         left_out: attributes of the graph that the folder does not have -> reasons.
 

@@ -71,7 +71,7 @@ class PhaseClock:
         phase: the current phase.
         since: when this phase began, in nanoseconds of CLOCK_MONOTONIC.
         segments: intervals between readings, while a recording is under way. If None, they are not
-        kept.
+            kept.
     """
 
     __slots__ = ("_spent", "_task", "phase", "segments", "since")

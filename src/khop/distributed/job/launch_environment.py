@@ -191,7 +191,7 @@ class Mpi(ClusterEnvironment):
     """Launcher mpirun, or `srun --mpi`."""
 
     def detect(self, environment: Mapping[str, str]) -> Place | None:
-        """Return the rank that mpirun's variables have, or None without them."""
+        """Return the rank that mpirun's variables have, or None without these variables."""
         detected = [p for names in _MPI if (p := _of_variables(environment, *names)) is not None]
         if len({one[1:] for one in detected}) > 1:
             raise _contradiction(*detected)

@@ -1,4 +1,4 @@
-"""Group of the trainers of a job: joined by `init_worker_group`. Runs in trainers."""
+"""Functions by which trainers join and leave their group. Runs in trainers."""
 
 from __future__ import annotations
 

@@ -161,7 +161,8 @@ class Barrier:
             The values of all members, by rank.
 
         Raises:
-            RendezvousError: a member has failed, or a missing member's lease has ended.
+            RendezvousError: a member has failed, or a missing member has given no sign of life for
+                too long.
         """
         members, name = self._members, f"{self._name}/{step}"
         members.publish(name, value)

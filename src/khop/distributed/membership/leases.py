@@ -56,8 +56,8 @@ class Lease:
     """Record of another process's signs of life: how long it has been silent.
 
     Attributes:
-        heard_at: time of the last renewal.
-        excused: seconds since the last renewal that do not count, as this process was stopped.
+        heard_at: time of the last sign of life, in seconds of the monotonic clock.
+        excused: seconds since then that do not count, as this process was stopped.
     """
 
     __slots__ = ("__weakref__", "_clock", "excused", "heard_at")

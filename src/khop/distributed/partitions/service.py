@@ -48,9 +48,9 @@ class PartitionService:
         context: the trainer's group.
         folder: the partition folder.
         home: the partition that this trainer has loaded.
-        also_serve: further partitions that this trainer's machine serves.
+        also_serve: further partitions that this trainer serves, no trainer's home.
         requests: modules of the user's requests, which servers with a partition's state import (see
-        `users_requests`). The same for all trainers.
+            `users_requests`). The same for all trainers.
 
     Raises:
         RendezvousError: trainers have different folders, or no trainer has some partition.

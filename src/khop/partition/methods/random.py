@@ -35,7 +35,7 @@ class RandomPartitioner(MethodPartitioner):
 
 
 def random_owners(node_type: NodeType, count: int, num_parts: int, seed: int) -> IntArray:
-    """Return [count] int32 part of each node, balanced, at random by `seed` and node type."""
+    """Return [count] int32 part of each node: balanced, and random by `seed` and node type."""
     key = _native.run_key(seed, 0, zlib.crc32(node_type.encode()))
     order = _native.permutation(count, key)
     owners = np.empty(count, np.int32)
