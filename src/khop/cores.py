@@ -26,7 +26,7 @@ def available_cores() -> int:
 
 
 def background_threads(least: int, most: int) -> int:
-    """Return half the cores, within `least` and `most`: threads of a server beside a trainer."""
+    """Return half the cores of this process, but at least `least` and at most `most`."""
     return max(least, min(most, available_cores() // 2))
 
 

@@ -9,7 +9,7 @@ _T = TypeVar("_T")
 
 
 def by_type(values: Any, single: _T) -> dict[_T, Any]:
-    """Return {type: value} from values by type, a single value of type `single`, or None ({})."""
+    """Return {type: value} from such a mapping, from one value of type `single`, or from None."""
     if values is None:
         return {}
     return dict(values) if isinstance(values, Mapping) else {single: values}

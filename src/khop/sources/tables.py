@@ -280,7 +280,7 @@ def _has_names(file: Path) -> bool:
 
 
 def _first_line(file: Path, delimiter: str) -> list[str]:
-    """Return the fields of the first line that is not blank."""
+    """Return the fields of a CSV file's first line that is not blank."""
     with _errors_of_csv(file, package_for("pandas", "pandas", file)), _open(file) as opened:
         while line := opened.readline(_LONGEST_LINE):
             if len(line) == _LONGEST_LINE:

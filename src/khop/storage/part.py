@@ -163,7 +163,10 @@ class Part:
         return self.feature("edge", index, name)
 
     def feature(self, level: str, index: int, name: str) -> RowStore:
-        """Return an attribute's rows, for the node type (`level` 'node') or edge type `index`."""
+        """Return attribute `name`.
+
+        `level` is 'node' or 'edge', and `index` the index of the type.
+        """
         key = (level, index, name)
         if key not in self._features:
             opened = self._open_node_feature if level == "node" else self._open_edge_feature

@@ -298,7 +298,8 @@ def communities(
 ) -> Int32Array:
     """Cut a graph into `num_parts` clusters of about equal size, with few edges between them.
 
-    The edges are read in several passes. `progress(done, total)` is called after each.
+    The edges are read in several passes, with nodes in a random order by `seed`. `progress(done,
+    total)` is called after each.
 
     Returns:
         [num_nodes] int32 cluster of each node. Sizes exceed the mean by at most 5 % and one node.

@@ -78,7 +78,7 @@ class RangeHash:
                 self._last = hashlib.sha256()
 
     def resume(self, descriptor: int, written: Written) -> bool:
-        """Read what an interrupted run wrote to an open file. Return False if `written` differs."""
+        """Add what an interrupted run wrote. Return False if its checksums are not `written`."""
         rest = written.bytes % RANGE_BYTES
         first = written.bytes - rest
         self._complete, self._last = hash_ranges(descriptor, first), _hash(descriptor, first, rest)
