@@ -1,5 +1,6 @@
 """Features in fewer bits: what a folder stores, whoever writes it, and what is refused."""
 
+import itertools
 import json
 
 import numpy as np
@@ -16,10 +17,12 @@ from khop.partition import (
     convert_features,
     folder_source,
     from_distdgl,
+    make_partitioner,
     repartition,
     to_distdgl,
     verify_folder,
 )
+from khop.partition.out_of_core.effort import identity_of
 from support.cut_graphs import files_of
 
 TORCH = {
@@ -60,7 +63,23 @@ def held(root, level="node", name="x"):
     return next(iter(holders.values())).attrs[name].numbers()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_ended_run_is_resumed_with_the_same_dtypes_only(tmp_path):
+    graph, found = make_graph(), []
+    for dtypes, deliver in [
+        (None, "float32"),
+        ({"x": "bfloat16"}, "float32"),
+        ({"x": "bfloat16"}, "stored"),
+        ({"x": "float8"}, "float32"),
+        ({"x": "int8"}, "float32"),
+        ({"edge_attr": "int8"}, "float32"),
+    ]:
+        options = {"feature_dtype": dtypes, "deliver": deliver, "memory": "64MB"}
+        found.append(identity_of(make_partitioner(graph, tmp_path / "p", 2, **options)))
+        assert found[-1] == identity_of(make_partitioner(graph, tmp_path / "p", 2, **options))
+    assert all(a != b for a, b in itertools.combinations(found, 2))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_same_folder_whoever_writes_it(tmp_path, dtype):
     """In memory and out of core, by any number of threads, from another folder, and cut again."""
     graph, dtypes = make_graph(), {"x": dtype, "edge_attr": dtype}
@@ -83,16 +102,18 @@ def test_same_folder_whoever_writes_it(tmp_path, dtype):
     repartition(tmp_path / "other", tmp_path / "again", 2, **options)
     assert files_of(tmp_path / "again") == files
     assert verify_folder(tmp_path / "one") == []  # compares copies as they are stored
-    assert np.array_equal(held(tmp_path / "one"), narrowed(graph.x, dtype))
-    edge_attr = narrowed(graph.edge_attr, dtype)
-    assert np.array_equal(held(tmp_path / "one", "edge", "edge_attr"), edge_attr)
-    assert np.array_equal(held(tmp_path / "one", "edge", "edge_weight"), graph.edge_weight)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_description(tmp_path, dtype):
+def test_numbers_and_description(tmp_path, dtype):
     """meta.json says how rows are stored and delivered, under a flag; so does `khop inspect`."""
-    summary = khop.partition_graph(make_graph(), tmp_path / "parts", 2, feature_dtype={"x": dtype})
+    graph, dtypes = make_graph(), {"x": dtype, "edge_attr": dtype}
+    khop.partition_graph(graph, tmp_path / "both", 2, feature_dtype=dtypes)
+    assert np.array_equal(held(tmp_path / "both"), narrowed(graph.x, dtype))
+    edge_attr = narrowed(graph.edge_attr, dtype)
+    assert np.array_equal(held(tmp_path / "both", "edge", "edge_attr"), edge_attr)
+    assert np.array_equal(held(tmp_path / "both", "edge", "edge_weight"), graph.edge_weight)
+    summary = khop.partition_graph(graph, tmp_path / "parts", 2, feature_dtype={"x": dtype})
     content = json.loads((tmp_path / "parts" / "meta.json").read_text())
     x = content["node_types"][0]["attrs"]["x"]
     name = {"float8": "float8_e4m3fn"}.get(dtype, dtype)
@@ -189,6 +210,16 @@ def test_values_that_cannot_be_stored(tmp_path, value, dtype, error, jobs):
     with pytest.raises(ValueError, match=error):
         khop.partition_graph(graph, tmp_path / "p", 2, feature_dtype={"x": dtype}, jobs=jobs)
     assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "float32"])
+def test_numbers_beyond_float32(tmp_path, dtype):
+    """A finite float64 never becomes infinite in silence."""
+    graph = make_graph()
+    graph.x = graph.x.double()
+    graph.x[7, 3] = 1e300
+    with pytest.raises(ValueError, match=r"holds 1e\+300 in row 7, column 3, which \w+ has no"):
+        khop.partition_graph(graph, tmp_path / "p", 2, feature_dtype={"x": dtype})
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8"])

@@ -12,7 +12,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -68,14 +68,25 @@ class NarrowedRows(RowStore):
                 continue
             _, bad = self._codec.encode(values, out[piece])
             if bad >= 0:
-                row, column = divmod(bad, max(1, values[0].size))
-                raise ValueError(
-                    f"{self._label} holds {values.reshape(-1)[bad]} in row {ids[first + row]}, "
-                    f"column {column}, which {self._codec.name} has no number for"
-                )
+                self._refuse(values, bad, ids[piece])
 
     def _float32(self, ids: Int64Array) -> Array:
-        return as_float32(self._rows.gather(ids), self._rows.dtype, self._rows.encoding)
+        rows = self._rows.gather(ids)
+        values = as_float32(rows, self._rows.dtype, self._rows.encoding)
+        if rows.dtype == np.float64:
+            lost = np.isinf(values) & np.isfinite(rows)
+            if lost.any():
+                self._refuse(rows, int(np.argmax(lost)), ids)
+        return values
+
+    def _refuse(self, values: Array, position: int, ids: Int64Array) -> NoReturn:
+        """Raise ValueError for the value at a position of the rows with these ids."""
+        row, column = divmod(position, max(1, values[0].size))
+        raise ValueError(
+            f"{self._label} holds {values.reshape(-1)[position]} in row {ids[row]}, column "
+            f"{column}, which {'float32' if self._codec is None else self._codec.name} has no "
+            "number for"
+        )
 
     def of(self, rows: RowStore) -> NarrowedRows:
         """Return other rows of the same attribute, narrowed in the same way."""
@@ -145,11 +156,7 @@ class NarrowedRows(RowStore):
         if not finite.all():
             lost = ~finite if self._codec.name == "int8" else np.isinf(values)
             if self._codec.name != "float16" and lost.any():
-                row, column = np.argwhere(lost)[0]
-                raise ValueError(
-                    f"{self._label} holds {values[row, column]} in row {first + row}, column "
-                    f"{column}, which {self._codec.name} has no number for"
-                )
+                self._refuse(values, int(np.argmax(lost)), rows)
             values = np.where(finite, values, np.float32(np.nan))
         return np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0)
 
