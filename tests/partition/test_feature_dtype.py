@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from torch_geometric.data import Data, HeteroData
 
 import khop
 from khop.cli.main import main
+from khop.data import Feature
 from khop.data.encoding import Encoding
 from khop.errors import FolderError
 from khop.partition import (
@@ -23,6 +25,10 @@ from khop.partition import (
     verify_folder,
 )
 from khop.partition.out_of_core.effort import identity_of
+from khop.partition.out_of_core.resources import Resources
+from khop.partition.out_of_core.workspace import Workspace
+from khop.partition.source import no_progress
+from khop.partition.writing.narrowed import fit_narrowed, narrowed as narrowed_attrs
 from support.cut_graphs import files_of
 
 TORCH = {
@@ -268,6 +274,22 @@ def test_damaged_input_is_not_converted(tmp_path):
     with pytest.raises(FolderError, match=r"x\.npy: its bytes have changed"):
         convert_features(tmp_path / "p", tmp_path / "c", {"x": "int8"})
     assert not (tmp_path / "c").exists()
+
+
+def test_other_machines_get_paths_and_scales(tmp_path):
+    """What tasks of a cluster narrow: rows of mapped files, pickled as paths, and the scales."""
+    values = make_graph(2000).x.numpy()
+    np.save(tmp_path / "x.npy", values)
+    rows = Feature(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    made = narrowed_attrs({"node": {"x": rows}}, {"x": "int8"}, "float32")
+    fit_narrowed(made, Workspace(Resources(None, 1)), no_progress)
+    sent = pickle.dumps(made["node"]["x"])
+    assert len(sent) < 3000 < values.nbytes
+    got = pickle.loads(sent)
+    assert got.array.tobytes() == made["node"]["x"].array.tobytes()
+    assert np.array_equal(
+        got.encoding.decode(got.array), narrowed(torch.from_numpy(values), "int8")
+    )
 
 
 def test_commands(tmp_path, capsys):
