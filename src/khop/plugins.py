@@ -73,7 +73,7 @@ class Registry(Generic[T]):
         return value
 
     def checked(self, value: Any) -> T:
-        """Convert an object to a plugin. If it is a text, resolve it as a name."""
+        """Convert an object to a plugin, else raise TypeError. If it is a text, `resolve` it."""
         return self.resolve(value) if isinstance(value, str) else self._check(value)
 
     def installed(self) -> list[str]:
@@ -147,7 +147,7 @@ class Registry(Generic[T]):
 
 
 def instance_of(base: type[Any]) -> Callable[[Any], Any]:
-    """Return a `check` for `Registry`, which accepts an instance or a subclass of `base`."""
+    """Return a `check` for `Registry`: it returns an instance of `base`, also for a subclass."""
     subclass = subclass_of(base)
     return lambda value: value if isinstance(value, base) else subclass(value)()
 

@@ -106,8 +106,8 @@ class Layout:
         counters: the counters.
 
     Attributes:
-        slices: {counter: slice of a batch's integers}.
-        num_sizes: number of sizes of a batch.
+        slices: {counter: its slice of a batch's integers, which are sizes, then counters}.
+        num_sizes: number of lengths of axes that differ between batches.
         index: {name of an array: its position in `arrays`}.
         has_bfloat16: True if there are bfloat16 arrays, which NumPy holds as uint16.
         head_bytes: size of a batch's integers in bytes, before its arrays.

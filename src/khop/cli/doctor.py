@@ -219,7 +219,7 @@ def _cuda() -> Section:
 def _gpu(gpu: dict[str, Any], is_able: bool) -> str:
     """Describe a GPU, an entry of `_native.cuda_status()`.
 
-    If khop does not run on it, add a remedy.
+    If khop does not run on it (`is_able` is False), add a remedy.
     """
     files = "can" if gpu["registers_read_only"] else "cannot"
     text = (

@@ -129,7 +129,7 @@ class LayerRunner:
 
 
 class _LayerFiles:
-    """Output files of a layer, batch by batch, with checks of the rows that the layer returns."""
+    """Output files of a layer, with checks of the rows it returns. `stored`: see `LayerRunner`."""
 
     def __init__(
         self, meta: FolderMeta, layer: int, peers: InferencePeers, stored: str | None

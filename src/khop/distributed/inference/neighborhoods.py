@@ -40,7 +40,10 @@ class Neighborhood:
 
 
 class FullNeighbors:
-    """Reader of a part's nodes with all their neighbours. For one thread at a time."""
+    """Reader of a part's nodes with all their neighbours. For one thread at a time.
+
+    `edge_attrs` are names of the attributes to read, for each edge type.
+    """
 
     def __init__(self, part: Part, edge_attrs: Sequence[Sequence[str]]) -> None:
         self._part = part

@@ -159,7 +159,7 @@ def _checked(clusters: Numbers, count: int) -> Int64Array:
 
 
 def _homes_of(graph: PartitionedGraph, of_node: Int64Array, count: int) -> Int64Array:
-    """Return for each cluster the partition that has most of its nodes."""
+    """Return the partition of most nodes of each cluster. `of_node` has each node's cluster."""
     num_parts = graph.num_partitions
     new_ids = graph.to_new_ids(np.arange(len(of_node)), "nodes", NODE)
     owners = graph.meta.node_types[0].book.owner(new_ids)

@@ -55,7 +55,7 @@ def to_tensors(received: Received) -> list[Tensor]:
 
 
 def add_to(batch: Any, store_name: Any, values: Mapping[str, Any]) -> None:
-    """Set attributes of a batch, or of its store of a node or edge type. No value may be None."""
+    """Set attributes of a batch (`store_name` None) or of a type's store. No value may be None."""
     store = batch._store if store_name is None else batch[store_name]
     store._mapping.update(values)
 

@@ -228,6 +228,8 @@ class CooperativeLoader:
 class _Share:
     """Part of a batch that this trainer draws: its own nodes, while they are drawn.
 
+    `rank_of` has the rank of each partition's trainer.
+
     Attributes:
         nodes: new ids of the trainer's own nodes: the seeds, then the nodes that each hop adds.
     """

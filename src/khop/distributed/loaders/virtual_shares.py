@@ -75,7 +75,7 @@ class VirtualShares:
 def check_virtual_ranks(
     num_virtual_ranks: Any, seed: int | None, stream: int | None, lists: Sequence[int] | None
 ) -> None:
-    """Check the options of a loader with virtual ranks.
+    """Check the options of a loader with virtual ranks. `seed` must be set, the others not.
 
     Raises:
         TypeError, ValueError: the number is not positive, or other options contradict it.
@@ -124,12 +124,12 @@ def agreed_number(counts: Sequence[Sequence[int]], drop_last: bool, of: str) -> 
     With `drop_last` it is the smallest.
 
     Args:
-        counts: numbers of batches and of seeds of each list.
+        counts: (number of batches, number of seeds) of each list.
         drop_last: see `EpochPlan`.
         of: owners of the lists, for the error message: 'trainers', 'virtual ranks'.
 
     Raises:
-        ValueError: a list has fewer seeds than batches.
+        ValueError: without `drop_last`, a list has fewer seeds than the returned number.
     """
     batches, seeds = zip(*counts, strict=True)
     agreed: int = min(batches) if drop_last else max(batches)

@@ -138,7 +138,8 @@ class PartitionReader:
     ) -> tuple[Int64Array, Int64Array]:
         """Read the whole edge list of a type: sources and destinations, [num_edges] int64 each.
 
-        They are original ids, in the order of original edge ids.
+        They are original ids, in the order of original edge ids. `index` is the index of the edge
+        type. `peers` returns the connections to other partitions.
         """
         rows_type, columns_type = self._ends(index)
         row_ids, column_ids = (

@@ -54,7 +54,8 @@ def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
 def relocate(connection: Connection, entry: ServerEntry | None, server_key: str | None) -> None:
     """Move a connection to the server's endpoint in `entry`. If `entry` is None, do nothing.
 
-    If the endpoint is invalid, the connection ends, and its state names this reason.
+    If the endpoint is invalid, the connection ends, and its state names this reason. `server_key`:
+    see `endpoint_of`.
     """
     if entry is not None:
         try:

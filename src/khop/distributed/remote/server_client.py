@@ -57,7 +57,7 @@ class Reply(NamedTuple):
 
 
 class PendingRequest(Ticket):
-    """Ticket of a request to a graph server, whose reply another thread waits for."""
+    """Ticket that another thread waits for: a request to server `rank`. None: the directory."""
 
     __slots__ = ("arrays", "future", "request")
 

@@ -122,7 +122,7 @@ class FrameHandler:
     def steps(
         self, frames: list[Any], source: Source = NOBODY
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Answer a request slice by slice, and return the frames of the reply. Never raises."""
+        """Return the frames of the reply. Between slices, yield as `Steps`. Never raises."""
         began = monotonic_ns()
         header: dict[str, Any] = {"id": None, "incarnation": self.incarnation}
         try:

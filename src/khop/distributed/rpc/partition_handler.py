@@ -99,6 +99,8 @@ class RequestHandler(FrameHandler):
     ) -> Generator[None, None, int | Int64Array]:
         """Compute the cost of drawing each row: [n] int64, or an int if all rows cost the same.
 
+        Costs are in entries (`work`). `pairs` are edges to leave out. Yields None between slices.
+
         Raises:
             ProtocolError: the neighbours would not fit in a reply, or would take too long.
         """
@@ -178,7 +180,7 @@ class RequestHandler(FrameHandler):
     def _in_slices(
         self, draw: Callable[[slice], Drawn], costs: int | Int64Array, count: int
     ) -> Steps:
-        """Call `draw` for slices of rows of about the same cost, and return the joined reply."""
+        """Call `draw` for slices of `count` rows of similar cost, and return the joined reply."""
         if isinstance(costs, int):
             parts = list(work.ranges(count, max(1, work.SLICE // costs)))
         else:

@@ -47,7 +47,7 @@ class Handler(Protocol):
     def steps(
         self, frames: list[Any], source: Source = ...
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Answer a request slice by slice, and return the frames of the reply."""
+        """Return the frames of a request's reply. Yield None or tickets to wait for in between."""
 
 
 @dataclass(slots=True, eq=False)

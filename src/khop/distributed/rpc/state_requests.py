@@ -73,7 +73,10 @@ class StateRequest(Request):
 
 
 class StateRequests:
-    """Requests of one client that use the state of one part, in order. For one thread."""
+    """Requests of one client that use the state of one part, in order. For one thread.
+
+    `name` returns the part's name for errors. `timeout` is in seconds per request.
+    """
 
     def __init__(
         self,

@@ -161,12 +161,12 @@ def check_draws(hop: HopRequest) -> None:
 
 
 def costs_of_edges(degrees: Int64Array) -> Int64Array:
-    """Return the cost of testing for one edge of each row, by its degree: [n] int64."""
+    """Return the cost of testing for one edge of each row, by its degree: [n] int64, in entries."""
     return _ROW + degrees // _SCANNED
 
 
 def costs_of_induced(degrees: Int64Array, num_members: int) -> Int64Array:
-    """Return the cost of looking up each row's neighbours among `num_members` nodes: [n] int64."""
+    """Return the cost in entries, [n] int64, of finding rows' neighbours among `num_members`."""
     return _ROW + (degrees // 2 if num_members <= _FEW_MEMBERS else degrees * _MEMBER)
 
 

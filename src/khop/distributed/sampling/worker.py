@@ -333,7 +333,7 @@ def _slots(
 
 
 def main() -> None:
-    """Run a sampler for the process at the other end of the control line."""
+    """Run a sampler process, which `start_up` connects to its parent."""
     line, message = start_up()
     try:
         config, memory = message.json(), message.descriptors

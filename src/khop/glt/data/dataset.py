@@ -132,7 +132,7 @@ class Dataset:
     def init_node_labels(
         self, node_label_data: NodeLabel | None = None, id2idx: object = None
     ) -> None:
-        """Set the labels of nodes, [num_nodes] by id, or {node type: labels}."""
+        """Set the labels of nodes, by id, or {node type: labels}. `id2idx` must be None."""
         if id2idx is not None:
             raise NotImplementedError("labels are by id: leave id2idx out (it is Vineyard's)")
         if node_label_data is not None:
@@ -141,7 +141,7 @@ class Dataset:
     def init_node_split(
         self, node_split: tuple[NodeIndex, NodeIndex, NodeIndex] | None = None
     ) -> None:
-        """Set the ids of training, validation and test nodes, a tuple of three."""
+        """Set the ids of training, validation and test nodes, a tuple of three. None: keep them."""
         if node_split is not None:
             self.train_idx, self.val_idx, self.test_idx = _columns(node_split)
 

@@ -125,11 +125,11 @@ class DistDataset(Partition):
     def init_node_split(
         self, node_split: tuple[NodeIndex, NodeIndex, NodeIndex] | None = None
     ) -> None:
-        """Set the ids of training, validation and test nodes, a tuple of three."""
+        """Set the ids of training, validation and test nodes, a tuple of three. None: keep them."""
         self._split.init_node_split(node_split)
 
     def random_node_split(self, num_val: float, num_test: float) -> None:
-        """Split this part's nodes at random into training, validation and test nodes."""
+        """Split this part's nodes at random for training, validation, test, as `random_split`."""
         splits: list[dict[NodeType, Tensor]] = [{}, {}, {}]
         for node_type in self.meta.node_types:
             own = self.local_nodes(node_type.name)

@@ -124,13 +124,13 @@ class DistFeature:
     def async_get(
         self, ids: Tensor, input_type: NodeType | EdgeType | None = None
     ) -> torch.futures.Future[Tensor]:
-        """Look up the rows of ids at once, and return them as a completed future."""
+        """Look up the rows of ids (of a type) at once, and return them as a completed future."""
         answer: torch.futures.Future[Tensor] = torch.futures.Future()
         answer.set_result(self._lookup(NODE if input_type is None else input_type, ids))
         return answer
 
     def cpu_get(self, ids: Tensor, input_type: NodeType | EdgeType | None = None) -> Tensor:
-        """Return rows of this trainer's own partition by id, [n, ...], in the host's memory."""
+        """Return this trainer's rows by id, [n, ...], on the CPU. IndexError if one is absent."""
         return self._local[NODE if input_type is None else input_type].cpu_get(ids)
 
     local_get = cpu_get

@@ -154,7 +154,10 @@ class NeighborSampler(BaseSampler):
         return converted
 
     def subgraph(self, inputs: NodeSamplerInput | Tensor) -> SamplerOutput:
-        """Return the seeds, or their neighbourhood, with all edges among them. Ids are ascending.
+        """Return the subgraph of the seeds and of the neighbours that `num_neighbors` draws.
+
+        It has all edges among them. Without `num_neighbors`, it has the seeds alone. Ids are
+        ascending.
 
         Args:
             inputs: `NodeSamplerInput`, or ids of nodes.

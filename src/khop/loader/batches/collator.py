@@ -91,7 +91,10 @@ class Collator:
     def feature(
         self, value: RowStore | Tensor | Array, owner: Owner, name: str, of_nodes: bool
     ) -> Any:
-        """Return an attribute of the graph in the form that `gather` takes."""
+        """Return an attribute of the graph in the form that `gather` takes.
+
+        `owner`, `name` and `of_nodes` (or else of edges) identify it, for subclasses.
+        """
         return value if isinstance(value, RowStore) else Feature(value)
 
     def ids(self, index: Tensor) -> Any:
@@ -122,7 +125,8 @@ class StorePlan:
     """Plan that decides how a batch gets each attribute of one of PyG's stores.
 
     Valid while the store has the same objects under the same names. This is checked for every
-    batch, because users may replace attributes at any time.
+    batch, because users may replace attributes at any time. `owner` is the type of the store, and
+    `joiner` gathers rows.
 
     Attributes:
         template: dictionary that each batch copies. Rows and counts in the copy are then replaced.
@@ -212,7 +216,10 @@ class StorePlan:
 
 
 class _Rows:
-    """Attribute of a graph of which batches copy rows, by khop's gather or by PyG's code."""
+    """Attribute of a graph of which batches copy rows, by khop's gather or by PyG's code.
+
+    `dim` is the dimension of `value` that counts nodes (`of_nodes`) or edges.
+    """
 
     def __init__(
         self,

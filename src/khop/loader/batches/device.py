@@ -44,7 +44,8 @@ class OnDevice(NamedTuple):
 class DeviceJoiner(Collator):
     """Joiner that gathers attributes on a GPU, on another CUDA stream than the sampler's.
 
-    `hotness` returns the probability that a batch needs each node. It is called at most once.
+    `name` is the device's name. `hotness` returns the probability that a batch needs each node. It
+    is called at most once.
     """
 
     def __init__(self, name: Any, options: DeviceOptions, hotness: Callable[[], Hotness]) -> None:

@@ -23,7 +23,10 @@ from khop.typing import EDGE, NODE, EdgeType, NodeType
 
 
 class StoreJoiner:
-    """Joiner of subgraphs with attributes from a pair of PyG's stores, which threads may share."""
+    """Joiner of subgraphs with attributes from a pair of PyG's stores. Threads may share a joiner.
+
+    `custom_cls` makes an empty batch. If None, batches are `Data` or `HeteroData`.
+    """
 
     def __init__(
         self,

@@ -189,7 +189,10 @@ class FrequencyPartitioner(MethodPartitioner):
         }
 
     def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
-        """Return expected shares of local, cached and remote rows, and remote shares by cache size.
+        """Return entries of meta.json's summary: `expected_shares` and `cache_curve`.
+
+        The first are each part's shares of local, cached and remote rows in its requests. The
+        second are each part's shares of remote rows by the number of cached rows.
 
         :meta private:
         """

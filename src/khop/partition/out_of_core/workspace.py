@@ -279,7 +279,7 @@ class DiskWorkspace(Workspace):
 
     @contextlib.contextmanager
     def stage(self, key: str, columns: Columns, starts: Int64Array) -> Iterator[Stage]:
-        """Open the storage of a type's edges.
+        """Open the storage of the edges of a type, named `key`. `columns`, `starts`: see `Stage`.
 
         Without an error, its files are removed at the end.
         """

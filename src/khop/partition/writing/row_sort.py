@@ -141,7 +141,10 @@ class SortedBlock(NamedTuple):
 
 
 class RowSorter:
-    """Sorter of one type's split edges: by row, then by time if there is one, then by index."""
+    """Sorter of one type's split edges: by row, then by time, if any, then by index.
+
+    `blocks` are [num_blocks + 1] bounds of the blocks' rows.
+    """
 
     def __init__(self, table: RowTable, blocks: Int64Array, stage: Stage) -> None:
         self._table, self._blocks, self._stage = table, blocks, stage

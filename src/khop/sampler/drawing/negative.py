@@ -84,9 +84,10 @@ class Candidates:
         return np.maximum(np.searchsorted(self._times, times, side="right"), 1)
 
     def draw(self, key: int, limits: Int64Array) -> Int64Array:
-        """Draw a candidate for each of `limits` [n], among the first that many, by weight.
+        """Draw a node id for each negative, [n] int64, by weight.
 
-        If these all have weight 0, the first one is returned. `key` determines the random numbers.
+        Negative i draws among the first `limits[i]` candidates. If these all have weight 0, it is
+        the first one. `key` determines the random numbers.
         """
         if self._sums is None:
             return self.nodes(_native.draw_below(key, limits))
@@ -181,7 +182,10 @@ class NegativeSampler:
 
 
 class _Draw:
-    """The negatives of one batch while `NegativeSampler.sample` draws them."""
+    """The negatives of one batch while `NegativeSampler.sample` draws them.
+
+    `key` returns the random key of the i-th draw. If `src_from` is None, `sources` are kept.
+    """
 
     def __init__(
         self,

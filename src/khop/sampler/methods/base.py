@@ -211,7 +211,7 @@ class ProgramMethod(SamplingMethod):
         return False, None
 
     def settle_subgraph_type(self, subgraph_type: str | Enum) -> str | Enum:
-        """Return the type of subgraphs to make. Values of edges need 'directional' subgraphs."""
+        """Check and return the subgraph type. With edge values, it must be 'directional'."""
         settled = super().settle_subgraph_type(subgraph_type)
         if self.edge_values and getattr(settled, "value", settled) != "directional":
             raise ValueError(

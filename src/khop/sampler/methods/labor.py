@@ -181,7 +181,7 @@ class Labor(SamplingMethod):
         return False, weight_attr if self.weight_attr is None else self.weight_attr
 
     def settle_subgraph_type(self, subgraph_type: str | Enum) -> str | Enum:
-        """Return the type of subgraphs to make. `edge_norm` needs 'directional' subgraphs."""
+        """Check and return the subgraph type. With `edge_norm`, it must be 'directional'."""
         asked = getattr(subgraph_type, "value", subgraph_type)
         if self.edge_norm is not None and asked != "directional":
             raise ValueError(
@@ -267,7 +267,10 @@ class LaborImportance(ProgramMethod):
         trees: Int32Array,
         index: int,
     ) -> Float64Array:
-        """Draw LABOR's random number of each node, from 0 to 1."""
+        """Draw LABOR's random number of each node, from 0 to 1, by original id and tree.
+
+        Another `index` draws other numbers for the same nodes.
+        """
         step = 0 if self.layer_dependency else hop
 
         def words(batch: int) -> UInt64Array:

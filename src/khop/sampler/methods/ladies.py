@@ -183,7 +183,7 @@ class PoissonLadies(LayerMethod):
     def _weights(
         self, graph: GraphAccess, layer: int, candidates: Candidates, count: int, always: BoolArray
     ) -> Waiting[Float64Array]:
-        """Draw the nodes of one layer, and return the weight of edges from each candidate."""
+        """Draw `count` nodes on average, and all `always`. Return weights of candidates' edges."""
         words = yield from graph.words(graph.key(_VARIATES, layer), 0, candidates.ids)
         pi = np.ones(len(words))
         pi[~always] = chances(candidates.mass[~always], count)

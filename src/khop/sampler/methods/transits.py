@@ -112,7 +112,7 @@ class Transits:
         degrees: Int64Array | None = None,
         sample: Sample | None = None,
     ) -> Transits:
-        """Return the transits of a step. The arguments determine `begins` and `rows`."""
+        """Return the transits of a step. If `sample` is None, it has the nodes `ids` alone."""
         counts = counts.astype(np.int64)
         rows = np.repeat(np.arange(len(ids)), counts)
         begins = np.cumsum(counts) - counts

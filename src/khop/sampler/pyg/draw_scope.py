@@ -62,7 +62,8 @@ def batch_scope(key: BatchKey | None = None) -> Iterator[None]:
 def open_scope(key: BatchKey | None) -> None:
     """Open the scope of a batch for the rest of this worker process, or until the next call.
 
-    Calls of samplers in the scope draw by `key`. For a process that only makes a loader's batches.
+    Calls of samplers in the scope draw by `key`. If None, samplers take their own keys. For a
+    process that only makes a loader's batches.
     """
     _scope.is_open, _scope.key, _scope.calls = True, key, 0
 

@@ -152,7 +152,7 @@ def times_of(
 
 
 def weights_of(source: PygInput | StoreInput, name: str | None) -> dict[EdgeType, Array]:
-    """Return weights of edges, in a dtype that kernels read.
+    """Return weights of edges, in a dtype that kernels read. If `name` is None, there are none.
 
     Raises:
         ValueError: no such attribute, or invalid weights.

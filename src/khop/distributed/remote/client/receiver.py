@@ -357,7 +357,7 @@ class Receiver:
 
 
 def main() -> None:
-    """Run a receiver for the trainer at the other end of the control line."""
+    """Run a receiver process, which `start_up` connects to its parent, a trainer."""
     line, message = start_up()
     receiver: Receiver | None = None
     try:

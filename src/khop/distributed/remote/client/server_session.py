@@ -129,7 +129,7 @@ class ServerSession:
     def send(
         self, request: GraphServerRequest, arrays: Sequence[Array] = (), request_id: int = 0
     ) -> None:
-        """Send a request with its arrays. It is dropped while the server is lost."""
+        """Send a request. It is dropped if the server is lost. Its reply repeats `request_id`."""
         self.connection.send(pack(request_header(request, request_id), arrays))
 
     def connect(self, arrays: Mapping[str, Array]) -> None:

@@ -217,7 +217,7 @@ class ServerHandler:
     def steps(
         self, frames: list[Any], source: Source = NOBODY
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Process one request in slices. Return the frames of the reply. Never raises."""
+        """Return the frames of the reply. Between slices, yield as `Steps`. Never raises."""
         began = time.monotonic()
         op = peek_op(frames[0]) if frames else ""
         part = peek_part(frames[0]) if frames else None

@@ -153,7 +153,7 @@ class KeyFileWatch:
 
 
 def main() -> None:
-    """Run the program of a graph server that `init_server` has started, over its control line."""
+    """Run a graph server that `init_server` has started. `start_up` connects it to its parent."""
     line, message = start_up()
     try:
         content, names = message.json(), {field.name for field in fields(ServerConfig)}

@@ -57,7 +57,7 @@ class PartGraph(NamedTuple):
 
 
 def read_graph(root: Path, path: str) -> PartGraph:
-    """Read a file that holds a single graph. Arrays are views of the mapped file.
+    """Read file `path` below `root`, which holds one graph. Arrays are views of the mapped file.
 
     Raises:
         FolderError: the file is missing, damaged, outside the folder, written by DGL before 0.5, or
