@@ -150,7 +150,7 @@ class Rates:
 
     @classmethod
     def between(cls, before: Snapshot | None, now: Snapshot) -> Rates:
-        """Compute the rates from two snapshots.
+        """Compute the rates from two snapshots, `before` and `now`.
 
         They are empty if `before` is None or of another process.
         """

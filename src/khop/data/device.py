@@ -55,7 +55,8 @@ def current_gpu() -> int:
 def full_name(device: object, default_gpu: int | None = None) -> str:
     """Return a device's name with its index, such as 'cuda:1', for other threads and processes.
 
-    Arguments and errors: see `parse_device`.
+    'cuda' alone is the GPU `default_gpu`. If None, torch's current one. Other names are errors, as
+    in `parse_device`.
     """
     return ":".join(map(str, parse_device(device, default_gpu)))
 

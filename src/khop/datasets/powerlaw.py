@@ -112,7 +112,8 @@ class PowerLaw:
 
         At scale 1 it has 2,449,029 nodes and 123,718,280 edges, a mean degree of 50.5, a median of
         22 and a maximum of about 25,000. Scale multiplies nodes and edges. Mean and median stay the
-        same, and the maximum is proportional to the square root of `scale`.
+        same, and the maximum is proportional to the square root of `scale`. `num_features` is the
+        width of `x`, and labels are below `num_classes`.
         """
         return cls(
             num_nodes=round(2_449_029 * scale),

@@ -241,7 +241,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return self.opened.split(node_type, name).astype(np.int64)
 
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """Return the times of nodes, as [n] int64 keys, or None if their type has no times."""
+        """Return [n] int64 keys that sort as the nodes' times. None if their type has no times."""
         times = self.opened.node_times(node_type)
         return None if times is None else times[new_ids]
 

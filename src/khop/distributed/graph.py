@@ -81,7 +81,7 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """Return the times of nodes, as [n] int64 keys, or None if their type has no times."""
+        """Return [n] int64 keys that sort as the nodes' times. None if their type has no times."""
 
     @abc.abstractmethod
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:

@@ -59,7 +59,7 @@ class FullNeighbors:
             self._row_starts[frontier].append(part.indptr(index))
 
     def share(self, index: int, of: int) -> list[Range]:
-        """Divide the part's nodes into `of` shares with similar numbers of edges. Return one.
+        """Return share `index` of `of` shares of the part's nodes, with similar numbers of edges.
 
         Returns:
             Range of new ids for each node type. All shares together are the part.

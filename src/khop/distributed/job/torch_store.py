@@ -159,7 +159,7 @@ class TorchStore(MemberStore):
             self._store.delete_key(self._key(name, self._rank))
 
     def renew(self, renewals: int, has_left: bool = False) -> None:
-        """Record a sign of life of this trainer, its number `renewals`, or that it leaves."""
+        """Record a sign of life of a trainer, number `renewals`, or that it leaves (`has_left`)."""
         self.put("lease", [renewals, has_left, self._where])
 
     def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:

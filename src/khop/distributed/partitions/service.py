@@ -247,5 +247,5 @@ class PartitionService:
 
 
 def primary_key(part: int) -> int:
-    """Return the key, below 0, of the server with a partition's state in `endpoint_registry`."""
+    """Return the key, below 0, in `EndpointRegistry` of the server that has a partition's state."""
     return -1 - part

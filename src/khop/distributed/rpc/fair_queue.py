@@ -119,7 +119,7 @@ class FairQueue(Generic[_T]):
         connection: Hashable = None,
         is_bounded: bool = True,
     ) -> bool:
-        """Append an entry (pending work) to the queue of its user's connection.
+        """Append an entry (pending work of `nbytes`) to the queue of its user's connection.
 
         Returns False if `is_bounded` and the user has too many entries or bytes.
         """

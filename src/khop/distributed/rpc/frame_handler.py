@@ -122,7 +122,7 @@ class FrameHandler:
     def steps(
         self, frames: list[Any], source: Source = NOBODY
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Return the frames of the reply. Between slices, yield as `Steps`. Never raises."""
+        """Return the frames of the reply. Between slices of it, yield as `Steps`. Never raises."""
         began = monotonic_ns()
         header: dict[str, Any] = {"id": None, "incarnation": self.incarnation}
         try:

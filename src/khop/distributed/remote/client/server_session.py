@@ -82,6 +82,8 @@ class PendingBatch:
 class ServerSession:
     """A receiver's connection to one server, and the state of its loader's session there.
 
+    `spec` describes the session, the loader's state on the server of this `rank`.
+
     Attributes:
         pending: {id: batch} in flight, in order of the requests.
         progress: time of the last progress, or of the first fault after it (`time.monotonic`).
@@ -276,7 +278,7 @@ class ServerSession:
         }
 
     def log_event(self, event: str, text: str) -> None:
-        """Log `text` about a change of the server.
+        """Log `text` about a change of the server, as the event of this name.
 
         A lost server with batches in flight is a warning.
         """

@@ -109,6 +109,7 @@ class PublishedValues:
     """Values of the clients, by name, and the requests that wait for missing values.
 
     `clients` is the directory's table of clients by rank. It changes as clients come and go.
+    `clock` returns seconds.
     """
 
     def __init__(
