@@ -149,7 +149,7 @@ class PrivateFolder:
             yield at, last
 
     def make_folder(self, name: str, mode: int = 0o777) -> None:
-        """Make a folder inside this one, with its parents, unless they exist."""
+        """Make a folder with permissions `mode` in this one, and its parents, unless they exist."""
         path = PurePosixPath(name)
         for folder in (*reversed(path.parents[:-1] if path.parts else ()), path):
             with self._folder_of(str(folder)) as (at, last), contextlib.suppress(FileExistsError):

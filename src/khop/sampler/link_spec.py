@@ -67,7 +67,9 @@ class LinkSpec:
         """Check the options of `LinkSpec`, and convert types to indices.
 
         `node_types` and `edge_types` are the graph's. `link_type` need not be an edge type of the
-        graph. `exclude` names the edges that the neighbourhoods leave out.
+        graph. The options are the attributes of these names: direction of neighbour lists, trees
+        per end, mode, amount and strictness of negatives. `exclude` names the edges that the
+        neighbourhoods leave out.
 
         Raises:
             ValueError: a type that does not exist, options that contradict one another.

@@ -139,8 +139,9 @@ class SamplingSpec:
 
         `num_neighbors` is the fan-out of each hop, {edge type: fan-out of each hop}, PyG's
         `NumNeighbors`, or a method with one of these. Edge types have any form that PyG knows.
-        `heterogeneous` means that types have names. The other options are attributes of the
-        specification or of `SamplingOptions`.
+        `heterogeneous` means that types have names. `temporal` and `weighted` (per edge type) say
+        that draws read times and weights. With strategy 'last', the latest neighbours are drawn.
+        The other options are attributes of the specification or of `SamplingOptions`.
 
         Raises:
             ValueError: unequal numbers of hops, a fan-out below -1 or beyond 2^63 - 1, a missing or

@@ -135,7 +135,7 @@ def graph_of(nodes: dict[NodeType, NodeSource], edges: dict[EdgeType, EdgeSource
 
 
 def reversed_edges(edges: EdgeSource, attrs: dict[str, RowStore]) -> EdgeSource:
-    """Return edges with sources and destinations exchanged, without a copy."""
+    """Return edges with sources and destinations exchanged, and with `attrs`, without a copy."""
     if isinstance(edges, JoinedEdges):
         return JoinedEdges([reversed_edges(one, {}) for one in edges.lists], attrs)
     return EdgeSource(edges.dst, edges.src, attrs)

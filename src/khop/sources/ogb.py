@@ -102,7 +102,7 @@ def _is_ogb(folder: Path) -> bool:
 
 
 class _Graph:
-    """Graph that `Ogb.read` is reading: the nodes, edges and attributes so far."""
+    """Graph that `Ogb.read` reads from `folder`: its nodes, edges and attributes so far."""
 
     def __init__(self, folder: Path, scratch: Scratch) -> None:
         self.folder, self.scratch = folder, scratch

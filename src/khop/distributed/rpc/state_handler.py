@@ -131,7 +131,7 @@ def users_requests(modules: Sequence[str], part: Part) -> list[RequestType]:
 
 
 class Write:
-    """A client's write to a part's state, by the steps `apply`. It keeps the reply, to repeat it."""
+    """A client's write to a part's state, by the steps `apply`. Keeps its reply, to repeat it."""
 
     __slots__ = ("_apply", "_error", "_reply")
 

@@ -88,7 +88,7 @@ def cluster_nodes(
 def clusters_by_type(
     source: GraphSource, clusters: int, seed: int, progress: Progress
 ) -> dict[NodeType, IntArray]:
-    """Return {node type: [num_nodes] cluster of each node}, by label propagation."""
+    """Return {node type: [num_nodes] its cluster, of about `clusters`}, by label propagation."""
     graph = undirected(source, progress=progress)
     sizes = np.ones(graph.num_nodes, np.int32)
     return split_by_type(source, cluster_nodes(graph, sizes, clusters, seed, progress).of_node)

@@ -120,7 +120,10 @@ def _count(job: FolderJob, edge_type: EdgeType, splitter: RowSplitter) -> IntArr
 
 
 class RowSplitter:
-    """Splitter of one type's edge list by blocks (ranges of rows). Ray tasks get a pickle of it."""
+    """Splitter of one type's edge list by blocks (ranges of rows). Ray tasks get a pickle of it.
+
+    `rows` numbers the nodes that have rows, and `neighbors` their neighbours.
+    """
 
     def __init__(
         self, edge: EdgeSource, edge_dir: EdgeDir, rows: Numbering, neighbors: Numbering

@@ -166,7 +166,7 @@ def _trees(
 def _distinct(
     spec: LinkSpec, src: Int64Array, dst: Int64Array
 ) -> tuple[list[SeedSet], Int64Array, Int64Array]:
-    """Make one seed of each distinct node, ascending by id. Returns as `_trees`."""
+    """Make one seed of each distinct node, ascending by id. Returns seeds and positions."""
     if spec.src_type != spec.dst_type:
         src_ids, src_at = _numbered(src)
         dst_ids, dst_at = _numbered(dst)

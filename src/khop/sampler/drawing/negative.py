@@ -184,7 +184,8 @@ class NegativeSampler:
 class _Draw:
     """The negatives of one batch while `NegativeSampler.sample` draws them.
 
-    `key` returns the random key of the i-th draw. If `src_from` is None, `sources` are kept.
+    `dst_from` are the nodes that may be destinations, `times` the times of links. `key` returns the
+    random key of the i-th draw. If `src_from` is None, `sources` are kept.
     """
 
     def __init__(
