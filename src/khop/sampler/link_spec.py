@@ -116,7 +116,7 @@ class LinkSpec:
 def excluded_relations(
     exclude: ExcludeSeedEdges, edge_types: Sequence[EdgeType], link_type: EdgeType
 ) -> tuple[tuple[int, bool], ...]:
-    """Return the edge types whose edges are left out: the links' and, if asked, the reverses'.
+    """Return the edge types whose edges are left out: the links' and, if `exclude` asks, reverses.
 
     The reverse of (a, r, b) is (b, rev_r, a), and vice versa, as PyG's `ToUndirected` names them.
     If there is no such edge type, (a, r, a) reverses itself, and the only edge type from b to a

@@ -98,7 +98,7 @@ class SamplingSpec:
         return relation < len(self.weighted) and self.weighted[relation]
 
     def hop_requests(self, relation: int) -> list[HopRequest]:
-        """Return the parameters of each hop over an edge type, without random keys.
+        """Return the parameters of each hop over edge type `relation`, without random keys.
 
         Each batch sets their keys.
 
@@ -207,7 +207,8 @@ class SamplingOptions:
     """Options of samplers and loaders beside `num_neighbors`, with PyG's names.
 
     Attributes:
-        replace, with_edge, disjoint: see `SamplingSpec`. Temporal sampling is always disjoint.
+        replace, with_edge: draw with replacement, record edges.
+        disjoint: a separate subgraph per seed. Always so with times.
         subgraph_type: 'directional', 'bidirectional' or 'induced', or PyG's `SubgraphType`.
         temporal_strategy: 'uniform' or 'last'.
         time_attr: attribute that holds times. If None, draws do not depend on times.

@@ -116,7 +116,7 @@ def edges_by_folder(
         folder: parent of these folders.
         pattern: pattern of their names, for `Path.glob`.
         separator: text between the three names of an edge type in a folder's name.
-        by_rows: see `edges_of`.
+        by_rows: True for arrays [E, 2], False for [2, E].
     """
     edges = {}
     for path in sorted(folder.glob(pattern)):

@@ -78,7 +78,7 @@ class RequestLog:
         self.answered: list[Answered] = []
 
     def log_request(self, part: int, op: str, rows: int) -> Asked | None:
-        """Log that rows are requested from a partition. Return None if `op` is not recorded."""
+        """Log a request of rows from partition `part`. Return None if `op` is not recorded."""
         if op not in REQUESTS:
             return None
         return Asked(*self.task, part, REQUESTS.index(op), rows, monotonic_ns())

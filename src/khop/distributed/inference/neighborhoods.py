@@ -73,7 +73,7 @@ class FullNeighbors:
         return ranges
 
     def _cut(self, node_type: int, count: int, index: int, of: int) -> int:
-        """Return the row at which share `index` of `of` even shares of a type's nodes begins."""
+        """Return the first row of share `index` of `of` even shares of a type's `count` nodes."""
 
         # Each row counts itself besides its edges, so that the work grows with every row.
         def work(row: int) -> int:

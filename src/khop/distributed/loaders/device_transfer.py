@@ -37,7 +37,7 @@ class TargetDevice:
     Args:
         device: the loader's `device`: None, an argument of `torch.device`, or 'emulated' (for
             tests: batches are tensors on the CPU).
-        pin_memory: see `MpDistSamplingWorkerOptions`. Warns if it has no effect.
+        pin_memory: lock memory for asynchronous copies. Warns if it has no effect.
 
     Attributes:
         device: full name of the device that samplers may share with the trainer, or None.

@@ -163,8 +163,7 @@ class Membership:
     def all_gather(self, name: str, action: str) -> list[Any]:
         """Wait for all members' values `name`, and return them by rank.
 
-        `action` describes the step that publishes the value, for the message of a RendezvousError:
-        a member has not published in time.
+        RendezvousError names late members, and the `action` that publishes a value.
         """
         values = self.wait_for(name, range(self.world_size), action)
         return [values[rank] for rank in range(self.world_size)]

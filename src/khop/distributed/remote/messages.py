@@ -195,7 +195,7 @@ class RegisterServer(GraphServerRequest, op="register_server"):
     The reply carries a `Table`, as JSON.
 
     Attributes:
-        parts, addresses, host, pid: see `ServerEntry`.
+        parts, addresses, host, pid: the server's partitions, addresses, machine and process.
         gone: {rank: incarnation} of clients that are gone. A restarted directory needs them.
     """
 

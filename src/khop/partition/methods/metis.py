@@ -57,7 +57,7 @@ class MetisPartitioner(StructuralPartitioner):
     https://github.com/KarypisLab/METIS, through pymetis.
 
     Args:
-        *args, **kwargs: see `PartitionerBase`, and:
+        *args, **kwargs: output_dir, num_parts, num_nodes, ... of `PartitionerBase`, and:
         balance: names of the quantities that parts share evenly, as for `StreamPartitioner`. Passes
             after METIS balance several of them, at the price of more cut edges.
         slack: share by which a part may exceed the mean of each quantity (default: 0.03).

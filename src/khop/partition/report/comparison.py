@@ -118,7 +118,7 @@ def compare_methods(
         num_parts: number of parts.
         methods: names of methods as for `partition_graph`. 'frequency+metis' (or '+stream',
             '+cluster-metis') is 'frequency' with this option `base`.
-        edge_dir: 'in' or 'out', see `PartitionOptions`.
+        edge_dir: 'in' (neighbours are drawn against the edges' direction) or 'out' (along it).
         sample: approximate number of nodes of a sample: balls around random nodes, with the edges
             among them. If None, the whole graph is cut.
         seed: seed of random choices.

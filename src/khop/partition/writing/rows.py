@@ -40,7 +40,8 @@ def write_edge_type(
 ) -> EdgeTypeMeta:
     """Write the edges of a type in all parts as CSR rows. Return the type's entry for meta.json.
 
-    Also adds counts to `edges_between_parts` [part of the row, part of the neighbour].
+    Writes to the folder of `job`, and adds counts to `edges_between_parts` [part of the row, part
+    of the neighbour].
 
     Raises:
         IndexError: an edge names a node that does not exist.

@@ -176,7 +176,7 @@ class PublishedValues:
             self._ready.put(waiter.source.user, waiter, connection=waiter.source.connection)
 
     def wait_for(self, request: WaitFor, source: Source, send: Send) -> None:
-        """Answer a client's request for values by `send`, when all are published or time is over.
+        """Answer `source`'s request for values by `send`, when all are published or time is over.
 
         A value counts if its client has sent a message since the requesting client registered.
 

@@ -184,7 +184,7 @@ class SessionTable:
         """End sessions whose clients are silent. Called every 0.25 s.
 
         Args:
-            heard_until: see `Directory.tick`.
+            heard_until: from (user, now), the time up to which messages of the user are read.
         """
         now = time.monotonic()
         for session in list(self._sessions.values()):
