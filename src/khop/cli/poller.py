@@ -124,7 +124,7 @@ class Snapshot:
 
 
 def read_snapshot(content: object, sender: str) -> Snapshot:
-    """Read a server's statistics from parsed JSON.
+    """Read a server's statistics from `content`, parsed JSON.
 
     Raises:
         ProtocolError: the JSON is malformed. The message names the sender and the field.

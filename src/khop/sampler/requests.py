@@ -56,12 +56,12 @@ class RemoteParts(Protocol):
     """
 
     def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Ticket:
-        """Request that a part draws neighbours of its nodes `rows` over an edge type."""
+        """Request that a part draws neighbours of its nodes `rows` over edge type `relation`."""
 
     def induce(
         self, part: int, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
     ) -> Ticket:
-        """Request the neighbours of a part's nodes that are in a batch.
+        """Request the neighbours of a part's nodes `rows` that are in a batch.
 
         `keys` identify the batch's nodes, as `_native.Subgraph.keys` returns them.
         """
@@ -72,7 +72,7 @@ class RemoteParts(Protocol):
         """Request for each i whether an edge joins the part's `rows[i]` and `neighbors[i]`."""
 
     def degrees(self, part: int, relation: int, rows: Int64Array) -> Ticket:
-        """Request the number of neighbours of each of a part's nodes (`rows`)."""
+        """Request the number of neighbours of a part's nodes `rows`, over edge type `relation`."""
 
     def fetch(
         self, part: int, element: str, index: int, ids: Int64Array, names: Sequence[str]

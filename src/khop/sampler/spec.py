@@ -224,7 +224,7 @@ class SamplingOptions:
     weight_attr: str | None = None
 
     def settled(self, num_neighbors: NumNeighbors | SamplingMethod) -> SamplingOptions:
-        """Return these options, completed by the ones that a sampling method determines.
+        """Return these options, completed by the ones that the method `num_neighbors` determines.
 
         Raises:
             ValueError: an option contradicts the method's own, or the method does not support it.

@@ -169,7 +169,7 @@ def ids_of(values: Array, title: str) -> IntArray:
 
 
 def attribute(values: Array, title: str) -> RowStore:
-    """Make an attribute of an array with one row per node or edge.
+    """Make an attribute of an array, `values`, with one row per node or edge.
 
     `title` is the array's name in errors.
 
@@ -188,7 +188,7 @@ def attribute(values: Array, title: str) -> RowStore:
 
 
 def joined_attribute(pieces: Mapping[str, Array]) -> RowStore:
-    """Make one attribute of the rows of several arrays, which have the names that errors use."""
+    """Make one attribute of the rows of several arrays, `pieces`, named as errors name them."""
     features = [attribute(values, title) for title, values in pieces.items()]
     if len(features) == 1:
         return features[0]

@@ -84,7 +84,7 @@ class RequestLog:
         return Asked(*self.task, part, REQUESTS.index(op), rows, monotonic_ns())
 
     def log_reply(self, asked: Asked, served: Any, nbytes: int) -> None:
-        """Log the reply to a request, with `served`, the server's times.
+        """Log the reply, of `nbytes`, to request `asked`, with `served`, the server's times.
 
         Malformed times are ignored.
         """

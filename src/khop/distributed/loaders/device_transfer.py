@@ -192,7 +192,7 @@ class DeviceArenaFactory:
 
 
 def pinning(target: TargetDevice) -> Callable[[ArenaReader], None] | None:
-    """Return a function that registers an arena with CUDA. None if batches go to no GPU.
+    """Return a function that registers an arena with CUDA. None if `target` is no GPU.
 
     A slot of an arena is reused when its last tensor is gone, but a copy with `non_blocking=True`
     may run later. Torch keeps a copy's source only if torch has allocated it. So `DeviceTransfer`

@@ -244,7 +244,7 @@ class Membership:
         return {failure.rank: failure for failure in failures if failure is not None}
 
     def renewed_at(self, rank: int) -> float:
-        """Return the time (`time.monotonic`) of a member's last sign of life, as `look` saw it.
+        """Return the time (`time.monotonic`) of the last sign of life of `rank` that `look` saw.
 
         The first `look` counts as one. Minus infinity if there was none.
         """

@@ -43,7 +43,7 @@ class Table(NamedTuple):
 
 
 class PartitionReader:
-    """Reader of all parts of a folder, for a trainer that has loaded part `home`.
+    """Reader of all parts of a folder, for a trainer that has loaded one of them.
 
     Rows come from files on this machine, or from other trainers' servers.
     """

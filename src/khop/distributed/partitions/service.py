@@ -94,7 +94,7 @@ class PartitionService:
         return at_home or [r for r, claim in enumerate(self.claims) if part in claim.parts]
 
     def primary(self, part: int) -> int:
-        """Return the rank whose server has a partition's state: the partition's first owner."""
+        """Return the rank whose server has the state (users' data) of `part`: its first owner."""
         return self.owners(part)[0]
 
     def _check_claims(self) -> None:

@@ -196,7 +196,7 @@ class Connection:
         self._channel, self.sockets, self._is_broken = None, [], False
 
     def send(self, frames: Sequence[Buffer]) -> None:
-        """Send a message. It is dropped while the connection is down."""
+        """Send a message (`frames`). It is dropped while the connection is down."""
         if self._channel is not None and self.lost_since is None:
             try:
                 self._channel.send(frames)
@@ -344,7 +344,7 @@ class ZmqChannel(Channel):
             yield _MEANINGS[event]
 
     def send(self, frames: Sequence[Buffer]) -> None:
-        """Send a message. It is dropped while ZeroMQ is not connected."""
+        """Send a message (`frames`). It is dropped while ZeroMQ is not connected."""
         with contextlib.suppress(zmq.Again):
             self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
 

@@ -176,7 +176,7 @@ def refusal(frames: list[Any], why: Exception) -> list[Any]:
 
 
 def id_of(frames: list[Any]) -> int | None:
-    """Return the id in a request's header, without other checks. None if it has none.
+    """Return the id in the header of a request's frames, without other checks. None if none.
 
     Fast, and never raises.
     """

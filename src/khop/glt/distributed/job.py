@@ -124,7 +124,7 @@ def init_rpc(
     rpc_timeout: float = 180,
     **kwargs: object,
 ) -> None:
-    """Join the trainers of `init_worker_group` at trainer 0's address. Else not needed."""
+    """Join the trainers of `init_worker_group` at trainer 0's address. Ignores other arguments."""
     del num_rpc_threads, rpc_timeout, kwargs
     join(master_addr, master_port)
 

@@ -217,7 +217,7 @@ def _new_seeds(partitioner: PartitionerBase, seeds: SeedNodes) -> tuple[int, Int
 
 
 def sampled(source: GraphSource, count: int, seed: int) -> GraphSource:
-    """Return a subgraph of about `count` nodes, in balls around random nodes, with attributes."""
+    """Return a subgraph of about `count` nodes of `source`, in balls around random nodes."""
     if count < 1:
         raise ValueError(f"sample must be a number of nodes above 0 (got {count})")
     graph = undirected(source).whole()

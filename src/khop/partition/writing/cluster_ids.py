@@ -95,7 +95,7 @@ def clusters_by_type(
 
 
 def with_clusters(source: GraphSource, clusters: Mapping[NodeType, IntArray]) -> GraphSource:
-    """Return a copy of a graph whose nodes have clusters as an attribute."""
+    """Return a copy of `source`, a graph, whose nodes have clusters as an attribute."""
     nodes = {
         node_type: replace(node, attrs={**node.attrs, CLUSTER: Feature(clusters[node_type])})
         for node_type, node in source.nodes.items()

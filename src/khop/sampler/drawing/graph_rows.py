@@ -58,7 +58,7 @@ class GraphRows:
         request: HopRequest,
         options: _native.HopOptions | None = None,
     ) -> Waiting[Replies]:
-        """Draw neighbours of rows over an edge type. `options`: `request.options()`, if known."""
+        """Draw neighbours of rows over edge type `relation`. `options` are `request.options()`."""
         view, remote = self.view, self.remote
         return self._ask(
             relation,

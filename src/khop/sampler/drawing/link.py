@@ -97,7 +97,7 @@ def negative_sources(spec: LinkSpec, links: Links) -> Int64Array | None:
 
 
 def repeated(values: Int64Array, spec: LinkSpec) -> Int64Array:
-    """Repeat values of links, such as times, until each link and each negative has one."""
+    """Repeat values of links, such as times, until each link and negative of `spec` has one."""
     rounds = 0 if spec.mode is None else math.ceil(spec.amount)
     return np.tile(values, 1 + rounds)[: len(values) + spec.num_negatives(len(values))]
 

@@ -131,7 +131,7 @@ class SubgraphWriter:
 
 
 def number_by_link(drawn: SampledSubgraph, num_links: int) -> None:
-    """Number the trees of a disjoint link batch by link, in place.
+    """Number the trees of a disjoint batch of `num_links` links by link, in place.
 
     Before, each end of a link has a tree of its own.
     """

@@ -42,7 +42,7 @@ from khop.typing import Array, Int64Array
 
 
 def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
-    """Return a folder's metadata with labels as an additional attribute `y`.
+    """Return `meta`, metadata of a folder, with labels as an additional attribute `y`.
 
     `labels` has the labels of node types, [num_nodes, ...], by the index of the type.
     """

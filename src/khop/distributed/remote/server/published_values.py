@@ -258,7 +258,7 @@ class PublishedValues:
                 return
 
     def forget(self, client: RegisteredProcess[Entry]) -> None:
-        """Remove all values of a process, since it is removed or another one has its rank."""
+        """Remove all values of `client`, which is removed or whose rank another process has."""
         for name in list(client.published):
             self._remove(client, name)
 

@@ -76,7 +76,7 @@ class Requester:
         self._send_frames(*self.source.connection, pack_or_refuse(header, arrays))
 
     def reply(self, fields: object, arrays: Sequence[Array] = ()) -> None:
-        """Send the reply to the request: a dataclass, and arrays."""
+        """Send the reply to the request: `fields`, a dataclass, and arrays."""
         self.send({"id": self.request_id, **codec.to_json(fields)}, arrays)
 
 
