@@ -55,7 +55,7 @@ class EventLogger:
         self._logger = logging.getLogger(name)
 
     def debug(self, event: str, message: str, **fields: Any) -> None:
-        """Log a detail that helps to find a fault. Arguments are as for `info`."""
+        """Log, for debugging, an event's name (`event`), a `message`, and values (`fields`)."""
         self._log(logging.DEBUG, event, message, fields)
 
     def info(self, event: str, message: str, **fields: Any) -> None:
@@ -69,11 +69,11 @@ class EventLogger:
         self._log(logging.INFO, event, message, fields)
 
     def warning(self, event: str, message: str, **fields: Any) -> None:
-        """Log a fault that khop could recover from. Arguments are as for `info`."""
+        """Log a fault that khop recovered from: name (`event`), `message`, values (`fields`)."""
         self._log(logging.WARNING, event, message, fields)
 
     def error(self, event: str, message: str, **fields: Any) -> None:
-        """Log a fault that khop could not recover from. Arguments are as for `info`."""
+        """Log a fault that khop cannot recover from: name (`event`), `message`, and `fields`."""
         self._log(logging.ERROR, event, message, fields)
 
     def _log(self, level: int, event: str, message: str, fields: Mapping[str, Any]) -> None:

@@ -73,7 +73,7 @@ class Registry(Generic[T]):
         return value
 
     def checked(self, value: Any) -> T:
-        """Convert an object to a plugin, else raise TypeError. If it is a text, `resolve` it."""
+        """Convert `value` to a plugin, else raise TypeError. If it is a text, `resolve` it."""
         return self.resolve(value) if isinstance(value, str) else self._check(value)
 
     def installed(self) -> list[str]:

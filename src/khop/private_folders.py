@@ -103,7 +103,7 @@ class PrivateFolder:
             self.descriptor = -1
 
     def create(self, name: str, buffering: int = -1) -> IO[bytes]:
-        """Create a file and open it for writing. An old file of this name is removed first."""
+        """Create a file, and open it for writing. An old file of the name is removed first."""
         self.unlink(name, missing_ok=True)
         return self._opened(name, "xb", buffering)
 
@@ -149,7 +149,7 @@ class PrivateFolder:
             yield at, last
 
     def make_folder(self, name: str, mode: int = 0o777) -> None:
-        """Make a folder inside this one, with its parents, unless they exist."""
+        """Make a folder with permissions `mode` in this one, and its parents, unless they exist."""
         path = PurePosixPath(name)
         for folder in (*reversed(path.parents[:-1] if path.parts else ()), path):
             with self._folder_of(str(folder)) as (at, last), contextlib.suppress(FileExistsError):
@@ -169,7 +169,7 @@ class PrivateFolder:
         return None
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file or folder inside this one. A file of the new name is replaced."""
+        """Rename a file or folder (`old`) inside this one. A file of name `new` is replaced."""
         with self._folder_of(old) as (before, first), self._folder_of(new) as (after, last):
             os.rename(first, last, src_dir_fd=before, dst_dir_fd=after)
 

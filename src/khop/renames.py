@@ -150,7 +150,7 @@ def accepts_old_names(called: _F) -> _F:
 
 
 def warn_of_old_name(message: str) -> None:
-    """Warn of an old spelling, at the line outside khop that uses it."""
+    """Warn of an old spelling with `message`, at the line outside khop that uses it."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         level, frame = level + 1, frame.f_back

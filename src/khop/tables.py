@@ -52,7 +52,7 @@ def grid(rows: Sequence[Sequence[str]]) -> str:
 
 
 def human_bytes(count: float) -> str:
-    """Format a number of bytes as text, in the unit that fits."""
+    """Format `count` bytes as text, in the unit that fits."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -34,7 +34,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def create_memory(nbytes: int, name: str = "khop") -> int:
-    """Create a memfd of fixed size and return its descriptor. Pages are allocated on first use."""
+    """Return the descriptor of a new memfd of `nbytes` bytes. Its pages are allocated on use."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, max(nbytes, 1))
@@ -149,7 +149,7 @@ class ArenaWriter:
 
 
 class Lease:
-    """Owner of a slot's bytes while arrays use them. `release` is called after the last array."""
+    """Owner of `nbytes` bytes at `address`. `release` is called after the last array of them."""
 
     _release: Callable[[], None] | None = None
 

@@ -227,11 +227,11 @@ class ControlLine:
             poller.poll()
 
     def send_json(self, op: Op, content: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send a message whose payload is a JSON object. Errors: as `send`."""
+        """Send message `op` with JSON payload `content` and file `descriptors`, as `send` does."""
         self.send(op, json.dumps(content).encode(), descriptors)
 
     def post(self, op: Op, payload: bytes) -> None:
-        """Queue a message, and send it now or in a later `flush`. Never waits.
+        """Queue a message (`op` and payload), and send it now or in a later `flush`. Never waits.
 
         A payload of at most `MAX_PAYLOAD` bytes raises nothing. A larger one raises ValueError and
         OSError as in `send`.

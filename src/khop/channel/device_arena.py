@@ -121,7 +121,7 @@ class Scratch:
 
 
 def arrays_of(record: Record, memory: _native.DeviceMemory, offset: int) -> dict[str, DeviceArray]:
-    """Return the arrays of a batch, by name, whose slot begins at `offset` in device memory."""
+    """Return the arrays, by name, of the batch of this `record`, at `offset` in device memory."""
     return {
         of.name: DeviceArray(memory, offset + begin, shape, of.dtype)
         for of, shape, begin in record.positions()

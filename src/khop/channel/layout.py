@@ -232,7 +232,7 @@ class Layout:
     def parse(
         self, head: Buffer, nbytes: int
     ) -> tuple[list[int], list[int], list[tuple[int, ...]]]:
-        """Read the integers before the arrays of a batch of `nbytes` bytes.
+        """Read the integers at the begin of a batch, `head`. With its arrays it has `nbytes` bytes.
 
         Returns:
             The batch's integers, and offset and shape of each array.
@@ -335,7 +335,7 @@ class Record:
         return [*zip(self.layout.arrays, self._shapes, self._begins, strict=True)]
 
     def note(self, name: str, values: int | Sequence[int]) -> None:
-        """Set the counter `name`. The batch must have been written and not yet delivered."""
+        """Set the counter `name` to `values`. The batch is written, and not yet delivered."""
         assert self.numbers is not None
         self.numbers[self.layout.slices[name]] = values
 
@@ -354,7 +354,7 @@ def read_record(raw: Array, layouts: Mapping[int, Layout]) -> Received:
 
 
 def layout_of(head: Buffer, layouts: Mapping[int, Layout]) -> Layout:
-    """Return the layout of a batch, by the id that the batch carries.
+    """Return the layout of a batch, by the id in its first bytes (`head`).
 
     Raises:
         ProtocolError: the batch is too short for an id, or the id is unknown.

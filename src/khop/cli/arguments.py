@@ -26,7 +26,7 @@ class Arguments:
         self._container = parser if title is None else parser.add_argument_group(title)
 
     def word(self, name: str, metavar: str, text: str, optional: bool = False) -> None:
-        """Declare a positional argument, `optional` or required. `metavar` names it in the help."""
+        """Declare a positional argument, `optional` or not. The help shows `metavar` and `text`."""
         nargs = "?" if optional else None
         self._container.add_argument(name, metavar=metavar, nargs=nargs, help=text)
 

@@ -87,7 +87,7 @@ def report() -> dict[str, Section]:
 
 
 def advice(sections: dict[str, Section]) -> list[str]:
-    """Return a line, with the remedy, for each requirement of khop that the report lacks."""
+    """Return a line, with the remedy, for each requirement of khop that `sections` lack."""
     packages, sockets = sections["packages"], sections["ZeroMQ"]
     cuda, memory = sections["CUDA"], sections["shared memory"]
     files = sections["limits"].get("RLIMIT_NOFILE", "").partition(" ")[0]

@@ -124,7 +124,7 @@ class Snapshot:
 
 
 def read_snapshot(content: object, sender: str) -> Snapshot:
-    """Read a server's statistics from parsed JSON.
+    """Read a server's statistics from `content`, parsed JSON.
 
     Raises:
         ProtocolError: the JSON is malformed. The message names the sender and the field.
@@ -150,7 +150,7 @@ class Rates:
 
     @classmethod
     def between(cls, before: Snapshot | None, now: Snapshot) -> Rates:
-        """Compute the rates from two snapshots.
+        """Compute the rates from two snapshots, `before` and `now`.
 
         They are empty if `before` is None or of another process.
         """

@@ -169,7 +169,7 @@ def _request_rows(poll: Poll) -> Iterator[_Row]:
 
 
 def count(value: float | None) -> str | None:
-    """Format a number of events per second in few characters. None (unknown) stays None."""
+    """Format `value`, events per second, in few characters. None (unknown) stays None."""
     if value is None:
         return None
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"

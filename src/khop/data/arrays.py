@@ -105,6 +105,8 @@ def bfloat16_as_float32(bits: Array) -> Array:
 def to_ids(value: ArrayLike | float, label: str) -> IntArray:
     """View `value` as a one-dimensional array of integer ids.
 
+    `label` names the array in errors.
+
     Raises:
         TypeError: `value` does not hold integers.
         ValueError: `value` has not exactly one dimension, or an id does not fit int64.
@@ -125,7 +127,7 @@ def to_ids(value: ArrayLike | float, label: str) -> IntArray:
 
 
 def to_int64(value: ArrayLike, label: str) -> Int64Array:
-    """Convert ids as `to_ids` does, to a contiguous array of dtype int64."""
+    """Convert ids as `to_ids` does, to contiguous int64. Errors name them `label`."""
     return np.ascontiguousarray(to_ids(value, label), dtype=np.int64)
 
 
@@ -149,7 +151,7 @@ def check_count(count: object, label: str) -> int:
 
 
 def check_pointers(pointers: IntArray, num_edges: int, label: str) -> None:
-    """Raise ValueError unless row pointers ascend from 0 to the number of edges."""
+    """Raise ValueError, with `label` as name, unless row pointers ascend from 0 to `num_edges`."""
     if len(pointers) == 0 or pointers[0] != 0 or pointers[-1] != num_edges:
         raise ValueError(
             f"the row pointers of {label} must run from 0 to the number of edges, {num_edges} (got "
@@ -165,7 +167,7 @@ def check_pointers(pointers: IntArray, num_edges: int, label: str) -> None:
 
 
 def check_range(ids: IntArray, num_nodes: int, label: str) -> None:
-    """Raise IndexError if an id is outside [0, num_nodes). The message has the first such id."""
+    """Raise IndexError, which names `label` and the id, if an id is outside [0, num_nodes)."""
     if ids.size == 0:
         return
     low, high = int(ids.min()), int(ids.max())

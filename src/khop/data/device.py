@@ -55,7 +55,8 @@ def current_gpu() -> int:
 def full_name(device: object, default_gpu: int | None = None) -> str:
     """Return a device's name with its index, such as 'cuda:1', for other threads and processes.
 
-    Arguments and errors: see `parse_device`.
+    'cuda' alone is the GPU `default_gpu`. If None, torch's current one. Other names are errors, as
+    in `parse_device`.
     """
     return ":".join(map(str, parse_device(device, default_gpu)))
 
@@ -64,7 +65,7 @@ def check_device(device: object, label: str) -> tuple[str, int]:
     """Parse a device's name as `parse_device`, and check that it exists, without opening it.
 
     Args:
-        device: as for `parse_device`.
+        device: 'cuda', 'cuda:1', a `torch.device` of CUDA, or 'emulated' (for tests, on the CPU).
         label: name of the device in error messages.
 
     Raises:
@@ -93,7 +94,7 @@ def open_device(device: object, stream: torch.cuda.Stream | None = None) -> _nat
     frees. Else it comes from the driver's pool.
 
     Args:
-        device: as for `parse_device`.
+        device: 'cuda', 'cuda:1', a `torch.device` of CUDA, or 'emulated' (for tests, on the CPU).
         stream: a `torch.cuda.Stream` to work on. If None, a new CUDA stream.
 
     Raises:

@@ -177,7 +177,8 @@ class DeviceFeature:
     ) -> Int64Array | None:
         """Return the ids of the rows to store in device memory. None for all.
 
-        `heat` is the hotness of each row. Other arguments: see the class.
+        `split_ratio` is the share of the rows, `budget` a number of bytes for them, and `heat` the
+        hotness of each row. At most one of the first two is not None.
         """
         if self.mode != "CUDA":
             return np.empty(0, np.int64)

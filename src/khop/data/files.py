@@ -205,7 +205,7 @@ class FileRegion:
 
 
 def file_region_of(value: object) -> FileRegion | None:
-    """Return the region of a file that an array is mapped from. If the array is in memory, None."""
+    """Return the region of a file that `value` is mapped from. If it is in memory, None."""
     if not isinstance(value, np.ndarray) or value.size == 0:
         return None
     mapped = mapped_file(value)

@@ -65,7 +65,8 @@ def checked_hotness(hotness: ArrayLike, num_rows: int) -> npt.NDArray[np.float64
     """Check hotness (the probability that a batch needs each row), and return it as float64.
 
     Raises:
-        ValueError: not one number for each row, or a number is negative, infinite or NaN.
+        ValueError: not one number for each of `num_rows` rows, or a number is negative, infinite or
+            NaN.
     """
     values = to_numbers(hotness, "hotness")
     if values.shape != (num_rows,):

@@ -82,7 +82,7 @@ class ReadTicket:
             callback()
 
     def notify(self, callback: Callable[[], object]) -> None:
-        """Register a function for the thread that completes the read. If done, call it now."""
+        """Register `callback` for the thread that completes the read. If done, call it now."""
         with self._lock:
             if not self.done:
                 self._callbacks.append(callback)

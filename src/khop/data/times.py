@@ -20,7 +20,7 @@ _EXACT = 2**53
 
 
 def is_floating(values: ArrayLike) -> bool:
-    """Return True if times have a floating-point dtype."""
+    """Return True if times (`values`) have a floating-point dtype."""
     return to_numbers(values, "time").dtype.kind == "f"
 
 

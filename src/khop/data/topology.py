@@ -150,7 +150,7 @@ class Topology:
         num_dst: int | None,
         is_sorted: bool,
     ) -> IntArray | None:
-        """Compress an edge list to `indptr` and `indices`.
+        """Compress an edge list (`src`, `dst`) to `indptr` and `indices`.
 
         Returns the position in the list of each entry, or None if the order is the same.
         """

@@ -110,9 +110,9 @@ class PowerLaw:
     ) -> PowerLaw:
         """Create an undirected graph with the size of ogbn-products and similar degrees.
 
-        At scale 1 it has 2,449,029 nodes and 123,718,280 edges, a mean degree of 50.5, a median of
-        22 and a maximum of about 25,000. Scale multiplies nodes and edges. Mean and median stay the
-        same, and the maximum is proportional to the square root of `scale`.
+        At scale 1 it has 2,449,029 nodes, 123,718,280 edges, a mean degree of 50.5, a median of 22
+        and a maximum of about 25,000. `x` is `num_features` wide, labels are below `num_classes`.
+        Scale multiplies nodes and edges. Mean and median stay, the maximum grows as sqrt(`scale`).
         """
         return cls(
             num_nodes=round(2_449_029 * scale),

@@ -122,7 +122,7 @@ class PowerLawHetero:
         return data
 
     def write(self, directory: str | Path) -> None:
-        """Write the edges of each type to an `.npy` file in a folder, named by `file_name`.
+        """Write the edges of each type to `directory`, in an `.npy` file that `file_name` names.
 
         Arrays are [2, num_edges], int32 if the ids fit, else int64. The folder is complete or
         absent.

@@ -179,7 +179,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
     def from_folder(
         cls, root: str | os.PathLike[str], partition_idx: int = 0, **options: Any
     ) -> DistDataset:
-        """Open a partition: short for `DistDataset().load(root, partition_idx, ...)`."""
+        """Open a partition: `DistDataset().load(root, partition_idx, **options)`."""
         return cls().load(root, partition_idx, **options)
 
     def __repr__(self) -> str:
@@ -241,7 +241,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return self.opened.split(node_type, name).astype(np.int64)
 
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """Return the times of nodes, as [n] int64 keys, or None if their type has no times."""
+        """Return [n] int64 keys that sort as the times of `new_ids`. None if the type has none."""
         times = self.opened.node_times(node_type)
         return None if times is None else times[new_ids]
 

@@ -73,7 +73,7 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def split(self, node_type: NodeType, name: str) -> Int64Array:
-        """Return new ids, [n] int64 ascending, of the nodes whose attribute `name` is True.
+        """Return [n] int64 new ids, ascending, of the type's nodes whose attribute `name` is True.
 
         Raises:
             KeyError: no boolean attribute has this name.
@@ -81,7 +81,7 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """Return the times of nodes, as [n] int64 keys, or None if their type has no times."""
+        """Return [n] int64 keys that sort as the times of `new_ids`. None if the type has none."""
 
     @abc.abstractmethod
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:

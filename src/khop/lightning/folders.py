@@ -251,7 +251,7 @@ class PartitionedLinkData(_PartitionedData):
 
 
 def open_share(root: str | os.PathLike[str], rank: int, world_size: int) -> DistDataset:
-    """Open the partitions of a folder that a trainer serves. `rank` is below `world_size`.
+    """Open the partitions of folder `root` that a trainer serves. `rank` is below `world_size`.
 
     If there are more trainers than partitions, trainers of consecutive ranks open the same
     partition. If there are fewer, a trainer serves several partitions.

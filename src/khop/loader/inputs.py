@@ -180,7 +180,7 @@ def checked_labels(
 
 
 def checked_times(times: Any, count: int, name: str, unit: str) -> Tensor | None:
-    """Return the times of seeds or links as a tensor, checked by `checked_values`.
+    """Return the times of `count` seeds or links (`unit` names them) as a tensor, checked.
 
     A list of floats becomes float64, as in NumPy. Torch's float32 would keep only seven digits.
     """

@@ -21,7 +21,7 @@ from khop.typing import Array, Int64Array
 
 
 class NodeInputs:
-    """Seeds of a loader, from which a batch selects its own by position.
+    """Seeds (`inputs`) of a loader with this sampler. A batch selects its own by position.
 
     Raises:
         IndexError, ValueError: seeds do not exist, or times are invalid.
@@ -53,7 +53,7 @@ class LinkTags(NamedTuple):
 
 
 class LinkInputs:
-    """Links of a loader, from which a batch selects its own by position.
+    """Links (`inputs`) of a loader with this sampler. A batch selects its own by position.
 
     Raises:
         IndexError, ValueError: links do not exist, or times are invalid.

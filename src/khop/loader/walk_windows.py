@@ -33,7 +33,7 @@ _NEGATIVE = 19  # purpose of the keys of negative walks
 
 
 class WalkOptions(TypedDict, total=False):
-    """Keyword arguments of `Node2VecLoader` and `MetaPath2VecLoader`.
+    """Keyword arguments of `Node2VecLoader` and `MetaPath2VecLoader`, which describe them.
 
     Example:
         >>> options: WalkOptions = {"batch_size": 2, "shuffle": True, "seed": 1}

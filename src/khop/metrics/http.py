@@ -311,7 +311,8 @@ def serve(
 ) -> MetricsServer:
     """Serve a page of metrics in a new thread, until it is closed or the process ends.
 
-    Arguments and errors are as for `MetricsServer`.
+    `collect` returns the page, once per request. `port` 0 takes any free port. `host` must be an
+    address of this machine alone, unless `insecure`. Errors are as for `MetricsServer`.
 
     Example:
         >>> loader = NeighborLoader(data, [2], batch_size=3)

@@ -276,7 +276,7 @@ def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) ->
 
 
 def of_stats(stats: Iterable[tuple[Labels, LoaderStats]]) -> str:
-    """Return statistics of loaders as text for Prometheus. Each has its own labels."""
+    """Return statistics of loaders, each with its labels, as text for Prometheus."""
     families = Families("khop_loader_")
     for labels, counted in stats:
         _check_free(labels, "phase", "source")

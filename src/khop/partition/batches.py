@@ -18,7 +18,7 @@ from khop.typing import NODE, Array, ArrayLike, EdgeDir, Int64Array, NodeType
 
 
 def typed_rows(source: GraphSource, edge_dir: EdgeDir) -> TypedRows:
-    """Return the neighbour lists of all nodes, in original ids.
+    """Return the neighbour lists of all nodes of `source`, in original ids.
 
     `edge_dir` 'in' lists in-neighbours, which sampling draws by default, and 'out' lists
     out-neighbours.

@@ -105,7 +105,8 @@ def make_partitioner(
 ) -> PartitionerBase:
     """Return the partitioner that `partition_graph` would run with the same arguments.
 
-    Nothing is cut yet. Its `plan()` estimates memory, disk and time, and `partition()` cuts.
+    `method` names a method, and `options` are its options. Nothing is cut yet. Its `plan()`
+    estimates memory, disk and time, and `partition()` cuts.
 
     Example:
         >>> make_partitioner(data, path / "parts", 2).plan().num_edges

@@ -94,7 +94,8 @@ def make_repartitioner(
 ) -> PartitionerBase:
     """Return the partitioner that `repartition` would run with the same arguments.
 
-    Nothing is cut yet. Its `plan()` estimates memory, disk and time, and `partition()` cuts.
+    `method` names a method, and `options` are its options. Nothing is cut yet. Its `plan()`
+    estimates memory, disk and time, and `partition()` cuts.
 
     Example:
         >>> make_repartitioner(folder, path / "parts", 3).plan().num_edges

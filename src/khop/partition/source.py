@@ -100,7 +100,7 @@ def _as_kernels_take(src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def no_progress(step: str, done: int, total: int) -> None:
-    """Do nothing: the default function for option `progress`."""
+    """Do nothing with (step, count of items done, total): the default for option `progress`."""
 
 
 def bad_edge(edge_type: EdgeType, error: IndexError) -> IndexError:

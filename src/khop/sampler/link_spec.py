@@ -67,7 +67,9 @@ class LinkSpec:
         """Check the options of `LinkSpec`, and convert types to indices.
 
         `node_types` and `edge_types` are the graph's. `link_type` need not be an edge type of the
-        graph. `exclude` names the edges that the neighbourhoods leave out.
+        graph. The options are the attributes of these names: direction of neighbour lists, trees
+        per end, mode, amount and strictness of negatives. `exclude` names the edges that the
+        neighbourhoods leave out.
 
         Raises:
             ValueError: a type that does not exist, options that contradict one another.
@@ -114,7 +116,7 @@ class LinkSpec:
 def excluded_relations(
     exclude: ExcludeSeedEdges, edge_types: Sequence[EdgeType], link_type: EdgeType
 ) -> tuple[tuple[int, bool], ...]:
-    """Return the edge types whose edges are left out: the links' and, if asked, the reverses'.
+    """Return the edge types whose edges are left out: the links' and, if `exclude` asks, reverses.
 
     The reverse of (a, r, b) is (b, rev_r, a), and vice versa, as PyG's `ToUndirected` names them.
     If there is no such edge type, (a, r, a) reverses itself, and the only edge type from b to a

@@ -28,8 +28,8 @@ class EpochPlan:
             the lists alternate. If None, there is one list.
         sizes: number of seeds of each batch, at most `batch_size`. If None, all batches but the
             last have `batch_size` seeds.
-        keys: for each batch, (run key, index) that determine its draws. If None, these are the
-            epoch's run key and the batch's own index.
+        keys: for each batch, (key of random numbers, index) that determine its draws. If None, the
+            epoch's key and the batch's own index.
 
     Raises:
         TypeError, ValueError: a batch size that is no positive integer, lists or sizes that do not
@@ -169,7 +169,7 @@ def epoch_order(
         num_seeds: number of seeds.
         run_key: key of the epoch.
         shuffle: permute the seeds. If False, return None.
-        lists: see `EpochPlan`. The seeds of each list are permuted among themselves.
+        lists: lengths of consecutive lists. The seeds of each list are permuted among themselves.
     """
     if not shuffle:
         return None

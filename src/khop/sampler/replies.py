@@ -53,7 +53,7 @@ def check_drawn(
 
 
 def check_found(arrays: list[Array], part: int, count: int) -> BoolArray:
-    """Check another partition's reply to `count` questions whether an edge joins two nodes.
+    """Check partition `part`'s reply to `count` questions whether an edge joins two nodes.
 
     Raises:
         ProtocolError: the reply is not [count] booleans.
@@ -66,7 +66,7 @@ def check_found(arrays: list[Array], part: int, count: int) -> BoolArray:
 
 
 def check_degrees(arrays: list[Array], part: int, count: int, most: int) -> Int64Array:
-    """Check another partition's reply with the numbers of neighbours of `count` nodes.
+    """Check partition `part`'s reply with the numbers of neighbours of `count` nodes.
 
     Raises:
         ProtocolError: the reply is not [count] int64 from 0 to `most`.

@@ -51,16 +51,17 @@ class Exclusion(NamedTuple):
 class RemoteParts(Protocol):
     """The engine's access to other partitions. Each method sends a request and does not wait.
 
-    The `Ticket` that it returns is done when the reply has come.
+    The `Ticket` that it returns is done when the reply has come. `part` is the index of a
+    partition, and `relation` of an edge type. `with_edge` adds edge ids.
     """
 
     def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Ticket:
-        """Request that a part draws neighbours of its nodes `rows` over an edge type."""
+        """Request that a part draws neighbours of its nodes `rows` over edge type `relation`."""
 
     def induce(
         self, part: int, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
     ) -> Ticket:
-        """Request the neighbours of a part's nodes that are in a batch.
+        """Request the neighbours of a part's nodes `rows` that are in a batch.
 
         `keys` identify the batch's nodes, as `_native.Subgraph.keys` returns them.
         """
@@ -71,7 +72,7 @@ class RemoteParts(Protocol):
         """Request for each i whether an edge joins the part's `rows[i]` and `neighbors[i]`."""
 
     def degrees(self, part: int, relation: int, rows: Int64Array) -> Ticket:
-        """Request the number of neighbours of each of a part's nodes (`rows`)."""
+        """Request the number of neighbours of a part's nodes `rows`, over edge type `relation`."""
 
     def fetch(
         self, part: int, element: str, index: int, ids: Int64Array, names: Sequence[str]
@@ -86,7 +87,8 @@ class RemoteParts(Protocol):
 class HopRequest:
     """Parameters of one hop over one edge type, as another partition receives them.
 
-    The fields' annotations have the bounds that the receiver checks.
+    `fanout` -1 takes all neighbours, and `key` determines the random numbers. The other fields are
+    as in `SamplingSpec`. The annotations have the bounds that the receiver checks.
     """
 
     fanout: Annotated[int, Between(-1, INT64)]
@@ -176,8 +178,9 @@ class RowSet:
     def induce(self, csr: _native.Csr, keys: Int64Array, num_nodes: int, with_edge: bool) -> Drawn:
         """Return those neighbours of these nodes that are in a batch.
 
-        `keys` identify the batch's nodes, as `_native.Subgraph.keys` returns them. The graph `csr`
-        has neighbours with ids below `num_nodes`.
+        If `with_edge`, return the ids of edges, too. `keys` identify the batch's nodes, as
+        `_native.Subgraph.keys` returns them. The graph `csr` has neighbours with ids below
+        `num_nodes`.
         """
         return _native.induce_rows(
             csr,

@@ -98,7 +98,7 @@ class SamplingSpec:
         return relation < len(self.weighted) and self.weighted[relation]
 
     def hop_requests(self, relation: int) -> list[HopRequest]:
-        """Return the parameters of each hop over an edge type, without random keys.
+        """Return the parameters of each hop over edge type `relation`, without random keys.
 
         Each batch sets their keys.
 
@@ -139,8 +139,9 @@ class SamplingSpec:
 
         `num_neighbors` is the fan-out of each hop, {edge type: fan-out of each hop}, PyG's
         `NumNeighbors`, or a method with one of these. Edge types have any form that PyG knows.
-        `heterogeneous` means that types have names. The other options are attributes of the
-        specification or of `SamplingOptions`.
+        `heterogeneous` means that types have names. `temporal` and `weighted` (per edge type) say
+        that draws read times and weights. With strategy 'last', the latest neighbours are drawn.
+        The other options are attributes of the specification or of `SamplingOptions`.
 
         Raises:
             ValueError: unequal numbers of hops, a fan-out below -1 or beyond 2^63 - 1, a missing or
@@ -206,7 +207,8 @@ class SamplingOptions:
     """Options of samplers and loaders beside `num_neighbors`, with PyG's names.
 
     Attributes:
-        replace, with_edge, disjoint: see `SamplingSpec`. Temporal sampling is always disjoint.
+        replace, with_edge: draw with replacement, record edges.
+        disjoint: a separate subgraph per seed. Always so with times.
         subgraph_type: 'directional', 'bidirectional' or 'induced', or PyG's `SubgraphType`.
         temporal_strategy: 'uniform' or 'last'.
         time_attr: attribute that holds times. If None, draws do not depend on times.
@@ -222,7 +224,7 @@ class SamplingOptions:
     weight_attr: str | None = None
 
     def settled(self, num_neighbors: NumNeighbors | SamplingMethod) -> SamplingOptions:
-        """Return these options, completed by the ones that a sampling method determines.
+        """Return these options, completed by the ones that the method `num_neighbors` determines.
 
         Raises:
             ValueError: an option contradicts the method's own, or the method does not support it.

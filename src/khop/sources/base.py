@@ -64,7 +64,7 @@ class Source(ABC):
         """
 
     def read_undirected(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read a graph and add the reverse of every edge. Arguments: see `read`."""
+        """Read graph `spec` as `read` does, and add the reverse of every edge."""
         return symmetrized(self.read(spec, scratch, root), scratch)
 
     def form(self) -> str:

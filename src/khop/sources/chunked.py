@@ -57,8 +57,8 @@ class Chunked(Source):
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
         """Read the graph that metadata.json describes.
 
-        It is homogeneous if it has one node type and one edge type. Arguments are as for
-        `Source.read`.
+        It is homogeneous if it has one node type and one edge type. `spec` is the file or its
+        folder. Tables are unpacked to `scratch`.
         """
         path = Path(spec)
         path = path / METADATA if path.is_dir() else path

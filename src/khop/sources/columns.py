@@ -116,7 +116,7 @@ def edges_by_folder(
         folder: parent of these folders.
         pattern: pattern of their names, for `Path.glob`.
         separator: text between the three names of an edge type in a folder's name.
-        by_rows: see `edges_of`.
+        by_rows: True for arrays [E, 2], False for [2, E].
     """
     edges = {}
     for path in sorted(folder.glob(pattern)):
@@ -135,7 +135,7 @@ def graph_of(nodes: dict[NodeType, NodeSource], edges: dict[EdgeType, EdgeSource
 
 
 def reversed_edges(edges: EdgeSource, attrs: dict[str, RowStore]) -> EdgeSource:
-    """Return edges with sources and destinations exchanged, without a copy."""
+    """Return edges with sources and destinations exchanged, and with `attrs`, without a copy."""
     if isinstance(edges, JoinedEdges):
         return JoinedEdges([reversed_edges(one, {}) for one in edges.lists], attrs)
     return EdgeSource(edges.dst, edges.src, attrs)
@@ -169,7 +169,7 @@ def ids_of(values: Array, title: str) -> IntArray:
 
 
 def attribute(values: Array, title: str) -> RowStore:
-    """Make an attribute of an array with one row per node or edge.
+    """Make an attribute of an array, `values`, with one row per node or edge.
 
     `title` is the array's name in errors.
 
@@ -188,7 +188,7 @@ def attribute(values: Array, title: str) -> RowStore:
 
 
 def joined_attribute(pieces: Mapping[str, Array]) -> RowStore:
-    """Make one attribute of the rows of several arrays, which have the names that errors use."""
+    """Make one attribute of the rows of several arrays, `pieces`, named as errors name them."""
     features = [attribute(values, title) for title, values in pieces.items()]
     if len(features) == 1:
         return features[0]

@@ -52,7 +52,7 @@ class Directory(Source):
         return path.is_dir() or (path.is_file() and path.name.endswith(_ENDINGS))
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read a homogeneous graph, with arrays mapped and tables unpacked.
+        """Read the homogeneous graph in folder `spec`. Tables are unpacked to `scratch`.
 
         The number of nodes is the number of rows of the node attributes. Without attributes it is
         the largest id + 1. Symbolic links in the folder are followed.
@@ -93,7 +93,7 @@ class NpzFile(Source):
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
         """Read a homogeneous graph of an .npz file: `edge_index`, `num_nodes` and attributes.
 
-        `num_nodes` is optional. Arguments are as for `Source.read`.
+        `num_nodes` is optional. `spec` is the file. Compressed arrays are unpacked to `scratch`.
         """
         path = Path(spec)
         arrays = Npz(path, scratch)

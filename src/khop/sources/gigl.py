@@ -61,9 +61,10 @@ class Gigl(Source):
         return Path(spec).suffix in _SUFFIXES and Path(spec).is_file()
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read the graph. With one node type and one edge type it is homogeneous.
+        """Read the graph of the configuration file `spec`.
 
-        Paths in the configuration are relative to the working directory, as in GiGL.
+        With one node type and one edge type it is homogeneous. Paths in the configuration are
+        relative to the working directory, as in GiGL.
         """
         config = _read_yaml(Path(spec))
         graph = config.entry("graphMetadata")

@@ -55,7 +55,7 @@ class Igb(Source):
         return spec.startswith(("igb:", "igbh:")) or _is_igb(Path(spec))
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read papers and their citations (`igb:`), or all types (`igbh:`, or a path).
+        """Read papers and citations (`spec` is `igb:SIZE`), or all types (`igbh:SIZE`, a path).
 
         The name of the folder is taken as SIZE.
         """

@@ -45,7 +45,7 @@ class Mag240m(Source):
         return spec in self.names or _is_mag240m(Path(spec))
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read the graph of a folder with meta.pt, split_dict.pt and processed/."""
+        """Read the graph of folder `spec`, or in `root`: meta.pt, split_dict.pt and processed/."""
         folder = root / _FOLDER if spec in self.names else Path(spec)
         if not _is_mag240m(folder):
             raise FileNotFoundError(f"'{folder}' is not MAG240M: meta.pt or processed/ is missing")

@@ -77,7 +77,7 @@ class Ogb(Source):
         return spec.startswith("ogb:") or _is_ogb(Path(spec))
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read a data set. OGB's package downloads a named data set that is not in `root`."""
+        """Read data set `spec`. OGB's package downloads a named data set that is not in `root`."""
         folder = Path(spec)
         if spec.startswith("ogb:"):
             name = spec.removeprefix("ogb:")
@@ -102,7 +102,7 @@ def _is_ogb(folder: Path) -> bool:
 
 
 class _Graph:
-    """Graph that `Ogb.read` is reading: the nodes, edges and attributes so far."""
+    """Graph that `Ogb.read` reads from `folder`: its nodes, edges and attributes so far."""
 
     def __init__(self, folder: Path, scratch: Scratch) -> None:
         self.folder, self.scratch = folder, scratch

@@ -120,7 +120,10 @@ def read_source(
 
 
 def find_layout(spec: str, layout: str | Source | type[Source] | None = None) -> Source:
-    """Return the reader (layout) of a SOURCE argument. Arguments and errors: see `read_source`."""
+    """Return the reader (layout) of the SOURCE argument `spec`. Errors are as for `read_source`.
+
+    `layout` names it, or is a `Source`. If None, the first built-in layout that matches.
+    """
     if layout is not None:
         source = LAYOUTS.checked(layout)
         if not source.matches(spec):

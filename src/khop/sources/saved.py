@@ -35,7 +35,7 @@ class SavedData(Source):
         return Path(spec).is_file()
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read the graph of a file. No code in the file is run."""
+        """Read the graph of the file `spec`. No code in the file is run."""
         return GraphSource.from_data(read_saved(Path(spec)))
 
 

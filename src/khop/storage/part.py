@@ -96,7 +96,7 @@ class Part:
         return self._indptrs[index]
 
     def rows(self, index: int) -> tuple[IntArray, IntArray]:
-        """Return row pointers [num_rows + 1] and neighbours' new ids [num_edges] of a type."""
+        """Return an edge type's row pointers [num_rows + 1] and neighbours' new ids [num_edges]."""
         name = self.meta.edge_types[index].name
         return self._edge_array(name, "indptr"), self._edge_array(name, "indices")
 
@@ -147,7 +147,7 @@ class Part:
         return edge_array(self.folder, self.part, edge_type, name)
 
     def node_times(self, index: int) -> Int64Array | None:
-        """Return [num_nodes] int64 time keys of a type's nodes in all parts, by new id, or None."""
+        """Return [num_nodes] int64 time keys, by new id, of nodes of type `index`, or None."""
         return self.folder.node_times(self.meta.node_types[index].name)
 
     def node_ids(self, node_type: NodeType) -> IntArray:

@@ -116,6 +116,6 @@ class PhaseClock:
         return BatchTimings(*maker, self.since, nbytes, remote_bytes, overflows, *spent)
 
     def keep_segments(self, keep: bool) -> None:
-        """Start or stop the list of intervals, `segments`, for a recording."""
+        """Start (`keep`) or stop the list of intervals, `segments`, for a recording."""
         if keep != (self.segments is not None):
             self.segments = [] if keep else None

@@ -161,7 +161,7 @@ class Recording:
                 self._requests.append((thread, request))
 
     def add_message(self, pid: int, sampler: int, payload: bytes) -> None:
-        """Keep the phases and requests that a sampler process has sent (`pack_records`)."""
+        """Keep the phases and requests that sampler process `pid` has sent (`pack_records`)."""
         self._makers[pid] = f"sampler {sampler}"
         self._threads[pid, pid] = "batches"
         self.add_records((pid, pid), *unpack_records(payload))

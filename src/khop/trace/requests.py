@@ -78,13 +78,13 @@ class RequestLog:
         self.answered: list[Answered] = []
 
     def log_request(self, part: int, op: str, rows: int) -> Asked | None:
-        """Log that rows are requested from a partition. Return None if `op` is not recorded."""
+        """Log a request of rows from partition `part`. Return None if `op` is not recorded."""
         if op not in REQUESTS:
             return None
         return Asked(*self.task, part, REQUESTS.index(op), rows, monotonic_ns())
 
     def log_reply(self, asked: Asked, served: Any, nbytes: int) -> None:
-        """Log the reply to a request, with `served`, the server's times.
+        """Log the reply, of `nbytes`, to request `asked`, with `served`, the server's times.
 
         Malformed times are ignored.
         """

@@ -77,7 +77,7 @@ class RowSpec:
 
 
 def output_file(root: Path, layer: int, node_type: NodeType, file_name: str) -> Path:
-    """Return the path of a file (`Share.file_name`) with a layer's outputs for a node type."""
+    """Return the path below `root` of a file (`Share.file_name`) of a layer's outputs of a type."""
     return root / f"layer-{layer}" / safe_name(node_type) / file_name
 
 
@@ -110,7 +110,7 @@ def clear_folder(root: Path, overwrite: bool, probes: Collection[str]) -> None:
 
 
 def remove_outputs(root: Path, layer: int, shares: Sequence[Share]) -> None:
-    """Remove a trainer's files of a layer's outputs, and folders that are empty then."""
+    """Remove a layer's output files of a trainer's `shares` in `root`, and folders then empty."""
     layer_folder = root / f"layer-{layer}"
     # A folder without files of this trainer may be removed by another at any moment.
     folders: list[Path] = []
@@ -126,7 +126,7 @@ def remove_outputs(root: Path, layer: int, shares: Sequence[Share]) -> None:
 
 
 class RowWriter:
-    """Writer of an .npy file of `num_rows` rows of outputs, batch by batch."""
+    """Writer of an .npy file of `num_rows` rows, which `spec` describes, batch by batch."""
 
     def __init__(self, file: Path, spec: RowSpec, num_rows: int) -> None:
         self.spec = spec
@@ -200,8 +200,9 @@ class ShareRows(RowFetcher):
     """Reader of a layer's outputs for one node type, from files or from other trainers.
 
     A share is the contiguous range of nodes whose output one trainer computed. Shares are ordered
-    by first id. Files of the trainers `visible` are in this trainer's folder. Rows of other
-    trainers come from their servers, over `client`.
+    by first id. `node_type` is (index, name), and `spec` has dtype and shape of the rows. Files of
+    the trainers `visible` (ranks) are in this trainer's folder, `root`. Rows of other trainers come
+    from their servers, over `client`. If None, all files are here.
     """
 
     def __init__(

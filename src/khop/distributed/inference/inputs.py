@@ -31,7 +31,7 @@ class LayerInput(NamedTuple):
 
 
 class NodeInputs:
-    """Inputs of the first layer, from argument `x` of `layerwise_inference`.
+    """Inputs of the first layer, from arguments `data` and `x` of `layerwise_inference`.
 
     Raises:
         KeyError: no such node type or attribute.

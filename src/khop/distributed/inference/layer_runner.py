@@ -129,7 +129,7 @@ class LayerRunner:
 
 
 class _LayerFiles:
-    """Output files of a layer, with checks of the rows it returns. `stored`: see `LayerRunner`."""
+    """Output files of a layer, which check its rows. They store floats as `stored`, if not None."""
 
     def __init__(
         self, meta: FolderMeta, layer: int, peers: InferencePeers, stored: str | None

@@ -59,7 +59,7 @@ class FullNeighbors:
             self._row_starts[frontier].append(part.indptr(index))
 
     def share(self, index: int, of: int) -> list[Range]:
-        """Divide the part's nodes into `of` shares with similar numbers of edges. Return one.
+        """Return share `index` of `of` shares of the part's nodes, with similar numbers of edges.
 
         Returns:
             Range of new ids for each node type. All shares together are the part.
@@ -73,7 +73,7 @@ class FullNeighbors:
         return ranges
 
     def _cut(self, node_type: int, count: int, index: int, of: int) -> int:
-        """Return the row at which share `index` of `of` even shares of a type's nodes begins."""
+        """Return the first row of share `index` of `of` even shares of a type's `count` nodes."""
 
         # Each row counts itself besides its edges, so that the work grows with every row.
         def work(row: int) -> int:

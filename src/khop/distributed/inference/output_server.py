@@ -26,7 +26,7 @@ from khop.typing import Array, NodeType
 
 
 class OutputHandler(FrameHandler):
-    """Handler of requests for rows of a trainer's outputs. It reads only files that were named."""
+    """Handler of requests for rows of a trainer's outputs, from `file_names` below `root` alone."""
 
     def __init__(
         self,

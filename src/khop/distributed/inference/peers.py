@@ -28,7 +28,8 @@ from khop.storage.part import Part
 class InferencePeers:
     """A trainer's view of layer-wise inference: the nodes, files and servers of all trainers.
 
-    `name` is the inference's name, the same in all trainers.
+    `name` is the inference's name, the same in all trainers. `context` is the trainer's group,
+    whose members wait for each other at `barrier`. `data` is the graph.
 
     Attributes:
         parts: the parts whose files are on this machine, by number.

@@ -24,7 +24,7 @@ _CHUNK = 1 << 16
 
 
 class NodeOutputs:
-    """Output of the last layer for the nodes of one type.
+    """Output of the last layer for the nodes of one type. `layerwise_inference` makes it.
 
     Attributes:
         dtype: dtype of the rows.

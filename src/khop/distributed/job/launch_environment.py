@@ -98,7 +98,7 @@ ClusterName: TypeAlias = str | ClusterEnvironment | type[ClusterEnvironment]
 
 
 def with_master(launched: Place, environment: Mapping[str, str] = os.environ) -> Place:
-    """Return a copy of `launched` with host and port from MASTER_ADDR and MASTER_PORT, if set."""
+    """Return a copy of `launched` with MASTER_ADDR and MASTER_PORT of `environment`, if set."""
     port = _integer(environment, "MASTER_PORT")
     if port is not None:
         launched = launched._replace(port=port, job=None)
@@ -164,7 +164,7 @@ class Torchrun(ClusterEnvironment):
     """Launcher torchrun, or variables RANK and WORLD_SIZE that users set."""
 
     def detect(self, environment: Mapping[str, str]) -> Place | None:
-        """Return the rank that RANK has, or None if RANK and WORLD_SIZE are not set."""
+        """Return the rank in RANK of `environment`, or None if RANK and WORLD_SIZE are not set."""
         rank, world_size = (_integer(environment, name) for name in ("RANK", "WORLD_SIZE"))
         if rank is None or world_size is None:
             return None

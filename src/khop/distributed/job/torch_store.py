@@ -147,7 +147,7 @@ class TorchStore(MemberStore):
             return {rank: json.loads(self._store.get(key)) for rank, key in known.items()}
 
     def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return these trainers' values `name`, or {} if one is missing. `seconds` is ignored."""
+        """Return the values `name` of these ranks, or {} if one is missing. Ignores `seconds`."""
         del seconds  # a wait in the store would keep other calls waiting
         with self._reached():
             is_there = not ranks or self._store.check([self._key(name, rank) for rank in ranks])
@@ -159,7 +159,7 @@ class TorchStore(MemberStore):
             self._store.delete_key(self._key(name, self._rank))
 
     def renew(self, renewals: int, has_left: bool = False) -> None:
-        """Record a sign of life of this trainer, its number `renewals`, or that it leaves."""
+        """Record a sign of life of a trainer, number `renewals`, or that it leaves (`has_left`)."""
         self.put("lease", [renewals, has_left, self._where])
 
     def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:

@@ -300,7 +300,7 @@ class BackendBatches(BatchSource):
         return loader._transfer.start(made)
 
     def has_arrived(self, index: int) -> bool:
-        """Return True if a batch has arrived, so that its transfer to a device can start."""
+        """Return True if batch `index` has arrived, so that its transfer to a device can start."""
         loader = self._loader
         return index < len(loader) and loader._backend.has_arrived(self._epoch, index)
 
@@ -324,7 +324,7 @@ class BackendBatches(BatchSource):
 
 
 def _agree_on_batches(context: TrainerContext, plan: EpochPlan, drop_last: bool) -> EpochPlan:
-    """Return the plan with the number of batches that all trainers agree on.
+    """Return the plan with the number of batches that all trainers of `context` agree on.
 
     It is the largest of their numbers, or with `drop_last` the smallest.
     """

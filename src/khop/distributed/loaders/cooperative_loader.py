@@ -228,7 +228,8 @@ class CooperativeLoader:
 class _Share:
     """Part of a batch that this trainer draws: its own nodes, while they are drawn.
 
-    `rank_of` has the rank of each partition's trainer.
+    `part` is the trainer's partition, and `rank_of` has the rank of each partition's trainer.
+    `group` exchanges rows between trainers.
 
     Attributes:
         nodes: new ids of the trainer's own nodes: the seeds, then the nodes that each hop adds.
@@ -259,7 +260,8 @@ class _Share:
     def hop(self, request: HopRequest, step: Step) -> None:
         """Draw neighbours of this trainer's newest nodes, and send them to trainers that own them.
 
-        The nodes that other trainers send become this trainer's, too.
+        `request` describes the draws. `step` is the step of all trainers that exchanges must belong
+        to. The nodes that other trainers send become this trainer's, too.
         """
         first = self._counts[-2] if len(self._counts) > 1 else 0
         rows = np.array(self.nodes[first:], np.int64)

@@ -38,7 +38,7 @@ class TargetDevice:
     Args:
         device: the loader's `device`: None, an argument of `torch.device`, or 'emulated' (for
             tests: batches are tensors on the CPU).
-        pin_memory: see `MpDistSamplingWorkerOptions`. Warns if it has no effect.
+        pin_memory: lock memory for asynchronous copies. Warns if it has no effect.
 
     Attributes:
         device: full name of the device that samplers may share with the trainer, or None.
@@ -201,7 +201,7 @@ class DeviceArenaFactory:
 
 
 def pinning(target: TargetDevice) -> Callable[[ArenaReader], None] | None:
-    """Return a function that registers an arena with CUDA. None if batches go to no GPU.
+    """Return a function that registers an arena with CUDA. None if `target` is no GPU.
 
     A slot of an arena is reused when its last tensor is gone, but a copy with `non_blocking=True`
     may run later. Torch keeps a copy's source only if torch has allocated it. So `DeviceTransfer`

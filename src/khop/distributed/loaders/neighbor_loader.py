@@ -122,8 +122,10 @@ class DistSubGraphLoader(DistNeighborLoader):
         data: the trainer's partition. If None, the graph of this client's servers, with
             `RemoteDistSamplingWorkerOptions`.
         input_nodes: this trainer's seeds, as for `DistNeighborLoader`.
-        num_neighbors: fan-out of each hop, -1 for all neighbours. If None, no hops: the subgraph
-            of only the seeds.
+        num_neighbors: fan-out of each hop, -1 for all neighbours. If None, no hops: the subgraph of
+            only the seeds.
+        input_time: [num_seeds] time of each seed. If None, with `time_attr`, the times of the seed
+            nodes.
         **options: `LoaderOptions`.
 
     Raises:

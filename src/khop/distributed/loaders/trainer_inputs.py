@@ -185,7 +185,7 @@ def joined(
 def checked_weights(
     info: GraphInfo, spec: LinkSpec, negatives: NegativeSampling | None
 ) -> dict[str, Array]:
-    """Check the sampling weights of ends of negative links, and return them by name.
+    """Check the weights in `negatives` of ends of negative links, and return them by name.
 
     Raises:
         ValueError: weights are not one per node, are negative, not finite or all zero.

@@ -125,7 +125,7 @@ def agreed_number(counts: Sequence[Sequence[int]], drop_last: bool, of: str) -> 
 
     Args:
         counts: (number of batches, number of seeds) of each list.
-        drop_last: see `EpochPlan`.
+        drop_last: leave out a last batch that is smaller.
         of: owners of the lists, for the error message: 'trainers', 'virtual ranks'.
 
     Raises:

@@ -109,7 +109,7 @@ class MemberStore(abc.ABC):
 
     @abc.abstractmethod
     def renew(self, renewals: int, has_left: bool = False) -> None:
-        """Record a sign of life of this member, number `renewals`, or that the member leaves."""
+        """Record a sign of life of a member, number `renewals`, or that it leaves (`has_left`)."""
 
     @abc.abstractmethod
     def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:

@@ -163,7 +163,7 @@ class Membership:
     def all_gather(self, name: str, action: str) -> list[Any]:
         """Wait for all members' values `name`, and return them by rank.
 
-        Raises as `wait_for` does.
+        RendezvousError names late members, and the `action` that publishes a value.
         """
         values = self.wait_for(name, range(self.world_size), action)
         return [values[rank] for rank in range(self.world_size)]
@@ -244,7 +244,7 @@ class Membership:
         return {failure.rank: failure for failure in failures if failure is not None}
 
     def renewed_at(self, rank: int) -> float:
-        """Return the time (`time.monotonic`) of a member's last sign of life, as `look` saw it.
+        """Return the time (`time.monotonic`) of the last sign of life of `rank` that `look` saw.
 
         The first `look` counts as one. Minus infinity if there was none.
         """

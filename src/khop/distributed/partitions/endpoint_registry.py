@@ -81,7 +81,8 @@ class EndpointWatcher:
 class EndpointRegistry:
     """Table of the endpoints of the trainers' partition servers.
 
-    It also restarts this trainer's own servers. Names of published values begin with `name`.
+    It also restarts this trainer's own servers. Names of published values begin with `name`. They
+    are published in the trainers' group, `context`.
 
     Attributes:
         updates: last endpoint of every server that has moved or ended, by key.

@@ -76,7 +76,7 @@ class PartitionReader:
     def rows_with(
         self, tables: Sequence[tuple[Table, Int64Array]], client: PartitionClient | None
     ) -> list[dict[str, Array]]:
-        """Read rows of attributes with the caller's client. Arguments are as for `rows`."""
+        """Read rows of `tables`, as `rows` does, with the caller's client. None: all are local."""
         fetches = []
         for table, ids in tables:
             fetcher = PartRows(self.part, *table, client)
@@ -90,7 +90,7 @@ class PartitionReader:
     def session(
         self, peers: Callable[[], SharedClient]
     ) -> AbstractContextManager[PartitionClient | None]:
-        """Return a context that yields a client of the other parts, or None if there are none."""
+        """Return a context that yields a client, from `peers()`, or None without other parts."""
         return nullcontext() if self._meta.num_parts == 1 else peers().client()
 
     def attribute(

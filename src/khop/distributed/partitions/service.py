@@ -94,7 +94,7 @@ class PartitionService:
         return at_home or [r for r, claim in enumerate(self.claims) if part in claim.parts]
 
     def primary(self, part: int) -> int:
-        """Return the rank whose server has a partition's state: the partition's first owner."""
+        """Return the rank whose server has the state (users' data) of `part`: its first owner."""
         return self.owners(part)[0]
 
     def _check_claims(self) -> None:
@@ -247,5 +247,5 @@ class PartitionService:
 
 
 def primary_key(part: int) -> int:
-    """Return the key, below 0, of the server with a partition's state in `endpoint_registry`."""
+    """Return the key, below 0, in `EndpointRegistry` of the server that has a partition's state."""
     return -1 - part

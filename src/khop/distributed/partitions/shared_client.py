@@ -20,9 +20,11 @@ class SharedClient:
     """Connections to other partitions' servers, which threads and forks of a process share.
 
     One thread uses them at a time. After `fork` or pickling, each process opens its own. Two
-    threads must not use a ZeroMQ socket at the same time, so a lock guards the client. The registry
-    finds lost servers for this process. In other processes a lost server must return at its old
-    endpoint.
+    threads must not use a ZeroMQ socket at the same time, so a lock guards the client.
+
+    `endpoints` are by partition. `credentials` is the key pair of this process. If None, CURVE is
+    not used. `endpoint_registry` finds lost servers for this process. If None, and in other
+    processes, a lost server must return at its old endpoint.
     """
 
     def __init__(

@@ -88,7 +88,7 @@ class ChildProcess:
             self.configure(config, descriptors)
 
     def configure(self, config: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send the configuration, and descriptors of memory, to a process that has none yet."""
+        """Send `config`, and descriptors of memory, to a process that has no configuration yet."""
         # The kernel's signal follows the thread that started the child, not the process.
         lasting = threading.current_thread() is threading.main_thread()
         with contextlib.suppress(ConnectionError):  # receive() reports it

@@ -41,7 +41,7 @@ class Servers:
 
 
 def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
-    """Return the endpoint at which this process reaches a server: its local socket, else TCP.
+    """Return the endpoint at which this process reaches server `entry`: local socket, or TCP.
 
     `server_key` is the key of the TCP socket. If None, CURVE is not used.
     """
@@ -54,8 +54,8 @@ def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
 def relocate(connection: Connection, entry: ServerEntry | None, server_key: str | None) -> None:
     """Move a connection to the server's endpoint in `entry`. If `entry` is None, do nothing.
 
-    If the endpoint is invalid, the connection ends, and its state names this reason. `server_key`:
-    see `endpoint_of`.
+    If the endpoint is invalid, the connection ends, and its state names this reason. `server_key`
+    is the key of the TCP socket. If None, CURVE is not used.
     """
     if entry is not None:
         try:

@@ -141,7 +141,7 @@ class Table:
     contending: bool = False
 
     def primary(self, part: int) -> int | None:
-        """Return the rank of the server that has a partition's state (data of users' requests).
+        """Return the rank of the server that has the state of `part` (data of users' requests).
 
         The state is on the server of lowest rank that has the partition, also after restarts.
 
@@ -195,7 +195,7 @@ class RegisterServer(GraphServerRequest, op="register_server"):
     The reply carries a `Table`, as JSON.
 
     Attributes:
-        parts, addresses, host, pid: see `ServerEntry`.
+        parts, addresses, host, pid: the server's partitions, addresses, machine and process.
         gone: {rank: incarnation} of clients that are gone. A restarted directory needs them.
     """
 

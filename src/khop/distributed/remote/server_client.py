@@ -57,7 +57,11 @@ class Reply(NamedTuple):
 
 
 class PendingRequest(Ticket):
-    """Ticket that another thread waits for: a request to server `rank`. None: the directory."""
+    """A request with `arrays` to server `rank`, which another thread waits for.
+
+    If `rank` is None, to the directory. `future` gets the reply, or an error after `timeout`
+    seconds.
+    """
 
     __slots__ = ("arrays", "future", "request")
 
@@ -155,7 +159,11 @@ class ServerClient(abc.ABC):
         arrays: Sequence[Array] = (),
         timeout: float | None = None,
     ) -> Reply:
-        """Send a request to a server and wait for its reply. Arguments and errors: see `submit`."""
+        """Send a request with `arrays` to server `rank`. Wait for its reply, and return it.
+
+        If `rank` is None, to the directory. `timeout` is in seconds. If None, `self.timeout`.
+        Errors are as for `submit` and its future.
+        """
         return self.submit(rank, request, arrays, timeout).result()
 
     def _notify(self) -> None:

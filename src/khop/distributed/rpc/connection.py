@@ -48,6 +48,11 @@ _MOST_AT_ONCE = 256
 class Connection:
     """A connection to one server, for one thread.
 
+    Args:
+        context: ZeroMQ's context.
+        credentials: CURVE key pair of this process. If None, CURVE is not used.
+        clock: returns the time in seconds.
+
     Attributes:
         endpoint: address and key of the server. None until `relocate` sets it.
         lost_since: when the connection was lost (`time.monotonic`), or when this object was made.
@@ -191,7 +196,7 @@ class Connection:
         self._channel, self.sockets, self._is_broken = None, [], False
 
     def send(self, frames: Sequence[Buffer]) -> None:
-        """Send a message. It is dropped while the connection is down."""
+        """Send a message (`frames`). It is dropped while the connection is down."""
         if self._channel is not None and self.lost_since is None:
             try:
                 self._channel.send(frames)
@@ -286,7 +291,8 @@ class ZmqChannel(Channel):
 
     Its monitor reports when the connection is up and when it is lost. Heartbeats detect connections
     whose peer has vanished. Each connection has a socket of its own: a socket that connects again
-    would deliver old messages to a restarted server.
+    would deliver old messages to a restarted server. It uses CURVE if `endpoint` has the server's
+    key, and `credentials`, this process's key pair, is not None.
 
     Raises:
         zmq.ZMQError: an invalid address.
@@ -338,7 +344,7 @@ class ZmqChannel(Channel):
             yield _MEANINGS[event]
 
     def send(self, frames: Sequence[Buffer]) -> None:
-        """Send a message. It is dropped while ZeroMQ is not connected."""
+        """Send a message (`frames`). It is dropped while ZeroMQ is not connected."""
         with contextlib.suppress(zmq.Again):
             self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
 

@@ -112,7 +112,7 @@ class Connections:
 
     Make it before the socket `front` is bound. The thread ends with the context. Its queue of
     reports has no bound, since a full one would block ZeroMQ. So the thread must wait for nothing
-    but reports.
+    but reports. `listener` is the TCP socket, and `limits` has the bounds. `clock` returns seconds.
     """
 
     def __init__(

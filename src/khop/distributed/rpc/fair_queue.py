@@ -119,7 +119,7 @@ class FairQueue(Generic[_T]):
         connection: Hashable = None,
         is_bounded: bool = True,
     ) -> bool:
-        """Append an entry (pending work) to the queue of its user's connection.
+        """Append an entry (pending work of `nbytes`) to the queue of its user's connection.
 
         Returns False if `is_bounded` and the user has too many entries or bytes.
         """
@@ -130,7 +130,7 @@ class FairQueue(Generic[_T]):
         return True
 
     def put_back(self, turn: Turn[_T]) -> None:
-        """Put unfinished work back, before the later entries of its connection."""
+        """Put unfinished work (`turn`) back, before the later entries of its connection."""
         self._insert(turn.user, turn.connection, (turn.entry, turn.nbytes), is_first=True)
 
     def _insert(
@@ -175,7 +175,7 @@ class FairQueue(Generic[_T]):
         return Turn(user, connection, entry, nbytes)
 
     def charge(self, turn: Turn[_T], seconds: float) -> None:
-        """Add used processor time (seconds) to the sums of an entry's user and connection."""
+        """Add used processor time (seconds) to the sums of the user and connection of `turn`."""
         self._shares.charge(turn.user, seconds)
         own = self._users.get(turn.user)
         if own is not None:

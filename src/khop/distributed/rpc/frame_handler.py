@@ -122,7 +122,7 @@ class FrameHandler:
     def steps(
         self, frames: list[Any], source: Source = NOBODY
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Return the frames of the reply. Between slices, yield as `Steps`. Never raises."""
+        """Return the frames of the reply. Between slices of it, yield as `Steps`. Never raises."""
         began = monotonic_ns()
         header: dict[str, Any] = {"id": None, "incarnation": self.incarnation}
         try:
@@ -176,7 +176,7 @@ def refusal(frames: list[Any], why: Exception) -> list[Any]:
 
 
 def id_of(frames: list[Any]) -> int | None:
-    """Return the id in a request's header, without other checks. None if it has none.
+    """Return the id in the header of a request's frames, without other checks. None if none.
 
     Fast, and never raises.
     """

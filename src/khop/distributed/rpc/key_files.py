@@ -100,7 +100,7 @@ def add_client(folder: str | Path, name: str) -> Path:
 
 
 def revoke_client(folder: str | Path, name: str) -> None:
-    """Revoke a client's key. Running servers with this `server.key` soon end its connections.
+    """Revoke a client's key in `folder`. Running servers with this key soon end its connections.
 
     Raises:
         ValueError: no client has this name. The error lists the clients.
@@ -190,7 +190,10 @@ def key_file_path(path: str | Path | None) -> str | None:
 
 
 def read_client_keys(path: str | Path | None = None) -> ClientKeys | None:
-    """Read a trainer's keys from a `client.key`. Arguments and errors: see `read_server_keys`."""
+    """Read a trainer's keys from a `client.key`. If `path` is None, from $KHOP_KEY_FILE.
+
+    Returns None if neither names a file. SecurityError if it is missing, damaged or not private.
+    """
     return _read(path, "client", ClientKeys)
 
 

@@ -74,6 +74,7 @@ class RateLimiter:
     """Limit of requests per second of each peer, with bursts (token buckets).
 
     A bucket gains `rate` tokens per second, up to `burst`. The last 4096 peers have buckets.
+    `clock` returns seconds.
     """
 
     _MAX_PEERS = 4096
@@ -154,7 +155,7 @@ class SendBacklog:
         self._counting = threading.Lock()
 
     def send(self, socket: zmq.Socket[bytes], peer: bytes, frames: Sequence[Any]) -> None:
-        """Send a message and count its bytes. It is dropped if the peer has disconnected."""
+        """Send a message from `socket`, counting its bytes. Dropped if `peer` has disconnected."""
         waiting = self._peers.pop(peer, None) or _Waiting()
         self._peers[peer] = waiting
         if len(self._peers) > self._MAX_PEERS:
@@ -198,20 +199,20 @@ class SendBacklog:
 
 
 def unread_error(nbytes: int, limit: int) -> str | None:
-    """Return a text if a peer has more than `limit` bytes unread, else None."""
+    """Return a text if `nbytes`, which a peer has not read, are above `limit`, else None."""
     if nbytes <= limit:
         return None
     return f"a peer has not read {nbytes} bytes of replies: it must read before it asks"
 
 
 def check_unread(nbytes: int, limit: int) -> None:
-    """Raise ProtocolError if a peer leaves more than `limit` bytes unread."""
+    """Raise ProtocolError if `nbytes`, which a peer has not read, are above `limit`."""
     if (why := unread_error(nbytes, limit)) is not None:
         raise ProtocolError(why)
 
 
 def check_reply_bytes(nbytes: int, limit: int, content: str) -> None:
-    """Raise ProtocolError if a reply is too large. `content` names it: 'neighbours of 5 rows'."""
+    """Raise ProtocolError if a reply's `nbytes` exceed `limit`. `content` names it: '5 rows'."""
     if nbytes > limit:
         raise ProtocolError(
             f"{content} would make a reply of {nbytes} bytes, more than the {limit} that are "

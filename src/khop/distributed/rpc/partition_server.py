@@ -54,7 +54,7 @@ class PartitionServer:
 
     Args:
         handler: makes the replies.
-        ipc_path, tcp_host, curve, tcp_port, limits, transport: see `ServerSockets`.
+        ipc_path, tcp_host, curve, tcp_port, limits, transport: sockets, as for `ServerSockets`.
         num_threads: number of threads that process requests. If 1, the loop processes them itself.
 
     Raises:

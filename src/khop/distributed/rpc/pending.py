@@ -21,6 +21,8 @@ Clock = Callable[[], float]
 class Request:
     """A request in flight: a ticket (`khop.data.tickets`) that the sender waits for.
 
+    `frames` are its message. It fails after `timeout` seconds by `clock`.
+
     Attributes:
         server: partition or rank of the server. None means the directory.
         deadline: time at which the request fails if it has no reply.
@@ -60,7 +62,7 @@ R = TypeVar("R", bound=Request)
 
 
 class PendingRequests(Generic[R]):
-    """Table of the requests in flight to all servers. For one thread."""
+    """Table of the requests in flight to all servers. For one thread. `clock` returns seconds."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -105,7 +107,7 @@ class PendingRequests(Generic[R]):
                 request.fail(explain(request, now - request.begun))
 
     def fail_all(self, server: int | None, explain: Callable[[R, float], Exception]) -> None:
-        """Fail all requests to a server. For `explain`, see `expire`."""
+        """Fail all requests to a server. `explain(request, seconds waited)` returns the error."""
         now = self._clock()
         for request_id, request in list(self._requests.items()):
             if request.server == server:

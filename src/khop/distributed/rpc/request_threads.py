@@ -47,7 +47,7 @@ class Handler(Protocol):
     def steps(
         self, frames: list[Any], source: Source = ...
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Return the frames of a request's reply. Yield None or tickets to wait for in between."""
+        """Return the frames of a request's reply. Before, yield None, or tickets to wait for."""
 
 
 @dataclass(slots=True, eq=False)

@@ -157,7 +157,7 @@ class ServerSockets:
         self.connections.set_keys(self.curve["public"], clients)
 
     def receive(self, front: int) -> list[zmq.Frame] | None:
-        """Return the next message at a socket: the peer's name, then the frames.
+        """Return the next message at socket number `front`: the peer's name, then the frames.
 
         None if there is no message, or if 64 empty messages were skipped: clients send one as a
         greeting when they connect.
@@ -183,7 +183,7 @@ class ServerSockets:
         return None
 
     def send(self, front: int, peer: bytes, frames: Sequence[Any]) -> None:
-        """Send frames to a peer. They are dropped if the peer has disconnected or does not read."""
+        """Send frames from socket `front`. Dropped if the peer has gone or does not read."""
         target = self.fronts[front]
         if isinstance(target, ChannelFront):
             target.send(peer, [f.buffer if isinstance(f, zmq.Frame) else f for f in frames])
@@ -191,7 +191,7 @@ class ServerSockets:
             self.backlog.send(target, peer, frames)
 
     def send_now(self, front: int, peer: bytes, frames: Sequence[Any]) -> None:
-        """Send frames to a peer if its queue has space, without regard to its unread bytes."""
+        """Send frames from socket `front` if the peer's queue has space, whatever is unread."""
         target = self.fronts[front]
         if isinstance(target, ChannelFront):
             target.send(peer, frames)

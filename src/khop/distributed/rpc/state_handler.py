@@ -48,10 +48,13 @@ _IDLE_SECONDS = 600.0
 
 
 class StateHandler(FrameHandler):
-    """Handler of the requests of classes `write` and `read_state` for one part.
+    """Handler of requests for a part's state, users' data: classes `write` and `read_state`.
+
+    `types` are these requests. `incarnation` is a name of this server that no restart repeats.
 
     Attributes:
-        moved: reason why this server is not the part's primary. If None, it is. Any thread may set.
+        moved: reason why this server does not have the part's state. If None, it has. Any thread
+            may set.
     """
 
     def __init__(self, part: int, types: Sequence[RequestType], incarnation: str) -> None:
@@ -91,7 +94,7 @@ class StateHandler(FrameHandler):
 
 
 class WriterThread(RequestThreads):
-    """Thread that applies the writes to a part's state, and reads the state."""
+    """Thread that applies the writes to a part's state, and reads it. Replies go over `sockets`."""
 
     def __init__(self, state: StateHandler, sockets: ServerSockets) -> None:
         super().__init__(state, 1, sockets.limits, sockets.backlog.of, completes=True)
@@ -128,7 +131,7 @@ def users_requests(modules: Sequence[str], part: Part) -> list[RequestType]:
 
 
 class Write:
-    """A client's write to a part's state. It keeps the reply for when it is sent again."""
+    """A client's write to a part's state, by the steps `apply`. Keeps its reply, to repeat it."""
 
     __slots__ = ("_apply", "_error", "_reply")
 
@@ -204,7 +207,7 @@ class WriteWindows:
         self._windows: dict[str, _Window] = {}  # the one used last at the end
 
     def enroll(self, client: str, source: Source) -> None:
-        """Begin to keep replies for a client, if this is not done yet.
+        """Begin to keep replies for `client`, the id of `source`, if this is not done yet.
 
         Raises:
             ProtocolError: the id is malformed or used with another key, or clients are too many.

@@ -38,10 +38,13 @@ _MAX_INCARNATION = 16
 class StateRequest(Request):
     """A request that uses the state of a part: the ticket that its sender waits for.
 
+    It carries the fields of `message` and `arrays`. `request_id` is repeated in its reply.
+
     Attributes:
         sequence: number of the write. 0 before it is sent for the first time.
         is_sent: whether the request has been sent over the current connection.
-        earlier: a write that must be settled before this one is sent again. None if there is none.
+        earlier: a write whose reply must be known before this one is sent again. None if there is
+            none.
     """
 
     __slots__ = ("_arrays", "_message", "earlier", "is_sent", "is_write", "request_id", "sequence")
@@ -75,7 +78,8 @@ class StateRequest(Request):
 class StateRequests:
     """Requests of one client that use the state of one part, in order. For one thread.
 
-    `name` returns the part's name for errors. `timeout` is in seconds per request.
+    They go over `connection`, and `pending` is the client's table of requests. `name` returns the
+    part's name for errors. `timeout` is in seconds per request.
     """
 
     def __init__(

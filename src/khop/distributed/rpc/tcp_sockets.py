@@ -54,7 +54,7 @@ def raise_descriptor_limit() -> None:
 
 
 class Listener:
-    """A listening TCP socket at an address, or at '*': all addresses of this machine.
+    """A listening TCP socket at `host` ('*': all addresses of this machine) and `port`.
 
     Raises:
         zmq.ZMQError: the address cannot be bound.
@@ -95,7 +95,7 @@ class Listener:
 
 
 def wire_bytes(sizes: Iterable[int], has_curve: bool) -> int:
-    """Return the bytes of a message on the wire, from the sizes of its frames."""
+    """Return a message's bytes on the wire, with CURVE or without, from the sizes of its frames."""
     overhead = _CURVE if has_curve else 0
     sealed = [size + overhead for size in sizes]
     return sum(size + (_LONG if size >= _LONG_FROM else _SHORT) for size in sealed)

@@ -95,7 +95,7 @@ def check_count(count: int, most: int, entries: str) -> None:
 
 
 def picks_of(hop: HopRequest, degrees: Int64Array) -> Int64Array:
-    """Return the maximum number of neighbours that a hop draws from each row, [n] int64."""
+    """Return the most neighbours that a hop draws from rows of these `degrees`, [n] int64."""
     if hop.fanout < 0:
         return degrees
     if hop.replace:
@@ -176,7 +176,7 @@ def rows_in_slice(row_bytes: int) -> int:
 
 
 def cost_of_rows(num_rows: int, row_bytes: int) -> int:
-    """Return the cost of gathering rows of an attribute, in entries of about 10 ns."""
+    """Return the cost of gathering `num_rows` rows of `row_bytes`, in entries of about 10 ns."""
     return _ATTRIBUTE + num_rows * (_ROW + row_bytes // _ROW_BYTES)
 
 

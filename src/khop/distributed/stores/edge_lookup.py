@@ -156,7 +156,7 @@ def edges_of_nodes(index: object) -> Tensor | None:
 
 
 def remember(edge: Tensor | None, stored: StoredEdges | None) -> None:
-    """Record the positions in the folder of sampled edges, which saves a search by their ids."""
+    """Record the folder positions (`stored`) of sampled edges, which saves a search by ids."""
     if edge is not None and stored is not None:
         _stored[edge] = (stored, edge._version)
 

@@ -77,7 +77,17 @@ class Dataset:
         directed: bool = False,
         device: Device = None,
     ) -> None:
-        """Make the graph from arrays, or {edge type: array}. Arguments: see `Topology`, `Graph`."""
+        """Make the graph of an edge list, or of {edge type: edge list}. If None, do nothing.
+
+        Args:
+            edge_index: [2, num_edges] rows and columns, or a compressed pair as `layout` says.
+            edge_ids: [num_edges] ids of edges. If None, positions in `edge_index`.
+            edge_weights: [num_edges] weights of edges, or None.
+            layout: 'COO', 'CSR' (row offsets, columns) or 'CSC' (rows, column offsets).
+            graph_mode: 'CPU', 'ZERO_COPY' or 'CUDA'. Samplers on the CPU draw the same in all.
+            directed: accepted, not needed.
+            device: accepted, not needed.
+        """
         del directed
         if edge_index is None:
             return
@@ -101,9 +111,17 @@ class Dataset:
         with_gpu: bool = True,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Set the features of nodes, [num_nodes, ...], or {node type: features}.
+        """Set the features of nodes, or {node type: features}. If None, keep them.
 
-        `sort_func` reorders rows, as `sort_by_in_degree` does. Other arguments: see `Feature`.
+        Args:
+            node_feature_data: [num_nodes, ...] rows of features.
+            id2idx: row of each id. If None, ids are rows.
+            sort_func: reorders rows, as `sort_by_in_degree` does. Not used with `id2idx`.
+            split_ratio: share of the rows for GPUs, passed to `sort_func`.
+            device: GPU of the rows that are looked up. If None, torch's current one.
+            with_gpu: return rows on a GPU, if there is one.
+            dtype: dtype of the features. If None, the data's.
+            device_group_list: accepted, not needed.
         """
         if node_feature_data is None:
             return
@@ -123,7 +141,11 @@ class Dataset:
         with_gpu: bool = True,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Set the features of edges by id, or {edge type: features}. Arguments: see `Feature`."""
+        """Set the features of edges, or {edge type: features}. If None, keep them.
+
+        `edge_feature_data` is [num_edges, ...], and `id2idx` has the row of each edge id. If None,
+        ids are rows. The other arguments are as for `init_node_features`.
+        """
         if edge_feature_data is not None:
             data = convert_to_tensor(edge_feature_data, dtype)
             placement = (device_group_list, device, with_gpu)

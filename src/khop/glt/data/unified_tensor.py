@@ -58,7 +58,7 @@ class UnifiedTensor:
             self.append_cpu_tensor(tensor)
 
     def append_cpu_tensor(self, cpu_tensor: Tensor) -> None:
-        """Append a tensor as further rows."""
+        """Append the tensor `cpu_tensor`, [n, ...], as further rows."""
         if cpu_tensor.dtype != self.dtype:
             raise TypeError(f"the tensor must be of {self.dtype} (got {cpu_tensor.dtype})")
         if self._tensors and cpu_tensor.shape[1:] != self._tensors[0].shape[1:]:

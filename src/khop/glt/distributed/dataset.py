@@ -129,7 +129,10 @@ class DistDataset(Partition):
         self._split.init_node_split(node_split)
 
     def random_node_split(self, num_val: float, num_test: float) -> None:
-        """Split this part's nodes at random for training, validation, test, as `random_split`."""
+        """Split this part's nodes at random for training, validation and test.
+
+        `num_val` and `num_test` are numbers of nodes of each type, or shares if they are floats.
+        """
         splits: list[dict[NodeType, Tensor]] = [{}, {}, {}]
         for node_type in self.meta.node_types:
             own = self.local_nodes(node_type.name)
@@ -233,7 +236,7 @@ class DistDataset(Partition):
 
 
 class _RowsInPart:
-    """Map from original ids to rows of a part, by `[]`. Ids of other parts have row -1."""
+    """Map, by `[]`, from original ids to rows of a part: new ids `first` to `last` - 1. Else -1."""
 
     def __init__(self, id_map: IntArray, first: int, last: int) -> None:
         self._id_map, self._first, self._count = id_map, first, last - first

@@ -45,7 +45,9 @@ def request_server(server_rank: int, func: Any, *args: Any, **kwargs: Any) -> An
 def async_request_server(
     server_rank: int, func: Any, *args: Any, **kwargs: Any
 ) -> torch.futures.Future[Any]:
-    """Send a request without waiting, with the arguments of `request_server`.
+    """Send the request `func` to the graph server of rank `server_rank` without waiting.
+
+    `func` is a method of `DistServer`, called with `args` and `kwargs`, or one of khop's requests.
 
     Returns:
         A future, whose `wait()` returns the result or raises the errors of `request_server`.

@@ -66,17 +66,17 @@ class DistServer:
         return meta.num_parts, self._part, nodes, edges
 
     def get_node_partition_id(self, node_type: NodeType | None, index: Tensor) -> Tensor:
-        """Return the partitions of nodes, [n] int64, given their ids."""
+        """Return the partitions of nodes, [n] int64, given their ids (`index`)."""
         described = self._described(node_type)
         new_ids = self._graph.to_new_ids(index, "index", described.name)
         return torch.from_numpy(described.book.owner(new_ids))
 
     def get_node_feature(self, node_type: NodeType | None, index: Tensor) -> Tensor:
-        """Return the features of nodes of this server's partition, [n, ...], given their ids."""
+        """Return the features, [n, ...], of nodes `index` (ids) of this server's partition."""
         return self._rows_of(node_type, index, FEATURES)
 
     def get_node_label(self, node_type: NodeType | None, index: Tensor) -> Tensor:
-        """Return the labels of nodes of this server's partition, [n, ...], given their ids."""
+        """Return the labels, [n, ...], of nodes `index` (ids) of this server's partition."""
         return self._rows_of(node_type, index, LABELS)
 
     def get_node_mask(self, node_type: NodeType | None, name: str) -> Tensor:

@@ -83,7 +83,12 @@ def init_client(
     is_dynamic: bool = False,
     **kwargs: Any,
 ) -> None:
-    """Join graph servers as a client. Arguments are the ones of `khop.distributed.init_client`."""
+    """Join `num_servers` graph servers, as client `client_rank` of `num_clients`.
+
+    Server 0 listens at `master_addr` and `master_port`. `client_group_name` is the name of the
+    clients' group. If `is_dynamic`, any number of clients come and go. `num_rpc_threads` is not
+    needed, and `kwargs` are the other options of `khop.distributed.init_client`.
+    """
     global _num_clients  # noqa: PLW0603
     core.init_client(
         num_servers,
@@ -119,7 +124,7 @@ def init_rpc(
     rpc_timeout: float = 180,
     **kwargs: object,
 ) -> None:
-    """Join the group of trainers that `init_worker_group` named, at trainer 0's address."""
+    """Join the trainers of `init_worker_group` at trainer 0's address. Ignores other arguments."""
     del num_rpc_threads, rpc_timeout, kwargs
     join(master_addr, master_port)
 

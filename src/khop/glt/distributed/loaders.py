@@ -192,7 +192,8 @@ class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
     and then by node, as in GLT. First is the partition of this process, or of a client's first
     server. Clients request the partitions of a batch's nodes.
 
-    Arguments are as for `DistNeighborLoader`, but seeds come before fan-outs.
+    `data`, `input_nodes` (seeds), `num_neighbors` (fan-outs) and options are as for
+    `DistNeighborLoader`, but seeds come before fan-outs.
     """
 
     def __init__(

@@ -50,10 +50,16 @@ class MpDistSamplingWorkerOptions(options.MpDistSamplingWorkerOptions):
     """`khop.distributed.MpDistSamplingWorkerOptions` with GLT's arguments.
 
     Args:
-        channel_size: khop's `buffer_size`.
+        num_workers: sampler processes of the loader. 0 samples in the trainer's process.
+        worker_devices: device or devices on which they draw, as 'cuda:0'. If None, the CPU.
+        worker_concurrency: batches that a sampler makes ahead, 1 to 32.
+        master_addr, master_port: address to join the trainers' group, if not joined yet.
+        num_rpc_threads: accepted, not needed.
+        rpc_timeout: seconds that a request to another partition may take.
+        channel_size: bytes of shared memory for batches, or '1GB'. If None, estimated.
+        pin_memory: make copies to a GPU asynchronous.
+        use_all2all: must be False.
         **more: khop's further options.
-
-    Other arguments: see the base class, or `CollocatedDistSamplingWorkerOptions`.
     """
 
     def __init__(
@@ -87,10 +93,16 @@ class RemoteDistSamplingWorkerOptions(options.RemoteDistSamplingWorkerOptions):
     """`khop.distributed.RemoteDistSamplingWorkerOptions` with GLT's arguments.
 
     Args:
+        server_rank: rank or ranks of the servers that make batches. If None, by the client's rank.
+        num_workers, worker_devices: sampler processes per server, and devices on which they draw.
+        worker_concurrency: batches that a sampler makes ahead, 1 to 32.
+        rpc_timeout: seconds until a server that does not answer is an error.
+        buffer_size: bytes of memory per server for batches, or '1GB'. If None, estimated.
+        prefetch_size: least number of batches requested ahead.
+        num_rpc_threads: accepted, not needed.
+        use_all2all: must be False.
         master_addr, master_port, worker_key, glt_graph, workload_type: accepted, not needed.
         **more: khop's further options.
-
-    Other arguments: see the base class, or `CollocatedDistSamplingWorkerOptions`.
     """
 
     def __init__(

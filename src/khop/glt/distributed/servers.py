@@ -35,9 +35,12 @@ def init_server(
     key_file: str | Path | None = None,
     **kwargs: Any,
 ) -> ServerContext:
-    """Start a graph server for a data set. Arguments: see `khop.distributed.init_server`.
+    """Start graph server `server_rank` of `num_servers` for a data set.
 
-    If the data set is made of arrays, its splits are served, too: clients' seeds can be a `Split`.
+    Server 0 listens at `master_addr` and `master_port`. `key_file` is the job's `server.key`. If
+    None, $KHOP_KEY_FILE. `args` and `kwargs` are the further arguments of
+    `khop.distributed.init_server`, such as `num_clients`. If the data set is made of arrays, its
+    splits are served, too: clients' seeds can be a `Split`.
 
     Example:
         >>> dataset = DistDataset()

@@ -161,7 +161,7 @@ class NeighborLoader(NodeLoader):
     Args:
         data: the data set.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all.
-        input_nodes: see `NodeLoader`.
+        input_nodes: ids or a mask of the seeds, with types (node type, ids).
         neighbor_sampler: sampler to use. If None, a new one.
         batch_size: seeds in a batch.
         shuffle: draw seeds in a random order, by torch's default generator (default: False).
@@ -322,7 +322,7 @@ class LinkNeighborLoader(LinkLoader):
         data: the data set.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all.
         neighbor_sampler: sampler to use. If None, a new one.
-        edge_label_index, edge_label, neg_sampling: see `LinkLoader`.
+        edge_label_index, edge_label, neg_sampling: links, labels, negatives, as for `LinkLoader`.
         with_edge, with_weight, batch_size, shuffle, drop_last, strategy, device, seed, **kwargs: as
             for `NeighborLoader`.
     """

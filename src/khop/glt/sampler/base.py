@@ -264,7 +264,7 @@ class BaseSampler(ABC):
 
     @abstractmethod
     def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: object) -> Output:
-        """Sample the neighbourhood of seed nodes."""
+        """Sample the neighbourhood of the seed nodes `inputs`."""
 
     @abstractmethod
     def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: object) -> Output:

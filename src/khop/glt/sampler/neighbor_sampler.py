@@ -206,7 +206,8 @@ class NeighborSampler(BaseSampler):
     ) -> Tensor | dict[NodeType, Tensor]:
         """Estimate the probability that a batch of these seeds touches each node.
 
-        Arguments: see `khop.sampler.NeighborSampler`.
+        `inputs` are the seeds. `node_cnt` is the number of nodes (by type), for comparison with the
+        graph. A batch has `batch_size` seeds. If None, all.
 
         Returns:
             [num_nodes] floats, or {node type: [num_nodes] floats}.

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 def ensure_dir(dir_path: str | os.PathLike[str]) -> None:
-    """Make a folder and its parents if they do not exist."""
+    """Make the folder `dir_path` and its parents if they do not exist."""
     Path(dir_path).mkdir(parents=True, exist_ok=True)
 
 
@@ -90,7 +90,7 @@ def load_ckpt(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> float:
-    """Load the state that `save_ckpt` saved into a model and its optimizer.
+    """Load the state `ckpt_seq` that `save_ckpt` saved into a model and its optimizer, if any.
 
     No pickled code is run. Return the saved epoch, or -1 without a file.
     """

@@ -96,7 +96,7 @@ def append_tensor_to_file(filename: str | Path, tensor: Tensor) -> None:
 
 
 def load_and_concatenate_tensors(filename: str | Path, device: Device = None) -> Tensor:
-    """Read the tensors that `append_tensor_to_file` wrote, one after the other.
+    """Read the tensors that `append_tensor_to_file` wrote, one after the other, to `device`.
 
     Raises:
         ValueError: the file holds something else. GLT's own files are pickles, and are not read.

@@ -71,7 +71,7 @@ def coo_to_csc(
     edge_weight: Tensor | None = None,
     node_sizes: tuple[int, int] | None = None,
 ) -> Compressed:
-    """Compress an edge list by column, see `coo_to_csr`.
+    """Compress an edge list by column, with arguments as for `coo_to_csr`.
 
     Returns:
         Rows, column offsets [num_cols + 1], and ids and weights in their order (or None).

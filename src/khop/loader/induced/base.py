@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  # type: ignore[misc]
     """Loader of the subgraphs of chosen nodes, in an epoch of `num_items` items.
 
+    `data`, `transform` (of batches), `seed`, `stream` (of random numbers), `worker_type` and
+    `kwargs` (of torch) are as for `khop.loader.NeighborLoader`. `batch_size` counts items.
     Subclasses say what an item is (a cluster, a node, a step), and choose a batch's nodes from its
     items. Edges of a batch are sorted by their destinations. If `by_source`, they are sorted by
     their sources, and random walks lead from source to destination.

@@ -52,6 +52,11 @@ class GraphSAINTSampler(InducedLoader):
 
     Method: GraphSAINT (https://arxiv.org/abs/1907.04931).
 
+    Args:
+        batch_size: edges, nodes or walks that are drawn for a batch.
+        save_dir: folder in which norms are kept, and looked up. If None, they are not kept.
+        log: show a progress bar while norms are counted.
+
     Attributes:
         node_norm: [num_nodes] float32, with `sample_coverage` only.
         edge_norm: [num_edges] float32, likewise.

@@ -33,7 +33,8 @@ class StatefulLoader:
     ) -> None:
         """Set up the counter of epochs and their random keys.
 
-        Arguments: see `EpochKeys`. If `stream` is None, it is the trainer's `rank`.
+        `seed` and `stream` determine the keys. If `seed` is None, `generator` gives each epoch a
+        seed. If `stream` is None, it is the trainer's `rank`.
         """
         self._keys = EpochKeys(seed, rank if stream is None else stream, generator)
         self._cursor = EpochCursor(self._keys, rank)

@@ -75,7 +75,7 @@ class LazyEpoch:
 
 
 class TorchBatches(BatchSource):
-    """Source of batches that torch's worker processes make and finish."""
+    """Source of batches that torch's workers make and finish, from torch's iterator `epoch`."""
 
     def __init__(self, epoch: Iterator[Any]) -> None:
         self._epoch = epoch

@@ -47,7 +47,8 @@ class VirtualProgress(EpochProgress):
 class VirtualCursor(EpochCursor):
     """Position of a loader with virtual ranks in its epochs: tracks, saves and restores it.
 
-    The loader must have a `seed`.
+    `keys` counts epochs, `rank` is the trainer's, and `ranks` has each virtual rank's batches. The
+    loader must have a `seed`.
     """
 
     def __init__(self, keys: EpochKeys, rank: int, ranks: VirtualRanks) -> None:

@@ -17,7 +17,7 @@ class AssignedPartitioner(MethodPartitioner):
     """Partitioner that takes the part of each node from the user.
 
     Args:
-        *args, **kwargs: see `PartitionerBase`, and:
+        *args, **kwargs: output_dir, num_parts, num_nodes, ... of `PartitionerBase`, and:
         owners: [num_nodes] integers, the part of each node. For a heterogeneous graph, {node type:
             [num_nodes] integers}. Or a folder with a file for each node type, `<type>.npy` or
             `<type>.txt` (one integer per line, as DistDGL's partitioning writes). Files of a

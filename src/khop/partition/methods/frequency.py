@@ -31,7 +31,7 @@ class FrequencyPartitioner(MethodPartitioner):
     most and is not full. Part sizes differ by at most one.
 
     Args:
-        output_dir, num_parts, num_nodes, edge_index: see `PartitionerBase`.
+        output_dir, num_parts, num_nodes, edge_index: output and graph, as for `PartitionerBase`.
         probs: for each part, [num_nodes] or {node type: [num_nodes]} probabilities that a batch of
             the part's trainers touches a node. `NeighborSampler.sample_prob` computes them.
         cache_memory_budget: bytes (or '512MB') of copies that a part may keep, of all node types.
@@ -40,7 +40,7 @@ class FrequencyPartitioner(MethodPartitioner):
         cache_ratio: share of the nodes of each type that a part may keep copies of, or {node type:
             share}, 0 for types without an entry. Nodes that batches never touch are not copied. If
             both options are None, there are no copies.
-        **options: see `PartitionerBase`.
+        **options: attributes and options, as for `PartitionerBase`.
 
     Raises:
         TypeError, ValueError: `probs` has negative or infinite values, or not one for each part and

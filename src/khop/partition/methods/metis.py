@@ -57,7 +57,7 @@ class MetisPartitioner(StructuralPartitioner):
     https://github.com/KarypisLab/METIS, through pymetis.
 
     Args:
-        *args, **kwargs: see `PartitionerBase`, and:
+        *args, **kwargs: output_dir, num_parts, num_nodes, ... of `PartitionerBase`, and:
         balance: names of the quantities that parts share evenly, as for `StreamPartitioner`. Passes
             after METIS balance several of them, at the price of more cut edges.
         slack: share by which a part may exceed the mean of each quantity (default: 0.03).
@@ -96,7 +96,7 @@ class MetisPartitioner(StructuralPartitioner):
         return self._best(graph, self._metis(graph, self.constraints.most_uneven()), 1)
 
     def _best(self, graph: Undirected, cuts: Sequence[Int32Array], refine: int) -> Int32Array:
-        """Improve METIS's cuts by passes over the nodes, and return the best one.
+        """Improve METIS's cuts by `refine` passes over the nodes, and return the best one.
 
         The best cut is the most even, and of equally even ones the smallest. With several
         quantities to balance, passes with each of `SCORES` are tried on each cut, as no score is

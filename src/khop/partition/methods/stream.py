@@ -29,7 +29,7 @@ class StreamPartitioner(StructuralPartitioner):
     2013 (restreaming).
 
     Args:
-        *args, **kwargs: see `PartitionerBase`, and:
+        *args, **kwargs: output_dir, num_parts, num_nodes, ... of `PartitionerBase`, and:
         balance: quantities that parts share evenly: 'nodes' (of each type, the default), 'edges',
             'train', 'bytes', or names of node attributes.
         slack: share by which a part may exceed the mean of each quantity (default: 0.03).

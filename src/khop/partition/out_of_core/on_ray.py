@@ -55,9 +55,9 @@ _MOST_COUNTERS = 16
 class ObjectStage(Stage):
     """Edges of one type on a Ray cluster, split by blocks (ranges of rows) until they are sorted.
 
-    `columns` are {name: (dtype, shape of a row)}. `starts`: see `Stage`. `references` are {block: a
-    reference to one object per piece of the edge list}. The object is None if the piece has no edge
-    in the block.
+    `columns` are {name: (dtype, shape of a row)}. `starts` [num_blocks + 1] has the first edge of
+    each block. `references` are {block: a reference to one object per piece of the edge list}. The
+    object is None if the piece has no edge in the block.
     """
 
     def __init__(

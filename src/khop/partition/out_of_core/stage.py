@@ -43,7 +43,7 @@ class Column(Protocol):
 
 
 class MemoryColumn:
-    """Column of edges in memory. It raises MemoryError if memory does not suffice."""
+    """Column of `count` edges in memory. It raises MemoryError if memory does not suffice."""
 
     def __init__(self, dtype: np.dtype[Any], count: int) -> None:
         # NumPy would ask for huge pages. If memory is full of cached files, the system moves them
@@ -69,7 +69,7 @@ class MemoryColumn:
 
 
 class FileColumn:
-    """Column of edges in a file. An existing file keeps its content, so that a run can resume.
+    """Column of `count` edges in a file. Its old content is kept, so that a run can resume.
 
     Raises:
         OSError: the disk has no space for the file.

@@ -157,7 +157,7 @@ class Workspace:
         return make()
 
     def column(self, name: str, dtype: np.dtype[Any], count: int) -> Column:
-        """Return a new array in memory or a file, which is not kept for a run that resumes."""
+        """Return a new array of `count` entries in memory or a file, not kept to resume a run."""
         del name
         return MemoryColumn(dtype, count)
 
@@ -279,9 +279,10 @@ class DiskWorkspace(Workspace):
 
     @contextlib.contextmanager
     def stage(self, key: str, columns: Columns, starts: Int64Array) -> Iterator[Stage]:
-        """Open the storage of the edges of a type, named `key`. `columns`, `starts`: see `Stage`.
+        """Open the storage of the edges of a type, named `key`.
 
-        Without an error, its files are removed at the end.
+        `columns` has dtype and shape per name, and `starts` [num_blocks + 1] the first edge of each
+        block. Without an error, its files are removed at the end.
         """
         known = self._journal.stage
         filled = None if known is None or known.key != key else known.filled

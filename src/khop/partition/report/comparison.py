@@ -118,7 +118,7 @@ def compare_methods(
         num_parts: number of parts.
         methods: names of methods as for `partition_graph`. 'frequency+metis' (or '+stream',
             '+cluster-metis') is 'frequency' with this option `base`.
-        edge_dir: 'in' or 'out', see `PartitionOptions`.
+        edge_dir: 'in' (neighbours are drawn against the edges' direction) or 'out' (along it).
         sample: approximate number of nodes of a sample: balls around random nodes, with the edges
             among them. If None, the whole graph is cut.
         seed: seed of random choices.
@@ -217,7 +217,7 @@ def _new_seeds(partitioner: PartitionerBase, seeds: SeedNodes) -> tuple[int, Int
 
 
 def sampled(source: GraphSource, count: int, seed: int) -> GraphSource:
-    """Return a subgraph of about `count` nodes, in balls around random nodes, with attributes."""
+    """Return a subgraph of about `count` nodes of `source`, in balls around random nodes."""
     if count < 1:
         raise ValueError(f"sample must be a number of nodes above 0 (got {count})")
     graph = undirected(source).whole()

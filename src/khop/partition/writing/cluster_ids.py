@@ -88,14 +88,14 @@ def cluster_nodes(
 def clusters_by_type(
     source: GraphSource, clusters: int, seed: int, progress: Progress
 ) -> dict[NodeType, IntArray]:
-    """Return {node type: [num_nodes] cluster of each node}, by label propagation."""
+    """Return {node type: [num_nodes] its cluster, of about `clusters`}, by label propagation."""
     graph = undirected(source, progress=progress)
     sizes = np.ones(graph.num_nodes, np.int32)
     return split_by_type(source, cluster_nodes(graph, sizes, clusters, seed, progress).of_node)
 
 
 def with_clusters(source: GraphSource, clusters: Mapping[NodeType, IntArray]) -> GraphSource:
-    """Return a copy of a graph whose nodes have clusters as an attribute."""
+    """Return a copy of `source`, a graph, whose nodes have clusters as an attribute."""
     nodes = {
         node_type: replace(node, attrs={**node.attrs, CLUSTER: Feature(clusters[node_type])})
         for node_type, node in source.nodes.items()

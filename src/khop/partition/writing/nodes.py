@@ -42,8 +42,8 @@ def write_node_type(
 ) -> NodeTypeMeta:
     """Write the nodes of a type in all parts: ids, attributes, and copies of other parts' nodes.
 
-    Returns the type's entry for meta.json. `cached_nodes` returns the nodes that a part keeps
-    copies of.
+    Returns the type's entry for meta.json. `job` is the folder that is written. `cached_nodes`
+    returns the nodes that a part keeps copies of.
 
     Raises:
         ValueError: `cached_nodes` names nodes that do not exist, or that the part owns.

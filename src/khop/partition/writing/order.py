@@ -28,7 +28,7 @@ def check_order(order: str) -> None:
 def row_keys(
     source: GraphSource, edge_dir: EdgeDir, order: str, seed: int, progress: Progress
 ) -> dict[NodeType, Array]:
-    """Return {node type: [num_nodes] keys} by which nodes of a part are sorted, ascending.
+    """Return {node type: [num_nodes] keys} by which `order` sorts the nodes of a part, ascending.
 
     - 'hotness': nodes that batches touch most likely come first.
     - 'degree': nodes that are neighbours of most other nodes come first.

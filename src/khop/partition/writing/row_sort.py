@@ -143,7 +143,8 @@ class SortedBlock(NamedTuple):
 class RowSorter:
     """Sorter of one type's split edges: by row, then by time, if any, then by index.
 
-    `blocks` are [num_blocks + 1] bounds of the blocks' rows.
+    `table` describes the rows, and `stage` has the edges. `blocks` are [num_blocks + 1] bounds of
+    the blocks' rows.
     """
 
     def __init__(self, table: RowTable, blocks: Int64Array, stage: Stage) -> None:

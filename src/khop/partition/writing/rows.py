@@ -40,7 +40,8 @@ def write_edge_type(
 ) -> EdgeTypeMeta:
     """Write the edges of a type in all parts as CSR rows. Return the type's entry for meta.json.
 
-    Also adds counts to `edges_between_parts` [part of the row, part of the neighbour].
+    Writes to the folder of `job`, and adds counts to `edges_between_parts` [part of the row, part
+    of the neighbour].
 
     Raises:
         IndexError: an edge names a node that does not exist.
@@ -120,7 +121,10 @@ def _count(job: FolderJob, edge_type: EdgeType, splitter: RowSplitter) -> IntArr
 
 
 class RowSplitter:
-    """Splitter of one type's edge list by blocks (ranges of rows). Ray tasks get a pickle of it."""
+    """Splitter of one type's edge list by blocks (ranges of rows). Ray tasks get a pickle of it.
+
+    `rows` numbers the nodes that have rows, and `neighbors` their neighbours.
+    """
 
     def __init__(
         self, edge: EdgeSource, edge_dir: EdgeDir, rows: Numbering, neighbors: Numbering

@@ -60,7 +60,8 @@ class Engine:
     ) -> _native.Subgraph:
         """Draw a batch of a graph whose rows are all local, without waiting.
 
-        Arguments: see `sample`.
+        `run_key` is the key of the epoch, from `_native.run_key`. `exclude` are edges that must not
+        be in the batch. Returns the subgraph, to be given back with `release`.
         """
         if self._program is not None:
             drawn: _native.Subgraph = run(self.sample(seeds, run_key, batch, exclude))

@@ -58,7 +58,7 @@ class GraphRows:
         request: HopRequest,
         options: _native.HopOptions | None = None,
     ) -> Waiting[Replies]:
-        """Draw neighbours of rows over an edge type. `options`: `request.options()`, if known."""
+        """Draw neighbours of rows over edge type `relation`. `options` are `request.options()`."""
         view, remote = self.view, self.remote
         return self._ask(
             relation,
@@ -161,7 +161,7 @@ class GraphRows:
         )
 
     def degrees(self, relation: int, ids: Int64Array) -> Waiting[Int64Array]:
-        """Return the number of neighbours of each node, [n] int64."""
+        """Return the number of neighbours of `ids` over edge type `relation`, [n] int64."""
         bounds = self.view.edge_bounds[relation]
         return self._each(
             relation,
@@ -175,7 +175,7 @@ class GraphRows:
         )
 
     def column_sums(self, relation: int) -> Waiting[Int64Array]:
-        """Return running sums of the squared norms of columns. See `GraphAccess`.
+        """Return running sums, [num_nodes] int64, of squared norms of columns (neighbours).
 
         All rows are read once, in pieces. Batches of a process share the sums. A batch that needs
         them while another computes them waits.
@@ -214,7 +214,7 @@ class GraphRows:
         self._columns[relation] = np.cumsum(masses[own])
 
     def degree_sums(self, relation: int) -> Waiting[Int64Array]:
-        """Return running sums of all nodes' degrees, by original id. See `GraphAccess`."""
+        """Return running sums of all nodes' degrees, [num_nodes] int64 by original id."""
         if relation not in self._degree_sums:
             node_type = self.view.relations[relation][1]
             count = self.view.num_nodes[node_type]

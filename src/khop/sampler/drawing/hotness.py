@@ -140,8 +140,9 @@ def random_batches(
 ) -> Iterator[list[Int64Array]]:
     """Draw up to `count` full batches of random seeds, the same for equal arguments.
 
-    Draws end after about 2^28 nodes and edges (2^26 by a program): large batches are fewer. Other
-    arguments: see `sample_prob`.
+    Draws end after about 2^28 nodes and edges (2^26 by a program): large batches are fewer. `rows`
+    is the graph, and `fanouts` has the fan-out of each hop for each edge type. `replace` draws with
+    replacement.
 
     Yields:
         For each node type the [n] int64 nodes of a batch.
@@ -174,7 +175,8 @@ def independent_prob(
     with probability f(v) min(1, k / degree(v)), over each edge type. A hop takes time linear in the
     number of edges.
 
-    Takes the arguments of `sample_prob` and returns [num_nodes] float64 for each node type.
+    `rows` is the graph, and `fanouts` has the fan-out of each hop for each edge type. `replace`
+    draws with replacement. Returns [num_nodes] float64 for each node type.
     """
     touched = [np.zeros(count) for count in rows.num_nodes]
     touched[seeds.node_type] = _seed_prob(seeds, rows.num_nodes[seeds.node_type])

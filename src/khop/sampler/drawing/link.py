@@ -97,7 +97,7 @@ def negative_sources(spec: LinkSpec, links: Links) -> Int64Array | None:
 
 
 def repeated(values: Int64Array, spec: LinkSpec) -> Int64Array:
-    """Repeat values of links, such as times, until each link and each negative has one."""
+    """Repeat values of links, such as times, until each link and negative of `spec` has one."""
     rounds = 0 if spec.mode is None else math.ceil(spec.amount)
     return np.tile(values, 1 + rounds)[: len(values) + spec.num_negatives(len(values))]
 
@@ -166,7 +166,7 @@ def _trees(
 def _distinct(
     spec: LinkSpec, src: Int64Array, dst: Int64Array
 ) -> tuple[list[SeedSet], Int64Array, Int64Array]:
-    """Make one seed of each distinct node, ascending by id. Returns as `_trees`."""
+    """Make one seed of each distinct node, ascending by id. Returns seeds and positions."""
     if spec.src_type != spec.dst_type:
         src_ids, src_at = _numbered(src)
         dst_ids, dst_at = _numbered(dst)

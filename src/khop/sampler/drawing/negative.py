@@ -96,7 +96,7 @@ class Candidates:
         return self.nodes(np.where(mass > 0, indices, 0))
 
     def nodes(self, indices: Int64Array) -> Int64Array:
-        """Return the node ids of candidates, by their positions in the order of candidates."""
+        """Return the node ids of candidates, by their positions (`indices`) in their order."""
         return indices if self._order is None else self._order[indices]
 
     def masses(self, count: int) -> Int64Array:
@@ -184,7 +184,8 @@ class NegativeSampler:
 class _Draw:
     """The negatives of one batch while `NegativeSampler.sample` draws them.
 
-    `key` returns the random key of the i-th draw. If `src_from` is None, `sources` are kept.
+    `dst_from` are the nodes that may be destinations, `times` the times of links. `key` returns the
+    random key of the i-th draw. If `src_from` is None, `sources` are kept.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class GraphView:
         node_types: Sequence[NodeType],
         topologies: Sequence[Topology] = (),
     ) -> GraphView:
-        """Return the view of a graph with all rows in this process. Arguments: see the class."""
+        """Return the view of a graph with all rows in this process. Arguments are attributes."""
         return cls(
             list(num_nodes),
             list(relations),

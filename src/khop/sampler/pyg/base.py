@@ -158,7 +158,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         Args:
             index: the seeds, as PyG's loaders pass them. If the graph has times, seeds without
                 times see it at the time of their nodes.
-            key: random key of the draws. If None, see `seed`.
+            key: random key of the draws. If None, the next one of `seed`.
             with_values: the caller takes the method's values, such as `edge_norm`, from
                 `metadata.values`, as khop's loaders do. PyG's own loaders would drop them.
             **kwargs: must be empty.
@@ -195,11 +195,11 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         Args:
             index: the links, as PyG's loaders pass them, with times if the graph has times.
             neg_sampling: PyG's description of negatives, or a dictionary or mode for one.
-            key: random key of the draws. If None, see `seed`.
+            key: random key of the draws. If None, the next one of `seed`.
             strict_negatives: draw negatives that are no edges of the graph, in any partition.
             exclude_seed_edges: leave the links out of the neighbourhood, and their reverses, as
                 `khop.loader.LinkNeighborLoader` does.
-            with_values: as for `sample_from_nodes`.
+            with_values: the caller takes the method's values from `metadata.values`.
 
         Returns:
             As `sample_from_nodes`. Seeds are ascending by id and without repetition, but in a

@@ -273,7 +273,7 @@ class DeviceDrawer(SubgraphSampler):
     """Sampler of a graph in memory whose batches a device draws.
 
     Args:
-        graph, spec, backward: see `SubgraphSampler`.
+        graph, spec, backward: the graph, how neighbours are drawn, True for out-neighbours.
         device: the device that draws.
         graphs: the graph on the device, from `graphs_on`.
         names: the user's edge ids on the device.

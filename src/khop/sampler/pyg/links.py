@@ -82,7 +82,7 @@ def negative_weights(neg_sampling: NegativeSampling | None) -> dict[str, Array]:
 
 
 def links_of(index: EdgeSamplerInput, info: GraphInfo, spec: LinkSpec) -> Links:
-    """Return the links of PyG's input, checked.
+    """Return the links of PyG's input `index`, checked against the graph (`info`) and `spec`.
 
     Raises:
         IndexError, TypeError, ValueError: ends that do not exist or are no vectors of integers.
@@ -106,7 +106,7 @@ def links_of(index: EdgeSamplerInput, info: GraphInfo, spec: LinkSpec) -> Links:
 
 
 def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> tuple[Any, ...]:
-    """Return the metadata that PyG's `LinkLoader` reads from a sampler's output.
+    """Return metadata for PyG's `LinkLoader`, of its input `index` and the drawn ends `seeds`.
 
     Returns:
         `(input_id, edge_label_index, edge_label, time)` without negatives and with binary ones,

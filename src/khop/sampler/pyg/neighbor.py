@@ -162,7 +162,7 @@ class NeighborSampler(PygSampler):
         return self.graph.num_nodes if self.graph.is_heterogeneous else self.graph.num_nodes[NODE]
 
     def draw_nodes(self, seeds: Sequence[SeedSet], key: BatchKey | None = None) -> SampledSubgraph:
-        """Draw the neighbourhood of seeds, at most one set per node type. `key`: see `_key`.
+        """Draw the neighbourhood of seeds, a set per node type. If `key` is None, use the next.
 
         :meta private:
         """
@@ -179,7 +179,7 @@ class NeighborSampler(PygSampler):
     def draw_links(
         self, sampler: LinkSampler, links: Links, key: BatchKey | None = None
     ) -> tuple[SampledSubgraph, LinkSeeds]:
-        """Draw the neighbourhood of links by a sampler from `link_sampler`. `key`: see `_key`.
+        """Draw the neighbourhood of links by a `link_sampler`. If `key` is None, use the next.
 
         Returns the subgraph, its trees numbered by link, and the positions of the links' ends.
 

@@ -131,7 +131,7 @@ class SubgraphWriter:
 
 
 def number_by_link(drawn: SampledSubgraph, num_links: int) -> None:
-    """Number the trees of a disjoint link batch by link, in place.
+    """Number the trees of a disjoint batch of `num_links` links by link, in place.
 
     Before, each end of a link has a tree of its own.
     """
@@ -156,7 +156,7 @@ class SubgraphSampler:
         self._writer = SubgraphWriter(edge_ids, spec, backward)
 
     def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
-        """Draw the neighbourhood of seeds, at most one set per node type."""
+        """Draw the neighbourhood of seeds (a set per node type) by the key (`run_key`, `batch`)."""
         return self._written(self._engine.sample_local(seeds, run_key, batch))
 
     def access(self, run_key: int, batch: int) -> BatchDraw:

@@ -158,7 +158,7 @@ class Walker:
     """A graph, in memory or partitioned, over which `random_walk` and loaders of walks go.
 
     Args:
-        graph, num_nodes: see `random_walk`.
+        graph, num_nodes: the graph, and with an `edge_index` its number of nodes.
         device: a GPU that walks over a graph in memory. If None or 'cpu', the CPU.
     """
 

@@ -156,7 +156,7 @@ class ClientContext(TrainerContext):
         self._pools.add(pool)
 
     def close(self, wait: bool = True) -> None:
-        """End this client's loaders and unregister from the directory."""
+        """End this client's loaders and unregister from the directory. `wait` is ignored."""
         del wait  # no other process needs a client
         for pool in list(self._pools):
             pool.close()

@@ -77,7 +77,7 @@ class BatchReassembler:
     def announce(
         self, line: ControlLine, epoch: int, batch: int, layout: Layout, extras: str | None
     ) -> None:
-        """Report the complete batch to the trainer over the control line, as a sampler does.
+        """Report a complete batch of an epoch to the trainer, over the local socket `line`.
 
         `layout.id` is this receiver's number of the layout (list of arrays). `extras` is JSON text.
 

@@ -83,7 +83,10 @@ def request_server(
 def async_request_server(
     server_rank: int, func: str | Callable[[], int], *args: object, **kwargs: object
 ) -> torch.futures.Future[Any]:
-    """Send a request to a graph server without waiting. Arguments: see `request_server`.
+    """Send a request to the graph server of rank `server_rank` without waiting.
+
+    `func` is 'device_count' (or `torch.cuda.device_count`), 'graph', 'ping' or 'statistics', as for
+    `request_server`. `args` and `kwargs` must be empty.
 
     Returns:
         A future, whose `wait()` returns the result, or raises the errors of `request_server`.

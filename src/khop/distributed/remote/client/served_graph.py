@@ -43,8 +43,9 @@ _PieceRequest: TypeAlias = tuple[GraphServerRequest, list[Array], tuple[int, ...
 class ServedGraph(PartitionedGraph):
     """The graph that a client's servers serve: its description, ids, times and splits.
 
-    Every server has ids, times and splits of the whole graph. The client of rank r sends requests
-    to server r modulo the number of servers. If this server is lost, another one gets them.
+    `context` is the client's, and `servers` has its connections. Every server has ids, times and
+    splits of the whole graph. The client of rank r sends requests to server r modulo the number of
+    servers. If this server is lost, another one gets them.
 
     Raises:
         RendezvousError: a server has not registered in time, or a partition is not served.
@@ -183,7 +184,8 @@ class ServedGraph(PartitionedGraph):
     ) -> list[Array]:
         """Check that a reply has int64 arrays of these shapes, and return them.
 
-        `op` is the request's name. In a shape, None is any length.
+        `op` is the request's name, and `server` the rank, for errors. In a shape, None is any
+        length.
 
         Raises:
             ProtocolError: they differ.

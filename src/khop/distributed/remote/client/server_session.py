@@ -82,6 +82,8 @@ class PendingBatch:
 class ServerSession:
     """A receiver's connection to one server, and the state of its loader's session there.
 
+    `spec` describes the session, the loader's state on the server of this `rank`.
+
     Attributes:
         pending: {id: batch} in flight, in order of the requests.
         progress: time of the last progress, or of the first fault after it (`time.monotonic`).
@@ -129,7 +131,7 @@ class ServerSession:
     def send(
         self, request: GraphServerRequest, arrays: Sequence[Array] = (), request_id: int = 0
     ) -> None:
-        """Send a request. It is dropped if the server is lost. Its reply repeats `request_id`."""
+        """Send a request with arrays. Dropped if the server is lost. The reply has `request_id`."""
         self.connection.send(pack(request_header(request, request_id), arrays))
 
     def connect(self, arrays: Mapping[str, Array]) -> None:
@@ -208,7 +210,7 @@ class ServerSession:
             self._note_progress()
 
     def arrived(self, pending: PendingBatch) -> None:
-        """Record that bytes of a batch have arrived.
+        """Record that bytes of a batch (`pending`) have arrived.
 
         After enough bytes they count as progress. Bytes that are sent again do not count.
         """
@@ -222,7 +224,7 @@ class ServerSession:
             self._note_progress()
 
     def completed(self, pending: PendingBatch) -> None:
-        """Remove a batch that has arrived in full and is valid."""
+        """Remove a batch, `pending`, that has arrived in full and is valid."""
         del self.pending[pending.id]
         self.fault, self.num_faults = None, 0
         self._opening_counts = True
@@ -276,7 +278,7 @@ class ServerSession:
         }
 
     def log_event(self, event: str, text: str) -> None:
-        """Log `text` about a change of the server.
+        """Log `text` about a change of the server, as the event of this name.
 
         A lost server with batches in flight is a warning.
         """
@@ -285,7 +287,7 @@ class ServerSession:
         log_it(event, text, server=self.rank, session=self.name, pending=len(self.pending))
 
     def unavailable(self, pending: PendingBatch, timeout: float, outage: str | None) -> Exception:
-        """Return the error to report for a batch that timed out.
+        """Return the error to report for `pending`, a batch that timed out.
 
         `outage` is the directory's error, if any.
         """

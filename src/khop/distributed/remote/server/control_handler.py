@@ -72,7 +72,10 @@ class ControlHandler:
     """Queues of requests about a graph server's state (directory, sessions), and the answers.
 
     Args:
+        sessions: sessions of the server.
         directory: the directory, on server 0. None on others.
+        counters: counters of the server, for the request `Statistics`.
+        rank: rank of the server.
         send: sends frames to a peer.
         limits: `waiting` and `waiting_bytes` bound the queue of each user. `unread_bytes` bounds
             the bytes that a peer has not read.
@@ -119,9 +122,9 @@ class ControlHandler:
         return op in self._answers
 
     def put(self, source: Source, frames: list[Any], nbytes: int, is_bounded: bool = True) -> bool:
-        """Queue a request of `nbytes` bytes for its sender. Return False if the queue is full.
+        """Queue a request (`frames`, of `nbytes` bytes) of `source`.
 
-        If not `is_bounded`, the queue counts as never full.
+        Return False if its queue is full. If not `is_bounded`, the queue counts as never full.
         """
         waiting = _Waiting(source, frames, time.monotonic())
         return self._queue.put(source.user, waiting, nbytes, source.connection, is_bounded)

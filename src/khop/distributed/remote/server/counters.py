@@ -120,7 +120,7 @@ class ServerCounters:
     def count_request(
         self, op: str, seconds: float, bytes_in: int, bytes_out: int, failed: bool = False
     ) -> None:
-        """Count a request that was answered in `seconds`. `op` is its name, or 'other'."""
+        """Count a request `op`: `seconds` to its reply, the bytes of both, and if it `failed`."""
         bucket = bisect_left(REQUEST_BUCKETS, seconds)
         with self._lock:
             requests = self._requests.get(op)
@@ -151,7 +151,7 @@ class ServerCounters:
             self._of_sessions.pop(session, None)
 
     def batch(self, session: str, nbytes: int, seconds: float) -> None:
-        """Count a batch that was sent in full, `seconds` after its request.
+        """Count a batch of `nbytes` that was sent in full, `seconds` after its request.
 
         If its session is not open, the batch counts only for the sums of the server.
         """

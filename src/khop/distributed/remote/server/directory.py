@@ -130,7 +130,7 @@ class Directory:
         )
 
     def register_server(self, request: RegisterServer, source: Source) -> Table:
-        """Register a server, or renew its registration. Return the directory's table.
+        """Register the server `source`, or renew its registration. Return the directory's table.
 
         Raises:
             SecurityError: the sender does not have the servers' key.
@@ -164,7 +164,9 @@ class Directory:
         return self.lookup()
 
     def register_client(self, request: RegisterClient, source: Source) -> Table:
-        """Register a client, or renew its registration. Return the table without clients.
+        """Register the client `source`, or renew its registration.
+
+        Return the table without clients.
 
         Raises:
             RendezvousError: the registration contradicts earlier ones or server 0.
@@ -204,7 +206,7 @@ class Directory:
         entry: Entry,
         source: Source,
     ) -> bool:
-        """Enter a server or client in `peers` by its rank.
+        """Enter a server or client (`role`) in `peers` by its rank.
 
         Returns False while another process, which may be dead, has the rank.
 

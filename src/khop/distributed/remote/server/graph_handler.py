@@ -42,7 +42,7 @@ from khop.typing import Array, Int64Array
 
 
 def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
-    """Return a folder's metadata with labels as an additional attribute `y`.
+    """Return `meta`, metadata of a folder, with labels as an additional attribute `y`.
 
     `labels` has the labels of node types, [num_nodes, ...], by the index of the type.
     """
@@ -197,7 +197,8 @@ def _in_slices(count: int, read: Callable[[slice], Array]) -> Generator[None, No
 class ServerHandler:
     """Handler of requests about the graph and of requests about the server's partitions.
 
-    It needs no state of the server's loop, so threads run it. It counts the requests.
+    It needs no state of the server's loop, so threads run it. It counts the requests. `graph` and
+    `parts`, by number of the partition, make the replies.
     """
 
     def __init__(
@@ -217,7 +218,7 @@ class ServerHandler:
     def steps(
         self, frames: list[Any], source: Source = NOBODY
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Return the frames of the reply. Between slices, yield as `Steps`. Never raises."""
+        """Return the frames of the reply. Between slices of it, yield as `Steps`. Never raises."""
         began = time.monotonic()
         op = peek_op(frames[0]) if frames else ""
         part = peek_part(frames[0]) if frames else None

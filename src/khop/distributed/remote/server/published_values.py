@@ -109,6 +109,7 @@ class PublishedValues:
     """Values of the clients, by name, and the requests that wait for missing values.
 
     `clients` is the directory's table of clients by rank. It changes as clients come and go.
+    `clock` returns seconds.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class PublishedValues:
             self._ready.put(waiter.source.user, waiter, connection=waiter.source.connection)
 
     def wait_for(self, request: WaitFor, source: Source, send: Send) -> None:
-        """Answer a client's request for values by `send`, when all are published or time is over.
+        """Answer `source`'s request for values by `send`, when all are published or time is over.
 
         A value counts if its client has sent a message since the requesting client registered.
 
@@ -257,7 +258,7 @@ class PublishedValues:
                 return
 
     def forget(self, client: RegisteredProcess[Entry]) -> None:
-        """Remove all values of a process, since it is removed or another one has its rank."""
+        """Remove all values of `client`, which is removed or whose rank another process has."""
         for name in list(client.published):
             self._remove(client, name)
 

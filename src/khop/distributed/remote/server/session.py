@@ -81,7 +81,7 @@ class SessionEnvironment:
         return sorted(every - set(self.endpoints)) if self.num_parts > 1 else []
 
     def sampler_config(self, spec: SessionSpec, index: int, device: str | None) -> dict[str, Any]:
-        """Return a sampler's configuration, see `khop.distributed.sampling.worker.Sampler`."""
+        """Return the configuration, for `Sampler`, of sampler `index` of a session (`spec`)."""
         part = self.parts[index % len(self.parts)]
         others = {p: asdict(e) for p, e in self.endpoints.items() if p != part}
         return {
@@ -100,8 +100,11 @@ class Session:
     """State of a client's loader on this server: samplers, requests, batches to send.
 
     Args:
+        spec: specification of the session: batches, samplers, limits.
         arrays: arrays that its samplers read, by name.
+        host: settings and functions of the server.
         send: sends an event to the client.
+        clock: returns the time in seconds.
 
     Attributes:
         lease: lease of the client, renewed by each of its messages.

@@ -57,7 +57,8 @@ SendFrames: TypeAlias = Callable[[int, bytes, Sequence[Any]], None]
 class Requester:
     """Sender of a request about a session, to whom replies and events are sent.
 
-    `request_id` is the id in the request, which its reply repeats. If None, it had none.
+    `source` is its connection and key, and `send_frames` sends frames there. `request_id` is the id
+    in the request, which its reply repeats. If None, it had none.
     """
 
     __slots__ = ("_send_frames", "request_id", "source")
@@ -68,14 +69,14 @@ class Requester:
         self._send_frames = send_frames
 
     def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
-        """Send a message, which is dropped if the sender of the request has disconnected.
+        """Send JSON `header` and arrays, dropped if the sender of the request has disconnected.
 
         If the message is larger than clients accept, an error is sent in its place.
         """
         self._send_frames(*self.source.connection, pack_or_refuse(header, arrays))
 
     def reply(self, fields: object, arrays: Sequence[Array] = ()) -> None:
-        """Send the reply to the request: a dataclass, and arrays."""
+        """Send the reply to the request: `fields`, a dataclass, and arrays."""
         self.send({"id": self.request_id, **codec.to_json(fields)}, arrays)
 
 
@@ -87,6 +88,13 @@ class SessionTable:
     """All sessions (clients' loaders) of a graph server: their requests, turns and ends.
 
     One thread calls the methods, any thread may call `states`.
+
+    Args:
+        checks: checks requests against the graph.
+        host: settings and functions of the server.
+        counters: counters of the server.
+        allowed: maximum numbers of sessions, processes and bytes, in all and per user.
+        leases: table of the clients' leases. If None, a new one.
 
     Attributes:
         answers: {class of a request: function that answers it}.
@@ -176,7 +184,7 @@ class SessionTable:
         """End sessions whose clients are silent. Called every 0.25 s.
 
         Args:
-            heard_until: see `Directory.tick`.
+            heard_until: from (user, now), the time up to which messages of the user are read.
         """
         now = time.monotonic()
         for session in list(self._sessions.values()):
@@ -259,7 +267,7 @@ class SessionTable:
         requester.reply(Held([]))
 
     def _belongs_to(self, session: Session, requester: Requester) -> None:
-        """Make the sender's connection the only one that can use the session."""
+        """Make the connection of `requester` the only one that can use the session."""
         self._opened.pop(session.opened_by, None)
         session.user = requester.source.user
         session.opened_by = requester.source.connection, session.spec.session

@@ -49,7 +49,7 @@ class SessionValidator:
         self._meta = meta
 
     def pipeline(self, pipeline: PipelineSpec) -> None:
-        """Check that the graph has the types and attributes that a specification names."""
+        """Check that the graph has the types and attributes that `pipeline` names."""
         try:
             self._check_types(pipeline)
         except ValueError as error:

@@ -44,7 +44,7 @@ class TypedIds:
     def split(self, ids: IntArray) -> tuple[Int64Array, Int64Array]:
         """Split DistDGL ids into the index of the type and the index within the type.
 
-        See `join`.
+        The inverse of `join`.
         """
         box = np.searchsorted(self.starts, ids, side="right") - 1
         within = ids - self.starts[box] + self._first.ravel()[box]
