@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "khop/bindings/arrays.hpp"
 #include "khop/core/negatives.hpp"
 
 namespace khop::bindings {
@@ -24,6 +25,21 @@ inline void check_length(int64_t got, int64_t want, const char* name) {
   if (got == want) return;
   throw nanobind::value_error((std::string(name) + " must hold " + std::to_string(want) +
                                " entries, but holds " + std::to_string(got))
+                                  .c_str());
+}
+
+// Raises ValueError unless counts are of rows that hold all of `total` entries.
+inline void check_rows(const In<int64_t>& counts, int64_t total, const char* name) {
+  int64_t left = total;
+  for (std::size_t row = 0; row < counts.shape(0); ++row) {
+    const int64_t count = counts.data()[row];
+    if (count < 0 || count > left) left = -1;
+    if (left < 0) break;
+    left -= count;
+  }
+  if (left == 0) return;
+  throw nanobind::value_error(("counts must not be negative, and add up to the number of " +
+                               std::string(name) + ", " + std::to_string(total))
                                   .c_str());
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from khop import _native
 from khop.data.arrays import distinct
 from khop.sampler.methods.access import GraphAccess, Waiting
 from khop.typing import Array, Int64Array
@@ -20,7 +21,7 @@ class Border:
     Attributes:
         members: [n] int64, nodes of the batch, in the order in which they joined.
         joined: [m] int64, members whose neighbours have not been read yet, each once.
-        ids: [k] int64, nodes of the border, ascending.
+        ids: [k] int64, nodes of the border, in the order in which they were reached.
         original: [k] int64, their original ids.
         budgets: [k] int64, sums of the amounts that `extend` added.
     """
@@ -31,27 +32,35 @@ class Border:
         self.members = seeds
         self.joined = distinct(seeds)
         self.ids, self.original, self.budgets = (np.empty(0, np.int64) for _ in range(3))
+        # Nodes of the batch and of the border, and their budgets, in the order of arrival.
+        self._reached = _native.NodeNumbers(graph.num_nodes[node_type])
+        self._sums = np.empty(0, np.int64)
+        self._numbers = np.empty(0, np.int64)  # of the border's nodes
+        self._reach(self.joined)
 
-    def extend(self, neighbors: Int64Array, amounts: Int64Array) -> Waiting[None]:
-        """Add amounts to the budgets of nodes that are no members.
+    def _reach(self, nodes: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Number nodes. Return the numbers, and those of nodes that are new."""
+        known = len(self._sums)
+        numbers = self._reached.number(nodes)
+        new = np.arange(known, len(self._reached))
+        self._sums = np.append(self._sums, np.zeros_like(new))
+        return numbers, new
+
+    def extend(self, neighbors: Int64Array, amounts: Int64Array | None = None) -> Waiting[None]:
+        """Add neighbours of the batch to the border, and amounts to their budgets.
 
         Args:
             neighbors: [n] int64. They can repeat.
-            amounts: [n] int64.
+            amounts: [n] int64, not negative. If None, 0.
         """
-        nodes, inverse = np.unique(neighbors, return_inverse=True)
-        sums = np.zeros(len(nodes), np.int64)
-        np.add.at(sums, inverse, amounts)
-        outside = ~np.isin(nodes, self.members)
-        nodes, sums = nodes[outside], sums[outside]
-        new = np.setdiff1d(nodes, self.ids, assume_unique=True)
-        if len(new):
-            original = yield from self._graph.original_ids(self._node_type, new)
-            at = np.searchsorted(self.ids, new)
-            self.ids = np.insert(self.ids, at, new)
-            self.original = np.insert(self.original, at, original)
-            self.budgets = np.insert(self.budgets, at, 0)
-        self.budgets[np.searchsorted(self.ids, nodes)] += sums
+        numbers, new = self._reach(neighbors)
+        if amounts is not None:
+            np.add.at(self._sums, numbers, amounts)
+        ids = self._reached.ids(len(self._sums) - len(new))
+        original = yield from self._graph.original_ids(self._node_type, ids)
+        self.ids, self.original = np.append(self.ids, ids), np.append(self.original, original)
+        self._numbers = np.append(self._numbers, new)
+        self.budgets = self._sums[self._numbers]
 
     def take(self, ranks: Array, count: int) -> None:
         """Move the nodes of least rank into the batch, in this order, then by original id.
@@ -65,11 +74,13 @@ class Border:
             least = np.flatnonzero(ranks <= np.partition(ranks, count - 1)[count - 1])
         least = least[np.lexsort((self.original[least], ranks[least]))][:count]
         self.join(self.ids[least])
+        left = np.ones(len(self.ids), bool)
+        left[least] = False
+        self.ids, self.original = self.ids[left], self.original[left]
+        self.budgets, self._numbers = self.budgets[left], self._numbers[left]
 
     def join(self, nodes: Int64Array) -> None:
-        """Add nodes to the batch, and remove them from the border."""
-        self.members = np.concatenate([self.members, nodes])
-        self.joined = np.concatenate([self.joined, nodes])
-        left = ~np.isin(self.ids, nodes)
-        self.ids, self.original = self.ids[left], self.original[left]
-        self.budgets = self.budgets[left]
+        """Add nodes to the batch that are not in the border."""
+        self._reach(nodes)
+        self.members = np.append(self.members, nodes)
+        self.joined = np.append(self.joined, nodes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from khop import _native
 from khop.sampler.methods.access import Rows
 from khop.typing import Array, Float64Array, Int64Array
 
@@ -35,20 +36,23 @@ def kept(rows: Rows, entries: Int64Array) -> Rows:
         entries: [n] int64 entries that stay, ascending. An entry can repeat.
     """
     counts, neighbors, edges = rows
-    row = np.repeat(np.arange(len(counts)), counts)
-    left = np.bincount(row[entries], minlength=len(counts)).astype(np.int32)
+    ends = np.searchsorted(entries, np.cumsum(counts, dtype=np.int64))
+    left = np.diff(ends, prepend=0).astype(np.int32)
     return left, neighbors[entries], None if edges is None else edges[entries]
 
 
 def numbered(ids: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Number ids in the order in which they first appear.
 
+    Args:
+        ids: [n] int64, not negative.
+
     Returns:
         The distinct ids in this order, and the number of each id.
     """
-    distinct, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    return distinct[order], np.argsort(order)[inverse.reshape(-1)]
+    table = _native.NodeNumbers(int(ids.max(initial=0)) + 1)
+    numbers = table.number(ids)
+    return table.ids(), numbers
 
 
 def scaled_to_counts(norm: Float64Array, row: Int64Array) -> Float64Array:

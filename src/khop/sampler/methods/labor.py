@@ -244,8 +244,10 @@ class LaborImportance(ProgramMethod):
         # Trees of a disjoint batch do not share nodes.
         count = max(graph.num_nodes[source], 1)
         layer = Layer.of([t.keyed(count) for t in typed], [t.fanout for t in typed], weights)
-        ids = layer.nodes if all(t.trees is None for t in typed) else layer.nodes % count
-        trees = (layer.nodes // count).astype(np.int32)
+        ids, trees = layer.nodes, None
+        if any(t.trees is not None for t in typed):
+            trees, ids = np.divmod(layer.nodes, count)
+            trees = trees.astype(np.int32)
         original = yield from graph.original_ids(source, ids)
 
         def numbers(index: int) -> Float64Array:
@@ -264,7 +266,7 @@ class LaborImportance(ProgramMethod):
         hop: int,
         node_type: int,
         original: Int64Array,
-        trees: Int32Array,
+        trees: Int32Array | None,
         index: int,
     ) -> Float64Array:
         """Draw a number within [0, 1] for each node."""

@@ -65,7 +65,7 @@ class RippleWalk(NodeSubgraph):
         while left > 0:
             _, neighbors, _ = yield from graph.neighbors(0, border.joined, with_edge=False)
             border.joined = np.empty(0, np.int64)
-            yield from border.extend(neighbors, np.zeros(len(neighbors), np.int64))
+            yield from border.extend(neighbors)
             if len(border.ids):
                 words = _native.draw_words(graph.key(_SHARES, step), border.original)
                 border.take(words, min(left, max(1, int(ratio * len(border.ids)))))
