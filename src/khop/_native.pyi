@@ -236,7 +236,16 @@ def smallest_entries(
     ascending: bool = False,
 ) -> Int64Array: ...
 def row_scales(
-    masses: Float64Array, shares: Float64Array | None, counts: Int64Array, asked: Int64Array
+    masses: Float64Array | None,
+    shares: Float64Array | None,
+    counts: Int64Array,
+    asked: Int64Array,
+) -> Float64Array: ...
+def row_chances(
+    masses: Float64Array | None,
+    shares: Float64Array | None,
+    counts: Int64Array,
+    asked: Int64Array,
 ) -> Float64Array: ...
 def common_chances(masses: Int64Array, count: int) -> Float64Array: ...
 def logs(values: Float64Array, instructions: str | None = None) -> Float64Array: ...

@@ -28,19 +28,18 @@ inline void check_length(int64_t got, int64_t want, const char* name) {
                                   .c_str());
 }
 
-// Raises ValueError unless counts are of rows that hold all of `total` entries.
-inline void check_rows(const In<int64_t>& counts, int64_t total, const char* name) {
-  int64_t left = total;
+// The sum of counts of rows. Raises ValueError for a negative one, or more than 2^62 entries.
+inline int64_t checked_total(const In<int64_t>& counts) {
+  constexpr int64_t kMost = int64_t{1} << 62;
+  int64_t total = 0;
   for (std::size_t row = 0; row < counts.shape(0); ++row) {
     const int64_t count = counts.data()[row];
-    if (count < 0 || count > left) left = -1;
-    if (left < 0) break;
-    left -= count;
+    if (count < 0 || count > kMost - total) {
+      throw nanobind::value_error("counts must not be negative, nor more than 2^62 in sum");
+    }
+    total += count;
   }
-  if (left == 0) return;
-  throw nanobind::value_error(("counts must not be negative, and add up to the number of " +
-                               std::string(name) + ", " + std::to_string(total))
-                                  .c_str());
+  return total;
 }
 
 // Raises ValueError unless `count` numbers from `first` on, neither negative, fit 64 bits.

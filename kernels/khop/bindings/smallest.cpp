@@ -22,7 +22,7 @@ NumpyArray<int64_t> smallest_of(const InArray& values, const In<int64_t>& counts
 NumpyArray<int64_t> smallest_entries(const InArray& values, const In<int64_t>& counts,
                                      const In<int64_t>& most, bool ascending) {
   if (values.ndim() != 1) throw nb::value_error("values must have one dimension");
-  check_rows(counts, length(values), "values");
+  check_length(length(values), checked_total(counts), "values");
   check_length(static_cast<int64_t>(most.shape(0)), static_cast<int64_t>(counts.shape(0)), "most");
   if (is_type<double>(values)) return smallest_of<double>(values, counts, most, ascending);
   if (is_type<int64_t>(values)) return smallest_of<int64_t>(values, counts, most, ascending);

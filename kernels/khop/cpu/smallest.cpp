@@ -13,6 +13,8 @@ struct Entry {
   int64_t entry;
 };
 
+constexpr int64_t kFew = 4;  // one entry of so many, or fewer, are few
+
 template <class T>
 bool precedes(const Entry<T>& a, const Entry<T>& b) {
   if (a.value < b.value) return true;
@@ -22,6 +24,20 @@ bool precedes(const Entry<T>& a, const Entry<T>& b) {
     if (no_number != (b.value != b.value)) return !no_number;
   }
   return a.entry < b.entry;
+}
+
+// Moves the `taken` smallest entries to the front, if they are few: a heap of the smallest so far,
+// which most entries leave alone. A later entry of the same value is larger.
+template <class T>
+void take_few(std::vector<Entry<T>>& entries, std::ptrdiff_t taken) {
+  const auto end = entries.begin() + taken;
+  std::make_heap(entries.begin(), end, precedes<T>);
+  for (auto entry = end; entry != entries.end(); ++entry) {
+    if (entries.front().value <= entry->value || !precedes(*entry, entries.front())) continue;
+    std::pop_heap(entries.begin(), end, precedes<T>);
+    *(end - 1) = *entry;
+    std::push_heap(entries.begin(), end, precedes<T>);
+  }
 }
 
 int64_t wanted(int64_t count, int64_t most) { return std::min(count, std::max<int64_t>(most, 0)); }
@@ -52,12 +68,16 @@ void smallest_entries(const RowValues<T>& rows, bool ascending, int64_t* out) {
         row_entries[static_cast<std::size_t>(i)] = {rows.values[begin + i], begin + i};
       }
       const auto end = row_entries.begin() + taken;
-      if (ascending) {
+      if (taken <= count / kFew) {
+        take_few(row_entries, taken);
+      } else {
         std::nth_element(row_entries.begin(), end, row_entries.end(), precedes<T>);
+      }
+      if (ascending) {
         std::sort(row_entries.begin(), end,
                   [](const Entry<T>& a, const Entry<T>& b) { return a.entry < b.entry; });
       } else {
-        std::partial_sort(row_entries.begin(), end, row_entries.end(), precedes<T>);
+        std::sort(row_entries.begin(), end, precedes<T>);
       }
       for (auto entry = row_entries.begin(); entry != end; ++entry) *out++ = entry->entry;
     }

@@ -7,12 +7,14 @@
 namespace khop::cpu {
 namespace {
 
-// One row that does not take all of its entries.
-struct OpenRow {
+// One row. `masses` and `shares` are its own, or null.
+struct MassRow {
   const double* masses;
   const double* shares;
-  std::size_t count;
-  double target;  // right side of the equation
+  int64_t count;
+  int64_t asked;
+
+  bool takes_all() const { return asked < 0 || asked >= count; }
 };
 
 // What a row is worked out in.
@@ -22,16 +24,16 @@ struct Scratch {
   std::vector<uint8_t> sure;
 };
 
+// The factor of a row that does not take all, by its masses.
 template <bool kShares>
-double scale_of(const OpenRow& row, Scratch& scratch) {
-  const std::size_t count = row.count;
+double open_scale(const MassRow& row, double target, Scratch& scratch) {
+  const auto count = static_cast<std::size_t>(row.count);
   scratch.inverses.resize(count);
   scratch.sure.assign(count, 0);
   if (kShares) scratch.squares.resize(count);
   double* const inverses = scratch.inverses.data();
   double* const squares = scratch.squares.data();
   uint8_t* const sure = scratch.sure.data();
-  double target = row.target;
   double all_squares = 0.0;
   for (std::size_t i = 0; i < count; ++i) {
     if (kShares) {
@@ -60,34 +62,54 @@ double scale_of(const OpenRow& row, Scratch& scratch) {
   }
 }
 
+double scale_of(const MassRow& row, Scratch& scratch) {
+  const auto degree = static_cast<double>(row.count);
+  const auto asked = static_cast<double>(row.asked);
+  if (!row.takes_all()) {
+    if (row.shares != nullptr) return open_scale<true>(row, 1.0 / asked - 1.0 / degree, scratch);
+    const double target = degree * degree / asked;
+    if (row.masses == nullptr) return degree / target;  // below 1: no entry is certain
+    return open_scale<false>(row, target, scratch);
+  }
+  const double size = row.shares == nullptr ? std::max(degree, 1.0) : 1.0;
+  double scale = row.asked > 0 ? asked / size : 0.0;
+  if (row.masses == nullptr) return row.count > 0 ? std::max(scale, 1.0) : scale;
+  for (int64_t i = 0; i < row.count; ++i) scale = std::max(scale, 1.0 / row.masses[i]);
+  return scale;
+}
+
+template <class F>
+void each_row(const MassRows& rows, F&& f) {
+  int64_t begin = 0;
+  for (int64_t r = 0; r < rows.num_rows; ++r) {
+    const double* const masses = rows.masses == nullptr ? nullptr : rows.masses + begin;
+    const double* const shares = rows.shares == nullptr ? nullptr : rows.shares + begin;
+    f(r, begin, MassRow{masses, shares, rows.counts[r], rows.asked[r]});
+    begin += rows.counts[r];
+  }
+}
+
 }  // namespace
 
 void row_scales(const MassRows& rows, double* scales) {
   Scratch scratch;
-  int64_t begin = 0;
-  for (int64_t r = 0; r < rows.num_rows; ++r) {
-    const int64_t count = rows.counts[r];
-    const int64_t asked = rows.asked[r];
-    const auto degree = static_cast<double>(count);
-    if (asked >= 0 && asked < count) {
-      const auto fanout = static_cast<double>(asked);
-      const auto size = static_cast<std::size_t>(count);
-      if (rows.shares == nullptr) {
-        const OpenRow row{rows.masses + begin, nullptr, size, degree * degree / fanout};
-        scales[r] = scale_of<false>(row, scratch);
-      } else {
-        const double target = 1.0 / fanout - 1.0 / degree;
-        const OpenRow row{rows.masses + begin, rows.shares + begin, size, target};
-        scales[r] = scale_of<true>(row, scratch);
-      }
-    } else {
-      const double size = rows.shares == nullptr ? std::max(degree, 1.0) : 1.0;
-      double scale = asked > 0 ? static_cast<double>(asked) / size : 0.0;
-      for (int64_t i = begin; i < begin + count; ++i) scale = std::max(scale, 1.0 / rows.masses[i]);
-      scales[r] = scale;
+  each_row(rows,
+           [&](int64_t r, int64_t, const MassRow& row) { scales[r] = scale_of(row, scratch); });
+}
+
+void row_chances(const MassRows& rows, double* chances) {
+  Scratch scratch;
+  each_row(rows, [&](int64_t, int64_t begin, const MassRow& row) {
+    double* const own = chances + begin;
+    if (row.takes_all()) {
+      std::fill_n(own, row.count, 1.0);
+      return;
     }
-    begin += count;
-  }
+    const double scale = scale_of(row, scratch);
+    for (int64_t i = 0; i < row.count; ++i) {
+      own[i] = std::min(row.masses == nullptr ? scale : scale * row.masses[i], 1.0);
+    }
+  });
 }
 
 void common_chances(const int64_t* masses, int64_t n, int64_t count, double* chances) {

@@ -11,7 +11,7 @@ namespace khop::cpu {
 
 // Rows whose entries have masses.
 struct MassRows {
-  const double* masses;
+  const double* masses;  // null: all are 1
   const double* shares;  // weight of each entry, 1 in sum per row; null: all entries weigh the same
   const int64_t* counts;  // of each row, not negative
   const int64_t* asked;   // entries that each row takes; negative: all
@@ -27,6 +27,9 @@ struct MassRows {
 // c begins without certain entries, those with c mass >= 1, and rises until there are no more. A
 // row takes time in proportion to its entries, times the rounds in which entries become certain.
 void row_scales(const MassRows& rows, double* scales);
+
+// Writes min(1, c mass) of each entry, and 1 of all entries of rows that take all.
+void row_chances(const MassRows& rows, double* chances);
 
 // Writes min(1, c mass) of each of n > 0 masses, which add up to `count`, from 1 to n - 1. Masses
 // are above 0, and their sum is below 2^63.

@@ -21,9 +21,6 @@ class Border:
     Attributes:
         members: [n] int64, nodes of the batch, in the order in which they joined.
         joined: [m] int64, members whose neighbours have not been read yet, each once.
-        ids: [k] int64, nodes of the border, in the order in which they were reached.
-        original: [k] int64, their original ids.
-        budgets: [k] int64, sums of the amounts that `extend` added.
     """
 
     def __init__(self, graph: GraphAccess, node_type: int, seeds: Int64Array) -> None:
@@ -31,18 +28,30 @@ class Border:
         self._node_type = node_type
         self.members = seeds
         self.joined = distinct(seeds)
-        self.ids, self.original, self.budgets = (np.empty(0, np.int64) for _ in range(3))
-        # Nodes of the batch and of the border, and their budgets, in the order of arrival.
+        # Nodes of the batch and of the border are numbered in the order of arrival.
         self._reached = _native.NodeNumbers(graph.num_nodes[node_type])
-        self._sums = np.empty(0, np.int64)
-        self._numbers = np.empty(0, np.int64)  # of the border's nodes
+        self._original = self._sums = np.empty(0, np.int64)  # of all of them
+        self._border = np.empty(0, np.int64)  # numbers of the border's nodes
         self._reach(self.joined)
+
+    def __len__(self) -> int:
+        """Return the number k of nodes of the border."""
+        return len(self._border)
+
+    @property
+    def original(self) -> Int64Array:
+        """[k] int64 original ids of the border's nodes."""
+        return self._original[self._border]
+
+    @property
+    def budgets(self) -> Int64Array:
+        """[k] int64, sums of the amounts that `extend` added."""
+        return self._sums[self._border]
 
     def _reach(self, nodes: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Number nodes. Return the numbers, and those of nodes that are new."""
-        known = len(self._sums)
         numbers = self._reached.number(nodes)
-        new = np.arange(known, len(self._reached))
+        new = np.arange(len(self._sums), len(self._reached))
         self._sums = np.append(self._sums, np.zeros_like(new))
         return numbers, new
 
@@ -56,11 +65,10 @@ class Border:
         numbers, new = self._reach(neighbors)
         if amounts is not None:
             np.add.at(self._sums, numbers, amounts)
-        ids = self._reached.ids(len(self._sums) - len(new))
+        ids = self._reached.ids(len(self._original))
         original = yield from self._graph.original_ids(self._node_type, ids)
-        self.ids, self.original = np.append(self.ids, ids), np.append(self.original, original)
-        self._numbers = np.append(self._numbers, new)
-        self.budgets = self._sums[self._numbers]
+        self._original = np.append(self._original, original)
+        self._border = np.append(self._border, new)
 
     def take(self, ranks: Array, count: int) -> None:
         """Move the nodes of least rank into the batch, in this order, then by original id.
@@ -69,18 +77,16 @@ class Border:
             ranks: [k] rank of each node of the border.
             count: most nodes that move.
         """
-        least = np.arange(len(self.ids))
+        least = np.arange(len(self))
         if 0 < count < len(least):
             least = np.flatnonzero(ranks <= np.partition(ranks, count - 1)[count - 1])
-        least = least[np.lexsort((self.original[least], ranks[least]))][:count]
-        self.join(self.ids[least])
-        left = np.ones(len(self.ids), bool)
-        left[least] = False
-        self.ids, self.original = self.ids[left], self.original[left]
-        self.budgets, self._numbers = self.budgets[left], self._numbers[left]
+        original = self._original[self._border[least]]
+        least = least[np.lexsort((original, ranks[least]))][:count]
+        self.join(self._reached.ids()[self._border[least]])
+        self._border = np.delete(self._border, least)
 
     def join(self, nodes: Int64Array) -> None:
-        """Add nodes to the batch that are not in the border."""
+        """Add nodes to the batch, which are not in the border from now on."""
         self._reach(nodes)
         self.members = np.append(self.members, nodes)
         self.joined = np.append(self.joined, nodes)

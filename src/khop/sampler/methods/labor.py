@@ -308,7 +308,8 @@ class LaborImportance(ProgramMethod):
         if self.sequential:
             return take_once(layer, numbers, masses, weigh)
         by_weight = layer.share is not None and self.importance == 0
-        return take_poisson(layer, numbers, layer.chances(None if by_weight else masses), weigh)
+        chances = layer.chances_by_weight() if by_weight else layer.chances(masses)
+        return take_poisson(layer, numbers, chances, weigh)
 
 
 @dataclass

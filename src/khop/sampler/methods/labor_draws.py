@@ -73,35 +73,32 @@ class Layer:
         """[num_rows] edges that each row takes without replacement, at most its degree."""
         return np.where(self.asked < 0, self.degree, np.minimum(self.asked, self.degree))
 
-    def masses(self, iterations: int) -> Float64Array:
-        """Return pi_t of each edge's neighbour t.
+    def masses(self, iterations: int) -> Float64Array | None:
+        """Return pi_t of each edge's neighbour t, [num_edges], or None if all are 1.
 
         Args:
             iterations: iterations of the fixed point, or -1 to iterate until convergence. With 0,
                 each pi_t is 1, or in a weighted layer the edge's `share`.
         """
-        weighted = self.share is not None
-        of_edge = np.ones(len(self.row)) if self.share is None else self.share
-        of_node = np.ones(len(self.nodes))
+        of_edge, of_node = self.share, np.ones(len(self.nodes))
         expected = float(len(self.nodes))
-        left = iterations + (weighted and iterations > 0)
-        is_first = True
+        left = iterations + (self.share is not None and iterations > 0)
         while left:
             raised = np.repeat(self.scales(of_edge), self.degree)
-            if weighted and is_first:  # the weights stand for pi: from then on pi is a node's
+            if of_edge is self.share is not None:  # weights stand for pi in the first iteration
                 raised = raised * of_edge
             highest = np.zeros_like(of_node)
             np.maximum.at(highest, self.node, raised)
             of_node = np.minimum(of_node * highest, _MOST_MASS)
             of_edge = of_node[self.node]
-            is_first = False
             left -= 1
-            before, expected = expected, _sum(np.minimum(of_node, 1.0))
-            if left < 0 and expected >= before * _CONVERGED:
-                break
+            if left < 0:
+                before, expected = expected, _sum(np.minimum(of_node, 1.0))
+                if expected >= before * _CONVERGED:
+                    break
         return of_edge
 
-    def scales(self, masses: Float64Array) -> Float64Array:
+    def scales(self, masses: Float64Array | None) -> Float64Array:
         """Return c_s of each row s, so that the row's mean has the variance of uniform draws.
 
         The equation is sum_t 1 / min(1, c_s pi_t) = degree^2 / fanout. In a weighted layer, a row's
@@ -115,25 +112,23 @@ class Layer:
         mass for other rows, which saves 1 to 3 % of a batch's nodes.
 
         Args:
-            masses: [num_edges] pi_t of each edge.
+            masses: [num_edges] pi_t of each edge. If None, all are 1.
         """
         return _native.row_scales(masses, self.share, self.degree, self.asked)
 
     def chances(self, masses: Float64Array | None) -> Float64Array:
-        """Return the chance of each edge in Poisson draws.
+        """Return the chance of each edge in Poisson draws, min(1, c_s pi_t), [num_edges].
 
         Args:
-            masses: [num_edges] pi_t: the chance is min(1, c_s pi_t). If None, LABOR-0's chance in a
-                weighted layer: min(1, fanout A / sum A).
+            masses: [num_edges] pi_t. If None, all are 1.
         """
-        fanout = self.fanout
-        if masses is None:
-            assert self.share is not None
-            chance = np.repeat(fanout, self.degree) * self.share
-        else:
-            chance = np.repeat(self.scales(masses), self.degree) * masses
-        takes_all = np.repeat(fanout == self.degree, self.degree)
-        return np.where(takes_all, 1.0, np.minimum(chance, 1.0))
+        return _native.row_chances(masses, self.share, self.degree, self.asked)
+
+    def chances_by_weight(self) -> Float64Array:
+        """Return the chance of each edge in Poisson draws of LABOR-0: min(1, fanout A / sum A)."""
+        assert self.share is not None
+        chance = np.minimum(np.repeat(self.fanout, self.degree) * self.share, 1.0)
+        return np.where(np.repeat(self.fanout == self.degree, self.degree), 1.0, chance)
 
     @functools.cached_property
     def most_parallel(self) -> Int64Array:
@@ -186,18 +181,22 @@ def take_poisson(
     return Picks(edges, chances[edges] if weigh else None)
 
 
-def take_once(layer: Layer, numbers: UniformNumbers, masses: Float64Array, weigh: bool) -> Picks:
+def take_once(
+    layer: Layer, numbers: UniformNumbers, masses: Float64Array | None, weigh: bool
+) -> Picks:
     """Take the edges of smallest r_t / pi_t in each row, as many as its fan-out.
 
     Args:
         layer: the rows.
         numbers: r_t.
-        masses: [num_edges] pi_t.
+        masses: [num_edges] pi_t. If None, all are 1.
         weigh: return chances. An edge's chance is conditional on the other nodes' numbers (priority
             sampling, Duffield, Lund and Thorup, 2007). In a row without parallel edges where all
             pi_t are 1, it is fanout / degree.
     """
-    times, draws = numbers(0)[layer.node] / masses, layer.fanout
+    times, draws = numbers(0)[layer.node], layer.fanout
+    if masses is not None:
+        times = times / masses
     if not weigh:
         return Picks(_native.smallest_entries(times, layer.degree, draws, ascending=True), None)
     is_open = draws < layer.degree
@@ -205,6 +204,7 @@ def take_once(layer: Layer, numbers: UniformNumbers, masses: Float64Array, weigh
     edges = _native.smallest_entries(times, layer.degree, most)
     arrivals = _Arrivals(edges, layer.node[edges], times[edges])
     even = draws / np.maximum(layer.degree, 1)
+    masses = np.ones(len(times)) if masses is None else masses
     return _winners(layer, arrivals, draws, ~is_open, masses, even)
 
 

@@ -157,17 +157,33 @@ class PoissonLadies(LayerMethod):
         self, graph: GraphAccess, layer: int, count: int, ids: Int64Array, rows: Rows
     ) -> Waiting[Float64Array]:
         candidates = Candidates.of(rows)
-        always = np.isin(candidates.ids, ids) if self.skip else np.zeros(len(candidates.ids), bool)
+        always = np.isin(candidates.ids, ids) if self.skip else None
         weights = yield from self._weights(graph, layer, candidates, count, always)
         return weights[candidates.of_entry]
 
     def _weights(
-        self, graph: GraphAccess, layer: int, candidates: Candidates, count: int, always: BoolArray
+        self,
+        graph: GraphAccess,
+        layer: int,
+        candidates: Candidates,
+        count: int,
+        always: BoolArray | None,
     ) -> Waiting[Float64Array]:
-        """Draw the nodes of one layer, and return the weight of edges from each candidate."""
+        """Draw the nodes of one layer, and return the weight of edges from each candidate.
+
+        Args:
+            graph: the graph.
+            layer: index of the layer.
+            candidates: the candidates.
+            count: number of nodes of the layer.
+            always: [n] True for candidates that are always taken. If None, there are none.
+        """
         words = yield from graph.words(graph.key(_VARIATES, layer), 0, candidates.ids)
-        pi = np.ones(len(words))
-        pi[~always] = _native.common_chances(candidates.mass[~always], count)
+        if always is None:
+            pi = _native.common_chances(candidates.mass, count)
+        else:
+            pi = np.ones(len(words))
+            pi[~always] = _native.common_chances(candidates.mass[~always], count)
         return np.where((words < pi * 2.0**64) | (pi == 1.0), 1 / pi, 0.0)
 
 
@@ -205,8 +221,14 @@ class Ladies(PoissonLadies):
             raise ValueError("Ladies normalises rows always: leave edge_norm out, or 'hajek'")
 
     def _weights(
-        self, graph: GraphAccess, layer: int, candidates: Candidates, count: int, always: BoolArray
+        self,
+        graph: GraphAccess,
+        layer: int,
+        candidates: Candidates,
+        count: int,
+        always: BoolArray | None,
     ) -> Waiting[Float64Array]:
+        always = np.zeros(len(candidates.ids), bool) if always is None else always
         weights = always.astype(np.float64)
         free = np.flatnonzero(~always)
         if not len(free):
