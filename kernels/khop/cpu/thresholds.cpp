@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 namespace khop::cpu {
@@ -113,19 +114,29 @@ void row_chances(const MassRows& rows, double* chances) {
 }
 
 void common_chances(const int64_t* masses, int64_t n, int64_t count, double* chances) {
-  std::vector<int64_t> heap(masses, masses + n);
-  std::make_heap(heap.begin(), heap.end());
-  int64_t left = 0;  // sum of the masses in the heap
-  for (const int64_t mass : heap) left += mass;
+  int64_t left = 0;  // sum of the masses that are not certain
+  for (int64_t i = 0; i < n; ++i) left += masses[i];
+  // The largest mass is certain as long as it is no less than its share of what is left. Shares
+  // only fall, so masses far below wait outside of the heap: it is filled again each time the share
+  // has halved.
+  std::vector<int64_t> heap;
+  double bound = std::numeric_limits<double>::infinity();  // masses below are not in the heap
   int64_t certain = 0;
-  while (certain < count - 1) {
-    const int64_t largest = heap.front();
+  for (; certain < count - 1; ++certain) {
     const double share = static_cast<double>(left) / static_cast<double>(count - certain);
-    if (static_cast<double>(largest) < share) break;
+    if (share <= bound) {
+      const double lower = share / 2;
+      for (int64_t i = 0; i < n; ++i) {
+        const auto mass = static_cast<double>(masses[i]);
+        if (mass >= lower && mass < bound) heap.push_back(masses[i]);
+      }
+      std::make_heap(heap.begin(), heap.end());
+      bound = lower;
+    }
+    if (heap.empty() || static_cast<double>(heap.front()) < share) break;
+    left -= heap.front();
     std::pop_heap(heap.begin(), heap.end());
     heap.pop_back();
-    left -= largest;
-    ++certain;
   }
   const double factor = static_cast<double>(count - certain) / static_cast<double>(left);
   for (int64_t i = 0; i < n; ++i) {

@@ -9,7 +9,7 @@ import numpy as np
 
 from khop import _native
 from khop.sampler.methods.access import Rows
-from khop.typing import Array, Float64Array, Int64Array
+from khop.typing import Array, Float64Array, Int64Array, UInt64Array
 
 
 def ranges(begins: Array, counts: Array) -> Int64Array:
@@ -53,6 +53,21 @@ def numbered(ids: Int64Array) -> tuple[Int64Array, Int64Array]:
     table = _native.NodeNumbers(int(ids.max(initial=0)) + 1)
     numbers = table.number(ids)
     return table.ids(), numbers
+
+
+def sortable(values: Array) -> Float64Array | Int64Array | UInt64Array:
+    """Return values as kernels compare them, in the same order, with the same ones equal.
+
+    Args:
+        values: [n] of any dtype that can be sorted.
+    """
+    values = np.asarray(values)
+    dtypes = {"f": np.float64, "u": np.uint64, "i": np.int64, "b": np.int64}
+    if values.dtype.kind not in dtypes or values.dtype.itemsize > 8:
+        values = np.unique(values, return_inverse=True)[1]
+    found: Float64Array | Int64Array | UInt64Array
+    found = np.ascontiguousarray(values, dtypes[values.dtype.kind])  # type: ignore[assignment]
+    return found
 
 
 def scaled_to_counts(norm: Float64Array, row: Int64Array) -> Float64Array:

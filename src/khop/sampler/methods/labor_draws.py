@@ -85,8 +85,8 @@ class Layer:
         left = iterations + (self.share is not None and iterations > 0)
         while left:
             raised = np.repeat(self.scales(of_edge), self.degree)
-            if of_edge is self.share is not None:  # weights stand for pi in the first iteration
-                raised = raised * of_edge
+            if self.share is not None and of_edge is self.share:  # it stands for pi at first
+                raised = raised * self.share
             highest = np.zeros_like(of_node)
             np.maximum.at(highest, self.node, raised)
             of_node = np.minimum(of_node * highest, _MOST_MASS)
