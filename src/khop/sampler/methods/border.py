@@ -49,7 +49,7 @@ class Border:
         return self._sums[self._border]
 
     def _reach(self, nodes: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Number nodes. Return the numbers, and those of nodes that are new."""
+        """Number nodes. Return their numbers, and the numbers of new nodes."""
         numbers = self._reached.number(nodes)
         new = np.arange(len(self._sums), len(self._reached))
         self._sums = np.append(self._sums, np.zeros_like(new))

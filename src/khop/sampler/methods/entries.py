@@ -65,9 +65,9 @@ def sortable(values: Array) -> Float64Array | Int64Array | UInt64Array:
     dtypes = {"f": np.float64, "u": np.uint64, "i": np.int64, "b": np.int64}
     if values.dtype.kind not in dtypes or values.dtype.itemsize > 8:
         values = np.unique(values, return_inverse=True)[1]
-    found: Float64Array | Int64Array | UInt64Array
-    found = np.ascontiguousarray(values, dtypes[values.dtype.kind])  # type: ignore[assignment]
-    return found
+    contiguous: Float64Array | Int64Array | UInt64Array
+    contiguous = np.ascontiguousarray(values, dtypes[values.dtype.kind])  # type: ignore[assignment]
+    return contiguous
 
 
 def scaled_to_counts(norm: Float64Array, row: Int64Array) -> Float64Array:
