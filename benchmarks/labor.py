@@ -15,9 +15,9 @@ Everything runs in memory and in this process.
 - `nodes` prints the nodes and edges of batches of 1024 seeds, and their ratios.
 - `importance` prints nodes, edges and processor time per batch for LABOR-0, -1, -3 and -*. Draws
   are sequential or Poisson.
-- `hubs` prints the processor time of a batch whose seeds have the most neighbours. LABOR reads whole
-  rows. Uniform sampling reads as many entries as it draws. Cases take turns. The result is the median
-  ratio, with the smallest and the largest.
+- `hubs` prints the processor time of a batch whose seeds have the most neighbours. LABOR reads
+  whole rows. Uniform sampling reads as many entries as it draws. Cases take turns. The result is
+  the median ratio, with the smallest and the largest.
 - `accuracy` trains the quickstart's model with one trainer. Both methods have the same fan-outs. It
   prints accuracy on the test nodes.
 - The last four cases are in `labor_costs.py`. Except for `blocks`, they run on graphs with the
