@@ -286,6 +286,8 @@ def test_neighbours_by_number():
     rows = Transits.of(np.array([4, 8, 9]), np.array([2, 0, 3]), np.array([7, 5, 5, 7, 2]))
     assert rows.nodes.tolist() == [7, 5, 2]
     assert rows.node.tolist() == [0, 1, 1, 0, 2]
+    strided = np.array([7, 0, 5, 0], np.int32)[::2]
+    assert Transits.of(np.array([4]), np.array([2]), strided).nodes.tolist() == [7, 5]
 
 
 @pytest.mark.parametrize(

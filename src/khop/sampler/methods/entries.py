@@ -45,11 +45,12 @@ def numbered(ids: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Number ids in the order in which they first appear.
 
     Args:
-        ids: [n] int64, not negative.
+        ids: [n] integers, not negative.
 
     Returns:
         The distinct ids in this order, and the number of each id.
     """
+    ids = np.ascontiguousarray(ids, np.int64)
     table = _native.NodeNumbers(int(ids.max(initial=0)) + 1)
     numbers = table.number(ids)
     return table.ids(), numbers
