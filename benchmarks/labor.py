@@ -13,11 +13,11 @@
 Everything runs in memory and in this process.
 
 - `nodes` prints the nodes and edges of batches of 1024 seeds, and their ratios.
-- `importance` prints nodes, edges and time per batch for LABOR-0, -1, -3 and -*. Draws are
-  sequential or Poisson.
-- `hubs` prints the time of a batch whose seeds have the most neighbours. LABOR reads whole rows.
-  Uniform sampling reads as many entries as it draws. Cases take turns. The result is the median
-  ratio, with the smallest and the largest.
+- `importance` prints nodes, edges and processor time per batch for LABOR-0, -1, -3 and -*. Draws
+  are sequential or Poisson.
+- `hubs` prints the processor time of a batch whose seeds have the most neighbours. LABOR reads
+  whole rows. Uniform sampling reads as many entries as it draws. Cases take turns. The result is
+  the median ratio, with the smallest and the largest.
 - `accuracy` trains the quickstart's model with one trainer. Both methods have the same fan-outs. It
   prints accuracy on the test nodes.
 - The last four cases are in `labor_costs.py`. Except for `blocks`, they run on graphs with the
@@ -86,9 +86,9 @@ def compare_nodes() -> None:
 
 def seconds(loader: NeighborLoader) -> float:
     """Return the seconds per batch of an epoch."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     batches = sum(1 for _ in loader)
-    return (time.perf_counter() - begun) / batches
+    return (time.process_time() - begun) / batches
 
 
 def compare_importance() -> None:

@@ -4,6 +4,7 @@ from typing import Any, overload
 from khop.typing import (
     Array,
     BoolArray,
+    Float64Array,
     Int32Array,
     Int64Array,
     IntArray,
@@ -91,6 +92,13 @@ class Csr:
 
 _Reply = tuple[Int32Array, IntArray, Int64Array | None]
 _Members = tuple[Int64Array, Int32Array | None, Int64Array | None]
+
+class NodeNumbers:
+    def __init__(self, num_nodes: int) -> None: ...
+    def __len__(self) -> int: ...
+    def number(self, ids: Int64Array) -> Int64Array: ...
+    def find(self, ids: Int64Array) -> Int64Array: ...
+    def ids(self, first: int = 0) -> Int64Array: ...
 
 class Subgraph:
     values: dict[str, Array]
@@ -221,6 +229,28 @@ def random_walks(
     edges: Int64Array | None,
     num_threads: int = 1,
 ) -> None: ...
+def smallest_entries(
+    values: Float64Array | Int64Array | UInt64Array,
+    counts: Int64Array,
+    most: Int64Array,
+    ascending: bool = False,
+) -> Int64Array: ...
+def row_scales(
+    masses: Float64Array | None,
+    shares: Float64Array | None,
+    counts: Int64Array,
+    asked: Int64Array,
+) -> Float64Array: ...
+def row_chances(
+    masses: Float64Array | None,
+    shares: Float64Array | None,
+    counts: Int64Array,
+    asked: Int64Array,
+) -> Float64Array: ...
+def common_chances(masses: Int64Array, count: int) -> Float64Array: ...
+def logs(values: Float64Array, instructions: str | None = None) -> Float64Array: ...
+def normal_variates(words: UInt64Array, instructions: str | None = None) -> Float64Array: ...
+def normal_cdf(z: Float64Array, instructions: str | None = None) -> Float64Array: ...
 def accumulate_hotness(
     graph: Csr, frontier: Array, fanout: int, replace: bool, log_missed: Array
 ) -> None: ...

@@ -5,30 +5,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from torch_geometric.data import Data
 
 from khop.loader import NeighborLoader
 from khop.sampler import FastGcn, Ladies, PoissonLadies
-from khop.sampler.methods.ladies import chances
 from support.cluster import twins
 from support.programs import PROGRAM_HOP, word_of
 from support.reference import oracle
 
 SEEDS = torch.tensor([3, 77, 12, 149])
-
-
-@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=30), st.integers(1, 40))
-def test_chances_add_up(mass, count):
-    found = chances(np.array(mass), count)
-    assert found.sum() == pytest.approx(min(count, len(mass)))
-    assert (found > 0).all()
-    assert (found <= 1).all()
-    below_one = found < 1
-    factors = found[below_one] / np.array(mass)[below_one]
-    assert np.allclose(factors, factors[:1]) if len(factors) else True
-    certain, free = np.array(mass)[~below_one], np.array(mass)[below_one]
-    assert certain.min(initial=2**62) >= free.max(initial=0)
 
 
 def one_layer(data, nodes, count, layer, run_key, batch, skip):

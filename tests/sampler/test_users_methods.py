@@ -280,3 +280,33 @@ def test_transits():
     assert (rows.uniform(5)[1] == -1).all()
     assert rows.smallest(np.array([2, 1, 0, 0]), 1).tolist() == [[1], [-1], [2]]
     assert issubclass(TopDegree, StepMethod)
+
+
+def test_neighbours_by_number():
+    rows = Transits.of(np.array([4, 8, 9]), np.array([2, 0, 3]), np.array([7, 5, 5, 7, 2]))
+    assert rows.nodes.tolist() == [7, 5, 2]
+    assert rows.node.tolist() == [0, 1, 1, 0, 2]
+    strided = np.array([7, 0, 5, 0], np.int32)[::2]
+    assert Transits.of(np.array([4]), np.array([2]), strided).nodes.tolist() == [7, 5]
+
+
+@pytest.mark.parametrize(
+    "dtype", ["f2", "f4", "f8", "g", "i1", "i8", "u1", "u8", "?", "U3", "M8[s]"]
+)
+def test_smallest_of_all_dtypes(dtype):
+    """Of equal values the first entry is first, of whatever dtype."""
+    rng = np.random.default_rng(0)
+    counts = np.array([7, 0, 1, 12])
+    values = rng.integers(0, 5, counts.sum()).astype(dtype)
+    rows = Transits.of(np.arange(4), counts, np.arange(counts.sum()))
+    found = rows.smallest(values, 3)
+    begins = np.cumsum(counts) - counts
+    for row, begin, count in zip(found, begins, counts, strict=True):
+        order = begin + np.argsort(values[begin : begin + count], kind="stable")
+        assert row.tolist() == [*order[:3].tolist(), -1, -1, -1][:3]
+
+
+def test_values_of_another_length():
+    rows = Transits.of(np.arange(2), np.array([2, 1]), np.arange(3))
+    with pytest.raises(ValueError, match="values must hold 3 entries"):
+        rows.smallest(np.arange(4), 1)

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "khop/bindings/arrays.hpp"
 #include "khop/core/negatives.hpp"
 
 namespace khop::bindings {
@@ -25,6 +26,20 @@ inline void check_length(int64_t got, int64_t want, const char* name) {
   throw nanobind::value_error((std::string(name) + " must hold " + std::to_string(want) +
                                " entries, but holds " + std::to_string(got))
                                   .c_str());
+}
+
+// The sum of counts of rows. Raises ValueError for a negative one, or more than 2^62 entries.
+inline int64_t checked_total(const In<int64_t>& counts) {
+  constexpr int64_t kMost = int64_t{1} << 62;
+  int64_t total = 0;
+  for (std::size_t row = 0; row < counts.shape(0); ++row) {
+    const int64_t count = counts.data()[row];
+    if (count < 0 || count > kMost - total) {
+      throw nanobind::value_error("counts must not be negative, nor more than 2^62 in sum");
+    }
+    total += count;
+  }
+  return total;
 }
 
 // Raises ValueError unless `count` numbers from `first` on, neither negative, fit 64 bits.

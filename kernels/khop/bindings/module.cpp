@@ -26,6 +26,7 @@ NB_MODULE(_native, m) {
   bind_hop_options(m);
   bind_sample(m);
   bind_hotness(m);
+  bind_node_table(m);
   bind_subgraph(m);
   bind_subgraph_output(m);
   bind_edges(m);
@@ -41,6 +42,9 @@ NB_MODULE(_native, m) {
   bind_times(m);
   bind_assign(m);
   bind_walk(m);
+  bind_smallest(m);
+  bind_thresholds(m);
+  bind_normal(m);
   bind_device(m);
   bind_device_memory(m);
   bind_device_graph(m);

@@ -36,13 +36,16 @@ NumpyArray<uint64_t> draw_words(uint64_t key, const In<int64_t>& ids,
                               .c_str());
   }
   const int64_t* const nodes = ids.data();
-  const int32_t* const tree_of = trees ? trees->data() : nullptr;
   cpu::Buffer<uint64_t> words(count);
   {
     nb::gil_scoped_release release;
-    for (int64_t i = 0; i < count; ++i) {
-      const uint32_t tree = tree_of == nullptr ? 0 : static_cast<uint32_t>(tree_of[i]);
-      words[i] = first_64_bits(NodeDraws{key, static_cast<uint64_t>(nodes[i]), tree}.block(0));
+    if (!trees) {
+      cpu::draw_words(key, nodes, count, words.data());
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        const auto tree = static_cast<uint32_t>(trees->data()[i]);
+        words[i] = first_64_bits(NodeDraws{key, static_cast<uint64_t>(nodes[i]), tree}.block(0));
+      }
     }
   }
   return to_numpy(std::move(words));

@@ -1,6 +1,9 @@
 #include "khop/cpu/simd.hpp"
 
+#include <algorithm>
+
 #include "khop/core/pick.hpp"
+#include "khop/cpu/normal_lanes.hpp"
 
 namespace khop::cpu {
 
@@ -11,6 +14,8 @@ int64_t below_avx2(uint64_t, uint32_t, const SimdNodes&, uint64_t, int64_t, uint
 int64_t below_avx512(uint64_t, uint32_t, const SimdNodes&, uint64_t, int64_t, uint64_t*, int64_t*);
 uint64_t kth_avx2(const uint64_t*, int64_t, int64_t);
 uint64_t kth_avx512(const uint64_t*, int64_t, int64_t);
+NormalFunctions normal_avx2();
+NormalFunctions normal_avx512();
 #endif
 
 namespace {
@@ -57,11 +62,15 @@ std::vector<SimdPicker> find_pickers() {
   std::vector<SimdPicker> found;
 #ifdef KHOP_X86
   if (__builtin_cpu_supports("avx512f"))
-    found.push_back({"avx512", pick_simd_avx512, below_avx512, kth_avx512});
+    found.push_back({"avx512", pick_simd_avx512, below_avx512, kth_avx512, normal_avx512()});
   if (__builtin_cpu_supports("avx2"))
-    found.push_back({"avx2", pick_simd_avx2, below_avx2, kth_avx2});
+    found.push_back({"avx2", pick_simd_avx2, below_avx2, kth_avx2, normal_avx2()});
 #endif
-  found.push_back({"portable", pick_simd_portable, below_portable, kth_portable});
+  found.push_back({"portable",
+                   pick_simd_portable,
+                   below_portable,
+                   kth_portable,
+                   {&NormalLanes::logs, &NormalLanes::variates, &NormalLanes::cdf}});
   return found;
 }
 
@@ -70,6 +79,24 @@ std::vector<SimdPicker> find_pickers() {
 const std::vector<SimdPicker>& simd_pickers() {
   static const std::vector<SimdPicker> pickers = find_pickers();
   return pickers;
+}
+
+void draw_words(uint64_t key, const int64_t* nodes, int64_t count, uint64_t* words) {
+  constexpr int64_t kPiece = 512;
+  uint32_t low[kPiece + kLanes] = {};
+  uint32_t high[kPiece + kLanes] = {};
+  uint64_t drawn[kPiece + kLanes];
+  int64_t places[kPiece + kLanes];
+  const SimdPicker& picker = simd_pickers().front();
+  for (int64_t first = 0; first < count; first += kPiece) {
+    const int64_t size = std::min(kPiece, count - first);
+    for (int64_t i = 0; i < size; ++i) {
+      low[i] = static_cast<uint32_t>(nodes[first + i]);
+      high[i] = static_cast<uint32_t>(static_cast<uint64_t>(nodes[first + i]) >> 32);
+    }
+    picker.below(key, 0, {low, high, size}, ~uint64_t{0}, 0, drawn, places);  // all are
+    std::copy_n(drawn, size, words + first);
+  }
 }
 
 }  // namespace khop::cpu

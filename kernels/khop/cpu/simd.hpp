@@ -44,14 +44,28 @@ using BelowFunction = int64_t (*)(uint64_t key, uint32_t tree, const SimdNodes& 
 // time in proportion to count^2.
 using KthFunction = uint64_t (*)(const uint64_t* words, int64_t count, int64_t k);
 
+// Maps values one by one, in place or not: see khop/sampler/methods/normal.py.
+using MapFunction = void (*)(const double* values, int64_t count, double* out);
+using VariateFunction = void (*)(const uint64_t* words, int64_t count, double* out);
+
+struct NormalFunctions {
+  MapFunction logs;  // of positive values that are not subnormal
+  VariateFunction variates;
+  MapFunction cdf;
+};
+
 struct SimdPicker {
   const char* instructions;  // "avx512", "avx2" or "portable"
   PickFunction pick;
   BelowFunction below;
   KthFunction kth;
+  NormalFunctions normal;
 };
 
 // Those that this machine can run, the fastest first.
 const std::vector<SimdPicker>& simd_pickers();
+
+// Writes the first 64-bit word of each node, of tree 0.
+void draw_words(uint64_t key, const int64_t* nodes, int64_t count, uint64_t* words);
 
 }  // namespace khop::cpu

@@ -1,6 +1,7 @@
 // Compiled for AVX2; see simd_picker.hpp.
 #include <immintrin.h>
 
+#include "khop/cpu/normal_lanes.hpp"
 #include "khop/cpu/simd_picker.hpp"
 
 namespace khop::cpu {
@@ -83,6 +84,10 @@ int64_t below_avx2(uint64_t key, uint32_t tree, const SimdNodes& nodes, uint64_t
 
 uint64_t kth_avx2(const uint64_t* words, int64_t count, int64_t k) {
   return VectorPicker<Avx2>::kth(words, count, k);
+}
+
+NormalFunctions normal_avx2() {
+  return {&NormalLanes::logs, &NormalLanes::variates, &NormalLanes::cdf};
 }
 
 }  // namespace khop::cpu

@@ -1,6 +1,7 @@
 // Compiled for AVX-512; see simd_picker.hpp.
 #include <immintrin.h>
 
+#include "khop/cpu/normal_lanes.hpp"
 #include "khop/cpu/simd_picker.hpp"
 
 namespace khop::cpu {
@@ -70,6 +71,10 @@ int64_t below_avx512(uint64_t key, uint32_t tree, const SimdNodes& nodes, uint64
 
 uint64_t kth_avx512(const uint64_t* words, int64_t count, int64_t k) {
   return VectorPicker<Avx512>::kth(words, count, k);
+}
+
+NormalFunctions normal_avx512() {
+  return {&NormalLanes::logs, &NormalLanes::variates, &NormalLanes::cdf};
 }
 
 }  // namespace khop::cpu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from khop import _native
 from khop.data.arrays import distinct
 from khop.sampler.methods.access import GraphAccess, Waiting
 from khop.typing import Array, Int64Array
@@ -20,9 +21,6 @@ class Border:
     Attributes:
         members: [n] int64, nodes of the batch, in the order in which they joined.
         joined: [m] int64, members whose neighbours have not been read yet, each once.
-        ids: [k] int64, nodes of the border, ascending.
-        original: [k] int64, their original ids.
-        budgets: [k] int64, sums of the amounts that `extend` added.
     """
 
     def __init__(self, graph: GraphAccess, node_type: int, seeds: Int64Array) -> None:
@@ -30,28 +28,47 @@ class Border:
         self._node_type = node_type
         self.members = seeds
         self.joined = distinct(seeds)
-        self.ids, self.original, self.budgets = (np.empty(0, np.int64) for _ in range(3))
+        # Nodes of the batch and of the border are numbered in the order of arrival.
+        self._reached = _native.NodeNumbers(graph.num_nodes[node_type])
+        self._original = self._sums = np.empty(0, np.int64)  # of all of them
+        self._border = np.empty(0, np.int64)  # numbers of the border's nodes
+        self._reach(self.joined)
 
-    def extend(self, neighbors: Int64Array, amounts: Int64Array) -> Waiting[None]:
-        """Add amounts to the budgets of nodes that are no members.
+    def __len__(self) -> int:
+        """Return the number k of nodes of the border."""
+        return len(self._border)
+
+    @property
+    def original(self) -> Int64Array:
+        """[k] int64 original ids of the border's nodes."""
+        return self._original[self._border]
+
+    @property
+    def budgets(self) -> Int64Array:
+        """[k] int64, sums of the amounts that `extend` added."""
+        return self._sums[self._border]
+
+    def _reach(self, nodes: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Number nodes. Return their numbers, and the numbers of new nodes."""
+        numbers = self._reached.number(nodes)
+        new = np.arange(len(self._sums), len(self._reached))
+        self._sums = np.append(self._sums, np.zeros_like(new))
+        return numbers, new
+
+    def extend(self, neighbors: Int64Array, amounts: Int64Array | None = None) -> Waiting[None]:
+        """Add neighbours of the batch to the border, and amounts to their budgets.
 
         Args:
             neighbors: [n] int64. They can repeat.
-            amounts: [n] int64.
+            amounts: [n] int64, not negative. If None, 0.
         """
-        nodes, inverse = np.unique(neighbors, return_inverse=True)
-        sums = np.zeros(len(nodes), np.int64)
-        np.add.at(sums, inverse, amounts)
-        outside = ~np.isin(nodes, self.members)
-        nodes, sums = nodes[outside], sums[outside]
-        new = np.setdiff1d(nodes, self.ids, assume_unique=True)
-        if len(new):
-            original = yield from self._graph.original_ids(self._node_type, new)
-            at = np.searchsorted(self.ids, new)
-            self.ids = np.insert(self.ids, at, new)
-            self.original = np.insert(self.original, at, original)
-            self.budgets = np.insert(self.budgets, at, 0)
-        self.budgets[np.searchsorted(self.ids, nodes)] += sums
+        numbers, new = self._reach(neighbors)
+        if amounts is not None:
+            np.add.at(self._sums, numbers, amounts)
+        ids = self._reached.ids(len(self._original))
+        original = yield from self._graph.original_ids(self._node_type, ids)
+        self._original = np.append(self._original, original)
+        self._border = np.append(self._border, new)
 
     def take(self, ranks: Array, count: int) -> None:
         """Move the nodes of least rank into the batch, in this order, then by original id.
@@ -60,16 +77,16 @@ class Border:
             ranks: [k] rank of each node of the border.
             count: most nodes that move.
         """
-        least = np.arange(len(self.ids))
+        least = np.arange(len(self))
         if 0 < count < len(least):
             least = np.flatnonzero(ranks <= np.partition(ranks, count - 1)[count - 1])
-        least = least[np.lexsort((self.original[least], ranks[least]))][:count]
-        self.join(self.ids[least])
+        original = self._original[self._border[least]]
+        least = least[np.lexsort((original, ranks[least]))][:count]
+        self.join(self._reached.ids()[self._border[least]])
+        self._border = np.delete(self._border, least)
 
     def join(self, nodes: Int64Array) -> None:
-        """Add nodes to the batch, and remove them from the border."""
-        self.members = np.concatenate([self.members, nodes])
-        self.joined = np.concatenate([self.joined, nodes])
-        left = ~np.isin(self.ids, nodes)
-        self.ids, self.original = self.ids[left], self.original[left]
-        self.budgets = self.budgets[left]
+        """Add nodes to the batch, which are not in the border from now on."""
+        self._reach(nodes)
+        self.members = np.append(self.members, nodes)
+        self.joined = np.append(self.joined, nodes)

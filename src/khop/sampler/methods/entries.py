@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from khop import _native
 from khop.sampler.methods.access import Rows
-from khop.typing import Array, Float64Array, Int64Array
+from khop.typing import Array, Float64Array, Int64Array, UInt64Array
 
 
 def ranges(begins: Array, counts: Array) -> Int64Array:
@@ -35,20 +36,39 @@ def kept(rows: Rows, entries: Int64Array) -> Rows:
         entries: [n] int64 entries that stay, ascending. An entry can repeat.
     """
     counts, neighbors, edges = rows
-    row = np.repeat(np.arange(len(counts)), counts)
-    left = np.bincount(row[entries], minlength=len(counts)).astype(np.int32)
+    ends = np.searchsorted(entries, np.cumsum(counts, dtype=np.int64))
+    left = np.diff(ends, prepend=0).astype(np.int32)
     return left, neighbors[entries], None if edges is None else edges[entries]
 
 
 def numbered(ids: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Number ids in the order in which they first appear.
 
+    Args:
+        ids: [n] integers, not negative.
+
     Returns:
         The distinct ids in this order, and the number of each id.
     """
-    distinct, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    return distinct[order], np.argsort(order)[inverse.reshape(-1)]
+    ids = np.ascontiguousarray(ids, np.int64)
+    table = _native.NodeNumbers(int(ids.max(initial=0)) + 1)
+    numbers = table.number(ids)
+    return table.ids(), numbers
+
+
+def sortable(values: Array) -> Float64Array | Int64Array | UInt64Array:
+    """Return values as kernels compare them, in the same order, with the same ones equal.
+
+    Args:
+        values: [n] of any dtype that can be sorted.
+    """
+    values = np.asarray(values)
+    dtypes = {"f": np.float64, "u": np.uint64, "i": np.int64, "b": np.int64}
+    if values.dtype.kind not in dtypes or values.dtype.itemsize > 8:
+        values = np.unique(values, return_inverse=True)[1]
+    contiguous: Float64Array | Int64Array | UInt64Array
+    contiguous = np.ascontiguousarray(values, dtypes[values.dtype.kind])  # type: ignore[assignment]
+    return contiguous
 
 
 def scaled_to_counts(norm: Float64Array, row: Int64Array) -> Float64Array:

@@ -244,8 +244,10 @@ class LaborImportance(ProgramMethod):
         # Trees of a disjoint batch do not share nodes.
         count = max(graph.num_nodes[source], 1)
         layer = Layer.of([t.keyed(count) for t in typed], [t.fanout for t in typed], weights)
-        ids = layer.nodes if all(t.trees is None for t in typed) else layer.nodes % count
-        trees = (layer.nodes // count).astype(np.int32)
+        ids, trees = layer.nodes, None
+        if any(t.trees is not None for t in typed):
+            trees, ids = np.divmod(layer.nodes, count)
+            trees = trees.astype(np.int32)
         original = yield from graph.original_ids(source, ids)
 
         def numbers(index: int) -> Float64Array:
@@ -264,7 +266,7 @@ class LaborImportance(ProgramMethod):
         hop: int,
         node_type: int,
         original: Int64Array,
-        trees: Int32Array,
+        trees: Int32Array | None,
         index: int,
     ) -> Float64Array:
         """Draw LABOR's random number of each node, from 0 to 1, by original id and tree.
@@ -312,7 +314,8 @@ class LaborImportance(ProgramMethod):
         if self.sequential:
             return take_once(layer, numbers, masses, weigh)
         by_weight = layer.share is not None and self.importance == 0
-        return take_poisson(layer, numbers, layer.chances(None if by_weight else masses), weigh)
+        chances = layer.chances_by_weight() if by_weight else layer.chances(masses)
+        return take_poisson(layer, numbers, chances, weigh)
 
 
 @dataclass

@@ -9,12 +9,14 @@ uniform numbers, divided by the edge's weight.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from khop import _native
 from khop.sampler.methods.access import Rows
 from khop.sampler.methods.entries import numbered, positions_in_rows
 from khop.sampler.methods.normal import exp_of_minus, log_of
@@ -71,35 +73,32 @@ class Layer:
         """[num_rows] edges that each row takes without replacement, at most its degree."""
         return np.where(self.asked < 0, self.degree, np.minimum(self.asked, self.degree))
 
-    def masses(self, iterations: int) -> Float64Array:
-        """Return pi_t of each edge's neighbour t.
+    def masses(self, iterations: int) -> Float64Array | None:
+        """Return pi_t of each edge's neighbour t, [num_edges], or None if all are 1.
 
         Args:
             iterations: iterations of the fixed point, or -1 to iterate until convergence. With 0,
                 each pi_t is 1, or in a weighted layer the edge's `share`.
         """
-        weighted = self.share is not None
-        of_edge = np.ones(len(self.row)) if self.share is None else self.share
-        of_node = np.ones(len(self.nodes))
+        of_edge, of_node = self.share, np.ones(len(self.nodes))
         expected = float(len(self.nodes))
-        left = iterations + (weighted and iterations > 0)
-        is_first = True
+        left = iterations + (self.share is not None and iterations > 0)
         while left:
-            raised = self.scales(of_edge)[self.row]
-            if weighted and is_first:  # the weights stand for pi: from then on pi is a node's
-                raised = raised * of_edge
+            raised = np.repeat(self.scales(of_edge), self.degree)
+            if self.share is not None and of_edge is self.share:  # it stands for pi at first
+                raised = raised * self.share
             highest = np.zeros_like(of_node)
             np.maximum.at(highest, self.node, raised)
             of_node = np.minimum(of_node * highest, _MOST_MASS)
             of_edge = of_node[self.node]
-            is_first = False
             left -= 1
-            before, expected = expected, _sum(np.minimum(of_node, 1.0))
-            if left < 0 and expected >= before * _CONVERGED:
-                break
+            if left < 0:
+                before, expected = expected, _sum(np.minimum(of_node, 1.0))
+                if expected >= before * _CONVERGED:
+                    break
         return of_edge
 
-    def scales(self, masses: Float64Array) -> Float64Array:
+    def scales(self, masses: Float64Array | None) -> Float64Array:
         """Return c_s of each row s, so that the row's mean has the variance of uniform draws.
 
         The equation is sum_t 1 / min(1, c_s pi_t) = degree^2 / fanout. In a weighted layer, a row's
@@ -113,61 +112,30 @@ class Layer:
         mass for other rows, which saves 1 to 3 % of a batch's nodes.
 
         Args:
-            masses: [num_edges] pi_t of each edge.
+            masses: [num_edges] pi_t of each edge. If None, all are 1.
         """
-        scales, fanout = np.zeros(len(self.degree)), self.fanout
-        size = np.maximum(self.degree, 1) if self.share is None else 1
-        np.divide(self.asked, size, out=scales, where=self.asked > 0)
-        np.maximum.at(scales, self.row, 1.0 / masses)  # of rows that take all their neighbours
-        is_open = fanout < self.degree
-        edges = is_open[self.row]
-        row, mass = self.row[edges], masses[edges]
-        square = None if self.share is None else np.square(self.share[edges])
-        inverse = 1.0 / mass if square is None else square / mass
-        target = self._targets(is_open, row, square)
-        sure = np.zeros(len(row), np.bool_)
-        while True:
-            certain = sure if square is None else np.where(sure, square, 0.0)
-            left = target - np.bincount(row, certain, len(scales))
-            sums = np.bincount(row, np.where(sure, 0.0, inverse), len(scales))
-            np.divide(sums, left, out=scales, where=is_open)
-            more = sure | (scales[row] * mass >= 1.0)
-            if (more == sure).all():
-                return scales
-            sure = more
-
-    def _targets(
-        self, is_open: BoolArray, row: Int64Array, square: Float64Array | None
-    ) -> Float64Array:
-        """Return the equation's right side (`scales`), 0 for rows that take all. `square`: A^2."""
-        degree, targets = self.degree.astype(np.float64), np.zeros(len(self.degree))
-        if square is None:
-            return np.divide(degree * degree, self.fanout, out=targets, where=is_open)
-        np.divide(1.0, self.fanout, out=targets, where=is_open)
-        inverse = np.divide(1.0, degree, out=np.zeros_like(degree), where=is_open)
-        return targets - inverse + np.bincount(row, square, len(degree))
+        return _native.row_scales(masses, self.share, self.degree, self.asked)
 
     def chances(self, masses: Float64Array | None) -> Float64Array:
-        """Return the chance of each edge in Poisson draws.
+        """Return the chance of each edge in Poisson draws, min(1, c_s pi_t), [num_edges].
 
         Args:
-            masses: [num_edges] pi_t: the chance is min(1, c_s pi_t). If None, LABOR-0's chance in a
-                weighted layer: min(1, fanout A / sum A).
+            masses: [num_edges] pi_t. If None, all are 1.
         """
-        fanout = self.fanout
-        if masses is None:
-            assert self.share is not None
-            chance = np.minimum(fanout[self.row] * self.share, 1.0)
-        else:
-            chance = np.minimum(self.scales(masses)[self.row] * masses, 1.0)
-        chance[(fanout == self.degree)[self.row]] = 1.0
-        return chance
+        return _native.row_chances(masses, self.share, self.degree, self.asked)
 
+    def chances_by_weight(self) -> Float64Array:
+        """Return the chance of each edge in Poisson draws of LABOR-0: min(1, fanout A / sum A)."""
+        assert self.share is not None
+        chance = np.minimum(np.repeat(self.fanout, self.degree) * self.share, 1.0)
+        return np.where(np.repeat(self.fanout == self.degree, self.degree), 1.0, chance)
+
+    @functools.cached_property
     def most_parallel(self) -> Int64Array:
-        """Return the largest number of edges between each row and one neighbour, [num_rows]."""
-        pairs, counts = np.unique(self.row * len(self.nodes) + self.node, return_counts=True)
+        """Largest number of edges between each row and one neighbour, [num_rows]."""
+        pairs, of_edge = numbered(self.row * len(self.nodes) + self.node)
         most = np.zeros(len(self.degree), np.int64)
-        np.maximum.at(most, pairs // max(len(self.nodes), 1), counts)
+        np.maximum.at(most, pairs // max(len(self.nodes), 1), np.bincount(of_edge))
         return most
 
 
@@ -213,25 +181,31 @@ def take_poisson(
     return Picks(edges, chances[edges] if weigh else None)
 
 
-def take_once(layer: Layer, numbers: UniformNumbers, masses: Float64Array, weigh: bool) -> Picks:
+def take_once(
+    layer: Layer, numbers: UniformNumbers, masses: Float64Array | None, weigh: bool
+) -> Picks:
     """Take the edges of smallest r_t / pi_t in each row, as many as its fan-out.
 
     Args:
         layer: the rows.
         numbers: r_t.
-        masses: [num_edges] pi_t.
+        masses: [num_edges] pi_t. If None, all are 1.
         weigh: return chances. An edge's chance is conditional on the other nodes' numbers (priority
             sampling, Duffield, Lund and Thorup, 2007). In a row without parallel edges where all
             pi_t are 1, it is fanout / degree.
     """
-    is_open = layer.fanout < layer.degree
-    edges = np.flatnonzero(is_open[layer.row])
-    node = layer.node[edges]
-    arrivals, _ = _Arrivals(edges, node, numbers(0)[node] / masses[edges]).first(
-        layer.row, layer.degree
-    )
-    even = layer.fanout / np.maximum(layer.degree, 1)
-    return _winners(layer, arrivals, layer.fanout, ~is_open, masses, even if weigh else None)
+    times, draws = numbers(0)[layer.node], layer.fanout
+    if masses is not None:
+        times = times / masses
+    if not weigh:
+        return Picks(_native.smallest_entries(times, layer.degree, draws, ascending=True), None)
+    is_open = draws < layer.degree
+    most = np.where(is_open, draws + layer.most_parallel, 0)
+    edges = _native.smallest_entries(times, layer.degree, most)
+    arrivals = _Arrivals(edges, layer.node[edges], times[edges])
+    even = draws / np.maximum(layer.degree, 1)
+    masses = np.ones(len(times)) if masses is None else masses
+    return _winners(layer, arrivals, draws, ~is_open, masses, even)
 
 
 def take_repeatedly(layer: Layer, numbers: UniformNumbers, weigh: bool) -> Picks:
@@ -249,7 +223,7 @@ def take_repeatedly(layer: Layer, numbers: UniformNumbers, weigh: bool) -> Picks
     """
     row, draws = layer.row, layer.asked.clip(0)
     masses = np.ones(len(row)) if layer.share is None else layer.share
-    most = draws + layer.most_parallel() if weigh else draws
+    most = draws + layer.most_parallel if weigh else draws
     arrivals = _Arrivals(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
     edge = np.flatnonzero(draws[row] > 0)
     spent = np.zeros(len(edge))  # -log(1 - r)
@@ -299,7 +273,7 @@ def _winners(
         return Picks(edges[order], None)
     chances = _chances(row, arrivals, taken, draws[row], masses[arrivals.edge])
     if layer.share is None and (masses == 1.0).all():
-        is_plain = layer.most_parallel()[row[taken]] == 1
+        is_plain = layer.most_parallel[row[taken]] == 1
         chances = np.where(is_plain, even[row[taken]], chances)
     return Picks(edges[order], np.concatenate([chances, np.ones(len(all_of))])[order])
 

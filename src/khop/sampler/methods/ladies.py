@@ -12,7 +12,7 @@ from khop import _native
 from khop.codec import AtMost, Between
 from khop.sampler.methods.access import GraphAccess, Rows, Waiting, add_all_seeds
 from khop.sampler.methods.base import ProgramMethod, counts_within, register
-from khop.sampler.methods.entries import kept, scaled_to_counts
+from khop.sampler.methods.entries import kept, numbered, scaled_to_counts
 from khop.sampler.methods.walk import below
 from khop.typing import BoolArray, EdgeNorm, Float64Array, Int64Array
 
@@ -26,7 +26,7 @@ class Candidates(NamedTuple):
     """The distinct neighbours of a layer's rows, with their importance.
 
     Attributes:
-        ids: [n] int64, ascending.
+        ids: [n] int64, in the order of first appearance.
         mass: [n] int64: importance of each, the sum of 1 / degree^2 over the rows that it is a
             neighbour of, times a common scale.
         of_entry: [num_entries] index in `ids` of each entry's neighbour.
@@ -40,7 +40,7 @@ class Candidates(NamedTuple):
     def of(cls, rows: Rows) -> Candidates:
         """Return the distinct neighbours of rows, with their importance as exact integers."""
         counts, neighbors, _ = rows
-        ids, of_entry = np.unique(neighbors, return_inverse=True)
+        ids, of_entry = numbered(neighbors)
         # Scaled so that no sum leaves 63 bits. A row of any length counts.
         scale = 1 << min(40, 62 - len(neighbors).bit_length())
         degrees = counts.astype(np.int64)
@@ -48,25 +48,6 @@ class Candidates(NamedTuple):
         mass = np.zeros(len(ids), np.int64)
         np.add.at(mass, of_entry, weights)
         return cls(ids, mass, of_entry)
-
-
-def chances(mass: Int64Array, count: int) -> Float64Array:
-    """Return the chances min(1, c mass), [n] float64. The factor c makes their sum `count`.
-
-    Args:
-        mass: [n] int64, above 0.
-        count: expected number of drawn nodes. If n <= count, each chance is 1.
-    """
-    if len(mass) <= count:
-        return np.ones(len(mass))
-    largest = np.sort(mass)[::-1]
-    left = np.cumsum(largest[::-1])[::-1]  # sums of each and all smaller
-    # The first chance that is below 1 if all before it are 1.
-    certain = np.arange(count)
-    free = largest[:count] < left[:count] / (count - certain)
-    first = int(np.argmax(free)) if free.any() else count - 1
-    scaled: Float64Array = mass * ((count - first) / left[first])
-    return np.minimum(scaled, 1.0)
 
 
 class LayerMethod(ProgramMethod):
@@ -176,17 +157,33 @@ class PoissonLadies(LayerMethod):
         self, graph: GraphAccess, layer: int, count: int, ids: Int64Array, rows: Rows
     ) -> Waiting[Float64Array]:
         candidates = Candidates.of(rows)
-        always = np.isin(candidates.ids, ids) & self.skip
+        always = np.isin(candidates.ids, ids) if self.skip else None
         weights = yield from self._weights(graph, layer, candidates, count, always)
         return weights[candidates.of_entry]
 
     def _weights(
-        self, graph: GraphAccess, layer: int, candidates: Candidates, count: int, always: BoolArray
+        self,
+        graph: GraphAccess,
+        layer: int,
+        candidates: Candidates,
+        count: int,
+        always: BoolArray | None,
     ) -> Waiting[Float64Array]:
-        """Draw `count` nodes on average, and all `always`. Return weights of candidates' edges."""
+        """Draw the nodes of one layer, and return the weight of edges from each candidate.
+
+        Args:
+            graph: the graph.
+            layer: index of the layer.
+            candidates: the candidates.
+            count: number of nodes of the layer.
+            always: [n] True for candidates that are always taken. If None, there are none.
+        """
         words = yield from graph.words(graph.key(_VARIATES, layer), 0, candidates.ids)
-        pi = np.ones(len(words))
-        pi[~always] = chances(candidates.mass[~always], count)
+        if always is None:
+            pi = _native.common_chances(candidates.mass, count)
+        else:
+            pi = np.ones(len(words))
+            pi[~always] = _native.common_chances(candidates.mass[~always], count)
         return np.where((words < pi * 2.0**64) | (pi == 1.0), 1 / pi, 0.0)
 
 
@@ -224,8 +221,14 @@ class Ladies(PoissonLadies):
             raise ValueError("Ladies normalises rows always: leave edge_norm out, or 'hajek'")
 
     def _weights(
-        self, graph: GraphAccess, layer: int, candidates: Candidates, count: int, always: BoolArray
+        self,
+        graph: GraphAccess,
+        layer: int,
+        candidates: Candidates,
+        count: int,
+        always: BoolArray | None,
     ) -> Waiting[Float64Array]:
+        always = np.zeros(len(candidates.ids), bool) if always is None else always
         weights = always.astype(np.float64)
         free = np.flatnonzero(~always)
         if not len(free):

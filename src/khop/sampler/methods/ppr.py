@@ -7,10 +7,11 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
+from khop import _native
 from khop.codec import Between
 from khop.sampler.methods.access import GraphAccess, Waiting, add_all_seeds
 from khop.sampler.methods.base import register
-from khop.sampler.methods.entries import ranges
+from khop.sampler.methods.entries import numbered, ranges
 from khop.sampler.methods.ranked import RankedNeighbors, add_highest, weights_of
 from khop.typing import Int64Array
 
@@ -81,27 +82,36 @@ class Ppr(RankedNeighbors):
         """Return (index of the seed, node, score) of all pairs with a score, [n] int64 each."""
         width = np.int64(graph.num_nodes[0])
         limit, ending = round(self.eps * _UNIT), round(self.alpha * _UNIT)
-        pairs = np.sort(np.arange(len(seeds)) * width + seeds)  # seed and node as one number
-        residuals = np.full(len(pairs), _UNIT, np.int64)
-        scores = np.zeros(len(pairs), np.int64)
-        degrees = yield from graph.degrees(0, pairs % width)
-        pushed = np.ones(len(pairs), np.bool_)  # seeds first, whatever their degree
-        while pushed.any():
-            rows, amounts = pairs[pushed], residuals[pushed]
+        # A pair is a seed and a node, as one number. Its state is at the pair's own number.
+        pairs = _native.NodeNumbers(len(seeds) * int(width))
+        residuals, scores, least = (np.empty(0, np.int64) for _ in range(3))
+        reached, shares = np.arange(len(seeds)) * width + seeds, np.full(len(seeds), _UNIT)
+        while len(reached):
+            numbers = pairs.number(reached)
+            new = pairs.ids(len(residuals))
+            degrees = yield from graph.degrees(0, new % width)
+            is_first = not len(residuals)
+            residuals, scores = (np.append(a, np.zeros_like(new)) for a in (residuals, scores))
+            least = np.append(least, _pushed_from(degrees, limit))
+            np.add.at(residuals, numbers, shares)
+            pushed = np.flatnonzero((residuals >= least) | is_first)  # seeds whatever their degree
+            amounts = residuals[pushed]
             ended = _share(amounts, ending)
             scores[pushed] += ended
-            reached, shares, left = yield from _spread(graph, rows, amounts - ended, width)
-            residuals[pushed] = left
-            new = np.setdiff1d(reached, pairs)
-            at = np.searchsorted(pairs, new)
-            more = yield from graph.degrees(0, new % width)
-            degrees = np.insert(degrees, at, more)
-            residuals, scores = np.insert(residuals, at, 0), np.insert(scores, at, 0)
-            pairs = np.insert(pairs, at, new)
-            np.add.at(residuals, np.searchsorted(pairs, reached), shares)
-            pushed = residuals // np.maximum(degrees, 1) >= limit
+            left = amounts - ended
+            reached, shares, residuals[pushed] = yield from _spread(
+                graph, pairs.ids()[pushed], left, width
+            )
         scored = scores > 0
-        return pairs[scored] // width, pairs[scored] % width, scores[scored]
+        nodes = pairs.ids()[scored]
+        return nodes // width, nodes % width, scores[scored]
+
+
+def _pushed_from(degrees: Int64Array, limit: int) -> Int64Array:
+    """Return the least residual of nodes that are pushed, `limit` per neighbour, in 64 bits."""
+    degrees = np.maximum(degrees, 1)
+    least: Int64Array = np.where(degrees > _UNIT // limit, _UNIT + 1, degrees * limit)
+    return least
 
 
 def _share(amounts: Int64Array, part: int) -> Int64Array:
@@ -123,7 +133,7 @@ def _spread(
         The pairs that get a share, their shares, and the remainder of each amount. The remainder is
         below the number of neighbours, or 0 without neighbours.
     """
-    nodes, of_row = np.unique(rows % width, return_inverse=True)
+    nodes, of_row = numbered(rows % width)
     counts, neighbors, _ = yield from graph.neighbors(0, nodes, with_edge=False)
     begins, degrees = np.cumsum(counts, dtype=np.int64) - counts, counts[of_row].astype(np.int64)
     reached = neighbors[ranges(begins[of_row], degrees)]

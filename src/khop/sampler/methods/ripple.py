@@ -65,10 +65,10 @@ class RippleWalk(NodeSubgraph):
         while left > 0:
             _, neighbors, _ = yield from graph.neighbors(0, border.joined, with_edge=False)
             border.joined = np.empty(0, np.int64)
-            yield from border.extend(neighbors, np.zeros(len(neighbors), np.int64))
-            if len(border.ids):
+            yield from border.extend(neighbors)
+            if len(border):
                 words = _native.draw_words(graph.key(_SHARES, step), border.original)
-                border.take(words, min(left, max(1, int(ratio * len(border.ids)))))
+                border.take(words, min(left, max(1, int(ratio * len(border)))))
             else:
                 border.join(_first_outside(graph, border, step))
             left -= len(border.joined)

@@ -56,8 +56,11 @@ def roots_of(graph: GraphAccess) -> Int64Array:
 
 def first_of_each(nodes: Int64Array, known: Int64Array) -> Int64Array:
     """Return nodes that are not in `known`, each once, in the order of first appearance."""
-    distinct, first = np.unique(nodes, return_index=True)
-    return nodes[np.sort(first[~np.isin(distinct, known)])]
+    table = _native.NodeNumbers(int(max(nodes.max(initial=0), known.max(initial=0))) + 1)
+    table.number(known)
+    num_known = len(table)
+    table.number(nodes)
+    return table.ids(num_known)
 
 
 @dataclass(frozen=True)

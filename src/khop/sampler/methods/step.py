@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from khop import _native
 from khop.sampler.methods.access import GraphAccess, Rows, Waiting, add_all_seeds
 from khop.sampler.methods.base import ProgramMethod
 from khop.sampler.methods.entries import numbered, ranges
@@ -140,7 +141,8 @@ class StepMethod(ProgramMethod):
             numbers = in_order[np.searchsorted(sample.nodes, ids, sorter=in_order)]
             rows = yield from graph.neighbors(0, batch.ids[numbers])
             # Neighbours by the engine's ids, each once, and as methods see them.
-            neighbors, of_entry = np.unique(rows[1], return_inverse=True)
+            table = _native.NodeNumbers(graph.num_nodes[0])
+            of_entry, neighbors = table.number(rows[1]), table.ids()
             original = yield from graph.original_ids(0, neighbors)
             degrees = None
             if self.needs_degrees:
@@ -150,7 +152,7 @@ class StepMethod(ProgramMethod):
             order = batch.add_hop(graph, numbers[transits.rows[entries]], rows, entries)
             values.append(norms[order])
             num_known, batch = len(batch.ids), batch.after_hop(graph)
-            new = original[np.searchsorted(neighbors, batch.ids[num_known:])]
+            new = original[table.find(batch.ids[num_known:])]
             sample = sample.after(new, ids, picks)
         for name in self.edge_values:
             graph.values[f"e0.{name}"] = np.concatenate(values).astype(np.float32)

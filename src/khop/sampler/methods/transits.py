@@ -6,12 +6,14 @@ Imports no torch.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from khop import _native
+from khop.sampler.methods.entries import numbered, sortable
 from khop.sampler.methods.walk import below
 from khop.typing import Array, Int64Array, UInt64Array
 
@@ -119,6 +121,23 @@ class Transits:
         sample = Sample(ids, ids) if sample is None else sample
         return cls(ids, counts, begins, rows, neighbors, degrees, sample)
 
+    @functools.cached_property
+    def _numbered(self) -> tuple[Int64Array, Int64Array]:
+        return numbered(self.neighbors)
+
+    @property
+    def nodes(self) -> Int64Array:
+        """[k] int64, the distinct neighbours, in the order of first appearance."""
+        return self._numbered[0]
+
+    @property
+    def node(self) -> Int64Array:
+        """[n] int64, index in `nodes` of each entry's neighbour.
+
+        `np.bincount(transits.node, values)` adds values of entries by neighbour.
+        """
+        return self._numbered[1]
+
     def words(self, count: int) -> UInt64Array:
         """Draw random words for each transit.
 
@@ -175,9 +194,8 @@ class Transits:
         Returns:
             [t, count] int64, the smallest first. -1 where a transit has fewer neighbours.
         """
-        order = np.lexsort((np.asarray(values), self.rows))
-        ranks = np.arange(len(order)) - self.begins[self.rows]  # of entries in their row
+        most = np.full(len(self.ids), count)
         chosen = np.full((len(self.ids), count), -1, np.int64)
-        kept = ranks < count
-        chosen[self.rows[kept], ranks[kept]] = order[kept]
+        taken = np.arange(count) < self.counts[:, None]
+        chosen[taken] = _native.smallest_entries(sortable(values), self.counts, most)
         return chosen
