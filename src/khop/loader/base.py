@@ -17,7 +17,7 @@ from khop.loader.arguments import TorchOptions, wants_processes
 from khop.loader.batches.collate import add_values
 from khop.loader.batches.collator import Collator
 from khop.loader.batches.device import DeviceJoiner, OnDevice
-from khop.loader.batches.padding import Padder
+from khop.loader.batches.padding import TRIALS, Padder
 from khop.loader.batches.stores import StoreJoiner
 from khop.loader.batches.ways import NativeWay, PygWay, way_of
 from khop.loader.iteration.background import BackgroundIterator, drawn_beside
@@ -188,6 +188,8 @@ class EpochLoader(StatefulLoader):
         # Hooks may be set on a loader between epochs.
         way, batches = way_of(self), self._batches(progress)
         epoch, self._num_epochs = self._num_epochs, self._num_epochs + 1
+        if self._padder is not None and isinstance(batches, PlannedBatches):
+            self._padder.prepare(way.draw(batch).subgraph for batch in batches.spread(TRIALS))
         if self.num_workers == 0:
             # A user's own sampler may name seeds that depend on the time of the request.
             is_pure = isinstance(way, NativeWay) and not self._has_user_sampler

@@ -7,6 +7,7 @@ use the first, batches of sampler processes and of PyG's stores the second.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -16,9 +17,12 @@ from torch import Tensor
 
 from khop.channel.pool import BufferPool
 from khop.loader.batches.collate import put
-from khop.loader.batches.shapes import Sections, Shape, Shapes
+from khop.loader.batches.shapes import Counts, Sections, Shape, Shapes
 from khop.sampler.pyg.output import SampledSubgraph
-from khop.typing import EdgeType, NodeType, Pad
+from khop.typing import Array, EdgeType, NodeType, Pad
+
+TRIALS = 32
+"""Batches that loaders in memory draw without attributes to find the sizes of 'auto'."""
 
 
 class Rows(NamedTuple):
@@ -71,13 +75,19 @@ class Padder:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _pool=BufferPool())
 
+    def prepare(self, trials: Iterable[Any]) -> None:
+        """Find the sizes of 'auto', unless they are known, from subgraphs that are drawn for it.
+
+        Outputs in PyG's form are not counted.
+        """
+        if self.shapes.is_auto and self.shapes.sizes is None:
+            counts = [_counts_of(d) for d in trials if isinstance(d, SampledSubgraph)]
+            self.shapes.begin(counts)
+
     def pad(self, drawn: SampledSubgraph) -> tuple[SampledSubgraph, Shape]:
         """Return a subgraph with padding, and its sections. Padded nodes and edges have id 0."""
         hops, edge_hops = drawn.nodes_per_hop, drawn.edges_per_hop
-        shape = self.shapes.fit(
-            hops or [[len(node)] for node in drawn.nodes],
-            edge_hops or [[ends.size(1)] for ends in drawn.edge_index],
-        )
+        shape = self.shapes.fit(*_counts_of(drawn))
         nodes, edges = shape
         values = {name: self._padded_value(v, name, shape) for name, v in drawn.values.items()}
         padded = SampledSubgraph(
@@ -137,9 +147,9 @@ class Padder:
         ):
             for store, sections in zip(_stores(batch, types), of, strict=True):
                 like = store["n_id" if of is shape.nodes else "edge_index"]
-                mask = torch.ones(sections.num_rows, dtype=torch.bool, device=like.device)
+                mask = np.ones(sections.num_rows, np.bool_)
                 blank(mask, sections)
-                put(store, name, mask)
+                put(store, name, torch.from_numpy(mask).to(like.device))
 
     def _padded_value(self, value: Any, name: str, shape: Shape) -> Any:
         owner = name.rpartition(".")[0]
@@ -151,72 +161,100 @@ class Padder:
     def _empty(self, like: Tensor, *shape: int) -> Tensor:
         if like.device.type != "cpu":
             return like.new_empty(shape)
-        size = np.dtype(np.uint8), like.element_size()
-        nbytes = int(np.prod(shape)) * size[1]
-        return torch.from_numpy(self._pool.empty((nbytes,), size[0])).view(like.dtype).view(shape)
+        raw = self._pool.empty((math.prod(shape) * like.element_size(),), np.dtype(np.uint8))
+        return torch.from_numpy(raw).view(like.dtype).view(shape)
 
     def _rows(self, rows: Tensor, sections: Sections) -> Tensor:
         """Return a copy of a tensor's rows, with rows of zeros as padding."""
         out = self._empty(rows, sections.num_rows, *rows.shape[1:])
+        source, target = _raw(rows), _raw(out)
         begin = 0
         for part in sections.drawn:
             count = part.stop - part.start
-            out[part] = rows[begin : begin + count]
+            target[part] = source[begin : begin + count]
             begin += count
         blank(out, sections)
         return out
 
     def _trees(self, trees: list[Tensor], nodes: list[Sections]) -> list[Tensor]:
         """Return the trees of nodes. Padded nodes are one further tree, the last."""
-        after = torch.stack([tree.max() for tree in trees if tree.numel()] or [trees[0].sum() - 1])
-        further = after.max() + 1
+        last = torch.stack([tree.max() for tree in trees if tree.numel()] or [trees[0].sum() - 1])
         padded = [self._rows(tree, of) for tree, of in zip(trees, nodes, strict=True)]
         for tree, of in zip(padded, nodes, strict=True):
             for part in of.padding:
-                tree[part] = further
+                tree[part] = last.max() + 1
         return padded
 
-    def _ends(self, edge_index: Tensor, index: int, shape: Shape) -> Tensor:
+    def _ends(self, edge_index: Tensor, of_type: int, shape: Shape) -> Tensor:
         """Return `edge_index` in the numbers of padded nodes, with edges among padded nodes.
 
         Padded edges are spread over the padded nodes of a section, and sorted, so that no node has
         all of them, and edges that are sorted by destination stay so.
         """
-        sections, edge_type = shape.edges[index], self._edge_types[index]
+        sections, edge_type = shape.edges[of_type], self._edge_types[of_type]
         out = self._empty(edge_index, 2, sections.num_rows)
-        nodes = [shape.nodes[self._node_types.index(edge_type[side])] for side in (0, 2)]
-        begin = 0
-        for hop, (drawn, padding) in enumerate(zip(sections.drawn, sections.padding, strict=True)):
-            end, count = begin + sections.counts[hop], padding.stop - padding.start
-            for side, of in enumerate(nodes):
-                at = of.at(hop + 1 - side)
-                _renumber(edge_index[side, begin:end], of, at, out[side, drawn])
-                if count > 0:
-                    among = of.padding[at]
-                    spread = torch.arange(count, device=out.device)
-                    spread.mul_(among.stop - among.start).div_(count, rounding_mode="floor")
-                    torch.add(spread, among.start, out=out[side, padding])
-            begin = end
+        for side, node_type in enumerate((edge_type[0], edge_type[2])):
+            nodes = shape.nodes[self._node_types.index(node_type)]
+            numbers = _numbers(nodes, out.device)
+            begin = 0
+            for hop, part in enumerate(sections.drawn):
+                end = begin + part.stop - part.start
+                _take(numbers, edge_index[side, begin:end], out[side, part])
+                begin = end
+                padding = sections.padding[hop]
+                if (count := padding.stop - padding.start) > 0:
+                    among = nodes.padding[nodes.at(hop + 1 - side)]
+                    spread = np.arange(count) * (among.stop - among.start) // count + among.start
+                    _raw(out)[side, padding] = _on(out.device, spread)
         return out
 
 
-def _renumber(ends: Tensor, nodes: Sections, last: int, out: Tensor) -> None:
-    """Write numbers of nodes up to section `last`, with the padding before each of them."""
-    out.copy_(ends)
-    begin = 0
-    for count, size in zip(nodes.counts[:last], nodes.sizes[:last], strict=True):
-        begin += count
-        if size > count:
-            out.add_(ends >= begin, alpha=size - count)
+def _numbers(nodes: Sections, device: torch.device) -> Any:
+    """Return the number of each drawn node among the padded nodes."""
+    numbers = np.concatenate([np.arange(part.start, part.stop) for part in nodes.drawn])
+    return _on(device, numbers)
+
+
+def _on(device: torch.device, array: Array) -> Any:
+    """Return an array as a tensor on a device. On the CPU it stays an array."""
+    return array if device.type == "cpu" else torch.from_numpy(array).to(device)
+
+
+def _take(values: Any, index: Tensor, out: Tensor) -> None:
+    """Write `values[index]` to `out`. `values` is from `_on`."""
+    if isinstance(values, Tensor):
+        torch.index_select(values, 0, index, out=out)
+    else:
+        np.take(values, index.numpy(), out=out.numpy(), mode="clip")
+
+
+def _raw(rows: Tensor) -> Any:
+    """Return a CPU tensor as an array that NumPy copies. Other tensors stay as they are.
+
+    Torch's threads wait for each other. On cores that also draw, a copy of 1 MB took 7 ms.
+    """
+    if rows.device.type != "cpu" or rows.requires_grad or rows.layout is not torch.strided:
+        return rows
+    same_size = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    dtype = same_size.get(rows.element_size())
+    return rows if dtype is None else rows.view(dtype).numpy()
 
 
 def blank(rows: Any, sections: Sections, dim: int = 0) -> None:
     """Set the padding of an attribute's rows to zero."""
-    if isinstance(rows, np.ndarray):
-        rows = torch.from_numpy(rows)
     if isinstance(rows, Tensor) and rows.layout is torch.strided:
+        rows = _raw(rows)
+    if isinstance(rows, np.ndarray | Tensor):
         for part in sections.padding:
-            rows.narrow(dim, part.start, part.stop - part.start).zero_()
+            rows[(slice(None),) * dim + (part,)] = 0
+
+
+def _counts_of(drawn: SampledSubgraph) -> Counts:
+    """Return the numbers of nodes and edges by type and hop."""
+    return (
+        drawn.nodes_per_hop or [[len(node)] for node in drawn.nodes],
+        drawn.edges_per_hop or [[ends.size(1)] for ends in drawn.edge_index],
+    )
 
 
 def _stores(batch: Any, types: Iterable[Any]) -> Iterable[Any]:

@@ -10,8 +10,9 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from statistics import fmean, stdev
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from khop.typing import EdgeType, NodeType, Pad
 
@@ -23,7 +24,15 @@ _MULTIPLE = 8
 _DEVIATIONS = 3.0
 _MOST_SLACK = 0.25
 
+# With the deviation of so many batches known, one batch in about 10,000 is larger.
+_LEAST_TRIALS = 8
+_DEVIATIONS_KNOWN = 4.0
+
 _LOCK = Lock()  # of all loaders: sizes change a few times
+
+
+Counts: TypeAlias = tuple[list[list[int]], list[list[int]]]
+"""Numbers of nodes, and of edges, of a batch: lists by type, of lists by section."""
 
 
 class Sections(NamedTuple):
@@ -112,6 +121,12 @@ class Shapes:
             for name, types, sizes in names
         }
 
+    def begin(self, trials: Sequence[Counts]) -> None:
+        """Choose sizes for batches like `trials`. With fewer than 8 trials, do nothing."""
+        if len(trials) >= _LEAST_TRIALS:
+            with _LOCK:
+                self._sizes = self._chosen(trials, None)
+
     def fit(self, nodes: list[list[int]], edges: list[list[int]]) -> Shape:
         """Return the sections of a batch with these counts of nodes and edges per type and hop.
 
@@ -124,27 +139,31 @@ class Shapes:
         with _LOCK:
             sizes = self._sizes
             if sizes is None or not _fits(counts, sizes):
-                self._sizes = sizes = self._grown(counts, sizes)
+                self._sizes = sizes = self._chosen([counts], sizes)
         made = [list(map(Sections, c, s)) for c, s in zip(counts, sizes, strict=True)]
         return Shape(*made)
 
-    def _grown(
-        self, counts: tuple[list[list[int]], list[list[int]]], before: tuple[Any, Any] | None
-    ) -> tuple[list[list[int]], list[list[int]]]:
-        """Return sizes for a batch that does not fit in the sizes before, and for later ones."""
+    def _chosen(
+        self, samples: Sequence[Counts], before: tuple[list[Any], list[Any]] | None
+    ) -> Counts:
+        """Return sizes for batches like `samples`, no smaller than the sizes before."""
         slack = self._slack if before is None else self._slack / 2
-        nodes, edges = ([[_bound(n, slack) for n in hops] for hops in of] for of in counts)
+        nodes, edges = (
+            [
+                _bounds([*zip(*hops, strict=True)], slack)
+                for hops in zip(*(sample[unit] for sample in samples), strict=True)
+            ]
+            for unit in (0, 1)
+        )
         if self._seeds is not None and len(nodes[(at := self._seeds[0])]) > 1:
-            nodes[at][0] = _bound(max(self._seeds[1], counts[0][at][0]), 0)
-        for of_types, drawn in ((nodes, counts[0]), (edges, counts[1])):
-            for i, hops in enumerate(drawn):
-                if not any(hops):  # a type that the graph may not have at all
-                    of_types[i] = [0] * len(hops)
-        if before is not None:
-            nodes, edges = (
-                [[max(s) for s in zip(*pair, strict=True)] for pair in zip(new, old, strict=True)]
-                for new, old in zip((nodes, edges), before, strict=True)
-            )
+            nodes[at][0] = _rounded(self._seeds[1])
+        if before is None:
+            return nodes, edges
+        larger = (
+            [[*map(max, *pair)] for pair in zip(new, old, strict=True)]
+            for new, old in zip((nodes, edges), before, strict=True)
+        )
+        nodes, edges = larger
         return nodes, edges
 
     def _fixed(self, counts: tuple[list[list[int]], list[list[int]]]) -> Shape:
@@ -215,12 +234,27 @@ class Shapes:
         return [_checked_size(sizes[t], f"{name}[{t!r}]") for t in types]
 
 
-def _bound(count: int, slack: float) -> int:
-    """Return a size for sections of about `count`, with at least one row of padding."""
-    rows = count + math.ceil(count * slack) + 1
-    if slack > 0:
-        rows += math.ceil(2 * math.sqrt(count))
-    return -(-rows // _MULTIPLE) * _MULTIPLE
+def _bounds(hops: Sequence[Sequence[int]], slack: float) -> list[int]:
+    """Return the size of each section of a type, for the counts in some batches.
+
+    It is 0 for a type that these batches do not have, and may not exist in the graph.
+    """
+    if not any(map(any, hops)):
+        return [0] * len(hops)
+    return [_bound(counts, slack) for counts in hops]
+
+
+def _bound(counts: Sequence[int], slack: float) -> int:
+    """Return the size of a section, for its counts in some batches."""
+    most = max(counts)
+    if len(counts) >= _LEAST_TRIALS:
+        return _rounded(max(most, math.ceil(fmean(counts) + _DEVIATIONS_KNOWN * stdev(counts))))
+    return _rounded(most + math.ceil(most * slack + 2 * math.sqrt(most)))
+
+
+def _rounded(count: int) -> int:
+    """Return the least multiple of `_MULTIPLE` above a count: a row of padding is left."""
+    return -(-(count + 1) // _MULTIPLE) * _MULTIPLE
 
 
 def _by_section(size: int | list[int], counts: list[int], least: int) -> list[int]:
