@@ -159,9 +159,10 @@ class Padder:
         return self._rows(value, sections)
 
     def _empty(self, like: Tensor, *shape: int) -> Tensor:
-        if like.device.type != "cpu":
+        nbytes = math.prod(shape) * like.element_size()
+        if like.device.type != "cpu" or nbytes == 0:
             return like.new_empty(shape)
-        raw = self._pool.empty((math.prod(shape) * like.element_size(),), np.dtype(np.uint8))
+        raw = self._pool.empty((nbytes,), np.dtype(np.uint8))
         return torch.from_numpy(raw).view(like.dtype).view(shape)
 
     def _rows(self, rows: Tensor, sections: Sections) -> Tensor:
