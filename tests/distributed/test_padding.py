@@ -11,7 +11,7 @@ OPTIONS = {"batch_size": 16, "shuffle": True, "seed": 7}
 WORKERS = pytest.mark.parametrize("num_workers", [None, pytest.param(1, marks=pytest.mark.process)])
 
 
-@pytest.fixture(scope="module", params=["homogeneous", "heterogeneous"])
+@pytest.fixture(params=["homogeneous", "heterogeneous"])
 def graph(request, twin_root):
     """(data, dataset) of a graph in two parts."""
     with twins.open_dataset(twin_root(request.param, 2), 2) as opened:
@@ -55,7 +55,9 @@ def test_links_and_clusters(graph):
     options = {**OPTIONS, "pad": theirs.pad_sizes}
     same(DistLinkNeighborLoader(dataset, [3, 2], links, neg_sampling="binary", **options), wanted)
     assignment = torch.arange(150) % 10
-    clusters = ClusterData(data, 10, assignment=assignment, keep_inter_cluster_edges=True)
+    clusters = ClusterData(
+        data, 10, assignment=assignment, keep_inter_cluster_edges=True, sparse_format="csc"
+    )
     options = {"batch_size": 2, "seed": 7, "pad": {"nodes": 40, "edges": 200}}
     theirs = ClusterLoader(clusters, **options)
     same(DistClusterLoader(dataset, assignment=assignment, **options), theirs)
