@@ -259,6 +259,10 @@ def test_all_ways_and_devices(num_workers):
             for name, value in a.to_dict().items():
                 same = torch.equal if isinstance(value, torch.Tensor) else lambda x, y: x == y
                 assert same(b[name], value), name
+    both = NeighborLoader((data, data), [4, 3], torch.arange(400), batch_size=16, seed=1, pad=sizes)
+    for a, b in zip(wanted, both, strict=True):
+        for name in ("x", "y", "edge_index", "edge_attr", "pad_node_mask", "pad_edge_mask"):
+            assert torch.equal(b[name], a[name]), name
     by_type = {"nodes": {"n": sizes["nodes"]}, "edges": {("n", "to", "n"): sizes["edges"]}}
     from_stores = NeighborLoader(
         (stores, stores), [4, 3], ("n", torch.arange(400)), batch_size=16, seed=1, pad=by_type

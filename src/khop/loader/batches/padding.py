@@ -189,8 +189,8 @@ class Padder:
     def _ends(self, edge_index: Tensor, of_type: int, shape: Shape) -> Tensor:
         """Return `edge_index` in the numbers of padded nodes, with edges among padded nodes.
 
-        Padded edges are spread over the padded nodes of a section, and sorted, so that no node has
-        all of them, and edges that are sorted by destination stay so.
+        Padded edges are spread over the padded nodes of a section, so that no node has all of them.
+        They are sorted, so that edges that are sorted by destination stay so.
         """
         sections, edge_type = shape.edges[of_type], self._edge_types[of_type]
         out = self._empty(edge_index, 2, sections.num_rows)

@@ -72,7 +72,7 @@ class StoreJoiner:
 
     def rows(self, batch: Data | HeteroData) -> list[Rows]:
         """Return the attributes of a batch that have a row per node or edge."""
-        info, found = self._input.info, []
+        info, rows = self._input.info, []
         named = {
             (self._input.owner(a), a.attr_name) for a in self._input.features.get_all_tensor_attrs()
         }
@@ -84,8 +84,8 @@ class StoreJoiner:
                 store = owner if info.heterogeneous else None
                 names = {name for of, name in named if of == owner} | {ids}
                 held = batch[owner] if info.heterogeneous else batch
-                found += [Rows(store, name, is_edge, i) for name in sorted(names) if name in held]
-        return found
+                rows += [Rows(store, name, is_edge, i) for name in sorted(names) if name in held]
+        return rows
 
     def _fetch(
         self, nodes: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor | None]
