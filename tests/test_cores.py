@@ -126,3 +126,24 @@ def test_no_torch_is_imported_for_it():
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.stdout.split() == ["False"], done.stderr
+
+
+def test_memory_of_groups(tmp_path):
+    """The smallest limit above a process counts, of both versions, and the machine's memory."""
+    machine = {"proc/meminfo": "MemTotal:       1000 kB\nMemFree: 1 kB"}
+    v1_mount = V1.replace("cpu,cpuacct", "memory")
+    limit = "memory.limit_in_bytes"
+    v2_mount, in_v2, in_v1 = V2.format(top="/"), "sys/fs/cgroup/a", "sys/fs/cgroup/memory/a"
+    cases = [
+        ([], "", {}, None),
+        ([], "", machine, 1_024_000),
+        ([v2_mount], "0::/a", {f"{in_v2}/memory.max": "max", **machine}, 1_024_000),
+        ([v2_mount], "0::/a", {f"{in_v2}/memory.max": "500", **machine}, 500),
+        ([v1_mount.format(top="/")], "3:memory:/a/b",
+         {f"{in_v1}/{limit}": "700", f"{in_v1}/b/{limit}": "900"}, 700),
+        ([V1.format(top="/")], "3:cpu,cpuacct:/a",
+         {f"sys/fs/cgroup/cpu,cpuacct/a/{limit}": "700"}, None),
+    ]  # fmt: skip
+    for i, (mounts, groups, files, expected) in enumerate(cases):
+        root = tree(tmp_path / str(i), mounts, groups, files)
+        assert cores.memory_limit(root) == expected, i

@@ -1,4 +1,4 @@
-"""Number of cores that this process may use, for all thread counts of khop. Any process, no torch.
+"""Numbers of cores and of bytes of memory that this process may use. Any process, no torch.
 
 `os.cpu_count()` counts the machine's cores. Slurm, taskset and cpusets restrict a process to some
 of them (its affinity). Kubernetes and Docker grant processor time (the quota of a control group),
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -41,8 +42,23 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
     Both versions of control groups are read below `root`. A group's limit also holds for the groups
     below it, so the smallest limit counts.
     """
-    quotas = [quota for group in _groups(root) for quota in _quotas(group) if quota > 0]
+    quotas = [quota for group in _groups(root, "cpu") for quota in _quotas(group) if quota > 0]
     return min(quotas, default=None)
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Return the bytes of memory that control groups grant, at most the machine's memory.
+
+    They include files that the kernel keeps in memory for the process. If not known, None.
+    """
+    total = re.search(r"^MemTotal: +(\d+) kB", _text(root / "proc/meminfo") or "", re.MULTILINE)
+    limits = [] if total is None else [str(int(total[1]) << 10)]
+    limits += [
+        _text(group / name) or "max"
+        for group in _groups(root, "memory")
+        for name in ("memory.max", "memory.limit_in_bytes")
+    ]
+    return min((int(limit) for limit in limits if limit.isdecimal()), default=None)
 
 
 @cache
@@ -55,20 +71,20 @@ _Mount = tuple[frozenset[str], str, str]
 """Controllers (none in version 2), mounted group as in `/proc/self/cgroup`, and mount point."""
 
 
-def _groups(root: Path) -> Iterator[Path]:
-    """Yield the folders of the control groups that limit this process's time, outermost first."""
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's control groups with a controller, outermost first."""
     mountinfo, cgroup = (_text(root / "proc/self" / name) for name in ("mountinfo", "cgroup"))
     mounts = [mount for line in (mountinfo or "").splitlines() for mount in _mounts(line)]
     for line in (cgroup or "").splitlines():
         _, _, rest = line.partition(":")
         names, _, group = rest.partition(":")
         controllers = frozenset(name for name in names.split(",") if name)
-        if controllers and "cpu" not in controllers:
+        if controllers and controller not in controllers:
             continue
         for mounted, mounted_group, folder in mounts:
             if bool(mounted) is not bool(controllers) or not group:
                 continue
-            if controllers and "cpu" not in mounted:
+            if controllers and controller not in mounted:
                 continue
             top = root / folder.lstrip("/")
             # A container may name the host's group but see its own as the top.

@@ -33,6 +33,12 @@ GraphLayout: TypeAlias = Literal["COO", "CSR", "CSC"]
 WorkerType: TypeAlias = Literal["thread", "process"]
 """Meaning of `num_workers`: threads or processes."""
 
+PadSizes: TypeAlias = int | Sequence[int] | Mapping[Any, int | Sequence[int]]
+"""Padded number of nodes or edges: a total, or one per hop, in one type or by type."""
+
+Pad: TypeAlias = Literal["auto"] | Mapping[Literal["nodes", "edges"], PadSizes]
+"""Argument `pad` of loaders: bounds that grow with the batches, or sizes."""
+
 Transform: TypeAlias = Callable[[Any], Any]
 """Function that takes PyG's `Data` or `HeteroData` and returns one."""
 

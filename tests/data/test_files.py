@@ -4,12 +4,18 @@ import os
 import pickle
 import socket
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
+from khop.data import files
 from khop.data.files import check_regular, load_npy, load_torch
+from khop.partition import RandomPartitioner
+from khop.storage.folder import PartitionFolder
+from khop.storage.part import Part
 from support.versions import reading_torch_files
 
 
@@ -73,3 +79,27 @@ def test_tensors_that_share_what_is_stored(tmp_path):
     torch.save({"x": shared, "empty": torch.empty(0, 3)}, tmp_path / "a.pt")
     found = load_torch(tmp_path / "a.pt", "wait")
     assert found["empty"].shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_random"), [(1_000_000, True), (1 << 40, False), (None, False)]
+)
+def test_a_file_larger_than_memory_has_no_read_ahead(tmp_path, monkeypatch, limit, is_random):
+    """The kernel's flag "rr" of a mapping is that of MADV_RANDOM. A part gives the advice."""
+    data = Data(x=torch.rand(1000, 300), edge_index=torch.randint(1000, (2, 50)))
+    RandomPartitioner.from_data(data, tmp_path / "parts", 1).partition()
+    monkeypatch.setattr(files, "memory_limit", lambda: limit)
+    part = Part(PartitionFolder(tmp_path / "parts"), 0)
+    rows = part.node_feature(0, "x").array
+    structure = part.rows(0)
+    flags, name = {}, ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *words = line.split()
+        if "-" in first:
+            name = Path(words[-1]).name if words[-1].startswith(str(tmp_path)) else ""
+        elif first == "VmFlags:":
+            flags[name] = "rr" in words
+    assert flags["x.npy"] is is_random
+    assert not flags["indices.npy"]  # small
+    assert len(structure[1]) == 50
+    assert torch.equal(torch.from_numpy(np.sort(rows, 0)), data.x.sort(0).values)

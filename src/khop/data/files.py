@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from khop.cores import memory_limit
 from khop.safe_versions import check_torch
 from khop.typing import Array
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# Share of the memory that files may fill: processes and batches need the rest.
+_MOST_HELD = 0.8
 
 _MAGIC = b"\x93NUMPY"
 
@@ -148,6 +152,20 @@ def release_pages(array: Array) -> None:
     if mapped is not None and mapped.mode in ("r", "r+"):
         mapping: Any = mapped.base
         mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def advise_random(array: Array) -> None:
+    """Switch off read-ahead for a mapped file that memory cannot hold, before random reads.
+
+    The kernel reads up to 8 MiB around each row, and drops other rows for it. A file that memory
+    can hold keeps its read-ahead, which fills memory faster.
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    limit = memory_limit()
+    if isinstance(base, mmap.mmap) and limit is not None and len(base) > _MOST_HELD * limit:
+        base.madvise(mmap.MADV_RANDOM)
 
 
 class PicklableByPath:

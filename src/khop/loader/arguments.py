@@ -26,7 +26,7 @@ from khop.loader.inputs import as_tensor
 from khop.sampler.pyg.device import DeviceOptions
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.source import open_input
-from khop.typing import Numbers, Transform, WorkerType
+from khop.typing import Numbers, Pad, Transform, WorkerType
 
 _OF_PROCESSES = ("worker_init_fn", "multiprocessing_context")
 
@@ -71,6 +71,7 @@ class KeyOptions(TorchOptions, total=False):
     seed: int | None
     stream: int | None
     worker_type: WorkerType | None
+    pad: Pad | None
 
 
 class EpochOptions(KeyOptions, total=False):

@@ -17,6 +17,7 @@ from khop.loader.arguments import TorchOptions, wants_processes
 from khop.loader.batches.collate import add_values
 from khop.loader.batches.collator import Collator
 from khop.loader.batches.device import DeviceJoiner, OnDevice
+from khop.loader.batches.padding import TRIALS, Padder
 from khop.loader.batches.stores import StoreJoiner
 from khop.loader.batches.ways import NativeWay, PygWay, way_of
 from khop.loader.iteration.background import BackgroundIterator, drawn_beside
@@ -36,7 +37,7 @@ from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph
 from khop.sampler.pyg.random_walks import torch_threads
-from khop.typing import Transform, WorkerType
+from khop.typing import NodeType, Pad, Transform, WorkerType
 
 
 class EpochLoader(StatefulLoader):
@@ -112,6 +113,7 @@ class EpochLoader(StatefulLoader):
         stream: int | None,
         worker_type: WorkerType | None,
         options: TorchOptions,
+        pad: Pad | None = None,
     ) -> None:
         """Set khop's part of a loader of `num_seeds` seeds or links up, after PyG's `__init__`."""
         self._num_seeds = num_seeds
@@ -138,11 +140,44 @@ class EpochLoader(StatefulLoader):
                 )
             options_there = self._sampler.device_options
             self._device_joiner = DeviceJoiner(device.name, options_there, self._seed_hotness)
+        self._padder = None if pad is None else self._make_padder(pad)
         # Worker processes must get the keys of batches. Torch does not let this attribute be set.
         self.__dict__["dataset"] = SeedPositions(num_seeds)
         # PyG passes the loader's bound method to torch, which keeps it. Only the garbage collector
         # could then free the loader, its graph and its workers. The class has the method, too.
         self.__dict__.pop("collate_fn", None)
+
+    def _make_padder(self, pad: Pad) -> Padder:
+        sampler = self._sampler
+        if not isinstance(sampler, NeighborSampler):
+            raise ValueError(
+                f"pad needs a sampler of khop's (got a '{type(sampler).__name__}'): pad batches by "
+                "PyG's torch_geometric.transforms.Pad"
+            )
+        info = sampler.info
+        types = list(info.node_types), list(info.edge_types)
+        is_hetero, num_seeds = info.heterogeneous, self.batch_size or 1
+        padder = Padder(pad, *types, is_hetero, num_seeds, self._padded_seeds)
+        if padder.shapes.is_auto and self._in_processes:
+            raise ValueError(
+                "pad='auto' with worker processes would give each its own shapes: use "
+                "worker_type='thread', or pass the sizes that `pad_sizes` of a loader has"
+            )
+        return padder
+
+    @property
+    def _padded_seeds(self) -> NodeType | None:
+        """Node type whose first nodes in a batch are its seeds, `batch_size` at most, or None."""
+        return None
+
+    @property
+    def pad_sizes(self) -> dict[str, Any] | None:
+        """Sizes of padded batches, in the form of the argument `pad`.
+
+        None without `pad`, and with 'auto' before the first batch. They grow when a batch is
+        larger. Another loader that gets them makes batches of the same shape.
+        """
+        return None if self._padder is None else self._padder.shapes.sizes
 
     @property
     def _in_processes(self) -> bool:
@@ -167,6 +202,8 @@ class EpochLoader(StatefulLoader):
         # Hooks may be set on a loader between epochs.
         way, batches = way_of(self), self._batches(progress)
         epoch, self._num_epochs = self._num_epochs, self._num_epochs + 1
+        if self._padder is not None and isinstance(batches, PlannedBatches):
+            self._padder.prepare(way.draw(batch).subgraph for batch in batches.spread(TRIALS))
         if self.num_workers == 0:
             # A user's own sampler may name seeds that depend on the time of the request.
             is_pure = isinstance(way, NativeWay) and not self._has_user_sampler
@@ -250,7 +287,12 @@ class EpochLoader(StatefulLoader):
         `joiner` gathers the attributes, `metadata` is the sampler's.
         """
         join = joiner.join_data if isinstance(self.data, Data) else joiner.join_hetero_data
-        batch: Any = join(self.data, drawn)
+        if (padder := self._padder) is None:
+            batch: Any = join(self.data, drawn)
+        else:
+            drawn, shape = padder.pad(drawn)
+            batch = join(self.data, drawn, shape)
+            padder.add_masks(batch, shape)
         self._annotate(batch, metadata)
         if drawn.values:
             self._add_values(batch, drawn.values)

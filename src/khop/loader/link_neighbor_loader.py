@@ -42,7 +42,7 @@ from khop.sampler.pyg.links import LinkOptions, link_metadata
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph
 from khop.sampler.pyg.source import as_input, open_input
-from khop.typing import EdgeType, Numbers, NumNeighbors, SeedLinks, Transform, WorkerType
+from khop.typing import EdgeType, Numbers, NumNeighbors, Pad, SeedLinks, Transform, WorkerType
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -83,7 +83,7 @@ class LinkNeighborLoader(
             'reverse', their reverses are left out, too. In a heterogeneous graph, these have type
             `rev_<relation>`, or the only type in the other direction. Or pass their edge type.
         batch_size: links per batch.
-        seed, stream, worker_type, device, device_options, custom_cls: as for `NeighborLoader`.
+        seed, stream, worker_type, device, device_options, custom_cls, pad: as for `NeighborLoader`.
         input_id: [num_links] `input_id` of links in batches. If None, their positions.
         **kwargs: `TorchOptions`: `shuffle`, `drop_last`, `num_workers`, ...
 
@@ -131,6 +131,7 @@ class LinkNeighborLoader(
         device_options: DeviceOptions | None = None,
         input_id: Numbers | None = None,
         custom_cls: type[Data | HeteroData] | None = None,
+        pad: Pad | None = None,
         **kwargs: Unpack[TorchOptions],
     ) -> None:
         check_loader_options(worker_type, kwargs, batch_size)
@@ -192,7 +193,7 @@ class LinkNeighborLoader(
                 "strict_negatives and exclude_seed_edges need a sampler of khop's (got a "
                 f"'{type(sampler).__name__}')"
             )
-        self._set_up(num_links, seed, stream, worker_type, kwargs)
+        self._set_up(num_links, seed, stream, worker_type, kwargs, pad)
 
     @property
     def _sampler(self) -> Any:

@@ -34,7 +34,7 @@ from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph
 from khop.sampler.pyg.source import as_input, open_input
-from khop.typing import NodeType, Numbers, NumNeighbors, SeedNodes, Transform, WorkerType
+from khop.typing import NODE, NodeType, Numbers, NumNeighbors, Pad, SeedNodes, Transform, WorkerType
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -107,6 +107,11 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         input_id: [number of seeds] `input_id` of seeds in batches. If None, their positions in
             `input_nodes`, or with a mask their ids.
         custom_cls: class of batches from stores. If None, `Data` or `HeteroData`.
+        pad: pads batches with zeros to few shapes, so that `torch.compile` compiles once. 'auto'
+            finds the sizes, and enlarges them for a larger batch. Or {'nodes': sizes, 'edges':
+            sizes}: a total, or one size for the seeds (nodes only) and for each hop, by type if
+            heterogeneous. Padded edges join padded nodes. `pad_node_mask` and `pad_edge_mask` are
+            False for padding. If None, no padding. `pad_sizes` has the sizes in use.
         **kwargs: `TorchOptions`: `shuffle`, `drop_last`, `num_workers`, ...
 
     Raises:
@@ -149,6 +154,7 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         device_options: DeviceOptions | None = None,
         input_id: Numbers | None = None,
         custom_cls: type[Data | HeteroData] | None = None,
+        pad: Pad | None = None,
         **kwargs: Unpack[TorchOptions],
     ) -> None:
         check_loader_options(worker_type, kwargs, batch_size)
@@ -196,7 +202,7 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         )
         if isinstance(sampler, NeighborSampler):
             sampler.seed_set(self.input_data)  # raises errors now, not in the first batch
-        self._set_up(num_seeds, seed, stream, worker_type, kwargs)
+        self._set_up(num_seeds, seed, stream, worker_type, kwargs, pad)
 
     @property
     def _sampler(self) -> Any:
@@ -214,6 +220,11 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
     def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
         seeds, metadata = self._inputs.take(positions.positions)
         return self.node_sampler.draw_nodes([seeds], positions.key), metadata
+
+    @property
+    def _padded_seeds(self) -> NodeType | None:
+        seed_type = self.input_data.input_type
+        return NODE if seed_type is None else seed_type
 
     def _seed_nodes(self) -> NodeSamplerInput:
         return self.input_data

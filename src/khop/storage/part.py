@@ -12,6 +12,7 @@ import numpy as np
 
 from khop import _native
 from khop.data import ConsecutiveIds, Feature, RowStore
+from khop.data.files import advise_random
 from khop.data.joined import TakenFeature
 from khop.storage.folder import (
     INTS,
@@ -144,7 +145,9 @@ class Part:
         return self._row_orders[index]
 
     def _edge_array(self, edge_type: EdgeType, name: str) -> Array:
-        return edge_array(self.folder, self.part, edge_type, name)
+        array = edge_array(self.folder, self.part, edge_type, name)
+        advise_random(array)
+        return array
 
     def node_times(self, index: int) -> Int64Array | None:
         """Return [num_nodes] int64 time keys, by new id, of nodes of type `index`, or None."""
@@ -170,7 +173,9 @@ class Part:
         key = (level, index, name)
         if key not in self._features:
             opened = self._open_node_feature if level == "node" else self._open_edge_feature
-            self._features[key] = opened(index, name)
+            self._features[key] = store = opened(index, name)
+            if isinstance(store, Feature):
+                advise_random(store.array)
         return self._features[key]
 
     def _open_node_feature(self, index: int, name: str) -> RowStore:

@@ -29,6 +29,7 @@ from khop.distributed.loaders.virtual_shares import (
 from khop.distributed.loaders.widening import Widening, widened_by
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
+from khop.loader.batches.padding import Padder
 from khop.loader.iteration.fingerprint import describe_sampling, digest
 from khop.loader.iteration.iterator import BatchSource, Cost, Taken
 from khop.loader.iteration.resume import EpochProgress, LoaderFingerprint
@@ -81,6 +82,11 @@ class DistLoader(StatefulLoader, abc.ABC):
         self.transform = options["transform"]
         self._columns = columns
         self._assembler = Assembler(data.meta, self._labels(), edge_types, method)
+        self._padder: Padder | None = None
+        if options["pad"] is not None:
+            types = [t.name for t in data.meta.node_types], edge_types
+            is_hetero, num_seeds = data.meta.heterogeneous, options["batch_size"]
+            self._padder = Padder(options["pad"], *types, is_hetero, num_seeds, self._padded_seeds)
         context = data.context
         if options["num_virtual_ranks"] is not None:
             check_virtual_ranks(options["num_virtual_ranks"], seed, stream, lists)
@@ -107,6 +113,20 @@ class DistLoader(StatefulLoader, abc.ABC):
             self._transfer,
         )
         self._tally = StatsAccumulator(self._backend.num_samplers)
+
+    @property
+    def _padded_seeds(self) -> NodeType | None:
+        """Node type whose first nodes in a batch are its seeds, `batch_size` at most, or None."""
+        return None
+
+    @property
+    def pad_sizes(self) -> dict[str, Any] | None:
+        """Sizes of padded batches, in the form of the option `pad`.
+
+        None without `pad`, and with 'auto' before the first batch. They grow when a batch is
+        larger. Another loader that gets them makes batches of the same shape.
+        """
+        return None if self._padder is None else self._padder.shapes.sizes
 
     def _divide(self, num_virtual_ranks: int, even_batches: bool) -> VirtualShares:
         """Divide the seeds among virtual ranks, parts of an epoch that any trainer can make.
@@ -296,8 +316,15 @@ class BackendBatches(BatchSource):
         positions = positions_of(self._order, *self._plan.bounds(index))
         tensors = to_tensors(received)
         made = loader._assembler.assemble(received, tensors)
+        # Copies in device memory are faster.
+        if loader._padder is not None and not loader._transfer.target.is_device:
+            made = self._padded(received, made)
         loader._annotate(made, Tensors(received.layout.index, tensors), positions)
         return loader._transfer.start(made)
+
+    def _padded(self, received: Received, batch: Any) -> Any:
+        assert self._loader._padder is not None
+        return self._loader._padder.pad_batch(batch, self._loader._assembler.rows(received))
 
     def has_arrived(self, index: int) -> bool:
         """Return True if batch `index` has arrived, so that its transfer to a device can start."""
@@ -308,6 +335,8 @@ class BackendBatches(BatchSource):
         """Wait for the copy of the batch to the device, and apply `transform`."""
         loader, (index, received, transfer) = self._loader, pending
         batch = loader._transfer.finish(transfer)
+        if loader._padder is not None and loader._transfer.target.is_device:
+            batch = self._padded(received, batch)
         if loader.transform is not None:
             batch = loader.transform(batch)
         first, last = self._plan.bounds(index)

@@ -13,6 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from khop.channel.device_arena import DeviceArray
 from khop.channel.layout import Layout, Received
 from khop.loader.batches.collate import add_values, to_tensor
+from khop.loader.batches.padding import Rows
 from khop.sampler.methods import NEIGHBOR, MethodSpec
 from khop.storage.folder import FolderMeta
 from khop.typing import EdgeType, NodeType
@@ -63,6 +64,9 @@ def add_to(batch: Any, store_name: Any, values: Mapping[str, Any]) -> None:
 _Derived: TypeAlias = Callable[[Sequence[Tensor], Sequence[int]], Any]
 
 
+_WITHOUT_ROWS = ("edge_index", "num_nodes", "num_sampled_nodes", "num_sampled_edges")
+
+
 class _Recipe(NamedTuple):
     """Assembly plan for the batches of one layout.
 
@@ -72,10 +76,12 @@ class _Recipe(NamedTuple):
         derived: functions of the batch's tensors and numbers, one for each derived value.
         stores: for each of PyG's stores its name (None for the store of `Data`), the names of its
             attributes, and their positions among the values.
+        rows: the attributes that have a row per node or edge.
     """
 
     derived: list[_Derived]
     stores: list[tuple[Any, list[str], list[int]]]
+    rows: list[Rows]
 
 
 class Assembler:
@@ -124,16 +130,30 @@ class Assembler:
         assembled: Data | HeteroData = batch
         return assembled
 
+    def rows(self, received: Received) -> list[Rows]:
+        """Return the attributes that have a row per node or edge, of a batch that is assembled."""
+        return self._recipes[received.layout].rows
+
     def _recipe(self, layout: Layout) -> _Recipe:
         derived: list[_Derived] = []
         edges = [self._edge_attrs(i, layout, derived) for i in range(len(self._edge_types))]
+        types: list[Any] = [t.name for t in self._folder.node_types]
+        merged: Mapping[str, int] = {} if self._folder.heterogeneous else edges[0]
         if self._folder.heterogeneous:
-            types: list[Any] = [t.name for t in self._folder.node_types]
             nodes = [self._node_attrs(i, layout, derived, {}) for i in range(len(types))]
             named = [*zip(types, nodes, strict=True), *zip(self._edge_types, edges, strict=True)]
         else:
-            named = [(None, self._node_attrs(0, layout, derived, edges[0]))]
-        return _Recipe(derived, [(name, [*attrs], [*attrs.values()]) for name, attrs in named])
+            nodes = [self._node_attrs(0, layout, derived, merged)]
+            named = [(None, nodes[0])]
+        rows = [
+            Rows(name if self._folder.heterogeneous else None, attr, is_edge, i)
+            for is_edge, names, of in ((False, types, nodes), (True, self._edge_types, edges))
+            for i, (name, attrs) in enumerate(zip(names, of, strict=True))
+            for attr in attrs
+            if attr not in _WITHOUT_ROWS and (is_edge or attr not in merged)
+        ]
+        stores = [(name, [*attrs], [*attrs.values()]) for name, attrs in named]
+        return _Recipe(derived, stores, rows)
 
     def _node_attrs(
         self, i: int, layout: Layout, derived: list[_Derived], edges: Mapping[str, int]

@@ -13,7 +13,7 @@ from torch_geometric.sampler.base import SubgraphType
 
 from khop.distributed.options import WorkerOptions
 from khop.options import Option
-from khop.typing import EdgeDir, Transform
+from khop.typing import EdgeDir, Pad, Transform
 
 
 class SamplingGroup(TypedDict, total=False):
@@ -120,6 +120,16 @@ class DeliveryGroup(TypedDict, total=False):
         Option(None, "separates the random numbers of trainers. If None, the trainer's rank."),
     ]
     transform: Annotated[Transform | None, Option(None, "applied to each batch, in this process.")]
+    pad: Annotated[
+        Pad | None,
+        Option(
+            None,
+            "pads batches with zeros to few shapes, so that `torch.compile` compiles once. 'auto' "
+            "finds the sizes, and enlarges them for a larger batch. Or {'nodes': sizes, 'edges': "
+            "sizes}, see `khop.loader.NeighborLoader`. Batches are padded on `device`, by a copy. "
+            "If None, no padding. `pad_sizes` has the sizes in use.",
+        ),
+    ]
     even_batches: Annotated[
         bool,
         Option(

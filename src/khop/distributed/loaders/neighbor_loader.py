@@ -23,7 +23,7 @@ from khop.loader.inputs import checked_times
 from khop.options import resolved, takes_options
 from khop.sampler.arguments import check_times, seed_times
 from khop.sampler.methods import SamplingMethod
-from khop.typing import Int64Array, Numbers, NumNeighbors, TrainerNodes
+from khop.typing import Int64Array, NodeType, Numbers, NumNeighbors, TrainerNodes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -95,6 +95,10 @@ class DistNeighborLoader(DistLoader):
     def _seed_columns(self) -> list[Any]:
         seed_type = self._seed_type if self.data.meta.heterogeneous else None
         return [seed_type, self._seeds, self._input_time]
+
+    @property
+    def _padded_seeds(self) -> NodeType | None:
+        return self._seed_type
 
     def _shares(self, homes: Sequence[int]) -> list[Int64Array]:
         book = self.data.meta.node_type(self._seed_type).book

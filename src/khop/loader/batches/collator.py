@@ -21,6 +21,8 @@ from torch_geometric.loader.utils import index_select
 from khop.channel.pool import BufferPool
 from khop.data import Feature, RowStore
 from khop.loader.batches.collate import copy_with, hetero_data_around, is_plain, to_tensor
+from khop.loader.batches.padding import blank
+from khop.loader.batches.shapes import Sections, Shape
 from khop.sampler.pyg.output import SampledSubgraph
 from khop.typing import Array, EdgeType, NodeType
 
@@ -48,28 +50,37 @@ class Collator:
         """Drop the plans, since the graph's tensors may have been changed in place."""
         self._plans.clear()
 
-    def join_data(self, data: Data, drawn: SampledSubgraph) -> Data:
-        """Make a batch of a homogeneous graph: the attributes of the sampled nodes and edges."""
+    def join_data(self, data: Data, drawn: SampledSubgraph, shape: Shape | None = None) -> Data:
+        """Make a batch of a homogeneous graph: the attributes of the sampled nodes and edges.
+
+        `shape` says which nodes and edges are padding. If None, there is no padding.
+        """
+        nodes, edges = (None, None) if shape is None else (shape.nodes[0], shape.edges[0])
         plan = self._plan(data, data._store, None)
         node, edge_index, edge = drawn.nodes[0], drawn.edge_index[0], drawn.edges[0]
         mapping = plan.template.copy()
-        plan.put_nodes(mapping, node)
-        plan.put_edges(mapping, edge_index, edge, (len(node), len(node)))
+        plan.put_nodes(mapping, node, nodes)
+        plan.put_edges(mapping, edge_index, edge, (len(node), len(node)), edges)
         # If the sample has none, PyG removes the attributes of the whole graph.
         _put(mapping, "batch", drawn.trees and drawn.trees[0])
         _put(mapping, "num_sampled_nodes", drawn.nodes_per_hop and drawn.nodes_per_hop[0])
         _put(mapping, "num_sampled_edges", drawn.edges_per_hop and drawn.edges_per_hop[0])
         return copy_with(data, mapping)
 
-    def join_hetero_data(self, data: HeteroData, drawn: SampledSubgraph) -> HeteroData:
-        """Make a batch of a heterogeneous graph, with every node and edge type, also empty ones."""
+    def join_hetero_data(
+        self, data: HeteroData, drawn: SampledSubgraph, shape: Shape | None = None
+    ) -> HeteroData:
+        """Make a batch of a heterogeneous graph, with every node and edge type, also empty ones.
+
+        `shape`: see `join_data`.
+        """
         nodes: dict[NodeType, dict[str, Any]] = {}
         edges: dict[EdgeType, dict[str, Any]] = {}
         sizes = {}
         for i, (node_type, store) in enumerate(data._node_store_dict.items()):
             plan = self._plan(data, store, node_type)
             nodes[node_type] = mapping = plan.template.copy()
-            plan.put_nodes(mapping, drawn.nodes[i])
+            plan.put_nodes(mapping, drawn.nodes[i], None if shape is None else shape.nodes[i])
             _put_ith(mapping, "batch", drawn.trees, i)
             _put_ith(mapping, "num_sampled_nodes", drawn.nodes_per_hop, i)
             sizes[node_type] = len(drawn.nodes[i])
@@ -77,7 +88,8 @@ class Collator:
             plan = self._plan(data, store, edge_type)
             edges[edge_type] = mapping = plan.template.copy()
             size = sizes[edge_type[0]], sizes[edge_type[2]]
-            plan.put_edges(mapping, drawn.edge_index[i], drawn.edges[i], size)
+            sections = None if shape is None else shape.edges[i]
+            plan.put_edges(mapping, drawn.edge_index[i], drawn.edges[i], size, sections)
             _put_ith(mapping, "num_sampled_edges", drawn.edges_per_hop, i)
         return hetero_data_around(data, nodes, edges)
 
@@ -174,14 +186,19 @@ class StorePlan:
         # Tensors have the same memory, and still require no gradients.
         return all(t.data_ptr() == at and not t.requires_grad for t, at in self._gathered)
 
-    def put_nodes(self, mapping: dict[str, Any], node: Tensor) -> None:
-        """Set the attributes of a batch's nodes in `mapping`, a copy of `template`."""
+    def put_nodes(
+        self, mapping: dict[str, Any], node: Tensor, sections: Sections | None = None
+    ) -> None:
+        """Set the attributes of a batch's nodes in `mapping`, a copy of `template`.
+
+        If `sections` is not None, attributes of padded nodes are zero.
+        """
         if self._counts_nodes:
             mapping["num_nodes"] = node.numel()
         if self._node_rows:
             ids = self._joiner.ids(node)
             for name, rows in self._node_rows:
-                mapping[name] = rows.take(node, ids)
+                mapping[name] = rows.take(node, ids, sections)
         mapping.setdefault("n_id", node)
 
     def put_edges(
@@ -190,11 +207,12 @@ class StorePlan:
         edge_index: Tensor,
         edge: Tensor | None,
         size: tuple[int, int],
+        sections: Sections | None = None,
     ) -> None:
         """Set the attributes of a batch's edges in `mapping`, a new store for the batch.
 
         If `edge`, the edge ids, is None, the batch gets no attributes of edges. `size` has the
-        numbers of source and destination nodes.
+        numbers of source and destination nodes. `sections`: see `put_nodes`.
         """
         if self._ends is not None:
             mapping["edge_index"] = self._joiner.to_graph_device(edge_index, self._ends)
@@ -211,7 +229,7 @@ class StorePlan:
         if self._edge_rows:
             ids = self._joiner.ids(edge)
             for name, rows in self._edge_rows:
-                mapping[name] = rows.take(edge, ids)
+                mapping[name] = rows.take(edge, ids, sections)
         mapping.setdefault("e_id", edge)
 
 
@@ -253,13 +271,21 @@ class _Rows:
                 f"is {received}, or keep it outside of the graph"
             )
 
-    def take(self, index: Tensor, ids: Any) -> Any:
-        """Return the rows at `index`. `ids` is the same index in the form of `Collator.ids`.
+    def take(self, index: Tensor, ids: Any, sections: Sections | None = None) -> Any:
+        """Return the rows at `index`, with zeros in the padding of `sections`.
+
+        `ids` is the same index in the form of `Collator.ids`.
 
         Raises:
             IndexError, ValueError: some rows do not exist. The message names the attribute.
             TypeError: no rows can be taken.
         """
+        rows = self._taken(index, ids)
+        if sections is not None:
+            blank(rows, sections, self._dim)
+        return rows
+
+    def _taken(self, index: Tensor, ids: Any) -> Any:
         try:
             if self._feature is not None:
                 return self._joiner.gather(self._feature, ids)

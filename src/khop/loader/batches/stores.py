@@ -17,6 +17,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData, Ten
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop.loader.batches.collate import stack_endpoints
+from khop.loader.batches.padding import Rows
 from khop.sampler.pyg.source import as_input
 from khop.sampler.pyg.stores import StoreInput, with_index
 from khop.typing import EDGE, NODE, EdgeType, NodeType
@@ -71,6 +72,23 @@ class StoreJoiner:
             else:
                 setattr(batch, name, value)
         return batch
+
+    def rows(self, batch: Data | HeteroData) -> list[Rows]:
+        """Return the attributes of a batch that have a row per node or edge."""
+        info, rows = self._input.info, []
+        named = {
+            (self._input.owner(a), a.attr_name) for a in self._input.features.get_all_tensor_attrs()
+        }
+        for types, is_edge, ids in (
+            (info.node_types, False, "n_id"),
+            (info.edge_types, True, "e_id"),
+        ):
+            for i, owner in enumerate(types):
+                store = owner if info.heterogeneous else None
+                names = {name for of, name in named if of == owner} | {ids}
+                held = batch[owner] if info.heterogeneous else batch
+                rows += [Rows(store, name, is_edge, i) for name in sorted(names) if name in held]
+        return rows
 
     def _fetch(
         self, nodes: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor | None]

@@ -20,6 +20,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from khop.loader.batches.collate import stack_endpoints
 from khop.loader.batches.collator import Collator
 from khop.loader.batches.device import DeviceJoiner
+from khop.loader.batches.padding import Padder
 from khop.loader.batches.stores import StoreJoiner
 from khop.loader.iteration.epochs import KeyedBatch
 from khop.loader.iteration.profile import DrawnBatch, Timed
@@ -40,6 +41,7 @@ class GraphLoader(Protocol):
     _stores: StoreJoiner | None
     _joiner: Collator
     _device_joiner: DeviceJoiner | None
+    _padder: Padder | None
 
     @property
     def _sampler(self) -> Any: ...
@@ -202,6 +204,8 @@ class PygWay(Way):
         is_as_drawn = getattr(out, "orig_row", None) is None
         if loader._stores is not None and is_as_drawn:
             batch = loader._stores.join(out, sampler.edge_permutation)
+            if loader._padder is not None:
+                loader._padder.pad_batch(batch, loader._stores.rows(batch))
             loader._annotate(batch, out.metadata)
         elif (
             is_as_drawn
@@ -209,6 +213,11 @@ class PygWay(Way):
             and (drawn := native_form(out, loader.data)) is not None
         ):
             return loader._collate(loader._joiner, drawn, out.metadata)
+        elif loader._padder is not None:
+            raise ValueError(
+                "pad= needs outputs as khop's sampler draws them, but transform_sampler_output has "
+                "removed types, or has set orig_row: pad batches by torch_geometric.transforms.Pad"
+            )
         else:
             batch = loader._join_by_pyg(out)
         loader._add_values(batch, values_of(out))

@@ -29,7 +29,7 @@ from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph, to_pyg
 from khop.sampler.requests import SeedSet
-from khop.typing import Int64Array, Transform, WorkerType
+from khop.typing import Int64Array, Pad, Transform, WorkerType
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -58,6 +58,7 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  #
         seed: int | None = None,
         stream: int | None = None,
         worker_type: WorkerType | None = None,
+        pad: Pad | None = None,
         **kwargs: Unpack[TorchOptions],
     ) -> None:
         if unknown := [name for name in kwargs if name not in TORCH_OPTIONS]:
@@ -71,7 +72,7 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  #
         if sampler.graph.is_heterogeneous:  # PyG wants a type of them
             items = (sampler.graph.node_types[0], items)
         super().__init__(data, sampler, items, transform=transform, batch_size=batch_size, **kwargs)
-        self._set_up(num_items, seed, stream, worker_type, kwargs)
+        self._set_up(num_items, seed, stream, worker_type, kwargs, pad)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self):,} batches)"

@@ -129,6 +129,9 @@ class GraphSAINTSampler(InducedLoader):
         if self.sample_coverage > 0:
             batch.node_norm = self.node_norm[batch.n_id]
             batch.edge_norm = self.edge_norm[batch.e_id]
+            if "pad_node_mask" in batch:
+                batch.node_norm *= batch.pad_node_mask
+                batch.edge_norm *= batch.pad_edge_mask
 
     @property
     def _filename(self) -> str:

@@ -88,6 +88,14 @@ class PlannedBatches:
             positions = seeds_of(self._order, *self._plan.bounds(batch))
             yield KeyedBatch(positions.copy(), BatchKey(self._run_key, batch))
 
+    def spread(self, count: int) -> Iterator[KeyedBatch]:
+        """Yield up to `count` whole batches at even distances in the epoch."""
+        whole = self._plan.num_seeds // self._plan.batch_size
+        for i in range(min(count, whole)):
+            batch = i * whole // min(count, whole)
+            positions = seeds_of(self._order, *self._plan.bounds(batch))
+            yield KeyedBatch(positions.copy(), BatchKey(self._run_key, batch))
+
 
 class SeedPositions:
     """Data set for a torch `DataLoader` whose items are positions in the loader's input.
