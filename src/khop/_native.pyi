@@ -231,6 +231,13 @@ def gather(
     places: Int64Array | None = None,
     num_threads: int = 1,
 ) -> None: ...
+def scatter(
+    table: Array,
+    rows: Int64Array,
+    values: Array,
+    reduce: str,
+    bfloat16: bool = False,
+) -> None: ...
 def explain_bus_error(text: str) -> None: ...
 def coo_to_csr(
     keys: IntArray,

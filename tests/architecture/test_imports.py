@@ -38,7 +38,13 @@ ORDER = [
     *("distributed.processes", "distributed.rpc", "distributed.membership"),
     *("distributed.sampling", "distributed.job"),
     *("distributed.partitions", "distributed.options", "distributed.graph", "distributed.stores"),
-    *("distributed.dataset", "distributed.remote", "distributed.inference", "distributed.loaders"),
+    *(
+        "distributed.dataset",
+        "distributed.tensors",
+        "distributed.remote",
+        "distributed.inference",
+        "distributed.loaders",
+    ),
     *("lightning", "datasets", "sources", "cli", "glt"),
 ]
 
@@ -62,6 +68,7 @@ TORCH_FREE_MODULES = {
     "distributed.remote.client": {
         *("batch_checks", "local_sampler", "reassembly", "receiver", "server_session"),
     },
+    "distributed.tensors": {"shard", "tensor_requests"},
     "distributed.inference": {"files", "neighborhoods", "output_server"},
 }
 

@@ -61,3 +61,8 @@ from khop.distributed.rpc.transport import (
     Transport as Transport,
 )
 from khop.distributed.sampling.process_handle import Worker as Worker
+from khop.distributed.tensors.graph_store import (
+    GraphStore as GraphStore,
+    GraphTensor as GraphTensor,
+    Push as Push,
+)
