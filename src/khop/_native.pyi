@@ -238,6 +238,18 @@ def scatter(
     reduce: str,
     bfloat16: bool = False,
 ) -> None: ...
+def update_rows(
+    table: Array,
+    rows: Int64Array,
+    gradients: Array,
+    rule: str,
+    first: Array | None,
+    second: Array | None,
+    rate: float,
+    epsilon: float,
+    beta1: float,
+    beta2: float,
+) -> None: ...
 def explain_bus_error(text: str) -> None: ...
 def coo_to_csr(
     keys: IntArray,

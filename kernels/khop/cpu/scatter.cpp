@@ -1,6 +1,5 @@
 #include "khop/cpu/scatter.hpp"
 
-#include <cstring>
 #include <type_traits>
 
 #include "khop/cpu/prefetch.hpp"
@@ -11,24 +10,12 @@ namespace {
 // Rows whose first line is requested this far ahead: about as many as memory answers at a time.
 constexpr int64_t kAhead = 12;
 
-float widened(Bfloat16 value) {
-  const uint32_t bits = uint32_t{value.bits} << 16;
-  float wide;
-  std::memcpy(&wide, &bits, sizeof wide);
-  return wide;
-}
-
-Bfloat16 narrowed(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  if (value != value) return {static_cast<uint16_t>((bits >> 16) | 0x40)};  // stays a NaN
-  return {static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
-}
-
 template <class Value>
 Value sum(Value a, Value b) {
   if constexpr (std::is_same_v<Value, Bfloat16>) {
-    return narrowed(widened(a) + widened(b));
+    Bfloat16 both;
+    narrow(widened(a) + widened(b), both);
+    return both;
   } else if constexpr (std::is_same_v<Value, bool>) {
     return a || b;
   } else if constexpr (std::is_integral_v<Value>) {

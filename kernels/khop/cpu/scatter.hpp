@@ -2,15 +2,33 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 namespace khop::cpu {
 
 enum class Reduce { kSet, kAdd, kMin, kMax };
 
-// Dtypes that NumPy lacks are told apart by name.
+// A dtype that NumPy lacks: the upper half of a float.
 struct Bfloat16 {
   uint16_t bits;
 };
+
+inline float widened(float value) { return value; }
+inline float widened(Bfloat16 value) {
+  const uint32_t bits = uint32_t{value.bits} << 16;
+  float wide;
+  std::memcpy(&wide, &bits, sizeof wide);
+  return wide;
+}
+
+// Rounds to nearest, ties to even. NaN stays NaN.
+inline void narrow(float value, float& to) { to = value; }
+inline void narrow(float value, Bfloat16& to) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const uint32_t rounded = value != value ? bits | 0x400000 : bits + 0x7fff + ((bits >> 16) & 1);
+  to.bits = static_cast<uint16_t>(rounded >> 16);
+}
 
 // For each i in order: table[rows[i]] = reduce(table[rows[i]], values[i]), value by value. A row
 // may occur several times. Integers wrap around. Sums of bfloat16 are rounded to nearest, ties to

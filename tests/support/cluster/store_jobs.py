@@ -10,6 +10,8 @@ import time
 import numpy as np
 import torch
 
+import khop.nn
+import khop.optim
 from khop.distributed import GraphStore, init_worker_group
 from khop.errors import KhopError
 from support.cluster import jobs
@@ -96,6 +98,45 @@ def job_differ(arguments):
     except KhopError as error:
         return {"error": str(error)}
     return {"error": None}
+
+
+def batch_of(rank, step):
+    """Ids with repeats, and the factor of each embedding in a trainer's loss."""
+    generator = torch.Generator().manual_seed(10 * rank + step)
+    ids = torch.randint(0, 60, (40,), generator=generator)
+    return ids, torch.randn(40, 4, generator=generator)
+
+
+def loss_of(rows, factors):
+    return (rows * factors).sum() + (rows**2).mean()
+
+
+OPTIMISERS = {
+    "SparseSGD": {"lr": 0.3},
+    "SparseAdagrad": {"lr": 0.3, "lr_decay": 0.1},
+    "RowwiseAdagrad": {"lr": 0.3},
+    "SparseAdam": {"lr": 0.3, "betas": (0.8, 0.95)},
+}
+
+
+def job_embed(arguments):
+    """Steps of each optimiser. Returns the digest of each embedding, and the first's values."""
+    context, store = _store(arguments)
+    result = {}
+    for name, options in OPTIMISERS.items():
+        embedding = khop.nn.DistEmbedding(NUM_ROWS, 4, store, name)
+        optimiser = getattr(khop.optim, name)([embedding], **options)
+        for step in range(4):
+            ids, factors = batch_of(context.rank, step)
+            optimiser.zero_grad()
+            loss_of(embedding(ids[:30]), factors[:30]).backward()
+            loss_of(embedding(ids[30:]), factors[30:]).backward()
+            optimiser.step()
+        values = embedding.weight.pull()
+        result[name] = hashlib.sha256(values.numpy().tobytes()).hexdigest()
+        result[f"{name} values"] = values[:60].tolist()
+    store.close()
+    return result
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from khop.distributed.membership.barrier import Barrier
 from khop.distributed.membership.members import Membership
 from khop.distributed.partitions.service import PartitionService
 from khop.distributed.tensors.tensor_requests import (
+    GRADIENT,
     CreateTensor,
     DeleteTensor,
     EndStep,
@@ -38,6 +39,7 @@ from khop.distributed.tensors.tensor_requests import (
     PushRows,
     ReadStep,
     Reduce,
+    RowUpdate,
     TensorSpec,
     stored_numbers,
 )
@@ -161,8 +163,8 @@ class GraphTensor:
 
         Args:
             ids: [n] int64 original ids, or a slice. If None, all rows.
-            values: [n, *shape] values: a tensor or array of the tensor's dtype, or Python's numbers.
-                They are copied, so they may change afterwards.
+            values: [n, *shape] tensor or array of the tensor's dtype, or Python's numbers. They are
+                copied, so they may change afterwards.
             reduce: 'set', 'add', 'min' or 'max'. 'min' and 'max' give NaN if a value is NaN.
             relaxed: apply the push when it arrives, and not at the end of the step. Sums of floats
                 then depend on the order of arrival.
@@ -188,11 +190,24 @@ class GraphTensor:
                 f"values must have the shape {[len(wanted), *spec.shape]} for {len(wanted)} ids "
                 f"of '{self.name}' (got {list(array.shape)})"
             )
-        rows, tickets = store.positions(spec, wanted), []
-        for part, local, at in self._pieces(rows):
-            step = None if relaxed else store.version
+        return self._send(wanted, array, reduce, None if relaxed else store.version)
+
+    def push_gradients(self, ids: Int64Array, gradients: Array) -> Push:
+        """Push gradients, which `GraphStore.end_step` applies by an optimiser's rule.
+
+        Args:
+            ids: [n] int64 original ids.
+            gradients: [n, *shape] float32.
+
+        :meta private:
+        """
+        return self._send(self._ids(ids), gradients, GRADIENT, self._store.version)
+
+    def _send(self, ids: Int64Array, values: Array, reduce: Any, step: int | None) -> Push:
+        store, tickets = self._store, []
+        for part, local, at in self._pieces(store.positions(self._spec, ids)):
             message = PushRows(self.name, reduce, step, store.rank, store.next_position())
-            tickets.append(store.write(part, message, [local, array[at]]))
+            tickets.append(store.write(part, message, [local, values[at]]))
         return Push(store, tickets)
 
     def _ids(self, ids: ArrayLike | slice | None) -> Int64Array:
@@ -254,7 +269,7 @@ class GraphStore:
         self._dataset = check_dataset(dataset, "dataset")
         self._meta = dataset.meta
         context = dataset.context
-        self.rank = context.rank
+        self.rank, self.num_trainers = context.rank, context.world_size
         self._service = PartitionService(
             context, dataset.opened, dataset.partition_idx, dataset.parts, [_REQUESTS]
         )
@@ -433,13 +448,20 @@ class GraphStore:
             StateLostError, PartitionUnavailableError: see `Push.wait`.
             RendezvousError: another trainer has failed or ended. The message names it.
         """
+        return self.end_step([])
+
+    def end_step(self, updates: list[RowUpdate]) -> int:
+        """Do a step, with updates of tensors by the gradients that were pushed.
+
+        :meta private:
+        """
         self._settle()
-        version = self._version
+        message = EndStep(self._version, updates)
 
         def end_step() -> None:
-            self.wait([self.write(part, EndStep(version), []) for part in self._own_parts])
+            self.wait([self.write(part, message, []) for part in self._own_parts])
 
-        self._together(f"step {version}", None, end_step)
+        self._together(f"step {self._version}", [asdict(update) for update in updates], end_step)
         self._version += 1
         return self._version
 
@@ -471,6 +493,11 @@ class GraphStore:
             self._is_closed = True
             self._barrier.close(self._failure)
             self._client.close()
+
+    @property
+    def node_counts(self) -> dict[NodeType, int]:
+        """Number of nodes of each type."""
+        return {t.name: t.count for t in self._meta.node_types}
 
     # For tensors ----------------------------------------------------------------------------------
 

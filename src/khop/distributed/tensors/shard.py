@@ -8,7 +8,9 @@ on the order of arrival, nor on the number of parts.
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ from khop.distributed.rpc.frame_handler import RequestType, Steps
 from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
 from khop.distributed.rpc.protocol import check_empty, check_index, ids_of
 from khop.distributed.tensors.tensor_requests import (
+    GRADIENT,
     HELD_BYTES,
     CreateTensor,
     DeleteTensor,
@@ -28,6 +31,7 @@ from khop.distributed.tensors.tensor_requests import (
     PullRows,
     PushRows,
     ReadStep,
+    RowUpdate,
     TensorSpec,
     normal_rows,
 )
@@ -39,6 +43,8 @@ _MAX_IDLE = 64 << 20
 _MAX_TENSORS = 4096
 _BYTES_AT_ONCE = 4 << 20  # of first values, in a slice of work
 _PUSH_BYTES = 64 << 20
+_TRAINED = ("float32", "bfloat16")
+_NUM_STATES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 2}
 _REDUCE_FLOAT16 = {"add": np.add, "min": np.minimum, "max": np.maximum}
 
 
@@ -126,8 +132,13 @@ class Shard:
         """Hold a push until its step ends, or apply it now if it belongs to no step."""
         table = self._tensor(request.name)
         rows, values = ids_of(arrays[:1]), arrays[1] if len(arrays) == 2 else None
-        if values is None or values.dtype != table.dtype:
-            raise ProtocolError(f"a push to '{request.name}' needs rows and {table.dtype} values")
+        dtype = table.dtype
+        if request.reduce == GRADIENT:
+            if request.step is None or self._specs[request.name].dtype not in _TRAINED:
+                raise ProtocolError(f"'{request.name}' cannot take gradients of no step, or at all")
+            dtype = np.dtype(np.float32)
+        if values is None or values.dtype != dtype:
+            raise ProtocolError(f"a push to '{request.name}' needs rows and {dtype} values")
         if values.shape != (len(rows), *table.shape[1:]):
             raise ProtocolError(
                 f"a push to '{request.name}' has values {list(values.shape)} for {len(rows)} rows "
@@ -155,18 +166,62 @@ class Shard:
         check_empty(arrays)
         if request.step != self._step:
             raise ProtocolError(f"step {request.step} cannot end in step {self._step}")
+        gradients: dict[str, list[_Held]] = {}
+        for push in self._held:
+            if push.reduce == GRADIENT:
+                gradients.setdefault(push.name, [])
+        updates = {update.name: update for update in request.updates}
+        if len(updates) < len(request.updates) or not updates.keys() >= gradients.keys():
+            raise ProtocolError("each tensor with gradients needs an optimiser, and one only")
+        states = {name: self._states(update) for name, update in updates.items()}
         held, self._held, self._held_bytes = self._held, [], 0
         held.sort(key=lambda push: (push.rank, push.position))
         done = 0
         for push in held:
-            if push.name in self._specs:
-                self._apply(push.name, push.rows, push.values, push.reduce)
+            if push.reduce == GRADIENT:
+                gradients[push.name].append(push)
+                continue
+            self._apply(push.name, push.rows, push.values, push.reduce)
             done += push.nbytes
             if done > _BYTES_AT_ONCE:
                 done = 0
                 yield None
+        for name, pushes in gradients.items():
+            yield from self._update(updates[name], states[name], pushes)
         self._step += 1
         return []
+
+    def _states(self, update: RowUpdate) -> tuple[Array | None, Array | None]:
+        """Return the state of an update: two arrays, None for each that its rule does not have."""
+        self._tensor(update.name)
+        states = [self._tensor(name) for name in update.states]
+        if len(states) != _NUM_STATES[update.rule]:
+            raise ProtocolError(f"'{update.rule}' has {_NUM_STATES[update.rule]} tensors of state")
+        return states[0] if states else None, states[1] if len(states) > 1 else None
+
+    def _update(
+        self, update: RowUpdate, states: tuple[Array | None, Array | None], pushes: Sequence[_Held]
+    ) -> Generator[None, None, None]:
+        """Update rows by the sums of their gradients, which run in the order of the pushes."""
+        table = self._values[update.name]
+        rows, positions = np.unique(
+            np.concatenate([push.rows for push in pushes]), return_inverse=True
+        )
+        sums = np.zeros((len(rows), *table.shape[1:]), np.float32)
+        first, done = 0, 0
+        for push in pushes:
+            _native.scatter(sums, positions[first : first + len(push.rows)], push.values, "add")
+            first, done = first + len(push.rows), done + push.nbytes
+            if done > _BYTES_AT_ONCE:
+                done = 0
+                yield None
+        sums *= np.float32(update.scale)
+        count = max(_BYTES_AT_ONCE // max(4 * math.prod(table.shape[1:]), 1), 1)
+        constants = update.rate, update.epsilon, update.beta1, update.beta2
+        for begin in range(0, len(rows), count):
+            piece = slice(begin, begin + count)
+            _native.update_rows(table, rows[piece], sums[piece], update.rule, *states, *constants)
+            yield None
 
     def read_step(self, request: ReadStep, arrays: list[Array]) -> list[Array]:
         """Return the number of completed steps."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -15,6 +15,11 @@ from khop.typing import Array, Int64Array, UInt64Array
 
 Reduce = Literal["set", "add", "min", "max"]
 """Operation of a push on a row: replace it, add to it, or keep the smaller or larger values."""
+
+GRADIENT = "gradient"
+"""Operation of a push of float32 gradients, which an optimiser applies at the end of the step."""
+
+Rule = Literal["sgd", "adagrad", "rowwise_adagrad", "adam"]
 
 # Names of `khop.data.arrays.DTYPES`, which a type cannot be made of.
 Dtype = Literal[
@@ -87,19 +92,48 @@ class PushRows:
     op: ClassVar[str] = "push_rows"
 
     name: TensorName
-    reduce: Reduce
+    reduce: Literal["set", "add", "min", "max", "gradient"]
     step: Count | None
     rank: Count
     position: Count
 
 
 @dataclass(frozen=True)
+class RowUpdate:
+    """Update of a tensor's rows by the gradients that were pushed in a step.
+
+    Attributes:
+        name: the tensor, of float32 or bfloat16.
+        rule: formula of the update.
+        states: names of the tensors with the rule's state.
+        rate: learning rate, with the corrections of the step.
+        epsilon, beta1, beta2: constants of the rule.
+        scale: factor of the sums of gradients.
+    """
+
+    name: TensorName
+    rule: Rule
+    states: Annotated[list[TensorName], AtMost(2)]
+    rate: float
+    epsilon: float
+    beta1: float
+    beta2: float
+    scale: float
+
+
+@dataclass(frozen=True)
 class EndStep:
-    """Request to apply all pushes of a step. Sent once per part, when all pushes have arrived."""
+    """Request to apply all pushes of a step. Sent once per part, when all pushes have arrived.
+
+    Attributes:
+        step: the step.
+        updates: updates of tensors by gradients.
+    """
 
     op: ClassVar[str] = "end_step"
 
     step: Count
+    updates: Annotated[list[RowUpdate], AtMost(4096)] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
