@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from khop.data.arrays import to_ids
-from khop.distributed.tensors.graph_store import GraphStore, GraphTensor, Init
+from khop.distributed.tensors.graph_store import GraphStore, Init
+from khop.distributed.tensors.graph_tensor import GraphTensor
 from khop.typing import Int64Array, NodeType
 
 

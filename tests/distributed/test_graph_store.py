@@ -26,7 +26,7 @@ from khop.distributed.tensors.tensor_requests import (
     normal_rows,
     stored_numbers,
 )
-from khop.errors import ProtocolError, RendezvousError
+from khop.errors import FolderError, ProtocolError, RendezvousError
 from khop.partition import PartitionFolder, RandomPartitioner
 from khop.storage.part import Part
 from support.cluster import jobs, store_jobs, twins
@@ -139,7 +139,7 @@ def test_tensors_are_listed_and_deleted(store):
 def test_batches_get_rows_with_their_version(store):
     rows = store.create_node_tensor("h", init=torch.arange(500.0))
     edges = store.create_edge_tensor("w", init=torch.arange(3000.0))
-    dataset = store._dataset
+    dataset = store._client._dataset
     loader = DistNeighborLoader(
         dataset, [3, 2], torch.arange(64), batch_size=32, transform=store.transform(["h", "w"])
     )
@@ -213,6 +213,59 @@ def test_heterogeneous_tensors_and_batches(tmp_path):
         batch = next(iter(loader))
         assert torch.equal(batch[node_type.name].n, batch[node_type.name].n_id)
         loader.shutdown()
+    shutdown_worker_group()
+
+
+def test_a_checkpoint_is_read_over_other_parts(roots, tmp_path):
+    """With optimiser state, and in place of the values that tensors have."""
+    saved = tmp_path / "saved"
+    dataset = DistDataset().load(roots(3), 0, also_serve=[1, 2])
+    with GraphStore(dataset) as store:
+        rows = store.create_node_tensor("rows", shape=(3,), init=("normal", 1))
+        edges = store.create_edge_tensor("edges", dtype=torch.int64, init=torch.arange(3000))
+        half = store.create_node_tensor("a/half", dtype=torch.bfloat16)
+        half.push([7], [1.5])
+        store.step()
+        store.save(saved)
+        expected = {name: tensor.pull() for name, tensor in store.tensors().items()}
+        rows.push(None, torch.zeros(500, 3))
+        edges.push([5], [0])
+        store.step()
+        store.load(saved)
+        assert store.version == 1
+        assert all(torch.equal(store[name].pull(), expected[name]) for name in expected)
+        with pytest.raises(FileExistsError, match="choose another folder"):
+            store.save(saved)
+    shutdown_worker_group()
+    with GraphStore(DistDataset.from_folder(roots(1))) as store:
+        store.load(saved)
+        assert all(torch.equal(store[name].pull(), expected[name]) for name in expected)
+        assert store.version == 1 and store["a/half"][7] == 1.5
+        assert store.step() == 2
+    shutdown_worker_group()
+
+
+@pytest.mark.parametrize("harm", ["byte", "missing", "json", "shape", "graph"])
+def test_a_damaged_checkpoint_is_refused(roots, tmp_path, harm):
+    saved = tmp_path / "saved"
+    with GraphStore(DistDataset.from_folder(roots(1))) as store:
+        store.create_node_tensor("rows", dtype=torch.int64, init=torch.arange(500))
+        store.save(saved)
+        file, meta = saved / "t0/rows-0.npy", saved / "checkpoint.json"
+        if harm == "byte":
+            content = bytearray(file.read_bytes())
+            content[-1] ^= 1
+            file.write_bytes(content)
+        elif harm == "missing":
+            file.unlink()
+        elif harm == "json":
+            meta.write_text("{}")
+        elif harm == "shape":
+            meta.write_text(meta.read_text().replace('"int64"', '"int32"'))
+        else:
+            meta.write_text(meta.read_text().replace('"node"', '"paper"'))
+        with pytest.raises((FolderError, KeyError), match=r"saved|paper"):
+            store.load(saved)
     shutdown_worker_group()
 
 

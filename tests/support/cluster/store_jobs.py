@@ -74,7 +74,7 @@ def job_lose(arguments):
     if arguments["how"] == "server":
         push = rows.push(None, torch.ones(NUM_ROWS), "add")
         if context.rank == 0:
-            supervisor = store._service.endpoint_registry.supervisor
+            supervisor = store._client._service.endpoint_registry.supervisor
             os.kill(supervisor.servers[0].process.pid, signal.SIGKILL)
     elif context.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
