@@ -1,6 +1,6 @@
 """Loaders over many machines: context, dataset, options, and the processes behind them.
 
-Worker mode, on each machine, started by torchrun or by hand:
+Worker mode, on each machine, started by torchrun or by hand::
 
     trainer 0 ──┬─ partition server      serves this machine's folder to other machines' samplers
                 ├─ sampler 0 ┐           mmap the same folder; use other machines' servers
@@ -15,7 +15,7 @@ their samplers, each trainer leaves the group. The trainer that started a server
 other trainers have left, too.
 
 Server-client mode: graph servers (`khop serve`, or `init_server` in Python) have the folder and the
-samplers. Trainers are their clients (`init_client`) and have neither:
+samplers. Trainers are their clients (`init_client`) and have neither::
 
     graph server 0 ──┬─ sampler ┐                          the directory, at the well-known address
                      └─ sampler ┴─ arena ─> ZeroMQ ─> receiver ─ shared memory ─> client 0

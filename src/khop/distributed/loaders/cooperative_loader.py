@@ -77,7 +77,7 @@ class CooperativeLoader:
 
     Batches have `x`, `n_id` and all other attributes of this trainer's nodes. Its seeds come first:
     `batch_size` is their number, which may be 0, and `num_seeds` the number for all trainers.
-    `layers` are `CooperativeLayer` objects, outermost first:
+    `layers` are `CooperativeLayer` objects, outermost first::
 
         x = batch.x
         for conv, layer in zip(convs, batch.layers):
