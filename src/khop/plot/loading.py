@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def time(stats: LoaderStats, axes: Axes | None = None) -> Axes:
-    """Draw the time of trainer and samplers by phase.
+    """Draw the share of time that the trainer and the samplers of a loader spend in each phase.
 
     Args:
         stats: result of `loader.stats()`.

@@ -24,7 +24,9 @@ _UINT8 = np.dtype(np.uint8)
 
 
 class InProcessBackend:
-    """Backend that makes batches in the trainer's process.
+    """Maker of a loader's batches in the trainer's process, on request.
+
+    It has the interface of `SamplerPool`, which makes them in sampler processes.
 
     Args:
         part: the home part.
@@ -56,7 +58,7 @@ class InProcessBackend:
         self._is_making = False
 
     def new_epoch(self) -> int:
-        """Return the id of the next epoch."""
+        """Return an id for the epoch that begins next."""
         epoch_id = self._num_epochs
         self._num_epochs += 1
         return epoch_id
@@ -69,7 +71,7 @@ class InProcessBackend:
         self._epochs[epoch_id] = Epoch(run_key, plan, columns)
 
     def close_epoch(self, epoch_id: int) -> None:
-        """End an epoch."""
+        """End an epoch, whose batches are no longer requested."""
         self._epochs.pop(epoch_id, None)
 
     def has_arrived(self, epoch_id: int, batch: int) -> bool:
@@ -105,7 +107,7 @@ class InProcessBackend:
         return record.layout.read(memory[0])._replace(extras=record.extras or None)
 
     def close(self) -> None:
-        """Close the connections to other partitions."""
+        """Close the connections to other partitions' servers."""
         self._epochs.clear()
         if self._client is not None:
             self._client.close()

@@ -175,7 +175,9 @@ def start_server(
     methods: Sequence[str] = (),
     group_name: str | None = None,
 ) -> ServerContext:
-    """Start a graph server as `init_server` does. The calling process may have another role.
+    """Start a graph server in a child process, as `init_server` does.
+
+    The calling process may have another role in the job.
 
     Args:
         dataset: data to serve.

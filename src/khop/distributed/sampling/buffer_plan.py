@@ -19,7 +19,7 @@ _MAX_AHEAD = 64
 
 
 class ArenaPlan(NamedTuple):
-    """Plan of a sampler's arena.
+    """Size and use of a sampler's arena, the shared memory for its batches.
 
     Attributes:
         nbytes: size of the arena.

@@ -219,7 +219,7 @@ class Sampler:
             self._deliver(task)
 
     def _run(self, task: Task) -> bool:
-        """Run a batch's next step. Return whether the batch is complete in its slot."""
+        """Run the next step of making a batch. Return True if the batch is complete in its slot."""
         try:
             task.waiting_for = next(task.steps)
         except StopIteration:
@@ -229,7 +229,7 @@ class Sampler:
         return False
 
     def _announce(self, layout: Layout) -> None:
-        """Send a layout to the trainer, before its first batch."""
+        """Send a layout (list of a batch's arrays) to the trainer, before the first such batch."""
         if layout.id in self._announced:
             return
         memory = layout.share()

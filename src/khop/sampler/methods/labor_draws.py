@@ -30,7 +30,7 @@ UniformNumbers: TypeAlias = Callable[[int], Float64Array]
 
 @dataclass(frozen=True)
 class Layer:
-    """Rows of a hop and their neighbours, which are of one node type.
+    """The rows (frontier nodes) of a LABOR hop, and their neighbours, which are of one node type.
 
     Attributes:
         nodes: [num_nodes] int64 ids of the neighbours, in the order of first appearance.
@@ -55,7 +55,7 @@ class Layer:
     def of(
         cls, rows: list[Rows], fanouts: list[int], weights: Sequence[Float64Array] | None = None
     ) -> Layer:
-        """Return the rows of several edge types as one layer."""
+        """Join the rows of several edge types, whose neighbours are of one type, to one layer."""
         degree = np.concatenate([[], *(counts for counts, _, _ in rows)]).astype(np.int64)
         asked = np.repeat(fanouts, [len(counts) for counts, _, _ in rows]).astype(np.int64)
         neighbors = np.concatenate([np.empty(0, np.int64), *(ids for _, ids, _ in rows)])
@@ -190,7 +190,7 @@ class Picks(NamedTuple):
 
 
 class _Arrivals(NamedTuple):
-    """Arrivals of neighbours at rows. Arrivals with the same `group` share a uniform number."""
+    """Times at which neighbours are drawn by rows. Entries of a `group` share a random number."""
 
     edge: Int64Array
     group: Int64Array

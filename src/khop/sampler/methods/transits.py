@@ -45,7 +45,7 @@ class Sample:
     key: Callable[[int, int, int], int] = lambda purpose, step, index: 0
 
     def after(self, new: Int64Array, transits: Int64Array, picks: Int64Array) -> Sample:
-        """Return the sample after a step that added nodes."""
+        """Return the sample after a step that drew `picks` for `transits` and added `new`."""
         return Sample(
             np.concatenate([self.nodes, new]),
             new,

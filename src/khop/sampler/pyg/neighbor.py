@@ -170,7 +170,7 @@ class NeighborSampler(PygSampler):
         return self._drawer.draw_nodes(seeds, run, batch)
 
     def access(self, key: BatchKey) -> GraphAccess:
-        """Return the graph as programs see it, for draws with the key of a batch.
+        """Return what a program (sampling method in Python) sees of the graph, for this key.
 
         :meta private:
         """
@@ -189,7 +189,7 @@ class NeighborSampler(PygSampler):
         return self._drawer.draw_links(sampler, links, run, batch)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for another process, as `PygSampler` does.
+        """Return the state for pickling, without objects that the other process creates anew.
 
         Raises:
             TypeError: the sampler draws on a device.
@@ -312,7 +312,7 @@ class NeighborSampler(PygSampler):
 def _check_num_nodes(
     expected: int | Tensor | Mapping[NodeType, int | Tensor] | None, counts: Mapping[NodeType, int]
 ) -> None:
-    """Raise ValueError if the numbers of nodes that a caller expects are not the graph's."""
+    """Raise ValueError if the user's numbers of nodes (`expected`) differ from the graph's."""
     if expected is None:
         return
     by_type = expected if isinstance(expected, Mapping) else {NODE: expected}
