@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from khop.data.arrays import to_ids
-from khop.distributed.tensors.graph_store import GraphStore, Init
+from khop.distributed.tensors.graph_store import GraphStore
 from khop.distributed.tensors.graph_tensor import GraphTensor
-from khop.typing import Int64Array, NodeType
+from khop.typing import Int64Array, NodeType, RowInit
+
+__all__ = ["DistEmbedding"]
 
 
 class DistEmbedding(torch.nn.Module):
@@ -46,7 +48,7 @@ class DistEmbedding(torch.nn.Module):
         name: str,
         node_type: NodeType | None = None,
         dtype: torch.dtype = torch.float32,
-        init: Init = ("normal", 0),
+        init: RowInit = ("normal", 0),
     ) -> None:
         super().__init__()
         if dtype not in (torch.float32, torch.bfloat16):
@@ -92,10 +94,10 @@ class DistEmbedding(torch.nn.Module):
         Returns:
             [*ids.shape, embedding_dim].
         """
-        wanted = to_ids(ids.reshape(-1).cpu(), "ids").astype("int64", copy=False)
-        rows = self.weight.pull(wanted).float().to(ids.device)
+        original = to_ids(ids.reshape(-1).cpu(), "ids").astype("int64", copy=False)
+        rows = self.weight.pull(original).float().to(ids.device)
         if torch.is_grad_enabled():
             rows.requires_grad_()
-            self.ids.append(wanted)
+            self.ids.append(original)
             self.rows.append(rows)
         return rows.view(*ids.shape, rows.size(1))

@@ -1,6 +1,6 @@
 """Optimisers of `khop.nn.DistEmbedding`, with the formulas of torch.optim. Runs in trainers.
 
-An update sums the gradients of a row over a batch and over all trainers, and divides the sum by the
+An update sums the gradients of a row over a batch and over all trainers. It divides the sum by the
 number of trainers, as DistributedDataParallel does. So an embedding over several trainers learns as
 `torch.nn.Embedding(sparse=True)` would. Rows without gradients do not change.
 """
@@ -17,11 +17,13 @@ from khop.distributed.tensors.graph_store import GraphStore
 from khop.distributed.tensors.tensor_requests import RowUpdate, Rule
 from khop.nn import DistEmbedding
 
+__all__ = ["RowwiseAdagrad", "SparseAdagrad", "SparseAdam", "SparseSGD"]
+
 
 class SparseOptimizer(torch.optim.Optimizer):
     """Base of the optimisers: pushes gradients and ends a step of the store.
 
-    A subclass has `rule`, and the names of its states with their width: that of a row, or 1.
+    A subclass has `rule`, and the names of its states with their width.
     `param_groups` has one group per embedding, with its options, so schedulers of learning rates
     work. All trainers make the optimiser, and call `step`, together.
 
@@ -124,6 +126,13 @@ class SparseSGD(SparseOptimizer):
         embeddings: the embeddings.
         lr: learning rate.
         average: divide sums of gradients by the number of trainers.
+
+    Example:
+        >>> store = khop.distributed.GraphStore(DistDataset.from_folder(folder))
+        >>> embedding = khop.nn.DistEmbedding(6, 2, store, "e", init="zeros")
+        >>> optimizer = SparseSGD([embedding], lr=1.0)
+        >>> embedding(torch.tensor([4])).sum().backward(), optimizer.step()
+        (None, None)
     """
 
     rule: ClassVar[Rule] = "sgd"
@@ -143,6 +152,13 @@ class SparseAdagrad(SparseOptimizer):
         eps: added to the square root of the sum of squared gradients.
         lr_decay: decay of the learning rate per step.
         average: divide sums of gradients by the number of trainers.
+
+    Example:
+        >>> store = khop.distributed.GraphStore(DistDataset.from_folder(folder))
+        >>> embedding = khop.nn.DistEmbedding(6, 2, store, "e", init="zeros")
+        >>> optimizer = SparseAdagrad([embedding], lr=1.0)
+        >>> embedding(torch.tensor([4])).sum().backward(), optimizer.step()
+        (None, None)
     """
 
     rule: ClassVar[Rule] = "adagrad"
@@ -167,6 +183,13 @@ class RowwiseAdagrad(SparseAdagrad):
     """Adagrad with one sum per row, of the mean of its squared gradients.
 
     Its state takes 4 bytes per row. Arguments: see `SparseAdagrad`.
+
+    Example:
+        >>> store = khop.distributed.GraphStore(DistDataset.from_folder(folder))
+        >>> embedding = khop.nn.DistEmbedding(6, 2, store, "e", init="zeros")
+        >>> optimizer = RowwiseAdagrad([embedding], lr=1.0)
+        >>> embedding(torch.tensor([4])).sum().backward(), optimizer.step()
+        (None, None)
     """
 
     rule: ClassVar[Rule] = "rowwise_adagrad"
@@ -182,6 +205,13 @@ class SparseAdam(SparseOptimizer):
         betas: decay of the means of gradients and of squared gradients.
         eps: added to the square root of the mean of squared gradients.
         average: divide sums of gradients by the number of trainers.
+
+    Example:
+        >>> store = khop.distributed.GraphStore(DistDataset.from_folder(folder))
+        >>> embedding = khop.nn.DistEmbedding(6, 2, store, "e", init="zeros")
+        >>> optimizer = SparseAdam([embedding], lr=1.0)
+        >>> embedding(torch.tensor([4])).sum().backward(), optimizer.step()
+        (None, None)
     """
 
     rule: ClassVar[Rule] = "adam"

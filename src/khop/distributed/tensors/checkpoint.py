@@ -184,8 +184,8 @@ def load(
 
 def check_fits(folder: str | os.PathLike[str], described: SavedTensor, tensor: GraphTensor) -> None:
     """Raise FolderError if a tensor of a checkpoint is not like the tensor of this name."""
-    found = tensor.group, tensor.spec.dtype, list(tensor.spec.shape)
-    if found != (described.type_name, described.dtype, list(described.shape)):
+    own = tensor.group, tensor.spec.dtype, list(tensor.spec.shape)
+    if own != (described.type_name, described.dtype, list(described.shape)):
         raise FolderError(f"'{described.name}' of checkpoint '{folder}' is not like {tensor}")
 
 

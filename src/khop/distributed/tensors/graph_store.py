@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -32,10 +32,7 @@ from khop.distributed.tensors.tensor_requests import (
     TensorSpec,
     stored_numbers,
 )
-from khop.typing import Array, ArrayLike, EdgeType, NodeType
-
-Init: TypeAlias = "str | tuple[str, int] | ArrayLike"
-"""First values: 'zeros', ('normal', seed), or [num_rows, *shape] values by original id."""
+from khop.typing import Array, ArrayLike, EdgeType, NodeType, RowInit
 
 _Batch = TypeVar("_Batch", Data, HeteroData)
 _ROWS_AT_ONCE = 1 << 16  # of first values, that a trainer sends before it waits
@@ -104,7 +101,7 @@ class GraphStore:
         node_type: NodeType | None = None,
         shape: Sequence[int] = (),
         dtype: torch.dtype = torch.float32,
-        init: Init = "zeros",
+        init: RowInit = "zeros",
     ) -> GraphTensor:
         """Make a tensor with one row per node of a type. All trainers call it together.
 
@@ -132,7 +129,7 @@ class GraphStore:
         edge_type: EdgeType | None = None,
         shape: Sequence[int] = (),
         dtype: torch.dtype = torch.float32,
-        init: Init = "zeros",
+        init: RowInit = "zeros",
     ) -> GraphTensor:
         """Make a tensor with one row per edge of a type, by original edge id.
 
@@ -151,7 +148,7 @@ class GraphStore:
         index: int,
         shape: Sequence[int],
         dtype: torch.dtype,
-        init: Init,
+        init: RowInit,
     ) -> GraphTensor:
         type_name: Any = str(dtype).removeprefix("torch.")
         if type_name not in STORAGE:
@@ -166,12 +163,12 @@ class GraphStore:
         tensor = GraphTensor(self._client, name, group, spec)
         values: Array | None = None
         if first is not None:
-            values, given = to_array(first, "init")
+            values, dtype_name = to_array(first, "init")
             if values.shape != tuple(tensor.shape):
                 raise ValueError(
                     f"init must have the shape {list(tensor.shape)} (got {list(values.shape)})"
                 )
-            values = values if given == type_name else stored_numbers(values, type_name)
+            values = values if dtype_name == type_name else stored_numbers(values, type_name)
         arguments = [group, asdict(spec), values is not None]
         self._client.together(f"create {name}", arguments, partial(self._make, tensor, values))
         self._tensors[name] = tensor
@@ -245,7 +242,7 @@ class GraphStore:
     def transform(self, names: Sequence[str]) -> Callable[[_Batch], _Batch]:
         """Return a function that adds rows of tensors to batches, for `transform=` of a loader.
 
-        The trainer pulls the rows when a batch is handed out, so they are those of the last step.
+        The trainer pulls the rows when a batch is handed out, as they were after the last step.
         A batch gets an attribute per tensor, and `store_version`, the number of completed steps.
 
         Args:
@@ -287,7 +284,7 @@ class GraphStore:
         """Read all tensors of a checkpoint. All trainers call it together.
 
         Tensors that the store does not have are made. Trainers and partitions may be others than
-        when the checkpoint was written. The version becomes that of the checkpoint.
+        when the checkpoint was written. The version becomes the checkpoint's.
 
         Args:
             folder: path of a folder that `save` has written.
@@ -324,7 +321,7 @@ def _only(names: Sequence[Any], name: Any, argument: str) -> Any:
     return name
 
 
-def _first_values(init: Init) -> tuple[int | None, ArrayLike | None]:
+def _first_values(init: RowInit) -> tuple[int | None, ArrayLike | None]:
     """Return the seed of normal values, and the values, of which one or both are None."""
     if isinstance(init, str):
         if init != "zeros":

@@ -19,17 +19,23 @@ from khop.distributed.tensors.tensor_requests import (
     GRADIENT,
     PullRows,
     PushRows,
-    Reduce,
     TensorSpec,
     stored_numbers,
 )
 from khop.errors import ProtocolError
 from khop.loader.batches.collate import to_tensor
-from khop.typing import Array, ArrayLike, EdgeType, Int64Array, NodeType
+from khop.typing import Array, ArrayLike, EdgeType, Int64Array, NodeType, Reduce
 
 
 class Push:
-    """A push of rows in flight, made by `GraphTensor.push`."""
+    """A push of rows in flight, made by `GraphTensor.push`.
+
+    Example:
+        >>> store = GraphStore(DistDataset.from_folder(folder))
+        >>> push = store.create_node_tensor("h").push([1], [2.0], relaxed=True)
+        >>> push.wait(), push.done
+        (None, True)
+    """
 
     def __init__(self, client: StoreClient, tickets: Sequence[Ticket]) -> None:
         self._client = client
@@ -37,7 +43,7 @@ class Push:
 
     @property
     def done(self) -> bool:
-        """Whether all servers have answered, with success or an error."""
+        """True if all servers have answered, with success or an error."""
         return all(ticket.done for ticket in self._tickets)
 
     def wait(self) -> None:
@@ -63,6 +69,11 @@ class GraphTensor:
         shape: [num_rows, *shape of a row].
         dtype: dtype of the values.
         spec: description of the tensor, as servers know it.
+
+    Example:
+        >>> store = GraphStore(DistDataset.from_folder(folder))
+        >>> store.create_node_tensor("level", shape=(2,), dtype=torch.int64)
+        GraphTensor('level', 'node', [6, 2], int64)
     """
 
     def __init__(
@@ -161,18 +172,18 @@ class GraphTensor:
         if reduce not in ("set", "add", "min", "max"):
             raise ValueError(f"reduce must be 'set', 'add', 'min' or 'max' (got {reduce!r})")
         spec, client = self.spec, self._client
-        wanted = self._ids(ids)
+        original = self._ids(ids)
         array, dtype = to_array(values, "values")
         if dtype != spec.dtype and not isinstance(values, (np.ndarray, Tensor)):
             array, dtype = stored_numbers(array, spec.dtype), spec.dtype  # Python's numbers
         if dtype != spec.dtype:
             raise TypeError(f"'{self.name}' has {spec.dtype} values (got {dtype}): convert them")
-        if array.shape != (len(wanted), *spec.shape):
+        if array.shape != (len(original), *spec.shape):
             raise ValueError(
-                f"values must have the shape {[len(wanted), *spec.shape]} for {len(wanted)} ids "
-                f"of '{self.name}' (got {list(array.shape)})"
+                f"values must have the shape {[len(original), *spec.shape]} for "
+                f"{len(original)} ids of '{self.name}' (got {list(array.shape)})"
             )
-        return self._send(wanted, array, reduce, None if relaxed else client.num_steps)
+        return self._send(original, array, reduce, None if relaxed else client.num_steps)
 
     def write(self, ids: Int64Array, values: Array) -> Push:
         """Set rows at once, outside of steps.
@@ -202,9 +213,9 @@ class GraphTensor:
     def _ids(self, ids: ArrayLike | slice | None) -> Int64Array:
         if ids is None or isinstance(ids, slice):
             return np.arange(len(self), dtype=np.int64)[ids or slice(None)]
-        wanted = to_ids(ids, "ids").astype(np.int64, copy=False)
-        check_range(wanted, len(self), f"ids of '{self.name}'")
-        return wanted
+        original = to_ids(ids, "ids").astype(np.int64, copy=False)
+        check_range(original, len(self), f"ids of '{self.name}'")
+        return original
 
     def _pieces(self, rows: Int64Array) -> Iterable[tuple[int, Int64Array, Int64Array]]:
         """Yield part, local rows and positions in `rows`, for one message each."""

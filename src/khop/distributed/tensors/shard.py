@@ -155,7 +155,7 @@ class Shard:
                 f"the pushes of this step need more than {HELD_BYTES >> 20} MiB at partition "
                 f"{self._part.part}: call step() more often, or push with relaxed=True"
             )
-        # The arrays are views of the message, which nobody changes.
+        # The arrays are views of the message, which does not change.
         held = _Held(request.rank, request.position, request.name, rows, values, request.reduce)
         self._held.append(held)
         self._held_bytes += held.nbytes

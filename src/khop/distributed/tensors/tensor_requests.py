@@ -13,9 +13,6 @@ from khop.data import RowFormat
 from khop.data.arrays import storage_dtype
 from khop.typing import Array, Int64Array, UInt64Array
 
-Reduce = Literal["set", "add", "min", "max"]
-"""Operation of a push on a row: replace it, add to it, or keep the smaller or larger values."""
-
 GRADIENT = "gradient"
 """Operation of a push of float32 gradients, which an optimiser applies at the end of the step."""
 
