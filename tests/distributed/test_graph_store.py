@@ -13,6 +13,7 @@ from khop.distributed import (
     GraphStore,
     shutdown_worker_group,
 )
+from khop.distributed.partitions.service import PartitionService
 from khop.distributed.rpc.frame_handler import finish
 from khop.distributed.tensors import shard as shard_module
 from khop.distributed.tensors.shard import Shard
@@ -42,10 +43,13 @@ def roots(tmp_path_factory):
     return lambda num_parts: root / str(num_parts)
 
 
-@pytest.fixture(params=[1, 3])
-def store(request, roots):
-    """A store of one trainer, which serves all parts."""
-    dataset = DistDataset().load(roots(request.param), 0, also_serve=range(1, request.param))
+@pytest.fixture(params=[(1, "shared"), (3, "shared"), (3, "requested")], ids=str)
+def store(request, roots, monkeypatch):
+    """A store of one trainer, which serves all parts, and maps its servers' memory or may not."""
+    num_parts, way = request.param
+    if way == "requested":  # as over several hosts
+        monkeypatch.setattr(PartitionService, "is_near", lambda *_: False)
+    dataset = DistDataset().load(roots(num_parts), 0, also_serve=range(1, num_parts))
     with GraphStore(dataset, timeout=30) as store:
         yield store
     shutdown_worker_group()

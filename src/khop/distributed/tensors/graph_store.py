@@ -171,6 +171,7 @@ class GraphStore:
             values = values if dtype_name == type_name else stored_numbers(values, type_name)
         arguments = [group, asdict(spec), values is not None]
         self._client.together(f"create {name}", arguments, partial(self._make, tensor, values))
+        tensor.share_memory()
         self._tensors[name] = tensor
         return tensor
 

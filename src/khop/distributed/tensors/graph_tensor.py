@@ -12,6 +12,7 @@ from torch import Tensor
 
 from khop import _native
 from khop.channel.message import FRAME_BYTES
+from khop.channel.pool import BufferPool
 from khop.data.arrays import check_range, storage_dtype, to_array, to_ids
 from khop.data.tickets import Ticket
 from khop.distributed.tensors.store_client import StoreClient
@@ -25,6 +26,8 @@ from khop.distributed.tensors.tensor_requests import (
 from khop.errors import ProtocolError
 from khop.loader.batches.collate import to_tensor
 from khop.typing import Array, ArrayLike, EdgeType, Int64Array, NodeType, Reduce
+
+_MAX_IDLE = 256 << 20
 
 
 class Push:
@@ -85,6 +88,17 @@ class GraphTensor:
         self._bounds = client.bounds_of(spec)
         self.shape = torch.Size((self._bounds[-1], *spec.shape))
         self.dtype: torch.dtype = getattr(torch, spec.dtype)
+        self._shared: dict[int, Array] = {}
+        self._pool = BufferPool(_MAX_IDLE)
+
+    def share_memory(self) -> None:
+        """Read rows of servers on this host from their memory from now on, where that is possible.
+
+        Servers change rows only while all trainers are in a step, or by relaxed pushes.
+
+        :meta private:
+        """
+        self._shared = self._client.shared_rows(self.name, self.spec)
 
     def __repr__(self) -> str:
         """Return name, type, shape and dtype."""
@@ -127,9 +141,13 @@ class GraphTensor:
         """
         spec, client = self.spec, self._client
         rows = client.positions(spec, ids)
-        out = np.empty((len(rows), *spec.shape), storage_dtype(spec.dtype))
+        out = self._pool.empty((len(rows), *spec.shape), storage_dtype(spec.dtype))
+        client.check()
         tickets, targets = [], []
         for part, local, at in self._pieces(rows):
+            if part in self._shared:
+                _native.gather(self._shared[part], local, out, at)
+                continue
             tickets.append(client.read(part, PullRows(self.name), [local]))
             targets.append(at)
         client.wait(tickets)
@@ -183,14 +201,16 @@ class GraphTensor:
                 f"values must have the shape {[len(original), *spec.shape]} for "
                 f"{len(original)} ids of '{self.name}' (got {list(array.shape)})"
             )
-        return self._send(original, array, reduce, None if relaxed else client.num_steps)
+        return self._send(
+            original, np.ascontiguousarray(array), reduce, None if relaxed else client.num_steps
+        )
 
     def write(self, ids: Int64Array, values: Array) -> Push:
         """Set rows at once, outside of steps.
 
         :meta private:
         """
-        return self._send(ids, values, "set", None)
+        return self._send(ids, np.ascontiguousarray(values), "set", None)
 
     def push_gradients(self, ids: Int64Array, gradients: Array) -> Push:
         """Push gradients, which `GraphStore.end_step` applies by an optimiser's rule.
@@ -201,13 +221,17 @@ class GraphTensor:
 
         :meta private:
         """
-        return self._send(self._ids(ids), gradients, GRADIENT, self._client.num_steps)
+        return self._send(
+            self._ids(ids), np.ascontiguousarray(gradients), GRADIENT, self._client.num_steps
+        )
 
     def _send(self, ids: Int64Array, values: Array, reduce: Any, step: int | None) -> Push:
         client, tickets = self._client, []
         for part, local, at in self._pieces(client.positions(self.spec, ids)):
             message = PushRows(self.name, reduce, step, client.rank, client.next_position())
-            tickets.append(client.write(part, message, [local, values[at]]))
+            piece = self._pool.empty((len(at), *values.shape[1:]), values.dtype)
+            _native.gather(values, at, piece)
+            tickets.append(client.write(part, message, [local, piece]))
         return Push(client, tickets)
 
     def _ids(self, ids: ArrayLike | slice | None) -> Int64Array:

@@ -18,7 +18,6 @@ import numpy as np
 
 from khop import _native
 from khop.channel.pool import BufferPool
-from khop.data.arrays import storage_dtype
 from khop.distributed.rpc.frame_handler import RequestType, Steps
 from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
 from khop.distributed.rpc.protocol import check_empty, check_index, ids_of
@@ -32,8 +31,10 @@ from khop.distributed.tensors.tensor_requests import (
     PushRows,
     ReadStep,
     RowUpdate,
+    ShareTensor,
     TensorSpec,
     normal_rows,
+    rows_in,
 )
 from khop.errors import ProtocolError
 from khop.storage.part import Part
@@ -70,6 +71,7 @@ class Shard:
         self._part = part
         self._specs: dict[str, TensorSpec] = {}
         self._values: dict[str, Array] = {}
+        self._memory: dict[str, int] = {}
         self._step = 0
         self._held: list[_Held] = []
         self._held_bytes = 0
@@ -83,6 +85,7 @@ class Shard:
             RequestType(PushRows, "write", self.push, carries=_PUSH_BYTES, arrays=2),
             RequestType(EndStep, "write", self.end_step, carries=0),
             RequestType(ReadStep, "read_state", self.read_step, carries=0),
+            RequestType(ShareTensor, "read_state", self.share, carries=0),
             RequestType(PullRows, "read_state", self.pull, carries=_PUSH_BYTES, arrays=1),
         ]
 
@@ -104,7 +107,9 @@ class Shard:
                 f"{nbytes >> 20} MiB for tensor '{name}' in partition {self._part.part}: the "
                 f"server's machine has {available >> 20} MiB"
             )
-        values = np.zeros((count, *spec.shape), storage_dtype(spec.dtype))
+        memory = os.memfd_create("khop-tensor", os.MFD_CLOEXEC)
+        os.ftruncate(memory, max(nbytes, 1))
+        values = rows_in(memory, count, spec.rows, is_writable=True)
         if spec.seed is not None:
             if not spec.dtype.startswith(("float", "bfloat")):
                 raise ProtocolError(f"normal first values need floats (got '{spec.dtype}')")
@@ -116,7 +121,7 @@ class Shard:
                 own = ids.gather(np.arange(begin, min(begin + rows, count)))
                 values[piece] = normal_rows(spec.seed, own, spec.rows)
                 yield None
-        self._specs[name], self._values[name] = spec, values
+        self._specs[name], self._values[name], self._memory[name] = spec, values, memory
         return []
 
     def delete(self, request: DeleteTensor, arrays: list[Array]) -> list[Array]:
@@ -124,6 +129,7 @@ class Shard:
         check_empty(arrays)
         self._tensor(request.name)
         del self._specs[request.name], self._values[request.name]
+        os.close(self._memory.pop(request.name))
         self._held = [push for push in self._held if push.name != request.name]
         self._held_bytes = sum(push.nbytes for push in self._held)
         return []
@@ -227,6 +233,12 @@ class Shard:
         """Return the number of completed steps."""
         check_empty(arrays)
         return [np.array([self._step])]
+
+    def share(self, request: ShareTensor, arrays: list[Array]) -> list[Array]:
+        """Return where processes of this user and host find a tensor's memory."""
+        check_empty(arrays)
+        self._tensor(request.name)
+        return [np.array([os.getpid(), self._memory[request.name]])]
 
     def pull(self, request: PullRows, arrays: list[Array]) -> list[Array]:
         """Return rows as they are now."""

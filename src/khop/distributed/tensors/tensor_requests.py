@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -141,12 +142,43 @@ class ReadStep:
 
 
 @dataclass(frozen=True)
+class ShareTensor:
+    """Request of a trainer on the server's host for a tensor's memory.
+
+    The reply is [2] int64: the server's process, and its descriptor of the memory.
+    """
+
+    op: ClassVar[str] = "share_tensor"
+
+    name: TensorName
+
+
+@dataclass(frozen=True)
 class PullRows:
     """Request for rows of a tensor. Arrays: [n] int64 rows of the part."""
 
     op: ClassVar[str] = "pull_rows"
 
     name: TensorName
+
+
+def rows_in(memory: int, count: int, rows: RowFormat, is_writable: bool = False) -> Array:
+    """Map the memory of a tensor's rows.
+
+    Args:
+        memory: descriptor of the memory.
+        count: number of rows.
+        rows: format of a row.
+        is_writable: map it for writing.
+
+    Raises:
+        ValueError, OSError: the memory is shorter, or cannot be mapped.
+    """
+    access = mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ
+    mapping = mmap.mmap(memory, max(count * rows.nbytes, 1), access=access)
+    dtype = storage_dtype(rows.dtype)
+    values = np.frombuffer(mapping, dtype, count * math.prod(rows.shape))
+    return values.reshape(count, *rows.shape)
 
 
 def normal_rows(seed: int, ids: Int64Array, rows: RowFormat) -> Array:
