@@ -67,6 +67,7 @@ class GraphStore:
         self._meta = dataset.meta
         self._tensors: dict[str, GraphTensor] = {}
         self._first_version = 0
+        dataset.context.close_before_leaving(self)
 
     def __repr__(self) -> str:
         """Return the tensors and the number of completed steps."""
@@ -212,7 +213,7 @@ class GraphStore:
         self._client.together(
             f"delete {name}", None, partial(self._client.write_to_own_parts, message)
         )
-        del self._tensors[name]
+        self._tensors.pop(name).release_memory()
 
     def step(self) -> int:
         """Apply the pushes of all trainers, and return the number of completed steps.
@@ -311,6 +312,8 @@ class GraphStore:
     def close(self) -> None:
         """End the connections. The servers end with their trainer. A second call does nothing."""
         self._client.close()
+        for tensor in self._tensors.values():
+            tensor.release_memory()
 
 
 def _only(names: Sequence[Any], name: Any, argument: str) -> Any:

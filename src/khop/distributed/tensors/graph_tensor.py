@@ -100,6 +100,13 @@ class GraphTensor:
         """
         self._shared = self._client.shared_rows(self.name, self.spec)
 
+    def release_memory(self) -> None:
+        """Unmap the memory of servers.
+
+        :meta private:
+        """
+        self._shared.clear()
+
     def __repr__(self) -> str:
         """Return name, type, shape and dtype."""
         return f"GraphTensor('{self.name}', {self.group!r}, {list(self.shape)}, {self.spec.dtype})"
@@ -201,16 +208,14 @@ class GraphTensor:
                 f"values must have the shape {[len(original), *spec.shape]} for "
                 f"{len(original)} ids of '{self.name}' (got {list(array.shape)})"
             )
-        return self._send(
-            original, np.ascontiguousarray(array), reduce, None if relaxed else client.num_steps
-        )
+        return self._send(original, array, reduce, None if relaxed else client.num_steps)
 
     def write(self, ids: Int64Array, values: Array) -> Push:
         """Set rows at once, outside of steps.
 
         :meta private:
         """
-        return self._send(ids, np.ascontiguousarray(values), "set", None)
+        return self._send(ids, values, "set", None)
 
     def push_gradients(self, ids: Int64Array, gradients: Array) -> Push:
         """Push gradients, which `GraphStore.end_step` applies by an optimiser's rule.
@@ -221,12 +226,11 @@ class GraphTensor:
 
         :meta private:
         """
-        return self._send(
-            self._ids(ids), np.ascontiguousarray(gradients), GRADIENT, self._client.num_steps
-        )
+        return self._send(self._ids(ids), gradients, GRADIENT, self._client.num_steps)
 
     def _send(self, ids: Int64Array, values: Array, reduce: Any, step: int | None) -> Push:
         client, tickets = self._client, []
+        values = np.ascontiguousarray(values)
         for part, local, at in self._pieces(client.positions(self.spec, ids)):
             message = PushRows(self.name, reduce, step, client.rank, client.next_position())
             piece = self._pool.empty((len(at), *values.shape[1:]), values.dtype)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Generator, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,7 +72,7 @@ class Shard:
         self._part = part
         self._specs: dict[str, TensorSpec] = {}
         self._values: dict[str, Array] = {}
-        self._memory: dict[str, int] = {}
+        self._memory: dict[str, FileIO] = {}
         self._step = 0
         self._held: list[_Held] = []
         self._held_bytes = 0
@@ -107,9 +108,9 @@ class Shard:
                 f"{nbytes >> 20} MiB for tensor '{name}' in partition {self._part.part}: the "
                 f"server's machine has {available >> 20} MiB"
             )
-        memory = os.memfd_create("khop-tensor", os.MFD_CLOEXEC)
-        os.ftruncate(memory, max(nbytes, 1))
-        values = rows_in(memory, count, spec.rows, is_writable=True)
+        memory = os.fdopen(os.memfd_create("khop-tensor", os.MFD_CLOEXEC), "r+b", 0)
+        memory.truncate(max(nbytes, 1))
+        values = rows_in(memory.fileno(), count, spec.rows, is_writable=True)
         if spec.seed is not None:
             if not spec.dtype.startswith(("float", "bfloat")):
                 raise ProtocolError(f"normal first values need floats (got '{spec.dtype}')")
@@ -129,7 +130,7 @@ class Shard:
         check_empty(arrays)
         self._tensor(request.name)
         del self._specs[request.name], self._values[request.name]
-        os.close(self._memory.pop(request.name))
+        self._memory.pop(request.name).close()
         self._held = [push for push in self._held if push.name != request.name]
         self._held_bytes = sum(push.nbytes for push in self._held)
         return []
@@ -238,7 +239,7 @@ class Shard:
         """Return where processes of this user and host find a tensor's memory."""
         check_empty(arrays)
         self._tensor(request.name)
-        return [np.array([os.getpid(), self._memory[request.name]])]
+        return [np.array([os.getpid(), self._memory[request.name].fileno()])]
 
     def pull(self, request: PullRows, arrays: list[Array]) -> list[Array]:
         """Return rows as they are now."""
