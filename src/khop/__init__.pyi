@@ -8,6 +8,8 @@ from khop import (
     loader as loader,
     log as log,
     metrics as metrics,
+    nn as nn,
+    optim as optim,
     partition as partition,
     plot as plot,
     sampler as sampler,

@@ -279,6 +279,24 @@ def decode(
     scale: Array | None = None,
     zero: Array | None = None,
     instructions: str | None = None,
+def scatter(
+    table: Array,
+    rows: Int64Array,
+    values: Array,
+    reduce: str,
+    bfloat16: bool = False,
+) -> None: ...
+def update_rows(
+    table: Array,
+    rows: Int64Array,
+    gradients: Array,
+    rule: str,
+    first: Array | None,
+    second: Array | None,
+    rate: float,
+    epsilon: float,
+    beta1: float,
+    beta2: float,
 ) -> None: ...
 def explain_bus_error(text: str) -> None: ...
 def coo_to_csr(

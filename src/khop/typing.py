@@ -61,6 +61,12 @@ else:
     ArrayLike = Any
 """A NumPy array, a CPU torch tensor, or a sequence of numbers."""
 
+RowInit: TypeAlias = "str | tuple[str, int] | ArrayLike"
+"""First values of a tensor: 'zeros', ('normal', seed), or [num_rows, *shape] by original id."""
+
+Reduce: TypeAlias = Literal["set", "add", "min", "max"]
+"""Change of a row: replace it, add to it, or keep the smaller or larger value of each column."""
+
 Numbers: TypeAlias = "Tensor | Array | Sequence[float]"
 """Numbers or booleans, one per node, edge or link: ids, a mask, times, labels, weights."""
 

@@ -38,8 +38,14 @@ ORDER = [
     *("distributed.processes", "distributed.rpc", "distributed.membership"),
     *("distributed.sampling", "distributed.job"),
     *("distributed.partitions", "distributed.options", "distributed.graph", "distributed.stores"),
-    *("distributed.dataset", "distributed.remote", "distributed.inference", "distributed.loaders"),
-    *("lightning", "datasets", "sources", "cli", "glt"),
+    *(
+        "distributed.dataset",
+        "distributed.tensors",
+        "distributed.remote",
+        "distributed.inference",
+        "distributed.loaders",
+    ),
+    *("nn", "optim", "lightning", "datasets", "sources", "cli", "glt"),
 ]
 
 # All of their modules run in samplers or servers, where torch need not be installed.
@@ -62,6 +68,7 @@ TORCH_FREE_MODULES = {
     "distributed.remote.client": {
         *("batch_checks", "local_sampler", "reassembly", "receiver", "server_session"),
     },
+    "distributed.tensors": {"shard", "tensor_requests"},
     "distributed.inference": {"files", "neighborhoods", "output_server"},
 }
 

@@ -19,14 +19,14 @@ ROOT = Path(khop.__file__).parent
 STUBS = sorted(ROOT.rglob("__init__.pyi"))
 PUBLIC = [
     *("data", "datasets", "distributed", "errors", "lightning", "loader", "metrics"),
-    *("partition", "plot", "sampler", "sources", "stats", "trace", "typing"),
+    *("nn", "optim", "partition", "plot", "sampler", "sources", "stats", "trace", "typing"),
 ]
 """Packages and modules that `docs/reference` documents, without `khop.log`, whose one public name
 is a function of plain types."""
 
 RECEIVED = {
-    *("ClientContext", "EpochIterator", "FolderMeta", "NodeOutputs", "ServerContext"),
-    *("TrainerContext", "WorkerContext"),
+    *("ClientContext", "EpochIterator", "FolderMeta", "GraphTensor", "NodeOutputs", "Push"),
+    *("ServerContext", "TrainerContext", "WorkerContext"),
 }
 """Classes whose instances users get from khop and never construct."""
 

@@ -29,7 +29,12 @@ OF_CLIENTS = {
 }
 OF_METIS = {"khop.partition.ClusterMetisPartitioner", "khop.partition.MetisPartitioner"}
 OF_WORKERS = {"khop.distributed.MpDistSamplingWorkerOptions", "khop.distributed.Worker"}
-WITH_PROCESSES = OF_WORKERS | OF_METIS
+OF_STORES = {f"khop.distributed.{name}" for name in ("GraphStore", "GraphTensor", "Push")} | {
+    "khop.nn.DistEmbedding",
+    *(f"khop.optim.{name}" for name in ("RowwiseAdagrad", "SparseAdagrad", "SparseAdam")),
+    "khop.optim.SparseSGD",
+}
+WITH_PROCESSES = OF_WORKERS | OF_METIS | OF_STORES
 ALONE = sorted(PUBLIC.keys() - OF_SERVERS - OF_CLIENTS - WITH_PROCESSES)
 
 

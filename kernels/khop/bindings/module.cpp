@@ -34,6 +34,8 @@ NB_MODULE(_native, m) {
   bind_gather(m);
   bind_encode(m);
   bind_decode(m);
+  bind_scatter(m);
+  bind_update(m);
   bind_bus_error(m);
   bind_convert(m);
   bind_edge_split(m);

@@ -18,6 +18,8 @@ void bind_negatives(nb::module_& m);
 void bind_gather(nb::module_& m);
 void bind_encode(nb::module_& m);
 void bind_decode(nb::module_& m);
+void bind_scatter(nb::module_& m);
+void bind_update(nb::module_& m);
 void bind_bus_error(nb::module_& m);
 void bind_convert(nb::module_& m);
 void bind_edge_split(nb::module_& m);

@@ -97,6 +97,10 @@ class PartitionService:
         """Return the rank whose server has the state (users' data) of `part`: its first owner."""
         return self.owners(part)[0]
 
+    def is_near(self, part: int) -> bool:
+        """Return True if the primary of a partition runs on this host."""
+        return self.claims[self.primary(part)].host == self._context.host
+
     def _check_claims(self) -> None:
         mine = self.claims[self._context.rank]
         for rank, claim in enumerate(self.claims):

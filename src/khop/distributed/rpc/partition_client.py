@@ -122,6 +122,10 @@ class PartitionClient:
         """True while all connections are up. `pump` makes lost connections again after a pause."""
         return all(connection.is_up for connection in self._connections.values())
 
+    def ended(self) -> dict[int, str]:
+        """Return {partition: reason} of the servers that have ended and will not return."""
+        return {p: c.final for p, c in self._connections.items() if c.final is not None}
+
     def give_up(self, part: int, why: str) -> None:
         """Fail all requests to a partition until its server is back. `why` is the reason."""
         self._connections[part].give_up(why)

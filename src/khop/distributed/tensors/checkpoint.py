@@ -1,0 +1,275 @@
+"""Checkpoints of a store's tensors: folders of .npy files, by original id. Runs in trainers.
+
+| File | Content |
+|---|---|
+| checkpoint.json | the tensors, the number of completed steps, sizes and checksums of files |
+| t<i>/ids-<p>.npy | original ids of rows of tensor i, those of partition p when it was written |
+| t<i>/rows-<p>.npy | the rows |
+
+Rows have their ids, so that another number of partitions and trainers can read them. A checkpoint
+is written under a temporary name and renamed when it is complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from typing import Annotated, Any
+
+import numpy as np
+
+from khop import codec
+from khop.codec import AtMost
+from khop.data.arrays import check_range, storage_dtype
+from khop.data.files import load_npy
+from khop.distributed.tensors.graph_tensor import GraphTensor
+from khop.distributed.tensors.store_client import StoreClient
+from khop.distributed.tensors.tensor_requests import Count, Dtype, TensorName, TensorSpec
+from khop.errors import FolderError, ProtocolError
+from khop.private_folders import PrivateFolder
+from khop.storage.folder import AttemptWriter, Written
+from khop.storage.folder.array_writer import ATTEMPTS
+from khop.storage.folder.checksums import hash_ranges
+from khop.storage.folder.writer import temporary_of
+from khop.typing import Array, Int64Array
+
+CHECKPOINT_FILE = "checkpoint.json"
+_MAX_FILES = 1 << 20
+_MAX_BYTES = 256 << 20  # of checkpoint.json
+_BYTES_AT_ONCE = 32 << 20
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """Description of a tensor. `group` has the node type, or the names of the edge type."""
+
+    name: TensorName
+    group: Annotated[list[Annotated[str, AtMost(512)]], AtMost(3)]
+    dtype: Dtype
+    shape: Annotated[list[Count], AtMost(8)]
+
+    @property
+    def is_of_edges(self) -> bool:
+        return len(self.group) == 3
+
+    @property
+    def type_name(self) -> Any:
+        """The node type or the edge type."""
+        return tuple(self.group) if self.is_of_edges else "".join(self.group)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Content of checkpoint.json.
+
+    Attributes:
+        version: number of completed steps.
+        tensors: the tensors, in the order of their creation.
+        num_parts: number of pieces of each tensor.
+        files: sizes and checksums, by path.
+    """
+
+    version: Count
+    tensors: Annotated[list[SavedTensor], AtMost(4096)]
+    num_parts: Annotated[int, codec.Between(1, 4096)]
+    files: Annotated[dict[str, Written], AtMost(_MAX_FILES)]
+
+
+def save(client: StoreClient, tensors: Sequence[GraphTensor], version: int, folder: str) -> None:
+    """Write a checkpoint. All trainers call it together.
+
+    Raises:
+        FileExistsError: the folder exists.
+        OSError: the disk is full.
+    """
+    root = Path(folder).absolute()
+    made = _begin(root) if client.rank == 0 else ""
+    temporary = Path(client.meet(made)[0])
+    files: dict[str, Any] = {}
+    for of_trainer in client.meet(_write_own_parts(client, tensors, temporary)):
+        files |= of_trainer
+    if client.rank == 0:
+        described = [
+            SavedTensor(t.name, _names(t.group), t.spec.dtype, list(t.spec.shape)) for t in tensors
+        ]
+        content = {
+            "version": version,
+            "tensors": [dataclasses.asdict(tensor) for tensor in described],
+            "num_parts": client.meta.num_parts,
+            "files": files,
+        }
+        _finish(root, temporary, content)
+
+
+def _begin(root: Path) -> str:
+    """Make the temporary folder of a checkpoint, and return its path."""
+    if os.path.lexists(root):
+        raise FileExistsError(f"'{root}' exists: choose another folder for the checkpoint")
+    with PrivateFolder.make(temporary_of(root, token_hex(8)), exist_ok=False) as made:
+        made.make_folder(ATTEMPTS)
+        return str(made.path)
+
+
+def _write_own_parts(
+    client: StoreClient, tensors: Sequence[GraphTensor], temporary: Path
+) -> dict[str, Any]:
+    """Write the rows at this trainer's servers. Return sizes and checksums by path."""
+    with AttemptWriter(temporary) as writer:
+        for index, tensor in enumerate(tensors):
+            spec = tensor.spec
+            for part in client.own_parts:
+                low, high = client.bounds_of(spec)[part : part + 2]
+                ids = client.original_ids(spec, part, np.arange(low, high))
+                writer.save(f"t{index}/ids-{part}.npy", ids)
+                dtype, shape = storage_dtype(spec.dtype), (high - low, *spec.shape)
+                with writer.array(f"t{index}/rows-{part}.npy", dtype, shape) as file:
+                    for piece in _pieces(len(ids), spec):
+                        file.append(tensor.read(ids[piece]))
+        return {path: dataclasses.asdict(written) for path, written in writer.written.items()}
+
+
+def _finish(root: Path, temporary: Path, content: dict[str, Any]) -> None:
+    """Write checkpoint.json, and give the folder its name."""
+    with PrivateFolder.open(temporary) as opened:
+        for path, written in content["files"].items():
+            if opened.size(path) != written["bytes"]:
+                raise FolderError(
+                    f"'{path}' is not in '{temporary}' as it was written: all machines must share "
+                    "the storage of a checkpoint"
+                )
+        shutil.rmtree(opened.path / ATTEMPTS, ignore_errors=True)
+        with opened.create(CHECKPOINT_FILE) as file:
+            file.write(json.dumps(content, indent=1).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        opened.sync()
+        opened.publish()
+    temporary.rename(root)
+    descriptor = os.open(root.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def load(
+    client: StoreClient,
+    tensors: Sequence[GraphTensor],
+    saved: Checkpoint,
+    folder: str | os.PathLike[str],
+) -> None:
+    """Send this trainer's servers their rows of a checkpoint. All trainers call it together.
+
+    Raises:
+        FolderError: a file is missing or damaged, or does not fit its tensor.
+    """
+    _check_files(folder, saved, slice(client.rank, None, client.num_trainers))
+    client.meet(None)  # nothing is changed before all files have been checked
+    is_own = np.isin(np.arange(client.meta.num_parts), client.own_parts)
+    for index, tensor in enumerate(tensors):
+        bounds = client.bounds_of(tensor.spec)
+        for ids, rows in _read_rows(folder, saved, index, tensor):
+            check_range(ids, len(tensor), f"ids of '{tensor.name}' in '{folder}'")
+            positions = client.positions(tensor.spec, ids)
+            here = is_own[np.searchsorted(bounds, positions, side="right") - 1]
+            if here.any():
+                tensor.write(ids[here], rows[here]).wait()
+
+
+def check_fits(folder: str | os.PathLike[str], described: SavedTensor, tensor: GraphTensor) -> None:
+    """Raise FolderError if a tensor of a checkpoint is not like the tensor of this name."""
+    own = tensor.group, tensor.spec.dtype, list(tensor.spec.shape)
+    if own != (described.type_name, described.dtype, list(described.shape)):
+        raise FolderError(f"'{described.name}' of checkpoint '{folder}' is not like {tensor}")
+
+
+def read_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
+    """Read a checkpoint's description.
+
+    Raises:
+        FolderError: it is none, or damaged.
+    """
+    path = Path(folder) / CHECKPOINT_FILE
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError("is too long")
+        return codec.from_json(Checkpoint, json.loads(path.read_bytes()), "a checkpoint")
+    except (OSError, ValueError, RecursionError, ProtocolError) as error:
+        raise FolderError(f"'{folder}' is not a checkpoint of a GraphStore: {error}") from None
+
+
+def _read_rows(
+    folder: str | os.PathLike[str], checkpoint: Checkpoint, index: int, tensor: GraphTensor
+) -> Iterator[tuple[Int64Array, Array]]:
+    """Yield ids and rows of a tensor, piece by piece, from all files.
+
+    Raises:
+        FolderError: a file is missing, damaged, or does not fit the tensor.
+    """
+    spec, count = tensor.spec, 0
+    for part in range(checkpoint.num_parts):
+        ids = _mapped(folder, checkpoint, f"t{index}/ids-{part}.npy", np.dtype(np.int64), ())
+        rows = _mapped(
+            folder,
+            checkpoint,
+            f"t{index}/rows-{part}.npy",
+            storage_dtype(spec.dtype),
+            tuple(spec.shape),
+        )
+        if len(ids) != len(rows):
+            raise FolderError(f"'{folder}' has {len(rows)} rows for {len(ids)} ids of one tensor")
+        count += len(ids)
+        for piece in _pieces(len(ids), spec):
+            yield np.array(ids[piece]), rows[piece]
+    if count != len(tensor):
+        raise FolderError(
+            f"'{folder}' has {count} rows of '{tensor.name}', and the graph {len(tensor)}"
+        )
+
+
+def _check_files(folder: str | os.PathLike[str], checkpoint: Checkpoint, share: slice) -> None:
+    """Compare checksums of a share of the files.
+
+    Raises:
+        FolderError: a file is missing or damaged.
+    """
+    for path in sorted(checkpoint.files)[share]:
+        known = checkpoint.files[path]
+        try:
+            with (Path(folder) / path).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                digests = hash_ranges(file.fileno(), size) if size == known.bytes else []
+        except OSError as error:
+            raise FolderError(f"'{path}' of checkpoint '{folder}': {error.strerror}") from None
+        if digests != known.ranges:
+            raise FolderError(f"'{path}' of checkpoint '{folder}' is damaged")
+
+
+def _mapped(
+    folder: str | os.PathLike[str],
+    checkpoint: Checkpoint,
+    path: str,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+) -> Array:
+    if path not in checkpoint.files:
+        raise FolderError(f"checkpoint '{folder}' does not list '{path}'")
+    array: Array = load_npy(Path(folder) / path, "r")
+    if array.dtype != dtype or array.shape[1:] != shape or array.ndim != 1 + len(shape):
+        raise FolderError(f"'{path}' of checkpoint '{folder}' has another dtype or shape")
+    return array
+
+
+def _pieces(count: int, spec: TensorSpec) -> Iterator[slice]:
+    rows = max(_BYTES_AT_ONCE // max(spec.rows.nbytes, 8), 1)
+    return (slice(first, min(first + rows, count)) for first in range(0, count, rows))
+
+
+def _names(group: Any) -> list[str]:
+    return [group] if isinstance(group, str) else list(group)

@@ -1,0 +1,255 @@
+"""A tensor of a graph store: pulls of rows, and pushes of changes. Runs in trainers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from khop import _native
+from khop.channel.message import FRAME_BYTES
+from khop.channel.pool import BufferPool
+from khop.data.arrays import check_range, storage_dtype, to_array, to_ids
+from khop.data.tickets import Ticket
+from khop.distributed.tensors.store_client import StoreClient
+from khop.distributed.tensors.tensor_requests import (
+    GRADIENT,
+    PullRows,
+    PushRows,
+    TensorSpec,
+    stored_numbers,
+)
+from khop.errors import ProtocolError
+from khop.loader.batches.collate import to_tensor
+from khop.typing import Array, ArrayLike, EdgeType, Int64Array, NodeType, Reduce
+
+_MAX_IDLE = 256 << 20
+
+
+class Push:
+    """A push of rows in flight, made by `GraphTensor.push`.
+
+    Example:
+        >>> store = GraphStore(DistDataset.from_folder(folder))
+        >>> push = store.create_node_tensor("h").push([1], [2.0], relaxed=True)
+        >>> push.wait(), push.done
+        (None, True)
+    """
+
+    def __init__(self, client: StoreClient, tickets: Sequence[Ticket]) -> None:
+        self._client = client
+        self._tickets = tickets
+
+    @property
+    def done(self) -> bool:
+        """True if all servers have answered, with success or an error."""
+        return all(ticket.done for ticket in self._tickets)
+
+    def wait(self) -> None:
+        """Wait until the servers have accepted the push. They apply it at the end of the step.
+
+        A push with `relaxed=True` has been applied then.
+
+        Raises:
+            StateLostError: a server was started again and has lost its rows.
+            PartitionUnavailableError: a server gives no answer in time.
+        """
+        self._client.wait(self._tickets)
+
+
+class GraphTensor:
+    """Rows of all nodes or edges of a type, in the memory of the partitions' servers.
+
+    `GraphStore.create_node_tensor` and `create_edge_tensor` make these objects.
+
+    Attributes:
+        name: name of the tensor.
+        group: node type or edge type that has one row per node or edge.
+        shape: [num_rows, *shape of a row].
+        dtype: dtype of the values.
+        spec: description of the tensor, as servers know it.
+
+    Example:
+        >>> store = GraphStore(DistDataset.from_folder(folder))
+        >>> store.create_node_tensor("level", shape=(2,), dtype=torch.int64)
+        GraphTensor('level', 'node', [6, 2], int64)
+    """
+
+    def __init__(
+        self, client: StoreClient, name: str, group: NodeType | EdgeType, spec: TensorSpec
+    ) -> None:
+        self.name, self.group = name, group
+        self._client = client
+        self.spec = spec
+        self._bounds = client.bounds_of(spec)
+        self.shape = torch.Size((self._bounds[-1], *spec.shape))
+        self.dtype: torch.dtype = getattr(torch, spec.dtype)
+        self._shared: dict[int, Array] = {}
+        self._pool = BufferPool(_MAX_IDLE)
+
+    def share_memory(self) -> None:
+        """Read rows of servers on this host from their memory from now on, where that is possible.
+
+        Servers change rows only while all trainers are in a step, or by relaxed pushes.
+
+        :meta private:
+        """
+        self._shared = self._client.shared_rows(self.name, self.spec)
+
+    def release_memory(self) -> None:
+        """Unmap the memory of servers.
+
+        :meta private:
+        """
+        self._shared.clear()
+
+    def __repr__(self) -> str:
+        """Return name, type, shape and dtype."""
+        return f"GraphTensor('{self.name}', {self.group!r}, {list(self.shape)}, {self.spec.dtype})"
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    def __getitem__(self, ids: ArrayLike | slice | int) -> Tensor:
+        """Return rows: short for `pull`. An int gives a row without the first axis."""
+        if isinstance(ids, int):
+            return self.pull([ids])[0]
+        return self.pull(ids)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, over all partitions."""
+        return self.shape[0] * self.spec.rows.nbytes
+
+    def pull(self, ids: ArrayLike | slice | None = None) -> Tensor:
+        """Return rows as they were after the last step, with all relaxed pushes that have arrived.
+
+        Args:
+            ids: [n] int64 original ids, in any order, also repeated, or a slice. If None, all rows.
+
+        Returns:
+            [n, *shape] tensor of the tensor's dtype, on the CPU.
+
+        Raises:
+            IndexError: an id does not exist.
+            StateLostError, PartitionUnavailableError: see `Push.wait`.
+        """
+        return to_tensor(self.read(self._ids(ids)), self.spec.dtype)
+
+    def read(self, ids: Int64Array) -> Array:
+        """Return rows as an array: see `pull`.
+
+        :meta private:
+        """
+        spec, client = self.spec, self._client
+        rows = client.positions(spec, ids)
+        out = self._pool.empty((len(rows), *spec.shape), storage_dtype(spec.dtype))
+        client.check()
+        tickets, targets = [], []
+        for part, local, at in self._pieces(rows):
+            if part in self._shared:
+                _native.gather(self._shared[part], local, out, at)
+                continue
+            tickets.append(client.read(part, PullRows(self.name), [local]))
+            targets.append(at)
+        client.wait(tickets)
+        for ticket, at in zip(tickets, targets, strict=True):
+            (values,) = ticket.result() or [None]
+            shape = (len(at), *spec.shape)
+            if values is None or values.dtype != out.dtype or values.shape != shape:
+                raise ProtocolError(f"a server sent rows of '{self.name}' in another format")
+            _native.gather(values, None, out, at)
+        return out
+
+    def push(
+        self,
+        ids: ArrayLike | slice | None,
+        values: ArrayLike,
+        reduce: Reduce = "set",
+        *,
+        relaxed: bool = False,
+    ) -> Push:
+        """Change rows at the end of the step.
+
+        Pushes of several trainers to one row are applied in the order of ranks, and pushes of a
+        trainer in its order. Within a push, a repeated id counts each time, from first to last.
+
+        Args:
+            ids: [n] int64 original ids, or a slice. If None, all rows.
+            values: [n, *shape] tensor or array of the tensor's dtype, or Python's numbers. They are
+                copied, so they may change afterwards.
+            reduce: 'set', 'add', 'min' or 'max'. 'min' and 'max' give NaN if a value is NaN.
+            relaxed: apply the push when it arrives, and not at the end of the step. Sums of floats
+                then depend on the order of arrival.
+
+        Returns:
+            The push. `GraphStore.step` waits for all pushes, so `wait` is rarely needed.
+
+        Raises:
+            IndexError: an id does not exist. Nothing is sent.
+            TypeError, ValueError: values of another dtype or shape, or an unknown `reduce`.
+        """
+        if reduce not in ("set", "add", "min", "max"):
+            raise ValueError(f"reduce must be 'set', 'add', 'min' or 'max' (got {reduce!r})")
+        spec, client = self.spec, self._client
+        original = self._ids(ids)
+        array, dtype = to_array(values, "values")
+        if dtype != spec.dtype and not isinstance(values, (np.ndarray, Tensor)):
+            array, dtype = stored_numbers(array, spec.dtype), spec.dtype  # Python's numbers
+        if dtype != spec.dtype:
+            raise TypeError(f"'{self.name}' has {spec.dtype} values (got {dtype}): convert them")
+        if array.shape != (len(original), *spec.shape):
+            raise ValueError(
+                f"values must have the shape {[len(original), *spec.shape]} for "
+                f"{len(original)} ids of '{self.name}' (got {list(array.shape)})"
+            )
+        return self._send(original, array, reduce, None if relaxed else client.num_steps)
+
+    def write(self, ids: Int64Array, values: Array) -> Push:
+        """Set rows at once, outside of steps.
+
+        :meta private:
+        """
+        return self._send(ids, values, "set", None)
+
+    def push_gradients(self, ids: Int64Array, gradients: Array) -> Push:
+        """Push gradients, which `GraphStore.end_step` applies by an optimiser's rule.
+
+        Args:
+            ids: [n] int64 original ids.
+            gradients: [n, *shape] float32.
+
+        :meta private:
+        """
+        return self._send(self._ids(ids), gradients, GRADIENT, self._client.num_steps)
+
+    def _send(self, ids: Int64Array, values: Array, reduce: Any, step: int | None) -> Push:
+        client, tickets = self._client, []
+        values = np.ascontiguousarray(values)
+        for part, local, at in self._pieces(client.positions(self.spec, ids)):
+            message = PushRows(self.name, reduce, step, client.rank, client.next_position())
+            piece = self._pool.empty((len(at), *values.shape[1:]), values.dtype)
+            _native.gather(values, at, piece)
+            tickets.append(client.write(part, message, [local, piece]))
+        return Push(client, tickets)
+
+    def _ids(self, ids: ArrayLike | slice | None) -> Int64Array:
+        if ids is None or isinstance(ids, slice):
+            return np.arange(len(self), dtype=np.int64)[ids or slice(None)]
+        original = to_ids(ids, "ids").astype(np.int64, copy=False)
+        check_range(original, len(self), f"ids of '{self.name}'")
+        return original
+
+    def _pieces(self, rows: Int64Array) -> Iterable[tuple[int, Int64Array, Int64Array]]:
+        """Yield part, local rows and positions in `rows`, for one message each."""
+        count = max(FRAME_BYTES // max(self.spec.rows.nbytes, 8), 1)
+        _, grouped, positions, offsets = _native.split_by_owner(rows, self._bounds)
+        for part, (begin, end) in enumerate(itertools.pairwise(offsets)):
+            for first in range(begin, end, count):
+                piece = slice(first, min(first + count, end))
+                yield part, grouped[piece] - self._bounds[part], positions[piece]

@@ -1,0 +1,284 @@
+"""The rows of a part of all tensors, at the part's primary server. Imports no torch.
+
+The writer thread of the part (`khop.distributed.rpc.state_handler`) runs the functions, so that
+there is no lock. A push of a step is checked when it arrives, and held until the step ends. Then
+all pushes of the step are applied in the order of (rank, position). So a row's values do not depend
+on the order of arrival, nor on the number of parts.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Generator, Sequence
+from io import FileIO
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from khop import _native
+from khop.channel.pool import BufferPool
+from khop.distributed.rpc.frame_handler import RequestType, Steps
+from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
+from khop.distributed.rpc.protocol import check_empty, check_index, ids_of
+from khop.distributed.tensors.tensor_requests import (
+    GRADIENT,
+    HELD_BYTES,
+    CreateTensor,
+    DeleteTensor,
+    EndStep,
+    PullRows,
+    PushRows,
+    ReadStep,
+    RowUpdate,
+    ShareTensor,
+    TensorSpec,
+    normal_rows,
+    rows_in,
+)
+from khop.errors import ProtocolError
+from khop.storage.part import Part
+from khop.typing import Array, Int64Array
+
+_MAX_IDLE = 64 << 20
+_MAX_TENSORS = 4096
+_BYTES_AT_ONCE = 4 << 20  # of first values, in a slice of work
+_PUSH_BYTES = 64 << 20
+_TRAINED = ("float32", "bfloat16")
+_NUM_STATES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 2}
+_REDUCE_FLOAT16 = {"add": np.add, "min": np.minimum, "max": np.maximum}
+
+
+class _Held(NamedTuple):
+    """A push that waits for the end of its step."""
+
+    rank: int
+    position: int
+    name: str
+    rows: Int64Array
+    values: Array
+    reduce: str
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes + self.values.nbytes
+
+
+class Shard:
+    """The rows of one part of all tensors."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._specs: dict[str, TensorSpec] = {}
+        self._values: dict[str, Array] = {}
+        self._memory: dict[str, FileIO] = {}
+        self._step = 0
+        self._held: list[_Held] = []
+        self._held_bytes = 0
+        self._pool = BufferPool(_MAX_IDLE)
+
+    def types(self) -> list[RequestType]:
+        """Return the table of the requests to the shard."""
+        return [
+            RequestType(CreateTensor, "write", self.create, carries=0),
+            RequestType(DeleteTensor, "write", self.delete, carries=0),
+            RequestType(PushRows, "write", self.push, carries=_PUSH_BYTES, arrays=2),
+            RequestType(EndStep, "write", self.end_step, carries=0),
+            RequestType(ReadStep, "read_state", self.read_step, carries=0),
+            RequestType(ShareTensor, "read_state", self.share, carries=0),
+            RequestType(PullRows, "read_state", self.pull, carries=_PUSH_BYTES, arrays=1),
+        ]
+
+    def create(self, request: CreateTensor, arrays: list[Array]) -> Steps:
+        """Make a tensor's rows with their first values."""
+        check_empty(arrays)
+        name, spec = request.name, request.spec
+        if name in self._specs:
+            raise ProtocolError(f"there is a tensor '{name}' already")
+        if len(self._specs) >= _MAX_TENSORS:
+            raise ProtocolError(f"there are {_MAX_TENSORS} tensors already: delete some")
+        types = self._part.meta.types(spec.element)
+        bounds = types[check_index(spec.type_index, len(types), "type")].bounds
+        first, count = bounds[self._part.part], bounds[self._part.part + 1]
+        count -= first
+        nbytes = count * spec.rows.nbytes
+        if nbytes > (available := _available_memory()):
+            raise MemoryError(
+                f"{nbytes >> 20} MiB for tensor '{name}' in partition {self._part.part}: the "
+                f"server's machine has {available >> 20} MiB"
+            )
+        memory = os.fdopen(os.memfd_create("khop-tensor", os.MFD_CLOEXEC), "r+b", 0)
+        memory.truncate(max(nbytes, 1))
+        values = rows_in(memory.fileno(), count, spec.rows, is_writable=True)
+        if spec.seed is not None:
+            if not spec.dtype.startswith(("float", "bfloat")):
+                raise ProtocolError(f"normal first values need floats (got '{spec.dtype}')")
+            name_of_ids = "id" if spec.element == "node" else "edge_id"
+            ids = self._part.feature(spec.element, spec.type_index, name_of_ids)
+            rows = max(_BYTES_AT_ONCE // max(8 * spec.rows.nbytes, 8), 1)
+            for begin in range(0, count, rows):
+                piece = slice(begin, begin + rows)
+                own = ids.gather(np.arange(begin, min(begin + rows, count)))
+                values[piece] = normal_rows(spec.seed, own, spec.rows)
+                yield None
+        self._specs[name], self._values[name], self._memory[name] = spec, values, memory
+        return []
+
+    def delete(self, request: DeleteTensor, arrays: list[Array]) -> list[Array]:
+        """End a tensor, and drop its pushes."""
+        check_empty(arrays)
+        self._tensor(request.name)
+        del self._specs[request.name], self._values[request.name]
+        self._memory.pop(request.name).close()
+        self._held = [push for push in self._held if push.name != request.name]
+        self._held_bytes = sum(push.nbytes for push in self._held)
+        return []
+
+    def push(self, request: PushRows, arrays: list[Array]) -> list[Array]:
+        """Hold a push until its step ends, or apply it now if it belongs to no step."""
+        table = self._tensor(request.name)
+        rows, values = ids_of(arrays[:1]), arrays[1] if len(arrays) == 2 else None
+        dtype = table.dtype
+        if request.reduce == GRADIENT:
+            if request.step is None or self._specs[request.name].dtype not in _TRAINED:
+                raise ProtocolError(f"'{request.name}' cannot take gradients of no step, or at all")
+            dtype = np.dtype(np.float32)
+        if values is None or values.dtype != dtype:
+            raise ProtocolError(f"a push to '{request.name}' needs rows and {dtype} values")
+        if values.shape != (len(rows), *table.shape[1:]):
+            raise ProtocolError(
+                f"a push to '{request.name}' has values {list(values.shape)} for {len(rows)} rows "
+                f"{list(table.shape[1:])}"
+            )
+        self._check_rows(request.name, rows)
+        if request.step is None:
+            self._apply(request.name, rows, values, request.reduce)
+            return []
+        if request.step != self._step:
+            raise ProtocolError(f"a push of step {request.step} came in step {self._step}")
+        if self._held_bytes + rows.nbytes + values.nbytes > HELD_BYTES:
+            raise ProtocolError(
+                f"the pushes of this step need more than {HELD_BYTES >> 20} MiB at partition "
+                f"{self._part.part}: call step() more often, or push with relaxed=True"
+            )
+        # The arrays are views of the message, which does not change.
+        held = _Held(request.rank, request.position, request.name, rows, values, request.reduce)
+        self._held.append(held)
+        self._held_bytes += held.nbytes
+        return []
+
+    def end_step(self, request: EndStep, arrays: list[Array]) -> Steps:
+        """Apply the pushes of the step, in the order of trainers and of their pushes."""
+        check_empty(arrays)
+        if request.step != self._step:
+            raise ProtocolError(f"step {request.step} cannot end in step {self._step}")
+        gradients: dict[str, list[_Held]] = {}
+        for push in self._held:
+            if push.reduce == GRADIENT:
+                gradients.setdefault(push.name, [])
+        updates = {update.name: update for update in request.updates}
+        if len(updates) < len(request.updates) or not updates.keys() >= gradients.keys():
+            raise ProtocolError("each tensor with gradients needs an optimiser, and one only")
+        states = {name: self._states(update) for name, update in updates.items()}
+        held, self._held, self._held_bytes = self._held, [], 0
+        held.sort(key=lambda push: (push.rank, push.position))
+        done = 0
+        for push in held:
+            if push.reduce == GRADIENT:
+                gradients[push.name].append(push)
+                continue
+            self._apply(push.name, push.rows, push.values, push.reduce)
+            done += push.nbytes
+            if done > _BYTES_AT_ONCE:
+                done = 0
+                yield None
+        for name, pushes in gradients.items():
+            yield from self._update(updates[name], states[name], pushes)
+        self._step += 1
+        return []
+
+    def _states(self, update: RowUpdate) -> tuple[Array | None, Array | None]:
+        """Return the state of an update: two arrays, None for each that its rule does not have."""
+        self._tensor(update.name)
+        states = [self._tensor(name) for name in update.states]
+        if len(states) != _NUM_STATES[update.rule]:
+            raise ProtocolError(f"'{update.rule}' has {_NUM_STATES[update.rule]} tensors of state")
+        return states[0] if states else None, states[1] if len(states) > 1 else None
+
+    def _update(
+        self, update: RowUpdate, states: tuple[Array | None, Array | None], pushes: Sequence[_Held]
+    ) -> Generator[None, None, None]:
+        """Update rows by the sums of their gradients, which run in the order of the pushes."""
+        table = self._values[update.name]
+        rows, positions = np.unique(
+            np.concatenate([push.rows for push in pushes]), return_inverse=True
+        )
+        sums = np.zeros((len(rows), *table.shape[1:]), np.float32)
+        first, done = 0, 0
+        for push in pushes:
+            _native.scatter(sums, positions[first : first + len(push.rows)], push.values, "add")
+            first, done = first + len(push.rows), done + push.nbytes
+            if done > _BYTES_AT_ONCE:
+                done = 0
+                yield None
+        sums *= np.float32(update.scale)
+        count = max(_BYTES_AT_ONCE // max(4 * math.prod(table.shape[1:]), 1), 1)
+        constants = update.rate, update.epsilon, update.beta1, update.beta2
+        for begin in range(0, len(rows), count):
+            piece = slice(begin, begin + count)
+            _native.update_rows(table, rows[piece], sums[piece], update.rule, *states, *constants)
+            yield None
+
+    def read_step(self, request: ReadStep, arrays: list[Array]) -> list[Array]:
+        """Return the number of completed steps."""
+        check_empty(arrays)
+        return [np.array([self._step])]
+
+    def share(self, request: ShareTensor, arrays: list[Array]) -> list[Array]:
+        """Return where processes of this user and host find a tensor's memory."""
+        check_empty(arrays)
+        self._tensor(request.name)
+        return [np.array([os.getpid(), self._memory[request.name].fileno()])]
+
+    def pull(self, request: PullRows, arrays: list[Array]) -> list[Array]:
+        """Return rows as they are now."""
+        table, rows = self._tensor(request.name), ids_of(arrays)
+        self._check_rows(request.name, rows)
+        nbytes = len(rows) * self._specs[request.name].rows.nbytes
+        check_reply_bytes(nbytes, min(DEFAULT.reply_bytes, _PUSH_BYTES), f"{len(rows)} rows")
+        out = self._pool.empty((len(rows), *table.shape[1:]), table.dtype)
+        _native.gather(table, rows, out)
+        return [out]
+
+    def _tensor(self, name: str) -> Array:
+        if name not in self._values:
+            raise KeyError(f"there is no tensor '{name[:100]}'")
+        return self._values[name]
+
+    def _check_rows(self, name: str, rows: Int64Array) -> None:
+        count = len(self._values[name])
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
+            raise IndexError(f"tensor '{name}' has {count} rows in partition {self._part.part}")
+
+    def _apply(self, name: str, rows: Int64Array, values: Array, reduce: str) -> None:
+        table, dtype = self._values[name], self._specs[name].dtype
+        if dtype != "float16":
+            _native.scatter(table, rows, values, reduce, dtype == "bfloat16")
+        elif reduce == "set":
+            _native.scatter(table.view(np.uint16), rows, values.view(np.uint16), reduce)
+        else:
+            _REDUCE_FLOAT16[reduce].at(table, rows, values)
+
+
+def request_types(part: Part) -> list[RequestType]:
+    """Return the requests to the tensors of a part. See `state_handler.users_requests`."""
+    return Shard(part).types()
+
+
+def _available_memory() -> int:
+    """Return the bytes that this machine can give to programs now."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

@@ -1,0 +1,222 @@
+"""Requests of trainers to the tensors of a part, and the first values of rows. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+
+from khop.codec import AtMost, Between, Id, Word
+from khop.data import RowFormat
+from khop.data.arrays import storage_dtype
+from khop.typing import Array, Int64Array, UInt64Array
+
+GRADIENT = "gradient"
+"""Operation of a push of float32 gradients, which an optimiser applies at the end of the step."""
+
+Rule = Literal["sgd", "adagrad", "rowwise_adagrad", "adam"]
+
+# Names of `khop.data.arrays.DTYPES`, which a type cannot be made of.
+Dtype = Literal[
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+    "float16", "float32", "float64", "bfloat16",
+]  # fmt: skip
+TensorName = Annotated[str, AtMost(256)]
+Count = Annotated[int, Between(0, 2**53)]
+
+HELD_BYTES = 1 << 30
+"""Maximum bytes of pushes that a part holds until the end of their step."""
+
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Description of a tensor.
+
+    Attributes:
+        element: 'node' or 'edge'.
+        type_index: index of the node or edge type.
+        dtype: name of the values' dtype.
+        shape: shape of a row.
+        seed: seed of normally distributed first values. If None, the first values are zeros.
+    """
+
+    element: Literal["node", "edge"]
+    type_index: Id
+    dtype: Dtype
+    shape: Annotated[list[Annotated[int, Between(0, 2**31)]], AtMost(8)]
+    seed: Word | None = None
+
+    @property
+    def rows(self) -> RowFormat:
+        """Format of a row."""
+        return RowFormat(self.dtype, tuple(self.shape))
+
+
+@dataclass(frozen=True)
+class CreateTensor:
+    """Request for a new tensor. Its name must not be in use."""
+
+    op: ClassVar[str] = "create_tensor"
+
+    name: TensorName
+    spec: TensorSpec
+
+
+@dataclass(frozen=True)
+class DeleteTensor:
+    """Request that ends a tensor, with its pushes of the step."""
+
+    op: ClassVar[str] = "delete_tensor"
+
+    name: TensorName
+
+
+@dataclass(frozen=True)
+class PushRows:
+    """Request to change rows. Arrays: [n] int64 rows of the part, [n, *shape] values.
+
+    Attributes:
+        step: the step at whose end the rows change. If None, they change at once.
+        rank: rank of the trainer.
+        position: position of the push among the trainer's pushes.
+    """
+
+    op: ClassVar[str] = "push_rows"
+
+    name: TensorName
+    reduce: Literal["set", "add", "min", "max", "gradient"]
+    step: Count | None
+    rank: Count
+    position: Count
+
+
+@dataclass(frozen=True)
+class RowUpdate:
+    """Update of a tensor's rows by the gradients that were pushed in a step.
+
+    Attributes:
+        name: the tensor, of float32 or bfloat16.
+        rule: formula of the update.
+        states: names of the tensors with the rule's state.
+        rate: learning rate, with the corrections of the step.
+        epsilon, beta1, beta2: constants of the rule.
+        scale: factor of the sums of gradients.
+    """
+
+    name: TensorName
+    rule: Rule
+    states: Annotated[list[TensorName], AtMost(2)]
+    rate: float
+    epsilon: float
+    beta1: float
+    beta2: float
+    scale: float
+
+
+@dataclass(frozen=True)
+class EndStep:
+    """Request to apply all pushes of a step. Sent once per part, when all pushes have arrived.
+
+    Attributes:
+        step: the step.
+        updates: updates of tensors by gradients.
+    """
+
+    op: ClassVar[str] = "end_step"
+
+    step: Count
+    updates: Annotated[list[RowUpdate], AtMost(4096)] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ReadStep:
+    """Request for the number of completed steps. The reply is [1] int64."""
+
+    op: ClassVar[str] = "read_step"
+
+
+@dataclass(frozen=True)
+class ShareTensor:
+    """Request of a trainer on the server's host for a tensor's memory.
+
+    The reply is [2] int64: the server's process, and its descriptor of the memory.
+    """
+
+    op: ClassVar[str] = "share_tensor"
+
+    name: TensorName
+
+
+@dataclass(frozen=True)
+class PullRows:
+    """Request for rows of a tensor. Arrays: [n] int64 rows of the part."""
+
+    op: ClassVar[str] = "pull_rows"
+
+    name: TensorName
+
+
+def rows_in(memory: int, count: int, rows: RowFormat, is_writable: bool = False) -> Array:
+    """Map the memory of a tensor's rows.
+
+    Args:
+        memory: descriptor of the memory.
+        count: number of rows.
+        rows: format of a row.
+        is_writable: map it for writing.
+
+    Raises:
+        ValueError, OSError: the memory is shorter, or cannot be mapped.
+    """
+    access = mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ
+    mapping = mmap.mmap(memory, max(count * rows.nbytes, 1), access=access)
+    dtype = storage_dtype(rows.dtype)
+    values = np.frombuffer(mapping, dtype, count * math.prod(rows.shape))
+    return values.reshape(count, *rows.shape)
+
+
+def normal_rows(seed: int, ids: Int64Array, rows: RowFormat) -> Array:
+    """Return normally distributed rows that depend on the seed and the rows' original ids alone.
+
+    Args:
+        seed: 0 to 2^64 - 1.
+        ids: [n] int64 original ids.
+        rows: format of a row, of floating-point numbers.
+
+    Returns:
+        [n, *rows.shape] with mean 0 and variance 1. Method: SplitMix64 (Steele, Lea and Flood,
+        2014) of seed, id and column, and the transform of Box and Muller.
+    """
+    width = math.prod(rows.shape)
+    count = np.uint64(2) * (
+        ids.astype(np.uint64)[:, None] * np.uint64(width) + np.arange(width, dtype=np.uint64)
+    )
+    start = _mixed(np.array([seed], np.uint64))
+    first, second = (
+        _mixed(start + (count + np.uint64(half) + np.uint64(1)) * _GOLDEN) >> np.uint64(11)
+        for half in (0, 1)
+    )
+    radius = np.sqrt(-2.0 * np.log((first + np.uint64(1)) * 2.0**-53))
+    values = radius * np.cos(2.0 * np.pi * (second * 2.0**-53))
+    return stored_numbers(values.reshape(len(ids), *rows.shape), rows.dtype)
+
+
+def _mixed(words: UInt64Array) -> UInt64Array:
+    words = (words ^ (words >> np.uint64(30))) * _MIX[0]
+    words = (words ^ (words >> np.uint64(27))) * _MIX[1]
+    words ^= words >> np.uint64(31)
+    return words
+
+
+def stored_numbers(values: Array, dtype: str) -> Array:
+    """Convert numbers to the storage of a dtype. bfloat16 is rounded to nearest, ties to even."""
+    if dtype != "bfloat16":
+        return values.astype(storage_dtype(dtype))
+    bits = values.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

@@ -1,0 +1,391 @@
+"""Tensors that trainers write to: values as NumPy makes them, whatever the partitions."""
+
+import gc
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+
+from khop.data import RowFormat
+from khop.distributed import (
+    DistDataset,
+    DistNeighborLoader,
+    GraphStore,
+    shutdown_worker_group,
+)
+from khop.distributed.partitions.service import PartitionService
+from khop.distributed.rpc.frame_handler import finish
+from khop.distributed.tensors import shard as shard_module
+from khop.distributed.tensors.shard import Shard
+from khop.distributed.tensors.tensor_requests import (
+    CreateTensor,
+    DeleteTensor,
+    EndStep,
+    PullRows,
+    PushRows,
+    TensorSpec,
+    normal_rows,
+    stored_numbers,
+)
+from khop.errors import FolderError, ProtocolError, RendezvousError
+from khop.partition import PartitionFolder, RandomPartitioner
+from khop.storage.part import Part
+from support.cluster import jobs, store_jobs, twins
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory):
+    """Folders of one graph, by number of parts."""
+    root = tmp_path_factory.mktemp("store")
+    graph = jobs.make_graph()
+    for num_parts in (1, 2, 3, 5):
+        RandomPartitioner.from_data(graph, root / str(num_parts), num_parts).partition()
+    return lambda num_parts: root / str(num_parts)
+
+
+@pytest.fixture(params=[(1, "shared"), (3, "shared"), (3, "requested")], ids=str)
+def store(request, roots, monkeypatch):
+    """A store of one trainer, which serves all parts, and maps its servers' memory or may not."""
+    num_parts, way = request.param
+    if way == "requested":  # as over several hosts
+        monkeypatch.setattr(PartitionService, "is_near", lambda *_: False)
+    dataset = DistDataset().load(roots(num_parts), 0, also_serve=range(1, num_parts))
+    with GraphStore(dataset, timeout=30) as store:
+        yield store
+    shutdown_worker_group()
+
+
+# One trainer ------------------------------------------------------------------------------------
+
+
+def test_pushes_are_applied_in_order_when_the_step_ends(store):
+    rows = store.create_node_tensor("rows", shape=(3,))
+    assert rows.shape == (500, 3) and rows.nbytes == 6000 and store.version == 0
+    expected = np.zeros((500, 3), np.float32)
+    for version in (1, 2):
+        for ids, values, reduce in store_jobs.pushes_of(0):
+            rows.push(ids, torch.from_numpy(values), reduce)
+        assert np.array_equal(rows.pull().numpy(), expected)
+        for ids, values, reduce in store_jobs.pushes_of(0):
+            if reduce == "set":
+                for i, value in zip(ids, values, strict=True):
+                    expected[i] = value
+            else:
+                {"add": np.add, "max": np.maximum}[reduce].at(expected, ids, values)
+        assert store.step() == version
+        assert np.array_equal(rows.pull().numpy(), expected)
+    ids = torch.tensor([7, 499, 7])
+    assert torch.equal(rows[ids], torch.from_numpy(expected[[7, 499, 7]]))
+    assert torch.equal(rows[10:20:3], torch.from_numpy(expected[10:20:3]))
+    assert torch.equal(rows[3], torch.from_numpy(expected[3]))
+
+
+def test_a_relaxed_push_is_applied_when_it_arrives(store):
+    rows = store.create_node_tensor("rows", dtype=torch.int64)
+    push = rows.push([4, 4, 9], [1, 2, 3], "add", relaxed=True)
+    push.wait()
+    assert push.done and rows[[4, 9, 0]].tolist() == [3, 3, 0] and store.version == 0
+
+
+def test_edges_have_rows_by_original_id(store):
+    first = torch.arange(3000) * 10
+    rows = store.create_edge_tensor("rows", dtype=torch.int64, init=first)
+    assert torch.equal(rows.pull(), first)
+    rows.push([2999, 0], [1, 2]).wait()
+    store.step()
+    assert rows[[0, 1, 2999]].tolist() == [2, 10, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float16, torch.bfloat16])
+def test_any_dtype(store, dtype):
+    values = torch.tensor([[1, 0], [3, 2], [1, 1]]).to(dtype)
+    rows = store.create_node_tensor("rows", shape=(2,), dtype=dtype)
+    for reduce in ("set", "add", "min", "max"):
+        rows.push([5, 6, 5], values, reduce)
+    store.step()
+    a, b, c = values
+    first = torch.maximum(torch.maximum(torch.minimum(c + a + c, torch.minimum(a, c)), a), c)
+    assert rows.pull().dtype == dtype
+    assert torch.equal(rows[5], first) and torch.equal(rows[6], b)
+
+
+def test_normal_values_depend_on_the_id_alone(store):
+    rows = store.create_node_tensor("rows", shape=(4, 2), init=("normal", 3))
+    values = rows.pull().numpy()
+    assert np.array_equal(values, normal_rows(3, np.arange(500), RowFormat("float32", (4, 2))))
+    assert abs(values.mean()) < 0.1 and abs(values.std() - 1) < 0.1
+    assert len(np.unique(values)) == values.size
+
+
+def test_empty_pushes_pulls_and_rows(store):
+    rows = store.create_node_tensor("rows", shape=(0,))
+    assert rows.pull().shape == (500, 0)
+    rows.push([], torch.empty(0, 0)).wait()
+    store.step()
+    assert rows[[]].shape == (0, 0)
+
+
+def test_tensors_are_listed_and_deleted(store):
+    kept, gone = store.create_node_tensor("kept"), store.create_node_tensor("gone")
+    assert store.tensors() == {"kept": kept, "gone": gone} and "gone" in store
+    gone.push([1], [1.0])
+    kept.push([1], [1.0])
+    store.delete("gone")
+    store.step()
+    assert list(store.tensors()) == ["kept"] and kept[[1]].tolist() == [1]
+    with pytest.raises(KeyError, match="no tensor 'gone'"):
+        store["gone"]
+    store.create_node_tensor("gone", dtype=torch.int8)
+    assert store["gone"].pull().sum() == 0
+    assert "GraphTensor('kept', 'node', [500], float32)" in repr(store)
+
+
+def test_batches_get_rows_with_their_version(store):
+    rows = store.create_node_tensor("h", init=torch.arange(500.0))
+    edges = store.create_edge_tensor("w", init=torch.arange(3000.0))
+    dataset = store._client._dataset
+    loader = DistNeighborLoader(
+        dataset, [3, 2], torch.arange(64), batch_size=32, transform=store.transform(["h", "w"])
+    )
+    for version, batch in enumerate(loader):
+        assert batch.store_version == version
+        assert torch.equal(batch.h, batch.n_id + 1000.0 * version)
+        assert torch.equal(batch.w, batch.e_id.float())
+        rows.push(None, torch.full((500,), 1000.0), "add")
+        store.step()
+    assert edges.dtype == torch.float32
+    loader.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda s, t: t.push([500], [1.0]), IndexError, "ids of 't'"),
+        (lambda s, t: t.pull([-1]), IndexError, "ids of 't'"),
+        (lambda s, t: t.push([1], [1.0, 2.0]), ValueError, r"the shape \[1\].*got \[2\]"),
+        (lambda s, t: t.push([1], torch.tensor([1])), TypeError, "float32 values .got int64"),
+        (lambda s, t: t.push([1], [1.0], "mean"), ValueError, "got 'mean'"),
+        (lambda s, t: s.create_node_tensor("t"), ValueError, "name of a tensor already"),
+        (lambda s, t: s.create_node_tensor("u", "x"), KeyError, r"one of \['node'\]"),
+        (lambda s, t: s.create_node_tensor("u", shape=(-1,)), ValueError, "0 or more"),
+        (lambda s, t: s.create_node_tensor("u", init="ones"), ValueError, "got 'ones'"),
+        (lambda s, t: s.create_node_tensor("u", init=[1.0]), ValueError, r"\[500\].*got \[1\]"),
+        (lambda s, t: s.create_node_tensor("u", dtype=torch.cfloat), ValueError, "not supported"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_sent(store, call, error, text):
+    tensor = store.create_node_tensor("t", dtype=torch.float32)
+    with pytest.raises(error, match=text):
+        call(store, tensor)
+    assert store.step() == 1
+
+
+def test_a_tensor_that_does_not_fit_in_memory(store):
+    with pytest.raises(MemoryError, match="MiB for tensor 'huge'"):
+        store.create_node_tensor("huge", shape=(2**31,))
+    with pytest.raises(RendezvousError, match="cannot be used any more"):
+        store.step()
+
+
+def test_a_closed_store_and_other_data(roots):
+    store = GraphStore(DistDataset.from_folder(roots(1)))
+    store.close()
+    store.close()
+    with pytest.raises(RuntimeError, match="has been closed"):
+        store.create_node_tensor("rows")
+    shutdown_worker_group()
+    with pytest.raises(TypeError, match="must be a DistDataset"):
+        GraphStore(roots(1))
+
+
+def test_heterogeneous_tensors_and_batches(tmp_path):
+    root = twins.partitioned(twins.heterogeneous(), tmp_path / "parts", 2, "plain")
+    dataset = DistDataset().load(root, 0, also_serve=[1])
+    node_type, edge_type = dataset.meta.node_types[-1], dataset.meta.edge_types[0]
+    with GraphStore(dataset) as store:
+        count = node_type.count
+        nodes = store.create_node_tensor("h", node_type.name, init=torch.arange(count))
+        nodes = store.create_node_tensor("n", node_type.name, (), torch.int64, torch.arange(count))
+        edges = store.create_edge_tensor("w", edge_type.name, (2,))
+        assert torch.equal(nodes.pull(), torch.arange(count))
+        assert edges.shape == (edge_type.count, 2)
+        with pytest.raises(KeyError, match="node_type must be one of"):
+            store.create_node_tensor("x")
+        loader = DistNeighborLoader(
+            dataset, [2], node_type.name, batch_size=4, transform=store.transform(["n"])
+        )
+        batch = next(iter(loader))
+        assert torch.equal(batch[node_type.name].n, batch[node_type.name].n_id)
+        loader.shutdown()
+    shutdown_worker_group()
+
+
+def test_a_checkpoint_is_read_over_other_parts(roots, tmp_path):
+    """With optimiser state, and in place of the values that tensors have."""
+    saved = tmp_path / "saved"
+    dataset = DistDataset().load(roots(3), 0, also_serve=[1, 2])
+    with GraphStore(dataset) as store:
+        rows = store.create_node_tensor("rows", shape=(3,), init=("normal", 1))
+        edges = store.create_edge_tensor("edges", dtype=torch.int64, init=torch.arange(3000))
+        half = store.create_node_tensor("a/half", dtype=torch.bfloat16)
+        half.push([7], [1.5])
+        store.step()
+        store.save(saved)
+        expected = {name: tensor.pull() for name, tensor in store.tensors().items()}
+        rows.push(None, torch.zeros(500, 3))
+        edges.push([5], [0])
+        store.step()
+        store.load(saved)
+        assert store.version == 1
+        assert all(torch.equal(store[name].pull(), expected[name]) for name in expected)
+        with pytest.raises(FileExistsError, match="choose another folder"):
+            store.save(saved)
+    shutdown_worker_group()
+    with GraphStore(DistDataset.from_folder(roots(1))) as store:
+        store.load(saved)
+        assert all(torch.equal(store[name].pull(), expected[name]) for name in expected)
+        assert store.version == 1 and store["a/half"][7] == 1.5
+        assert store.step() == 2
+    shutdown_worker_group()
+
+
+@pytest.mark.parametrize("harm", ["byte", "missing", "json", "shape", "graph"])
+def test_a_damaged_checkpoint_is_refused(roots, tmp_path, harm):
+    saved = tmp_path / "saved"
+    with GraphStore(DistDataset.from_folder(roots(1))) as store:
+        store.create_node_tensor("rows", dtype=torch.int64, init=torch.arange(500))
+        store.save(saved)
+        file, meta = saved / "t0/rows-0.npy", saved / "checkpoint.json"
+        if harm == "byte":
+            content = bytearray(file.read_bytes())
+            content[-1] ^= 1
+            file.write_bytes(content)
+        elif harm == "missing":
+            file.unlink()
+        elif harm == "json":
+            meta.write_text("{}")
+        elif harm == "shape":
+            meta.write_text(meta.read_text().replace('"int64"', '"int32"'))
+        else:
+            meta.write_text(meta.read_text().replace('"node"', '"paper"'))
+        with pytest.raises((FolderError, KeyError), match=r"saved|paper"):
+            store.load(saved)
+    shutdown_worker_group()
+
+
+# Several trainers -------------------------------------------------------------------------------
+
+
+def run(roots, job, num_parts, homes, also_serve, **arguments):
+    arguments |= {"root": str(roots(num_parts)), "homes": homes, "also_serve": also_serve}
+    return jobs.start_trainers(job, arguments, len(homes), program=store_jobs.__name__)
+
+
+def test_three_trainers_give_the_same_bits_over_any_parts(roots):
+    """Sums of floats in the order of trainers and pushes, as NumPy makes them; integers exact."""
+    runs = [
+        run(roots, "push", 1, [0, 0, 0], {}),
+        run(roots, "push", 2, [1, 0, 0], {}),
+        run(roots, "push", 3, [0, 1, 2], {}),
+        run(roots, "push", 5, [4, 1, 2], {"0": [0], "2": [3]}),
+    ]
+    digest = hashlib.sha256(store_jobs.expected(3).tobytes()).hexdigest()
+    total = 2000 * store_jobs.PUSHES * (1 + 2 + 3)
+    for trainers in runs:
+        for result in jobs.finish_trainers(trainers, silent=True):
+            assert result == {"digest": digest, "total": total, "before": 0.0, "version": 1}
+
+
+@pytest.mark.fault
+def test_a_server_that_is_killed_between_push_and_wait(roots):
+    """Its rows are lost: the pusher and all others get an exception that says so, within 5 s."""
+    results = jobs.finish_trainers(run(roots, "lose", 2, [0, 1], {}, how="server"))
+    assert "StateLostError" in results[0]["error"] and "partition 0" in results[0]["error"]
+    assert (
+        "has failed with StateLostError" in results[1]["error"]
+        or "StateLost" in (results[1]["error"])
+    )
+    assert all(result["seconds"] < 5 for result in results)
+
+
+@pytest.mark.fault
+def test_a_trainer_that_is_killed_in_a_step(roots):
+    trainers = run(roots, "lose", 3, [0, 1, 2], {}, how="trainer")
+    results = jobs.finish_trainers([trainers[0], trainers[2]])
+    assert trainers[1].wait() == -9
+    for result in results:
+        assert "trainer 1" in result["error"] and result["seconds"] < 5
+
+
+def test_trainers_that_make_different_calls(roots):
+    for result in jobs.finish_trainers(run(roots, "differ", 2, [0, 1], {})):
+        assert "different calls" in result["error"] and "create rows" in result["error"]
+
+
+# The server -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shard(roots):
+    shard = Shard(Part(PartitionFolder(roots(2)), 0))
+    finish(shard.create(CreateTensor("t", TensorSpec("node", 0, "float32", [2])), []))
+    yield shard
+    shard.delete(DeleteTensor("t"), [])
+    gc.collect()  # a test's error may keep the rows
+
+
+def push_of(**fields):
+    return PushRows(**{"name": "t", "reduce": "add", "step": 0, "rank": 0, "position": 0} | fields)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("request_", "arrays", "error"),
+    [
+        (push_of(name="u"), [np.zeros(1, np.int64), np.zeros((1, 2), np.float32)], KeyError),
+        (push_of(step=1), [np.zeros(1, np.int64), np.zeros((1, 2), np.float32)], ProtocolError),
+        (push_of(), [np.array([-1]), np.zeros((1, 2), np.float32)], IndexError),
+        (push_of(), [np.array([2**40]), np.zeros((1, 2), np.float32)], IndexError),
+        (push_of(), [np.zeros(1, np.int64)], ProtocolError),
+        (push_of(), [np.zeros(1, np.int32), np.zeros((1, 2), np.float32)], ProtocolError),
+        (push_of(), [np.zeros(1, np.int64), np.zeros((1, 2))], ProtocolError),
+        (push_of(), [np.zeros(1, np.int64), np.zeros((2, 2), np.float32)], ProtocolError),
+        (push_of(), [np.zeros(1, np.int64), np.zeros((1, 3), np.float32)], ProtocolError),
+        (PullRows("t"), [np.array([-1])], IndexError),
+        (PullRows("u"), [np.array([0])], KeyError),
+        (PullRows("t"), [], ProtocolError),
+        (PullRows("t"), [np.zeros(9_000_000, np.int64)], ProtocolError),
+        (EndStep(1), [], ProtocolError),
+        (DeleteTensor("u"), [], KeyError),
+        (CreateTensor("t", TensorSpec("node", 0, "int8", [])), [], ProtocolError),
+        (CreateTensor("v", TensorSpec("node", 9, "int8", [])), [], ProtocolError),
+        (CreateTensor("v", TensorSpec("node", 0, "int8", [], seed=1)), [], ProtocolError),
+        (CreateTensor("v", TensorSpec("node", 0, "int8", [2**31, 2**31])), [], MemoryError),
+    ],
+)
+def test_requests_that_do_not_fit_change_nothing(shard, request_, arrays, error):
+    answers = {t.message: t.answer for t in shard.types()}
+    with pytest.raises(error):
+        finish(answers[type(request_)](request_, arrays))
+    finish(shard.end_step(EndStep(0), []))
+    (rows,) = shard.pull(PullRows("t"), [np.arange(200)])
+    assert not rows.any()
+
+
+@pytest.mark.unit
+def test_held_bytes_are_bounded(shard, monkeypatch):
+    monkeypatch.setattr(shard_module, "HELD_BYTES", 40)
+    arrays = [np.zeros(2, np.int64), np.ones((2, 2), np.float32)]
+    shard.push(push_of(), arrays)
+    with pytest.raises(ProtocolError, match=r"call step\(\) more often"):
+        shard.push(push_of(position=1), arrays)
+    finish(shard.end_step(EndStep(0), []))
+    shard.push(push_of(step=1), arrays)
+
+
+@pytest.mark.unit
+def test_bfloat16_is_rounded_as_torch_rounds():
+    values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    rounded = torch.from_numpy(values).bfloat16().view(torch.int16).numpy().view(np.uint16)
+    assert np.array_equal(stored_numbers(values, "bfloat16"), rounded)
