@@ -279,6 +279,7 @@ def decode(
     scale: Array | None = None,
     zero: Array | None = None,
     instructions: str | None = None,
+) -> None: ...
 def scatter(
     table: Array,
     rows: Int64Array,
