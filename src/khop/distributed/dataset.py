@@ -22,6 +22,7 @@ from khop.distributed.job.worker_group import require_context
 from khop.distributed.partitions.reader import PartitionReader
 from khop.distributed.partitions.service import PartitionService
 from khop.distributed.partitions.shared_client import SharedClient
+from khop.distributed.processes.hosts import maps_same_host
 from khop.distributed.stores.dataset_stores import PartitionStores
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
@@ -66,13 +67,16 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.feature_mode = "ZERO_COPY"
         self.node_labels: dict[NodeType, Tensor] = {}
         self._also_serve: list[int] = []
+        self._same_host_reads: bool | None = None
+        self._others: list[int] = []
+        self._connected_part: Part | None = None
         self._service: PartitionService | None = None
         self._peers: SharedClient | None = None
         self._reader: PartitionReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the folder and the endpoints of other partitions, for worker processes."""
-        return {**self.__dict__, "_service": None, "_reader": None}
+        return {**self.__dict__, "_service": None, "_reader": None, "_connected_part": None}
 
     def load(
         self,
@@ -91,6 +95,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         *,
         graph_dir: str | os.PathLike[str] | None = None,
         also_serve: Sequence[int] = (),
+        same_host_reads: bool | None = None,
         stores: Mapping[str | tuple[NodeType | EdgeType, str], Callable[[], RowStore]]
         | None = None,
     ) -> DistDataset:
@@ -115,6 +120,11 @@ class DistDataset(PartitionStores, PartitionedGraph):
             graph_dir: another name for `root_dir`.
             also_serve: further partitions that this trainer serves: their files are on this
                 machine, and they are no trainer's home.
+            same_host_reads: read partitions of other trainers on this host from their files, if
+                this folder has them and they can be read. Batches are the same, no rows are copied
+                between processes, and no server is needed for these partitions. If False, all
+                partitions but the home are requested from servers. If None,
+                $KHOP_SAME_HOST_READS (0 or 1), or True without it.
             stores: attributes whose rows are elsewhere than in the folder: {(node or edge type,
                 name): function that opens a `khop.data.RowStore`}. For nodes of a homogeneous
                 graph, {name: function} is enough. Rows are by original id. All trainers name the
@@ -144,6 +154,8 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.graph_mode = graph_mode
         self.feature_mode = "CUDA" if feature_with_gpu else "ZERO_COPY"
         self._also_serve = [folder.check_part(part) for part in also_serve]
+        self._same_host_reads = maps_same_host(same_host_reads)
+        self._others, self._connected_part = [], None
         self.folder = folder.attach(self._named_stores(folder.meta, stores or {}))
         self._service = self._peers = self._reader = None
         files = {} if whole_node_label_file is None else whole_node_label_file
@@ -286,9 +298,23 @@ class DistDataset(PartitionStores, PartitionedGraph):
         """
         if self._service is None:
             self._service = PartitionService(
-                self.context, self.opened, self.partition_idx, self._also_serve
+                self.context,
+                self.opened,
+                self.partition_idx,
+                self._also_serve,
+                same_host_reads=self._same_host_reads,
             )
+            self._others = self._service.others
         return self._service
+
+    def connected_part(self) -> Part:
+        """Return the home part with the parts of this host. If there are others, connect first.
+
+        :meta private:
+        """
+        if self._connected_part is None:
+            self._connected_part = Part(self.opened, self.partition_idx, self._others)
+        return self._connected_part
 
     def peers(self) -> SharedClient:
         """Return this process's connections to the other partitions.
@@ -319,7 +345,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         :meta private:
         """
         if self._reader is None:
-            self._reader = PartitionReader(self.opened, self.partition_idx)
+            self._reader = PartitionReader(self.opened, self.partition_idx, self.connected_part)
         return self._reader
 
     def run_on_rows(self, steps: Callable[[GraphRows], Generator[list[Ticket], None, Any]]) -> Any:
@@ -332,7 +358,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         :meta private:
         """
         with self.reader.session(self.peers) as client:
-            return run(steps(GraphRows(GraphView.of_part(self.reader.part), client)), client)
+            return run(steps(GraphRows(GraphView.of_part(self.connected_part()), client)), client)
 
     def _read_labels(self, node_type: NodeType, file: Path) -> Tensor:
         if file.suffix == ".npy":

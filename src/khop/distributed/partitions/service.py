@@ -22,6 +22,7 @@ from khop.distributed.partitions.server_process import (
     PartitionServerProcess,
     announced_endpoint,
 )
+from khop.distributed.processes.hosts import maps_same_host
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.errors import RendezvousError
@@ -30,13 +31,23 @@ from khop.storage.folder import PartitionFolder
 
 @dataclass(frozen=True)
 class Claim:
-    """Machine and partitions of a trainer, as published to the other trainers."""
+    """Machine and partitions of a trainer, as published to the other trainers.
+
+    Attributes:
+        host: identity of the machine, see `host_identity`.
+        address: address at which other machines reach it.
+        fingerprint: fingerprint of the folder.
+        home: the home partition.
+        parts: the home partition and those that it serves too.
+        readable: partitions whose files it can read, if it maps those of its host.
+    """
 
     host: str
     address: str
     fingerprint: str
     home: int
     parts: list[int]
+    readable: list[int]
 
 
 class PartitionService:
@@ -49,6 +60,10 @@ class PartitionService:
         also_serve: further partitions that this trainer's machine serves.
         requests: modules of the user's requests, which primaries import (see `users_requests`). The
             same for all trainers.
+        same_host_reads: read partitions of this host from their files. See `DistDataset.load`.
+
+    Attributes:
+        others: further partitions that this trainer and its samplers read from files.
 
     Raises:
         RendezvousError: trainers have different folders, or no trainer has some partition.
@@ -61,6 +76,7 @@ class PartitionService:
         home: int,
         also_serve: list[int],
         requests: Sequence[str] = (),
+        same_host_reads: bool | None = None,
     ) -> None:
         self._requests = list(requests)
         self._context = context
@@ -69,8 +85,14 @@ class PartitionService:
         self.endpoint_registry = EndpointRegistry(context, self._name)
         """Updates of servers that have moved or ended."""
         self.home = home
+        parts = range(folder.num_parts) if maps_same_host(same_host_reads) else ()
         claim = Claim(
-            context.host, context.address, folder.fingerprint, home, sorted({home, *also_serve})
+            context.host,
+            context.address,
+            folder.fingerprint,
+            home,
+            sorted({home, *also_serve}),
+            [part for part in parts if folder.can_read_part(part)],
         )
         context.members.publish(f"{self._name}/claim", asdict(claim))
         gathered = context.members.all_gather(
@@ -79,6 +101,7 @@ class PartitionService:
         self.claims = [Claim(**c) for c in gathered]
         """Claim of each trainer, by rank."""
         self._check_claims()
+        self.others = self._read_by(self.claims[context.rank])
         self._first_endpoints: dict[int, Endpoint] | None = None  # by key in the registry
         self.credentials: KeyPair | None = None
 
@@ -116,8 +139,22 @@ class PartitionService:
                 "DistDataset.load(..., also_serve=[...]) on a machine that has them"
             )
 
+    def _read_by(self, user: Claim) -> list[int]:
+        """Return the partitions, beside its home, that a trainer reads from files.
+
+        These are partitions of trainers on its host. A folder that hosts share has files of other
+        partitions, too. These are requested, so that their rows stay in their host's memory.
+        """
+        near = {part for claim in self.claims if claim.host == user.host for part in claim.parts}
+        return sorted(near.intersection(user.readable) - {user.home})
+
+    def _asks_for(self, user: Claim, part: int) -> bool:
+        """Return whether a trainer sends requests for a partition to a server."""
+        # Rows of users' stores are read by the owner alone.
+        return part != user.home and (bool(self._folder.stores) or part not in self._read_by(user))
+
     def endpoints(self) -> dict[int, Endpoint]:
-        """Return the last known endpoints of all partitions but the home partition.
+        """Return the last known endpoints of the partitions that are not read from files alone.
 
         Starts this trainer's servers first.
         """
@@ -138,7 +175,7 @@ class PartitionService:
         return client
 
     def client(self, timeout: float) -> PartitionClient | None:
-        """Connect to the other partitions. None if there are none."""
+        """Connect to the other partitions. None if all are read from files."""
         endpoints = self.endpoints()
         if not endpoints:
             return None
@@ -163,7 +200,7 @@ class PartitionService:
         users = [
             claim
             for rank, claim in enumerate(self.claims)
-            if is_primary or (claim.home != part and self._server_of(part, rank) == server)
+            if is_primary or (self._asks_for(claim, part) and self._server_of(part, rank) == server)
         ]
         host = self.claims[server].host
         return any(c.host == host for c in users), any(c.host != host for c in users)
@@ -221,7 +258,8 @@ class PartitionService:
 
     def _find_endpoints(self) -> dict[int, Endpoint]:
         rank, parts = self._context.rank, range(self._folder.num_parts)
-        servers = [(p, p, self._server_of(p, rank)) for p in parts if p != self.home]
+        mine = self.claims[rank]
+        servers = [(p, p, self._server_of(p, rank)) for p in parts if self._asks_for(mine, p)]
         if self._requests:
             servers += [(primary_key(p), p, self.primary(p)) for p in parts]
         gathered = self._context.members.wait_for(

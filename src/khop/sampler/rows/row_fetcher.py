@@ -29,6 +29,7 @@ from khop.sampler.methods.access import Waiting
 from khop.sampler.replies import check_rows
 from khop.sampler.requests import RemoteParts
 from khop.storage.folder import AttrMeta, EdgeTypeMeta
+from khop.storage.named_stores import StoreKey
 from khop.storage.part import HotCopies, Part
 from khop.typing import Array, Int64Array, IntArray
 
@@ -221,7 +222,8 @@ class PartRows(RowFetcher):
         type_index: index of the type.
         names: names of the attributes.
         remote: access to the owners of other parts. If None, all parts are here.
-        others: further parts whose files are on this machine, by number.
+        others: further parts whose files are read here, by number. If None, `home.others`. But rows
+            of a user's store are requested then: each owner has a store with its own rows.
     """
 
     def __init__(
@@ -240,7 +242,10 @@ class PartRows(RowFetcher):
         self.type_index = type_index
         self._names = list(self.attributes)
         self._home = home
-        self._parts = {**(others or {}), home.part: home}
+        if others is None:
+            stored = any(StoreKey(unit, meta.name, name) in home.folder.stores for name in names)
+            others = {} if stored else home.others
+        self._parts = {**others, home.part: home}
         self._remote = remote
         self._tables: dict[int, list[RowStore | None]] = {}
         self._are_ids = (

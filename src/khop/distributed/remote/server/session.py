@@ -14,7 +14,7 @@ import errno
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -59,6 +59,8 @@ class SessionEnvironment:
         sampler: configuration that all samplers have in common: root, credentials, modes.
         parts, num_parts: partitions of the server, and number of partitions of the folder.
         endpoints: {partition: endpoint of its server}, kept up to date.
+        mapped: partitions that samplers read from files, kept up to date. Rows of users' stores are
+            requested nevertheless, so that endpoints of all partitions are needed then.
         labels: descriptor of labels that samplers read. None if there are none.
         counted: called with session, bytes and seconds of a batch that was sent.
         restarted: called when a sampler has died and is restarted.
@@ -69,6 +71,7 @@ class SessionEnvironment:
     parts: Sequence[int]
     num_parts: int
     endpoints: Mapping[int, Endpoint]
+    mapped: Collection[int]
     labels: int | None
     counted: Callable[[str, int, float], None]
     restarted: Callable[[], None]
@@ -83,10 +86,12 @@ class SessionEnvironment:
     def sampler_config(self, spec: SessionSpec, index: int, device: str | None) -> dict[str, Any]:
         """Return a sampler's configuration, see `khop.distributed.sampling.worker.Sampler`."""
         part = self.parts[index % len(self.parts)]
-        others = {p: asdict(e) for p, e in self.endpoints.items() if p != part}
+        read = {part} if self.sampler["stores"] else {part, *self.mapped}
+        others = {p: asdict(e) for p, e in self.endpoints.items() if p not in read}
         return {
             **self.sampler,
             "part": part,
+            "others": sorted({*self.mapped} - {part}),
             "pipeline": spec.pipeline.to_json(),
             "endpoints": others if self.num_parts > 1 else {},
             "timeout": spec.timeout,
