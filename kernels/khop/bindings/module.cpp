@@ -31,6 +31,7 @@ NB_MODULE(_native, m) {
   bind_edges(m);
   bind_negatives(m);
   bind_gather(m);
+  bind_gather_parts(m);
   bind_bus_error(m);
   bind_convert(m);
   bind_edge_split(m);

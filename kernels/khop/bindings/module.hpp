@@ -15,6 +15,7 @@ void bind_subgraph_output(nb::module_& m);
 void bind_edges(nb::module_& m);
 void bind_negatives(nb::module_& m);
 void bind_gather(nb::module_& m);
+void bind_gather_parts(nb::module_& m);
 void bind_bus_error(nb::module_& m);
 void bind_convert(nb::module_& m);
 void bind_edge_split(nb::module_& m);

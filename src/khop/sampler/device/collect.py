@@ -179,6 +179,8 @@ class StagedCollector(Collector):
         feature_mode: str,
     ) -> None:
         super().__init__(part, spec, remote)
+        for table in self._tables:
+            table.joins_parts = False  # the device has the rows of the home part
         self._device = device
         self._features = _features_on(self._tables, part, device, feature_mode)
         self._staged, self._own, self._order = (Scratch(device) for _ in range(3))

@@ -52,6 +52,14 @@ class GraphView:
         """True if all rows are local."""
         return all(len(bounds) == 2 + len(self.others) for bounds in self.bounds)
 
+    def parts_of(self, relation: int) -> list[_native.Csr] | None:
+        """Return the rows of all parts, if all are local and kernels can read them together."""
+        if not self.is_local:
+            return None
+        csrs = [self.rows_of(part, relation) for part in range(1 + len(self.others))]
+        parts = [csr for csr in csrs if csr is not None]
+        return parts if len({csr.widths for csr in parts}) == 1 else None
+
     def rows_of(self, part: int, relation: int) -> _native.Csr | None:
         """Return a part's rows of an edge type. If they are not local, None."""
         if part == self.part:

@@ -21,8 +21,9 @@ import numpy as np
 from khop import _native
 from khop.channel.message import FRAME_BYTES
 from khop.channel.pool import BufferPool
-from khop.data import RowFormat, RowStore
+from khop.data import ConsecutiveIds, RowFormat, RowStore
 from khop.data.arrays import storage_dtype
+from khop.data.joined import JoinedFeature
 from khop.data.tickets import Ticket, TicketGroup
 from khop.data.waiter import Sockets, waiter
 from khop.sampler.methods.access import Waiting
@@ -157,6 +158,10 @@ class RowFetcher(ABC):
         A store is None if its values are the ids, as in a single slice, which is not renumbered.
         """
 
+    def whole_tables(self) -> Sequence[RowStore | None] | None:
+        """Return the store of each attribute with the rows of all slices, if there is one."""
+        return self.local_tables(0) if len(self.bounds) == 2 else None
+
     def copies(self) -> HotCopies | None:
         """Return local copies of other slices' hot rows, if there are any."""
         return None
@@ -185,7 +190,7 @@ class RowFetcher(ABC):
         if self._are_ids:
             return RowFetch(ids, [LocalRows([None], ids, None)], [])
         # A slice without rows may have no file.
-        tables = self.local_tables(0) if len(self.bounds) == 2 and len(ids) else None
+        tables = self.whole_tables() if len(ids) else None
         if tables is not None:
             return RowFetch(ids, [LocalRows(tables, ids, None)], [])
         fetch = RowFetch(ids, [], [])
@@ -215,6 +220,9 @@ class RowFetcher(ABC):
 
 class PartRows(RowFetcher):
     """Fetcher of rows of a partition folder, whose parts are the slices.
+
+    Attributes:
+        joins_parts: read rows of all parts in one pass if all are here.
 
     Args:
         home: the part whose copies of hot rows are used.
@@ -248,6 +256,8 @@ class PartRows(RowFetcher):
         self._parts = {**others, home.part: home}
         self._remote = remote
         self._tables: dict[int, list[RowStore | None]] = {}
+        self._whole: list[RowStore | None] | None = None
+        self.joins_parts = len(self._parts) == len(meta.bounds) - 1
         self._are_ids = (
             isinstance(meta, EdgeTypeMeta) and not meta.edge_ids and self._names == ["edge_id"]
         )
@@ -262,6 +272,14 @@ class PartRows(RowFetcher):
             self._tables[index] = tables
         return tables
 
+    def whole_tables(self) -> Sequence[RowStore | None] | None:
+        if not self.joins_parts:
+            return None
+        if self._whole is None:
+            of_parts = [self.local_tables(part) or () for part in sorted(self._parts)]
+            self._whole = [_joined(pieces) for pieces in zip(*of_parts, strict=True)]
+        return self._whole
+
     def copies(self) -> HotCopies | None:
         """Return the home part's copies of other parts' hot nodes, if they have all attributes."""
         copies = self._home.cached(self.type_index) if self.unit == "node" else None
@@ -273,6 +291,14 @@ class PartRows(RowFetcher):
 
     def owner(self, index: int) -> str:
         return f"partition {index}"
+
+
+def _joined(pieces: Sequence[RowStore | None]) -> RowStore | None:
+    """Return stores of all parts as one. Positions of edges that are their ids need no store."""
+    stores = [piece for piece in pieces if piece is not None]
+    if len(pieces) == 1 or not stores or all(isinstance(s, ConsecutiveIds) for s in stores):
+        return pieces[0] if len(pieces) == 1 else None
+    return JoinedFeature(stores)
 
 
 def write_rows(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> Waiting[None]:
