@@ -87,6 +87,8 @@ class Csr:
     @property
     def knows_neighbors(self) -> bool: ...
     @property
+    def widths(self) -> tuple[int, int]: ...
+    @property
     def wide(self) -> bool: ...
 
 _Reply = tuple[Int32Array, IntArray, Int64Array | None]
@@ -110,6 +112,14 @@ class Subgraph:
     def sample(
         self,
         graphs: list[Csr],
+        hops: Sequence[Sequence[HopOptions]],
+        run_key: int,
+        batch: int,
+        all: bool = False,
+    ) -> None: ...
+    def sample_parts(
+        self,
+        parts: list[list[Csr]],
         hops: Sequence[Sequence[HopOptions]],
         run_key: int,
         batch: int,
@@ -231,6 +241,7 @@ def gather(
     places: Int64Array | None = None,
     num_threads: int = 1,
 ) -> None: ...
+def gather_parts(parts: Sequence[Array], rows: Int64Array, out: Array) -> None: ...
 def explain_bus_error(text: str) -> None: ...
 def coo_to_csr(
     keys: IntArray,

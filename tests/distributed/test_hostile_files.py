@@ -15,6 +15,7 @@ from khop.distributed.partitions.reader import PartitionReader
 from khop.errors import FolderError
 from khop.partition import PartitionFolder
 from khop.storage.folder import edge_path, node_path
+from khop.storage.part import Part
 from khop.typing import EDGE, NODE
 from support.formats.forging import forge
 

@@ -76,7 +76,8 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the folder and the endpoints of other partitions, for worker processes."""
-        return {**self.__dict__, "_service": None, "_reader": None, "_connected_part": None}
+        made_again = dict.fromkeys(("_service", "_reader", "_connected_part"))
+        return {**self.__dict__, **made_again, "_others": self._parts_to_read()}
 
     def load(
         self,
@@ -304,7 +305,6 @@ class DistDataset(PartitionStores, PartitionedGraph):
                 self._also_serve,
                 same_host_reads=self._same_host_reads,
             )
-            self._others = self._service.others
         return self._service
 
     def connected_part(self) -> Part:
@@ -313,8 +313,13 @@ class DistDataset(PartitionStores, PartitionedGraph):
         :meta private:
         """
         if self._connected_part is None:
-            self._connected_part = Part(self.opened, self.partition_idx, self._others)
+            others = self._parts_to_read()
+            self._connected_part = Part(self.opened, self.partition_idx, others)
         return self._connected_part
+
+    def _parts_to_read(self) -> list[int]:
+        """Return the other partitions that are read from files. Workers have their trainer's."""
+        return self._others if self._service is None else self._service.others
 
     def peers(self) -> SharedClient:
         """Return this process's connections to the other partitions.

@@ -230,11 +230,13 @@ class _InThreads(PartitionService):
 
 
 @contextlib.contextmanager
-def open_dataset(root, num_parts):
+def open_dataset(root, num_parts, same_host_reads=None):
     """A dataset whose trainer is at home in part 0 and serves the others, in threads."""
     others = list(range(1, num_parts))
-    dataset = DistDataset().load(root, 0, also_serve=others)
-    dataset._service = _InThreads(require_context(), dataset.opened, 0, others)
+    dataset = DistDataset().load(root, 0, also_serve=others, same_host_reads=same_host_reads)
+    dataset._service = _InThreads(
+        require_context(), dataset.opened, 0, others, same_host_reads=same_host_reads
+    )
     try:
         yield dataset
     finally:

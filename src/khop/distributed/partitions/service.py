@@ -101,7 +101,7 @@ class PartitionService:
         self.claims = [Claim(**c) for c in gathered]
         """Claim of each trainer, by rank."""
         self._check_claims()
-        self.others = self._read_by(self.claims[context.rank])
+        self.others = parts_read_by(self.claims[context.rank], self.claims)
         self._first_endpoints: dict[int, Endpoint] | None = None  # by key in the registry
         self.credentials: KeyPair | None = None
 
@@ -139,19 +139,11 @@ class PartitionService:
                 "DistDataset.load(..., also_serve=[...]) on a machine that has them"
             )
 
-    def _read_by(self, user: Claim) -> list[int]:
-        """Return the partitions, beside its home, that a trainer reads from files.
-
-        These are partitions of trainers on its host. A folder that hosts share has files of other
-        partitions, too. These are requested, so that their rows stay in their host's memory.
-        """
-        near = {part for claim in self.claims if claim.host == user.host for part in claim.parts}
-        return sorted(near.intersection(user.readable) - {user.home})
-
     def _asks_for(self, user: Claim, part: int) -> bool:
         """Return whether a trainer sends requests for a partition to a server."""
         # Rows of users' stores are read by the owner alone.
-        return part != user.home and (bool(self._folder.stores) or part not in self._read_by(user))
+        is_read = part in parts_read_by(user, self.claims) and not self._folder.stores
+        return part != user.home and not is_read
 
     def endpoints(self) -> dict[int, Endpoint]:
         """Return the last known endpoints of the partitions that are not read from files alone.
@@ -278,6 +270,16 @@ class PartitionService:
         self.endpoint_registry.close(
             f"has ended: trainer {self._context.rank} has finished or failed"
         )
+
+
+def parts_read_by(reader: Claim, claims: Sequence[Claim]) -> list[int]:
+    """Return the partitions, beside its home, that a trainer reads from files.
+
+    These are partitions of trainers on its host. A folder that hosts share has files of other
+    partitions, too. These are requested, so that their rows stay in their host's memory.
+    """
+    near = {part for claim in claims if claim.host == reader.host for part in claim.parts}
+    return sorted(near.intersection(reader.readable) - {reader.home})
 
 
 def primary_key(part: int) -> int:

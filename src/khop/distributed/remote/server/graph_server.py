@@ -137,10 +137,10 @@ class GraphServer:
             self._parts,
             folder.num_parts,
             self._endpoints,
-            self._mapped,
             shared,
             counters.batch,
             counters.sampler_restarted,
+            mapped=self._mapped,
         )
         lease = lease_seconds() if config.lease is None else config.lease
         self._leases = LeaseTable()

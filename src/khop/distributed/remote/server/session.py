@@ -59,23 +59,23 @@ class SessionEnvironment:
         sampler: configuration that all samplers have in common: root, credentials, modes.
         parts, num_parts: partitions of the server, and number of partitions of the folder.
         endpoints: {partition: endpoint of its server}, kept up to date.
-        mapped: partitions that samplers read from files, kept up to date. Rows of users' stores are
-            requested nevertheless, so that endpoints of all partitions are needed then.
         labels: descriptor of labels that samplers read. None if there are none.
         counted: called with session, bytes and seconds of a batch that was sent.
         restarted: called when a sampler has died and is restarted.
         program: starts a sampler.
+        mapped: partitions that samplers read from files, kept up to date. Rows of users' stores are
+            requested nevertheless, so that endpoints of all partitions are needed then.
     """
 
     sampler: Mapping[str, Any]
     parts: Sequence[int]
     num_parts: int
     endpoints: Mapping[int, Endpoint]
-    mapped: Collection[int]
     labels: int | None
     counted: Callable[[str, int, float], None]
     restarted: Callable[[], None]
     program: Program = start_sampler
+    mapped: Collection[int] = ()
 
     def missing_parts(self) -> list[int]:
         """Return the partitions that samplers need, but that no server has registered yet."""
@@ -86,7 +86,7 @@ class SessionEnvironment:
     def sampler_config(self, spec: SessionSpec, index: int, device: str | None) -> dict[str, Any]:
         """Return a sampler's configuration, see `khop.distributed.sampling.worker.Sampler`."""
         part = self.parts[index % len(self.parts)]
-        read = {part} if self.sampler["stores"] else {part, *self.mapped}
+        read = {part} if self.sampler.get("stores") else {part, *self.mapped}
         others = {p: asdict(e) for p, e in self.endpoints.items() if p not in read}
         return {
             **self.sampler,
