@@ -1,10 +1,14 @@
 """Partitions of the same host are read from their files, and batches do not change by it."""
 
 import dataclasses
+import json
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import khop.trace
 from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
 from khop.distributed.partitions.service import Claim, parts_read_by
 from khop.distributed.processes.hosts import maps_same_host
@@ -15,6 +19,7 @@ from khop.storage.folder import PartitionFolder
 from support import recorded
 from support.cluster import jobs, twins
 from support.recorded import cases
+from support.row_stores import ThreadRows, rows_of
 
 EVERY = [0, 1, 2]
 SEEDS = torch.arange(60)
@@ -38,9 +43,7 @@ def test_batches_are_those_recorded(mode, twin_root, monkeypatch):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_no_server_is_needed(graph, folder_of, num_workers):
     """No server is started, no bytes are received, and all rows count as local."""
-    dataset = DistDataset().load(
-        folder_of("random", 3), 0, also_serve=[1, 2], same_host_reads=True
-    )
+    dataset = DistDataset().load(folder_of("random", 3), 0, also_serve=[1, 2], same_host_reads=True)
     worker_options = MpDistSamplingWorkerOptions(num_workers=num_workers)
     ours = DistNeighborLoader(dataset, [4, 3], SEEDS, worker_options=worker_options, **OPTIONS)
     reference = NeighborLoader(graph, [4, 3], SEEDS, **OPTIONS)
@@ -50,6 +53,25 @@ def test_no_server_is_needed(graph, folder_of, num_workers):
     assert service.others == [1, 2]
     assert service.endpoints() == service.endpoint_registry.supervisor.servers == {}
     ours.shutdown()
+
+
+def test_rows_of_users_stores_are_requested(graph, tmp_path):
+    """Only the owner of a part reads its rows of a store. The graph is read from files."""
+    khop.partition_graph(graph, tmp_path / "parts", 2)
+    store = partial(ThreadRows, str(tmp_path), graph.num_nodes)
+    options = {"also_serve": [1], "same_host_reads": True, "stores": {"rows": store}}
+    dataset = DistDataset().load(tmp_path / "parts", 0, **options)
+    loader = DistNeighborLoader(dataset, [4, 3], SEEDS, collect_features=True, **OPTIONS)
+    recorded_to = tmp_path / "trace.json"
+    with khop.trace.record(recorded_to):
+        for batch in loader:
+            assert torch.equal(batch.x, graph.x[batch.n_id])
+            assert batch.rows.tolist() == rows_of(batch.n_id).tolist()
+    assert dataset.service().others == [1] == [*dataset.service().endpoints()]
+    assert loader.stats().rows["remote"] > 0
+    served = {event["name"] for event in json.loads(recorded_to.read_text())["traceEvents"]}
+    assert "fetch" in served
+    assert "sample" not in served
 
 
 def test_switched_off(folder_of):
@@ -113,18 +135,9 @@ def test_samplers_of_graph_servers():
     environment = SessionEnvironment(
         {}, [0, 1], 4, endpoints, None, lambda *_: None, lambda: None, mapped={0, 1, 2}
     )
-    spec = _Spec()
+    spec = SimpleNamespace(pipeline=SimpleNamespace(to_json=dict), timeout=1.0, concurrency=1)
     config = environment.sampler_config(spec, 1, None)
     assert (config["part"], config["others"], sorted(config["endpoints"])) == (1, [0, 2], [3])
     with_stores = dataclasses.replace(environment, sampler={"stores": ["one"]})
     config = with_stores.sampler_config(spec, 0, None)
     assert (config["others"], sorted(config["endpoints"])) == ([1, 2], [1, 2, 3])
-
-
-class _Spec:
-    timeout, concurrency = 1.0, 1
-
-    class pipeline:  # noqa: N801
-        @staticmethod
-        def to_json():
-            return {}

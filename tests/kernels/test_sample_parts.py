@@ -1,5 +1,7 @@
 """`Subgraph.sample_parts` draws from parts of a graph what `sample` draws from the whole graph."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -76,7 +78,7 @@ def test_parts_are_the_whole(bounds, options, disjoint, with_times):
     """One part, two, empty ones, and more parts than are counted without a search."""
     for dtype in (np.int32, np.int64):
         arrays = graph(dtype)
-        parts = [part(arrays, *pair) for pair in zip(bounds, bounds[1:], strict=False)]
+        parts = [part(arrays, *pair) for pair in itertools.pairwise(bounds)]
         whole = part(arrays, 0, NUM_NODES)
         expected = draw("sample", whole, options, disjoint, with_times)
         found = draw("sample_parts", parts, options, disjoint, with_times)
@@ -87,7 +89,7 @@ def test_parts_are_the_whole(bounds, options, disjoint, with_times):
 @pytest.mark.parametrize("which", [[0, 2], [1, 0, 2], []])
 def test_parts_that_do_not_follow_each_other(which):
     arrays, bounds = graph(), [0, 100, 200, 500]
-    parts = [part(arrays, *pair) for pair in zip(bounds, bounds[1:], strict=False)]
+    parts = [part(arrays, *pair) for pair in itertools.pairwise(bounds)]
     with pytest.raises(ValueError, match=r"must begin where|needs a part"):
         draw("sample_parts", [parts[i] for i in which], {}, False, False)
 

@@ -104,7 +104,8 @@ void check_parts(const Parts& parts) {
     if (parts[p]->first_row() != parts[p - 1]->first_row() + parts[p - 1]->num_rows()) {
       throw nb::value_error("the rows of a part must begin where those of the part before end");
     }
-    if (parts[p]->widths() != parts[0]->widths() || parts[p]->has_times() != parts[0]->has_times()) {
+    if (parts[p]->widths() != parts[0]->widths() ||
+        parts[p]->has_times() != parts[0]->has_times()) {
       throw nb::type_error("parts must have arrays of the same types");
     }
   }

@@ -1,5 +1,5 @@
-// The loop of gather_parts.cpp. Each file that includes it compiles one of its own: one of them uses
-// instructions that not every machine has.
+// The loop of gather_parts.cpp. Each file that includes it compiles one of its own: one of them
+// uses instructions that not every machine has.
 #pragma once
 
 #include <cstring>

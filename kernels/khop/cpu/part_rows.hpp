@@ -23,8 +23,8 @@ constexpr int64_t kPartRows = 4 * kBlockRows;
 // Bits of an address that a process can have.
 constexpr int kAddressBits = 48;
 
-// The neighbours of parts, see `Columns`. A position is the address of the neighbour, so that finding
-// it reads nothing else, with the part in the upper bits, which addresses do not use.
+// The neighbours of parts, see `Columns`. A position is the address of the neighbour, so that
+// finding it reads nothing else, with the part in the upper bits, which addresses do not use.
 template <class Ptr, class Column>
 struct PartColumns {
   using Col = Column;

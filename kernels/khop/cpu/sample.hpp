@@ -32,8 +32,8 @@ template <class Ptr, class Col>
 void sample_hop(const CsrView<Ptr, Col>& graph, const Frontier& frontier, const HopSpec& spec,
                 NodeSet& sources, EdgeList& out);
 
-// The same from the rows of parts, in the order of their rows, which together hold all. The result is
-// that of the whole graph.
+// The same from the rows of parts, in the order of their rows, which together hold all. The result
+// is that of the whole graph.
 template <class Ptr, class Col>
 void sample_hop(const std::vector<CsrView<Ptr, Col>>& parts, const Frontier& frontier,
                 const HopSpec& spec, NodeSet& sources, EdgeList& out);

@@ -48,8 +48,8 @@ class Subgraph {
            const HopOptions& options) {
     HopSpec spec(options, excluded(relation));
     spec.with_edge = with_edges_;
-    sample_hop(parts, frontier(relations_[index(relation)].destination), spec,
-               sources_of(relation), edges_[index(relation)]);
+    sample_hop(parts, frontier(relations_[index(relation)].destination), spec, sources_of(relation),
+               edges_[index(relation)]);
   }
 
   template <class Col>

@@ -38,8 +38,9 @@ def reuse_heaps() -> None:
     to the system, and the page faults of the next ones take longer than to receive them.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    for parameter, value in _HEAPS if mallopt is not None else ():
-        mallopt(parameter, value)
+    if mallopt is not None:  # other C libraries have none
+        for parameter, value in _HEAPS:
+            mallopt(parameter, value)
 
 
 class _Block:

@@ -78,9 +78,9 @@ class JoinedFeature(_View):
         places: Int64Array | None = None,
         num_threads: int = 1,
     ) -> Array:
-        if self._arrays is None or out is None or places is not None or rows.dtype != np.int64:
+        if self._arrays is None or out is None or places is not None:
             return super().gather(rows, out, places, num_threads)
-        self.read(rows, out)
+        _native.gather_parts(self._arrays, rows.astype(np.int64, copy=False), out)
         return out
 
     def _split(self, rows: IntArray) -> Iterable[_Piece]:

@@ -48,6 +48,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
     Attributes:
         folder: the partition folder, or None before `load`.
         partition_idx: the home partition.
+        same_host_reads: True if partitions of this host are read from their files, see `load`.
         node_labels: {node type: [num_nodes, ...]} labels from `whole_node_label_file`, by original
             id.
         graph_mode: placement of the graph for samplers that draw on devices.
@@ -67,7 +68,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.feature_mode = "ZERO_COPY"
         self.node_labels: dict[NodeType, Tensor] = {}
         self._also_serve: list[int] = []
-        self._same_host_reads: bool | None = None
+        self.same_host_reads = True
         self._others: list[int] = []
         self._connected_part: Part | None = None
         self._service: PartitionService | None = None
@@ -140,8 +141,8 @@ class DistDataset(PartitionStores, PartitionedGraph):
             FolderError: the folder is absent, damaged or of another version, or lacks a part here.
             IndexError, TypeError: no such partition.
             KeyError: a store of a type that does not exist.
-            ValueError: an unknown graph_mode, a store with another number of rows, or a store of an
-                attribute that the folder has itself.
+            ValueError: an unknown graph_mode or $KHOP_SAME_HOST_READS, a store with another number
+                of rows, or a store of an attribute that the folder has itself.
         """
         del input_layout, graph_caching, device_group_list, device
         if (root_dir is None) == (graph_dir is None):
@@ -155,7 +156,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.graph_mode = graph_mode
         self.feature_mode = "CUDA" if feature_with_gpu else "ZERO_COPY"
         self._also_serve = [folder.check_part(part) for part in also_serve]
-        self._same_host_reads = maps_same_host(same_host_reads)
+        self.same_host_reads = maps_same_host(same_host_reads)
         self._others, self._connected_part = [], None
         self.folder = folder.attach(self._named_stores(folder.meta, stores or {}))
         self._service = self._peers = self._reader = None
@@ -303,7 +304,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
                 self.opened,
                 self.partition_idx,
                 self._also_serve,
-                same_host_reads=self._same_host_reads,
+                same_host_reads=self.same_host_reads,
             )
         return self._service
 

@@ -70,8 +70,9 @@ class Sampler:
     Args:
         line: the control line.
         config: configuration from the trainer: folder, part, further parts to read (`others`),
-            pipeline, modules of users' methods, endpoints, concurrency. On a device also: its name, the placement of graph
-            and attributes, and the description of a device arena if there is one.
+            pipeline, modules of users' methods, endpoints, concurrency. On a device also: its
+            name, the placement of graph and attributes, and the description of a device arena if
+            there is one.
         memory: descriptors of the arena's memory, and of the device arena's if it has one.
         arrays: extra arrays of `Pipeline`.
     """
