@@ -34,8 +34,8 @@ _HEAPS = ((-1, 128 << 20), (-2, 64 << 20), (-3, 32 << 20))  # M_TRIM_THRESHOLD, 
 def reuse_heaps() -> None:
     """Have malloc of this process keep up to 64 MiB of freed memory per heap. Done once.
 
-    ZeroMQ allocates each frame of a message. By glibc's defaults, the frames of each batch go back
-    to the system, and the page faults of the next ones take longer than to receive them.
+    ZeroMQ allocates each frame of a message. By default, glibc returns the frames of each batch to
+    the system. The page faults of the next ones then take longer than to receive them.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # other C libraries have none

@@ -38,8 +38,8 @@ class Claim:
         address: address at which other machines reach it.
         fingerprint: fingerprint of the folder.
         home: the home partition.
-        parts: the home partition and those that it serves too.
-        readable: partitions whose files it can read, if it maps those of its host.
+        parts: the home partition, and further partitions that it serves.
+        readable: partitions whose files it can read. Empty if it requests all partitions.
     """
 
     host: str
