@@ -141,3 +141,20 @@ def test_samplers_of_graph_servers():
     with_stores = dataclasses.replace(environment, sampler={"stores": ["one"]})
     config = with_stores.sampler_config(spec, 0, None)
     assert (config["others"], sorted(config["endpoints"])) == ([1, 2], [1, 2, 3])
+
+
+def test_two_trainers(folder_of, monkeypatch):
+    """Each has its home. Their batches are those of memory, and no row is requested."""
+    monkeypatch.setenv("KHOP_SAME_HOST_READS", "1")
+    arguments = {"root": str(folder_of("random", 2)), "homes": [0, 1], "num_workers": 1}
+    for result in jobs.finish_trainers(jobs.start_trainers("compare", arguments, 2), silent=True):
+        assert min(result["batches"]) > 0 == result["rows"]["remote"] < result["rows"]["local"]
+
+
+def test_a_trainer_that_has_ended(folder_of, monkeypatch):
+    """Its partition is read all the same."""
+    monkeypatch.setenv("KHOP_SAME_HOST_READS", "1")
+    arguments = {"root": str(folder_of("random", 2)), "homes": [0, 1], "num_workers": [1, None]}
+    early, late = jobs.finish_trainers(jobs.start_trainers("early", arguments, 2), silent=True)
+    assert early["batches"] == [1, 1]
+    assert late == {"batches": [5, 5], "remote": [0, 0]}

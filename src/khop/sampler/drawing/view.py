@@ -13,6 +13,10 @@ from khop.storage.part import Part
 from khop.typing import Int64Array, NodeType
 
 
+# Kernels have buffers of 10 kB for each part, per hop.
+_MOST_PARTS = 256
+
+
 @dataclass(eq=False)
 class GraphView:
     """A graph for the engine: local rows, and the owners of other rows.
@@ -54,7 +58,7 @@ class GraphView:
 
     def parts_of(self, relation: int) -> list[_native.Csr] | None:
         """Return the rows of all parts, if all are local and kernels can read them together."""
-        if not self.is_local:
+        if not self.is_local or len(self.others) >= _MOST_PARTS:
             return None
         csrs = [self.rows_of(part, relation) for part in range(1 + len(self.others))]
         parts = [csr for csr in csrs if csr is not None]
