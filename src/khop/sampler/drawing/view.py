@@ -12,7 +12,6 @@ from khop.data import Graph, Topology
 from khop.storage.part import Part
 from khop.typing import Int64Array, NodeType
 
-
 # Kernels have buffers of 10 kB for each part, per hop.
 _MOST_PARTS = 256
 
