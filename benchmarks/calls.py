@@ -119,7 +119,7 @@ def partitioned(data: Data, num_parts: int) -> Iterator[DistDataset]:
     """Yield a dataset that serves all parts of a graph."""
     with tempfile.TemporaryDirectory() as folder:
         RandomPartitioner.from_data(data, folder, num_parts, overwrite=True).partition()
-        yield DistDataset().load(folder, 0, also_serve=range(1, num_parts))
+        yield DistDataset().load(folder, 0, also_serve=range(1, num_parts), same_host_reads=False)
         khop.distributed.shutdown_worker_group()
 
 

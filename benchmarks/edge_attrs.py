@@ -91,7 +91,12 @@ def main() -> None:
             roots = folders(Path(folder), arguments.nodes, arguments.edges, num_parts)
             loaders = {
                 name: DistNeighborLoader(
-                    DistDataset().load(roots[has_attrs], 0, also_serve=range(1, num_parts)),
+                    DistDataset().load(
+                        roots[has_attrs],
+                        0,
+                        also_serve=range(1, num_parts),
+                        same_host_reads=False,
+                    ),
                     [15, 10, 5],
                     batch_size=1024,
                     shuffle=True,

@@ -207,7 +207,7 @@ class _opened:
     """Loader of a folder. This machine serves all parts."""
 
     def __init__(self, root: Path, parts: int, method: Any, seeds: Any, options: Any) -> None:
-        dataset = DistDataset().load(root, 0, also_serve=range(1, parts))
+        dataset = DistDataset().load(root, 0, also_serve=range(1, parts), same_host_reads=False)
         self._loader = DistNeighborLoader(
             dataset,
             method,

@@ -137,7 +137,7 @@ def _make_loader(case: Case, root: Path, num_nodes: int) -> DistNeighborLoader:
             num_workers=case.samplers, max_restarts=1000, standby=case.standby
         )
     return DistNeighborLoader(
-        DistDataset().load(root, 0, also_serve=range(1, parts)),
+        DistDataset().load(root, 0, also_serve=range(1, parts), same_host_reads=False),
         [15, 10, 5],
         torch.arange(num_nodes),
         batch_size=1024,

@@ -18,6 +18,10 @@ from khop import interrupts
 from khop.distributed import get_context, shutdown_worker_group
 from support import durations, levels, order, versions, zygote
 
+# All parts of tests are on this machine. Unless a test says otherwise, their rows go by message, as
+# between machines.
+os.environ.setdefault("KHOP_SAME_HOST_READS", "0")
+
 gc.disable()  # until all tests are known: a fifth of what it takes to find them
 
 # Machines that run tests are busy: hypothesis' 200 ms for an example say nothing about khop. Based

@@ -79,10 +79,13 @@ def _cases(bench: Bench, stack: ExitStack) -> Iterator[Case]:
         data, FANOUTS, seeds, batch_size=size, seed=0, num_workers=2, neighbor_sampler=here._sampler
     )
     yield stream_case("khop, 2 threads", threads, batches, _AHEAD_OF_WORKERS)
-    for num_parts in (1, 2):
+    for num_parts, same_host, more in (
+        (1, True, ""),
+        (2, True, ", 2 partitions"),
+        (2, False, ", 2 partitions by message"),
+    ):
         folder = bench.graphs.products_parts(num_parts)
-        loader = stack.enter_context(dist_loader(folder, seeds, size))
-        more = "" if num_parts == 1 else f", {num_parts} partitions"
+        loader = stack.enter_context(dist_loader(folder, seeds, size, same_host_reads=same_host))
         yield stream_case(f"khop, {_SAMPLERS} samplers{more}", loader, batches, AHEAD)
     yield from _pyg_cases(bench, data, seeds, size)
     if GLT in bench.peers:
@@ -141,12 +144,13 @@ def dist_loader(
     batch_size: int,
     num_workers: int = _SAMPLERS,
     fanouts: Sequence[int] = FANOUTS,
+    same_host_reads: bool = True,
 ) -> Iterator[DistNeighborLoader]:
     """Open a distributed loader of khop with all attributes, and serve all parts of the folder."""
     dataset = DistDataset().load(folder, 0)
     others = range(1, dataset.num_partitions)
     if others:
-        dataset = DistDataset().load(folder, 0, also_serve=others)
+        dataset = DistDataset().load(folder, 0, also_serve=others, same_host_reads=same_host_reads)
     loader = DistNeighborLoader(
         dataset,
         list(fanouts),

@@ -1,7 +1,8 @@
 """Suite `partitions`: cost of a second partition on the same machine, by phase of a batch.
 
 One sampler process reads a folder of one part. Another reads a folder of two parts, the second of
-which has a server on this machine, over `ipc`. Every turn takes batches of both, with a trace. The
+which has a server on this machine, over `ipc`
+(`same_host_reads=False`). Every turn takes batches of both, with a trace. The
 phases of sampler and trainer come from `loader.stats()`, the server's from the trace. All times are
 in microseconds per batch. A sampler's phases do not overlap, so that they add up to its time.
 The server works at the same time.
@@ -51,7 +52,13 @@ def run(bench: Bench) -> list[Row]:
     with ExitStack() as stack:
         loaders = [
             stack.enter_context(
-                dist_loader(bench.graphs.products_parts(n), seeds, order.batch_size, 1)
+                dist_loader(
+                    bench.graphs.products_parts(n),
+                    seeds,
+                    order.batch_size,
+                    1,
+                    same_host_reads=False,
+                )
             )
             for n in _PARTS
         ]

@@ -88,6 +88,8 @@ class Csr:
     @property
     def knows_neighbors(self) -> bool: ...
     @property
+    def widths(self) -> tuple[int, int]: ...
+    @property
     def wide(self) -> bool: ...
 
 _Reply = tuple[Int32Array, IntArray, Int64Array | None]
@@ -118,6 +120,14 @@ class Subgraph:
     def sample(
         self,
         graphs: list[Csr],
+        hops: Sequence[Sequence[HopOptions]],
+        run_key: int,
+        batch: int,
+        all: bool = False,
+    ) -> None: ...
+    def sample_parts(
+        self,
+        parts: list[list[Csr]],
         hops: Sequence[Sequence[HopOptions]],
         run_key: int,
         batch: int,
@@ -299,6 +309,7 @@ def update_rows(
     beta1: float,
     beta2: float,
 ) -> None: ...
+def gather_parts(parts: Sequence[Array], rows: Int64Array, out: Array) -> None: ...
 def explain_bus_error(text: str) -> None: ...
 def coo_to_csr(
     keys: IntArray,

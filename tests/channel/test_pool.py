@@ -2,6 +2,9 @@
 
 import gc
 import os
+import platform
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -121,3 +124,29 @@ def test_batches_that_lie_around_a_class_share_a_block():
     assert len(smaller) == 8 << 20
     del smaller
     assert pool.empty((4 << 20,), np.dtype(np.uint8)).ctypes.data != address
+
+
+_FAULTS = """
+import resource
+import numpy as np
+from khop.channel.pool import reuse_heaps
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    frames = [np.ones(1 << 17) for _ in range(40)]
+    del frames
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+reuse_heaps()
+faults()
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
+def test_freed_memory_of_heaps_is_used_again():
+    """40 arrays of 1 MiB have 10,240 pages. The second time, nearly none of them is new."""
+    output = subprocess.check_output([sys.executable, "-c", _FAULTS], text=True)
+    assert int(output) < 500

@@ -15,6 +15,7 @@ from khop.distributed.partitions.reader import PartitionReader
 from khop.errors import FolderError
 from khop.partition import PartitionFolder
 from khop.storage.folder import edge_path, node_path
+from khop.storage.part import Part
 from khop.typing import EDGE, NODE
 from support.formats.forging import forge
 
@@ -81,7 +82,8 @@ def test_ids_that_leave_rows_out(folder_of, tmp_path, change):
         root,
         **{edge_path(1, EDGE, "edge_id"): change, node_path(1, NODE, "id"): twice},
     )
-    reader = PartitionReader(PartitionFolder(root), 0)
+    folder = PartitionFolder(root)
+    reader = PartitionReader(folder, 0, lambda: Part(folder, 0))
     for read in (lambda: reader.edge_list(0, none), lambda: reader.positions(0, ONE, none)):
         with pytest.raises(FolderError, match=r"list of original ids of edge type .*'khop verify"):
             read()

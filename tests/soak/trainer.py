@@ -97,7 +97,7 @@ def _worker(config: TrainerConfig) -> Callable[[], Any]:
     )
 
     init_worker_group()
-    data = DistDataset().load(config.folder, config.rank)
+    data = DistDataset().load(config.folder, config.rank, same_host_reads=False)
     options = MpDistSamplingWorkerOptions(
         num_workers=config.num_samplers, timeout=config.timeout, max_restarts=_PLENTY
     )

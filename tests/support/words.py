@@ -72,6 +72,7 @@ NAMES = {
 PUBLISHED = {
     ("feature.py", "places"),
     ("row_store.py", "places"),
+    ("joined.py", "places"),
     ("device_feature.py", "place"),
     ("process_handle.py", "number"),
 }

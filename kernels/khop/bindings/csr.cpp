@@ -1,5 +1,7 @@
 #include "khop/bindings/csr.hpp"
 
+#include <nanobind/stl/pair.h>
+
 #include "khop/bindings/checks.hpp"
 #include "khop/bindings/module.hpp"
 
@@ -136,6 +138,7 @@ Args:
       .def_prop_ro("has_weights", &Csr::has_weights)
       .def_prop_ro("knows_neighbors", &Csr::knows_neighbors,
                    "True if original ids of neighbours are known.")
+      .def_prop_ro("widths", &Csr::widths, "Bytes of a row pointer, and of a neighbour.")
       .def_prop_ro("wide", &Csr::has_wide_columns, "True if neighbour ids are int64.");
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "khop/bindings/arrays.hpp"
 #include "khop/core/csr.hpp"
@@ -21,6 +22,7 @@ class Csr {
 
   int64_t num_rows() const { return num_rows_; }
   int64_t num_edges() const { return num_edges_; }
+  int64_t first_row() const { return first_row_; }
   bool has_times() const { return times_.has_value(); }
   bool has_weights() const { return weight_sums_.has_value(); }
   bool knows_neighbors() const { return row_id_width_ == 0 || neighbor_id_width_ != 0; }
@@ -44,6 +46,13 @@ class Csr {
             first_edge_, data_of<int64_t>(times_), data_of<uint64_t>(weight_sums_),
             data_of<uint32_t>(weight_guide_), neighbor_ids_data_, neighbor_id_width_});
       });
+    });
+  }
+
+  // Bytes of a row pointer, and of a neighbour.
+  std::pair<int, int> widths() const {
+    return visit([](const auto& view) {
+      return std::pair<int, int>(sizeof(*view.indptr), sizeof(*view.indices));
     });
   }
 

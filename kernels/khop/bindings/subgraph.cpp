@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <tuple>
+#include <type_traits>
 
 #include "khop/bindings/checks.hpp"
 #include "khop/bindings/csr.hpp"
@@ -60,14 +61,11 @@ void check_graphs(const std::vector<const Csr*>& graphs) {
   }
 }
 
-void sample(cpu::Subgraph& self, const std::vector<const Csr*>& graphs, const HopTable& hops,
-            uint64_t run_key, uint64_t batch, bool all) {
+// Draws all hops over all edge types. hop(relation, options) draws one.
+template <class Hop>
+void sample_hops(cpu::Subgraph& self, const HopTable& hops, uint64_t run_key, uint64_t batch,
+                 bool all, Hop&& hop) {
   const std::size_t count = self.num_relations();
-  check_hops(hops, count);
-  if (graphs.size() != count) {
-    throw nb::value_error("there must be a graph and the options of all hops for each edge type");
-  }
-  check_graphs(graphs);
   const std::size_t num_hops = hops.empty() ? 0 : hops[0].size();
   nb::gil_scoped_release release;
   for (std::size_t h = 0; h < num_hops; ++h) {
@@ -76,11 +74,63 @@ void sample(cpu::Subgraph& self, const std::vector<const Csr*>& graphs, const Ho
       HopOptions options =
           hops[r][h].at({run_key, batch, static_cast<uint32_t>(h), static_cast<uint32_t>(r),
                          static_cast<uint32_t>(self.relation(relation).source)});
-      options.last &= graphs[r]->has_times();
-      graphs[r]->visit([&](const auto& view) { self.hop(relation, view, options); });
+      hop(relation, options);
     }
     self.end_hop(all);
   }
+}
+
+void sample(cpu::Subgraph& self, const std::vector<const Csr*>& graphs, const HopTable& hops,
+            uint64_t run_key, uint64_t batch, bool all) {
+  check_hops(hops, self.num_relations());
+  if (graphs.size() != self.num_relations()) {
+    throw nb::value_error("there must be a graph and the options of all hops for each edge type");
+  }
+  check_graphs(graphs);
+  sample_hops(self, hops, run_key, batch, all, [&](int32_t relation, HopOptions options) {
+    const Csr& graph = *graphs[static_cast<std::size_t>(relation)];
+    options.last &= graph.has_times();
+    graph.visit([&](const auto& view) { self.hop(relation, view, options); });
+  });
+}
+
+// Parts of an edge type, of the same types of integers, in the order of their rows.
+using Parts = std::vector<const Csr*>;
+
+void check_parts(const Parts& parts) {
+  check_graphs(parts);
+  if (parts.empty()) throw nb::value_error("an edge type needs a part");
+  for (std::size_t p = 1; p < parts.size(); ++p) {
+    if (parts[p]->first_row() != parts[p - 1]->first_row() + parts[p - 1]->num_rows()) {
+      throw nb::value_error("the rows of a part must begin where those of the part before end");
+    }
+    if (parts[p]->widths() != parts[0]->widths() ||
+        parts[p]->has_times() != parts[0]->has_times()) {
+      throw nb::type_error("parts must have arrays of the same types");
+    }
+  }
+}
+
+void sample_parts(cpu::Subgraph& self, const std::vector<Parts>& graphs, const HopTable& hops,
+                  uint64_t run_key, uint64_t batch, bool all) {
+  check_hops(hops, self.num_relations());
+  if (graphs.size() != self.num_relations()) {
+    throw nb::value_error("there must be parts and the options of all hops for each edge type");
+  }
+  for (const Parts& parts : graphs) check_parts(parts);
+  sample_hops(self, hops, run_key, batch, all, [&](int32_t relation, HopOptions options) {
+    const Parts& parts = graphs[static_cast<std::size_t>(relation)];
+    options.last &= parts[0]->has_times();
+    parts[0]->visit([&](const auto& first) {
+      std::vector<std::decay_t<decltype(first)>> views;
+      for (const Csr* part : parts) {
+        part->visit([&](const auto& view) {
+          if constexpr (std::is_same_v<decltype(view), decltype(first)>) views.push_back(view);
+        });
+      }
+      self.hop(relation, views, options);
+    });
+  });
 }
 
 using ReplyArrays = std::tuple<InArray, InArray, std::optional<InArray>>;
@@ -281,6 +331,10 @@ void bind_subgraph(nb::module_& m) {
            "Draws all hops over all edge types from graphs that hold all rows. hops[r][h] are the "
            "options of hop h over edge type r, whose keys follow from run_key and batch. With all, "
            "all nodes draw in each hop.")
+      .def("sample_parts", &sample_parts, nb::arg("parts"), nb::arg("hops"), nb::arg("run_key"),
+           nb::arg("batch"), nb::arg("all") = false,
+           "As sample, from parts: parts[r] are the parts of edge type r in the order of their "
+           "rows. Together they hold all rows.")
       .def("merge", &merge, nb::arg("relation"), nb::arg("owners").noconvert(), nb::arg("replies"),
            "Takes neighbours that owners drew: replies[p] = (counts, neighbors, edges or None).")
       .def("end_hop", &cpu::Subgraph::end_hop, nb::arg("all") = false,

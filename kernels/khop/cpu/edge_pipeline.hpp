@@ -22,13 +22,26 @@ namespace khop::cpu {
 struct EdgeSink {
   Buffer<int32_t>& sources;
   Buffer<int64_t>* edges;
-  int64_t first_edge;
 };
 
-template <class Col, bool kDisjoint, bool kNarrow>
+// The neighbours of a graph, by the positions that are drawn.
+template <class Column>
+struct Columns {
+  using Col = Column;
+  const Col* columns;
+  int64_t first_edge;
+
+  const Col* at(int64_t position) const { return columns + position; }
+  int64_t edge(int64_t position) const { return first_edge + position; }
+};
+
+// `Columns` has type Col, at(position), and edge(position): its position in the whole graph.
+template <class Columns, bool kDisjoint, bool kNarrow>
 class EdgePipeline {
+  using Col = typename Columns::Col;
+
  public:
-  EdgePipeline(const Col* columns, NodeSet& sources, const EdgeSink& replace_root)
+  EdgePipeline(const Columns& columns, NodeSet& sources, const EdgeSink& replace_root)
       : columns_(columns),
         sources_(sources),
         sink_(replace_root),
@@ -72,9 +85,9 @@ class EdgePipeline {
     const int64_t* const positions = positions_.data();
     int64_t* const keys = keys_.data();
     int32_t* const numbers = sink_.sources.data() + first_;
-    const auto ask = [&](int64_t edge) { prefetch_line(&columns_[positions[edge]]); };
+    const auto ask = [&](int64_t edge) { prefetch_line(columns_.at(positions[edge])); };
     const auto read = [&](int64_t edge) {
-      keys[edge] = key(edge, columns_[positions[edge]]);
+      keys[edge] = key(edge, *columns_.at(positions[edge]));
       inserter.prefetch(keys[edge]);
     };
     const auto number = [&](int64_t edge) { numbers[edge] = inserter.number(keys[edge]); };
@@ -109,7 +122,7 @@ class EdgePipeline {
   void write_out() {
     if (sink_.edges != nullptr) {
       int64_t* out = sink_.edges->extend(numbered_);
-      for (int64_t j = 0; j < numbered_; ++j) out[j] = sink_.first_edge + positions_[j];
+      for (int64_t j = 0; j < numbered_; ++j) out[j] = columns_.edge(positions_[j]);
     }
     positions_.drop_front(numbered_);
     keys_.drop_front(numbered_);
@@ -120,7 +133,7 @@ class EdgePipeline {
     numbered_ = 0;
   }
 
-  const Col* const columns_;
+  const Columns columns_;
   NodeSet& sources_;
   const EdgeSink sink_;
   int64_t first_;  // place in the replace_root of the first edge in the buffers

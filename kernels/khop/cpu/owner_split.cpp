@@ -5,6 +5,7 @@
 #include <string>
 
 #include "khop/core/node_table.hpp"
+#include "khop/cpu/part_of.hpp"
 #include "khop/cpu/prefetch.hpp"
 
 namespace khop::cpu {
@@ -23,9 +24,7 @@ void split_by_owner(const int64_t* ids, int64_t count, const std::vector<int64_t
           "node " + std::to_string(ids[i]) + " belongs to no partition: ids run from " +
           std::to_string(bounds.front()) + " to " + std::to_string(bounds.back() - 1));
     }
-    // The last bound not above the id; empty parts share a bound and are passed over.
-    const auto above = std::upper_bound(bounds.begin(), bounds.end(), ids[i]);
-    owners[i] = static_cast<int32_t>(above - bounds.begin() - 1);
+    owners[i] = static_cast<int32_t>(part_of(ids[i], bounds.data(), num_parts));
     ++out.offsets[static_cast<std::size_t>(owners[i]) + 1];
   }
   for (std::size_t p = 0; p < num_parts; ++p) out.offsets[p + 1] += out.offsets[p];

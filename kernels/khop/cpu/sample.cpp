@@ -4,6 +4,7 @@
 #include <array>
 
 #include "khop/cpu/edge_pipeline.hpp"
+#include "khop/cpu/part_rows.hpp"
 #include "khop/cpu/pick_rows.hpp"
 #include "khop/cpu/prefetch.hpp"
 
@@ -15,6 +16,7 @@ constexpr int64_t kRowsAhead = 64;
 
 // Ids, trees and times of a block of a frontier: numbering may grow the node list that the frontier
 // lies in, so they are copied.
+template <int64_t kRows>
 class RowBlock {
  public:
   RowSet read(const Frontier& frontier, int64_t first, int64_t last) {
@@ -34,35 +36,60 @@ class RowBlock {
   }
 
  private:
-  std::array<int64_t, kBlockRows> ids_;
-  std::array<int32_t, kBlockRows> trees_;
-  std::array<int64_t, kBlockRows> times_;
+  std::array<int64_t, kRows> ids_;
+  std::array<int32_t, kRows> trees_;
+  std::array<int64_t, kRows> times_;
 };
 
 // Draws all rows of a frontier, block by block, and calls `drawn` after each.
-template <class Ptr, class Col, class Drawn>
-void draw_frontier(RowDrawer<Ptr, Col>& drawer, const Frontier& frontier, int32_t* counts,
+template <int64_t kRows, class Drawer, class Drawn>
+void draw_frontier(Drawer& drawer, const Frontier& frontier, int32_t* counts,
                    Buffer<int64_t>& positions, Drawn&& drawn) {
-  RowBlock rows;
-  std::array<int64_t, kBlockRows> coming{};
+  constexpr int64_t ahead = std::max(kRowsAhead, kRows);
+  RowBlock<kRows> rows;
+  std::array<int64_t, kRows> coming{};
   const int64_t num_rows = frontier.end - frontier.begin;
   // The node list may grow, and move, with each block.
   const auto prefetch = [&](int64_t first) {
-    const int64_t last = std::min(first + kBlockRows, num_rows);
+    const int64_t last = std::min(first + kRows, num_rows);
     const int64_t* keys = frontier.nodes.keys() + frontier.begin;
     for (int64_t i = first; i < last; ++i) {
       coming[static_cast<std::size_t>(i - first)] = frontier.nodes.id_of(keys[i]);
     }
     drawer.prefetch_rows(coming.data(), std::max<int64_t>(last - first, 0));
   };
-  for (int64_t first = 0; first < kRowsAhead; first += kBlockRows) prefetch(first);
-  for (int64_t first = 0; first < num_rows; first += kBlockRows) {
-    prefetch(first + kRowsAhead);
-    const int64_t last = std::min(first + kBlockRows, num_rows);
+  for (int64_t first = 0; first < ahead; first += kRows) prefetch(first);
+  for (int64_t first = 0; first < num_rows; first += kRows) {
+    prefetch(first + ahead);
+    const int64_t last = std::min(first + kRows, num_rows);
     const RowSet block = rows.read(frontier, first, last);
     drawer.draw(block, last - first, counts + first, positions);
     drawn(block, last - first, counts + first);
   }
+}
+
+// Draws a frontier's neighbours, numbers them, and appends the edges.
+template <int64_t kRows, class Drawer, class Columns>
+void draw_and_number(Drawer& drawer, const Columns& columns, const Frontier& frontier,
+                     bool with_edge, NodeSet& sources, EdgeList& out) {
+  AppendedEdges appended(out);
+  int32_t* const counts = out.counts.extend(frontier.end - frontier.begin);
+  EdgeSink replace_root{out.sources, with_edge ? &out.edges : nullptr};
+  const auto run = [&](auto pipeline) {
+    draw_frontier<kRows>(drawer, frontier, counts, pipeline.positions(),
+                         [&](const RowSet& rows, int64_t num_rows, const int32_t* drawn) {
+                           pipeline.advance(rows, num_rows, drawn);
+                         });
+    pipeline.finish();
+  };
+  if (frontier.disjoint) {
+    sources.narrow() ? run(EdgePipeline<Columns, true, true>(columns, sources, replace_root))
+                     : run(EdgePipeline<Columns, true, false>(columns, sources, replace_root));
+  } else {
+    sources.narrow() ? run(EdgePipeline<Columns, false, true>(columns, sources, replace_root))
+                     : run(EdgePipeline<Columns, false, false>(columns, sources, replace_root));
+  }
+  appended.finish(frontier);
 }
 
 }  // namespace
@@ -103,31 +130,25 @@ template <class Ptr, class Col>
 void sample_hop(const CsrView<Ptr, Col>& graph, const Frontier& frontier, const HopSpec& spec,
                 NodeSet& sources, EdgeList& out) {
   RowDrawer<Ptr, Col> drawer(graph, spec);
-  AppendedEdges appended(out);
-  int32_t* const counts = out.counts.extend(frontier.end - frontier.begin);
-  EdgeSink replace_root{out.sources, spec.with_edge ? &out.edges : nullptr, graph.first_edge};
-  const auto run = [&](auto pipeline) {
-    draw_frontier(drawer, frontier, counts, pipeline.positions(),
-                  [&](const RowSet& rows, int64_t num_rows, const int32_t* drawn) {
-                    pipeline.advance(rows, num_rows, drawn);
-                  });
-    pipeline.finish();
-  };
-  if (frontier.disjoint) {
-    sources.narrow() ? run(EdgePipeline<Col, true, true>(graph.indices, sources, replace_root))
-                     : run(EdgePipeline<Col, true, false>(graph.indices, sources, replace_root));
-  } else {
-    sources.narrow() ? run(EdgePipeline<Col, false, true>(graph.indices, sources, replace_root))
-                     : run(EdgePipeline<Col, false, false>(graph.indices, sources, replace_root));
-  }
-  appended.finish(frontier);
+  const Columns<Col> columns{graph.indices, graph.first_edge};
+  draw_and_number<kBlockRows>(drawer, columns, frontier, spec.with_edge, sources, out);
+}
+
+template <class Ptr, class Col>
+void sample_hop(const std::vector<CsrView<Ptr, Col>>& parts, const Frontier& frontier,
+                const HopSpec& spec, NodeSet& sources, EdgeList& out) {
+  PartsDrawer<Ptr, Col> drawer(parts, spec);
+  const PartColumns<Ptr, Col> columns{parts.data()};
+  draw_and_number<kPartRows>(drawer, columns, frontier, spec.with_edge, sources, out);
 }
 
 #define KHOP_INSTANTIATE(Ptr, Col)                                                              \
   template void sample_rows<Ptr, Col>(const CsrView<Ptr, Col>&, const RowSet&, int64_t,         \
                                       const HopSpec&, DrawnRows<Col>&);                         \
   template void sample_hop<Ptr, Col>(const CsrView<Ptr, Col>&, const Frontier&, const HopSpec&, \
-                                     NodeSet&, EdgeList&);
+                                     NodeSet&, EdgeList&);                                      \
+  template void sample_hop<Ptr, Col>(const std::vector<CsrView<Ptr, Col>>&, const Frontier&,    \
+                                     const HopSpec&, NodeSet&, EdgeList&);
 KHOP_INSTANTIATE(int32_t, int32_t)
 KHOP_INSTANTIATE(int32_t, int64_t)
 KHOP_INSTANTIATE(int64_t, int32_t)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "khop/core/csr.hpp"
 #include "khop/cpu/buffer.hpp"
@@ -30,5 +31,11 @@ void sample_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num
 template <class Ptr, class Col>
 void sample_hop(const CsrView<Ptr, Col>& graph, const Frontier& frontier, const HopSpec& spec,
                 NodeSet& sources, EdgeList& out);
+
+// The same from the rows of parts, in the order of their rows, which together hold all. The result
+// is that of the whole graph.
+template <class Ptr, class Col>
+void sample_hop(const std::vector<CsrView<Ptr, Col>>& parts, const Frontier& frontier,
+                const HopSpec& spec, NodeSet& sources, EdgeList& out);
 
 }  // namespace khop::cpu

@@ -42,6 +42,16 @@ class Subgraph {
                edges_[index(relation)]);
   }
 
+  // From parts that together hold all rows, in the order of their rows.
+  template <class Ptr, class Col>
+  void hop(int32_t relation, const std::vector<CsrView<Ptr, Col>>& parts,
+           const HopOptions& options) {
+    HopSpec spec(options, excluded(relation));
+    spec.with_edge = with_edges_;
+    sample_hop(parts, frontier(relations_[index(relation)].destination), spec, sources_of(relation),
+               edges_[index(relation)]);
+  }
+
   template <class Col>
   void merge(int32_t relation, const int32_t* owners, const std::vector<OwnerReply<Col>>& replies) {
     merge_hop(owners, replies, frontier(relations_[index(relation)].destination), with_edges_,

@@ -60,10 +60,29 @@ class JoinedFeature(_View):
                     f"and of {piece.dtype} {list(piece.row_shape)}"
                 )
         self._bounds = np.cumsum([0, *(piece.num_rows for piece in pieces)])
+        # A kernel reads all arrays in one pass over the rows.
+        arrays = [piece.array for piece in pieces if type(piece) is Feature]
+        is_plain = len(arrays) == len(pieces) and all(a.flags.aligned for a in arrays)
+        self._arrays = arrays if is_plain and len({a.dtype for a in arrays}) == 1 else None
         super().__init__(pieces, int(self._bounds[-1]))
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
+        if self._arrays is not None:
+            _native.gather_parts(self._arrays, ids, out)
+            return None
         return _read_pieces(self._split(ids), out)
+
+    def gather(
+        self,
+        rows: IntArray,
+        out: Array | None = None,
+        places: Int64Array | None = None,
+        num_threads: int = 1,
+    ) -> Array:
+        if self._arrays is None or out is None or places is not None:
+            return super().gather(rows, out, places, num_threads)
+        _native.gather_parts(self._arrays, rows.astype(np.int64, copy=False), out)
+        return out
 
     def _split(self, rows: IntArray) -> Iterable[_Piece]:
         """Divide requested rows by store: yield one piece per store that has some of them."""

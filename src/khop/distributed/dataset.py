@@ -22,6 +22,7 @@ from khop.distributed.job.worker_group import require_context
 from khop.distributed.partitions.reader import PartitionReader
 from khop.distributed.partitions.service import PartitionService
 from khop.distributed.partitions.shared_client import SharedClient
+from khop.distributed.processes.hosts import maps_same_host
 from khop.distributed.stores.dataset_stores import PartitionStores
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
@@ -47,6 +48,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
     Attributes:
         folder: the partition folder, or None before `load`.
         partition_idx: the home partition, which this trainer has loaded.
+        same_host_reads: True if partitions of this host are read from their files, see `load`.
         node_labels: {node type: [num_nodes, ...]} labels from `whole_node_label_file`, by original
             id.
         graph_mode: placement of the graph for samplers that draw on devices.
@@ -66,13 +68,17 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.feature_mode = "ZERO_COPY"
         self.node_labels: dict[NodeType, Tensor] = {}
         self._also_serve: list[int] = []
+        self.same_host_reads = True
+        self._others: list[int] = []
+        self._connected_part: Part | None = None
         self._service: PartitionService | None = None
         self._peers: SharedClient | None = None
         self._reader: PartitionReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the folder's path and the endpoints of other partitions, for worker processes."""
-        return {**self.__dict__, "_service": None, "_reader": None}
+        """Return the folder and the endpoints of other partitions, for worker processes."""
+        made_again = dict.fromkeys(("_service", "_reader", "_connected_part"))
+        return {**self.__dict__, **made_again, "_others": self._parts_to_read()}
 
     def load(
         self,
@@ -91,6 +97,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         *,
         graph_dir: str | os.PathLike[str] | None = None,
         also_serve: Sequence[int] = (),
+        same_host_reads: bool | None = None,
         stores: Mapping[str | tuple[NodeType | EdgeType, str], Callable[[], RowStore]]
         | None = None,
     ) -> DistDataset:
@@ -115,6 +122,11 @@ class DistDataset(PartitionStores, PartitionedGraph):
             graph_dir: another name for `root_dir`.
             also_serve: further partitions that this trainer serves: their files are on this
                 machine, and they are no trainer's home.
+            same_host_reads: read partitions of other trainers on this host from their files, if
+                this folder has them and they can be read. Batches are the same, no rows are copied
+                between processes, and no server is needed for these partitions. If False, all
+                partitions but the home are requested from servers. If None,
+                $KHOP_SAME_HOST_READS (0 or 1), or True without it.
             stores: attributes whose rows are elsewhere than in the folder: {(node or edge type,
                 name): function that opens a `khop.data.RowStore`}. For nodes of a homogeneous
                 graph, {name: function} is enough. Rows are by original id. All trainers name the
@@ -129,8 +141,8 @@ class DistDataset(PartitionStores, PartitionedGraph):
             FolderError: the folder is absent, damaged or of another version, or lacks a part here.
             IndexError, TypeError: no such partition.
             KeyError: a store of a type that does not exist.
-            ValueError: an unknown graph_mode, a store with another number of rows, or a store of an
-                attribute that the folder has itself.
+            ValueError: an unknown graph_mode or $KHOP_SAME_HOST_READS, a store with another number
+                of rows, or a store of an attribute that the folder has itself.
         """
         del input_layout, graph_caching, device_group_list, device
         if (root_dir is None) == (graph_dir is None):
@@ -144,6 +156,8 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.graph_mode = graph_mode
         self.feature_mode = "CUDA" if feature_with_gpu else "ZERO_COPY"
         self._also_serve = [folder.check_part(part) for part in also_serve]
+        self.same_host_reads = maps_same_host(same_host_reads)
+        self._others, self._connected_part = [], None
         self.folder = folder.attach(self._named_stores(folder.meta, stores or {}))
         self._service = self._peers = self._reader = None
         files = {} if whole_node_label_file is None else whole_node_label_file
@@ -286,9 +300,27 @@ class DistDataset(PartitionStores, PartitionedGraph):
         """
         if self._service is None:
             self._service = PartitionService(
-                self.context, self.opened, self.partition_idx, self._also_serve
+                self.context,
+                self.opened,
+                self.partition_idx,
+                self._also_serve,
+                same_host_reads=self.same_host_reads,
             )
         return self._service
+
+    def connected_part(self) -> Part:
+        """Return the home part with the parts of this host. If there are others, connect first.
+
+        :meta private:
+        """
+        if self._connected_part is None:
+            others = self._parts_to_read()
+            self._connected_part = Part(self.opened, self.partition_idx, others)
+        return self._connected_part
+
+    def _parts_to_read(self) -> list[int]:
+        """Return the other partitions that are read from files. Workers have their trainer's."""
+        return self._others if self._service is None else self._service.others
 
     def peers(self) -> SharedClient:
         """Return this process's connections to the other partitions.
@@ -319,7 +351,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         :meta private:
         """
         if self._reader is None:
-            self._reader = PartitionReader(self.opened, self.partition_idx)
+            self._reader = PartitionReader(self.opened, self.partition_idx, self.connected_part)
         return self._reader
 
     def run_on_rows(self, steps: Callable[[GraphRows], Generator[list[Ticket], None, Any]]) -> Any:
@@ -332,7 +364,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         :meta private:
         """
         with self.reader.session(self.peers) as client:
-            return run(steps(GraphRows(GraphView.of_part(self.reader.part), client)), client)
+            return run(steps(GraphRows(GraphView.of_part(self.connected_part()), client)), client)
 
     def _read_labels(self, node_type: NodeType, file: Path) -> Tensor:
         if file.suffix == ".npy":

@@ -5,6 +5,7 @@ Used by samplers, partition servers, graph servers and trainers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -45,12 +46,17 @@ class Part:
     Args:
         folder: the partition folder.
         part: index of the part.
+        others: further parts whose files are read here, and not asked of their servers.
+
+    Attributes:
+        others: {index: part} of these.
     """
 
-    def __init__(self, folder: PartitionFolder, part: int) -> None:
+    def __init__(self, folder: PartitionFolder, part: int, others: Iterable[int] = ()) -> None:
         self.folder = folder
         self.meta = folder.meta
         self.part = folder.check_part(part)
+        self.others = {other: Part(folder, other) for other in others if other != part}
         self._features: dict[tuple[str, int, str], RowStore] = {}
         self._cached: dict[int, HotCopies | None] = {}
         self._indptrs: dict[int, IntArray] = {}

@@ -233,11 +233,13 @@ class _InThreads(PartitionService):
 
 
 @contextlib.contextmanager
-def open_dataset(root, num_parts):
+def open_dataset(root, num_parts, same_host_reads=None):
     """Yield a dataset of a trainer at home in part 0, whose threads serve the other parts."""
     others = list(range(1, num_parts))
-    dataset = DistDataset().load(root, 0, also_serve=others)
-    dataset._service = _InThreads(require_context(), dataset.opened, 0, others)
+    dataset = DistDataset().load(root, 0, also_serve=others, same_host_reads=same_host_reads)
+    dataset._service = _InThreads(
+        require_context(), dataset.opened, 0, others, same_host_reads=same_host_reads
+    )
     try:
         yield dataset
     finally:

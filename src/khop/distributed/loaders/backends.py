@@ -29,7 +29,6 @@ from khop.distributed.sampling.pool import SamplerPool
 from khop.distributed.sampling.process_handle import Program, Standby, start_sampler
 from khop.sampler.methods.modules import modules_of
 from khop.sampler.plan import EpochPlan
-from khop.storage.part import Part
 from khop.typing import Array
 
 
@@ -64,8 +63,7 @@ def create_backend(
     if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:
         return _make_samplers(data, spec, options, plan, weights, transfer)
     client = data.service().client(options.timeout)
-    part = Part(data.opened, data.partition_idx)
-    return InProcessBackend(part, spec, client, weights, options.timeout)
+    return InProcessBackend(data.connected_part(), spec, client, weights, options.timeout)
 
 
 def _make_samplers(
@@ -83,6 +81,7 @@ def _make_samplers(
     config = {
         "root": str(data.opened.root),
         "part": data.partition_idx,
+        "others": service.others,
         "stores": [store.to_json() for store in data.opened.stores.values()],
         "pipeline": spec.to_json(),
         "methods": modules_of(spec.sampling.method),

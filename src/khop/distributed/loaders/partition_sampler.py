@@ -168,7 +168,7 @@ class _PartDrawer:
         A fork has a client of its own, so a separate engine.
         """
         if self._engine is None or self._engine[0] is not client:
-            view = GraphView.of_part(self._data.reader.part)
+            view = GraphView.of_part(self._data.connected_part())
             self._engine = client, Engine(view, self._spec, client)
         return self._engine[1]
 

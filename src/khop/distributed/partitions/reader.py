@@ -43,12 +43,19 @@ class Table(NamedTuple):
 
 
 class PartitionReader:
-    """Reader of all parts of a folder, for a trainer that has loaded one of them.
+    """Reader of all parts of a folder, for a trainer at home in one.
 
-    Rows come from files on this machine, or from other trainers' servers.
+    Args:
+        folder: the folder.
+        home: the home part.
+        connected_part: returns the home part with the parts that are read from files beside it.
+            Called once the trainers are connected.
     """
 
-    def __init__(self, folder: PartitionFolder, home: int) -> None:
+    def __init__(
+        self, folder: PartitionFolder, home: int, connected_part: Callable[[], Part]
+    ) -> None:
+        self._connected_part = connected_part
         self._folder = folder
         self._meta = folder.meta
         self._home = home
@@ -79,7 +86,7 @@ class PartitionReader:
         """Read rows of `tables`, as `rows` does, with the caller's client. None: all are local."""
         fetches = []
         for table, ids in tables:
-            fetcher = PartRows(self.part, *table, client)
+            fetcher = PartRows(self._connected_part(), *table, client)
             fetches.append((fetcher.fetch(ids), fetcher.empty(len(ids))))
         run(write_rows(fetches), client)
         return [

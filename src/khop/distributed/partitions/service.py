@@ -22,6 +22,7 @@ from khop.distributed.partitions.server_process import (
     PartitionServerProcess,
     announced_endpoint,
 )
+from khop.distributed.processes.hosts import maps_same_host
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.errors import RendezvousError
@@ -30,13 +31,23 @@ from khop.storage.folder import PartitionFolder
 
 @dataclass(frozen=True)
 class Claim:
-    """Machine and partitions of a trainer, published to others. `home` is the one it has loaded."""
+    """Machine and partitions of a trainer, as published to the other trainers.
+
+    Attributes:
+        host: identity of the machine, see `host_identity`.
+        address: address at which other machines reach it.
+        fingerprint: fingerprint of the folder.
+        home: the home partition.
+        parts: the home partition, and further partitions that it serves.
+        readable: partitions whose files it can read. Empty if it requests all partitions.
+    """
 
     host: str
     address: str
     fingerprint: str
     home: int
     parts: list[int]
+    readable: list[int]
 
 
 class PartitionService:
@@ -47,10 +58,14 @@ class PartitionService:
     Args:
         context: the trainer's group.
         folder: the partition folder.
-        home: the partition that this trainer has loaded.
-        also_serve: further partitions that this trainer serves, no trainer's home.
-        requests: modules of the user's requests, which servers with a partition's state import (see
-            `users_requests`). The same for all trainers.
+        home: this trainer's partition.
+        also_serve: further partitions that this trainer's machine serves.
+        requests: modules of the user's requests, which primaries import (see `users_requests`). The
+            same for all trainers.
+        same_host_reads: read partitions of this host from their files. See `DistDataset.load`.
+
+    Attributes:
+        others: further partitions that this trainer and its samplers read from files.
 
     Raises:
         RendezvousError: trainers have different folders, or no trainer has some partition.
@@ -63,6 +78,7 @@ class PartitionService:
         home: int,
         also_serve: list[int],
         requests: Sequence[str] = (),
+        same_host_reads: bool | None = None,
     ) -> None:
         self._requests = list(requests)
         self._context = context
@@ -71,8 +87,14 @@ class PartitionService:
         self.endpoint_registry = EndpointRegistry(context, self._name)
         """Updates of servers that have moved or ended."""
         self.home = home
+        parts = range(folder.num_parts) if maps_same_host(same_host_reads) else ()
         claim = Claim(
-            context.host, context.address, folder.fingerprint, home, sorted({home, *also_serve})
+            context.host,
+            context.address,
+            folder.fingerprint,
+            home,
+            sorted({home, *also_serve}),
+            [part for part in parts if folder.can_read_part(part)],
         )
         context.members.publish(f"{self._name}/claim", asdict(claim))
         gathered = context.members.all_gather(
@@ -81,6 +103,7 @@ class PartitionService:
         self.claims = [Claim(**c) for c in gathered]
         """Claim of each trainer, by rank."""
         self._check_claims()
+        self.others = parts_read_by(self.claims[context.rank], self.claims)
         self._first_endpoints: dict[int, Endpoint] | None = None  # by key in the registry
         self.credentials: KeyPair | None = None
 
@@ -122,8 +145,14 @@ class PartitionService:
                 "DistDataset.load(..., also_serve=[...]) on a machine that has them"
             )
 
+    def _asks_for(self, user: Claim, part: int) -> bool:
+        """Return whether a trainer sends requests for a partition to a server."""
+        # Rows of users' stores are read by the owner alone.
+        is_read = part in parts_read_by(user, self.claims) and not self._folder.stores
+        return part != user.home and not is_read
+
     def endpoints(self) -> dict[int, Endpoint]:
-        """Return the last known endpoints of all partitions, except the home partition.
+        """Return the last known endpoints of the partitions that are not read from files alone.
 
         It is the partition that this trainer has loaded. Starts this trainer's servers first.
         """
@@ -146,7 +175,7 @@ class PartitionService:
         return client
 
     def client(self, timeout: float) -> PartitionClient | None:
-        """Connect to the other partitions. `timeout` is in seconds. None if there are none."""
+        """Connect to the other partitions. None if all are read from files."""
         endpoints = self.endpoints()
         if not endpoints:
             return None
@@ -171,7 +200,7 @@ class PartitionService:
         users = [
             claim
             for rank, claim in enumerate(self.claims)
-            if is_primary or (claim.home != part and self._server_of(part, rank) == server)
+            if is_primary or (self._asks_for(claim, part) and self._server_of(part, rank) == server)
         ]
         host = self.claims[server].host
         return any(c.host == host for c in users), any(c.host != host for c in users)
@@ -229,7 +258,8 @@ class PartitionService:
 
     def _find_endpoints(self) -> dict[int, Endpoint]:
         rank, parts = self._context.rank, range(self._folder.num_parts)
-        servers = [(p, p, self._server_of(p, rank)) for p in parts if p != self.home]
+        mine = self.claims[rank]
+        servers = [(p, p, self._server_of(p, rank)) for p in parts if self._asks_for(mine, p)]
         if self._requests:
             servers += [(primary_key(p), p, self.primary(p)) for p in parts]
         gathered = self._context.members.wait_for(
@@ -248,6 +278,16 @@ class PartitionService:
         self.endpoint_registry.close(
             f"has ended: trainer {self._context.rank} has finished or failed"
         )
+
+
+def parts_read_by(reader: Claim, claims: Sequence[Claim]) -> list[int]:
+    """Return the partitions, beside its home, that a trainer reads from files.
+
+    These are partitions of trainers on its host. A folder that hosts share has files of other
+    partitions, too. These are requested, so that their rows stay in their host's memory.
+    """
+    near = {part for claim in claims if claim.host == reader.host for part in claim.parts}
+    return sorted(near.intersection(reader.readable) - {reader.home})
 
 
 def primary_key(part: int) -> int:

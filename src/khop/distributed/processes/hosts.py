@@ -16,6 +16,23 @@ def host_identity() -> str:
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 
+def maps_same_host(option: bool | None) -> bool:
+    """Return whether parts of this host are mapped, not requested from their servers.
+
+    Args:
+        option: the user's choice. If None, $KHOP_SAME_HOST_READS, or True without it.
+
+    Raises:
+        ValueError: the variable is neither '0' nor '1'.
+    """
+    if option is not None:
+        return bool(option)
+    value = os.environ.get("KHOP_SAME_HOST_READS", "1")
+    if value not in ("0", "1"):
+        raise ValueError(f"KHOP_SAME_HOST_READS must be 0 or 1 (got {value!r})")
+    return value == "1"
+
+
 def host_address(master: str | None = None) -> str:
     """Return the address at which other machines reach this one, on the route to `master`.
 

@@ -201,6 +201,7 @@ def start_server(
         keys=None if keys is None else keys.to_json(),
         graph_mode=dataset.graph_mode,
         feature_mode=dataset.feature_mode,
+        same_host_reads=dataset.same_host_reads,
         methods=list(methods),
         has_labels=bool(dataset.node_labels),
     )

@@ -18,6 +18,7 @@ import zmq
 
 from khop import log
 from khop.channel.message import pack
+from khop.channel.pool import reuse_heaps
 from khop.data.tickets import Ticket
 from khop.data.waiter import waiter
 from khop.distributed.rpc.connection import Connection
@@ -70,6 +71,7 @@ class PartitionClient:
         timeout: float = 180.0,
         on_lost: Callable[[int, float], None] | None = None,
     ) -> None:
+        reuse_heaps()
         self._timeout = timeout
         self._credentials = credentials
         self.on_lost = on_lost

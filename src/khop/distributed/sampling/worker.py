@@ -69,9 +69,10 @@ class Sampler:
 
     Args:
         line: the control line.
-        config: configuration from the trainer: folder, part, pipeline, modules of users' methods,
-            endpoints, concurrency. On a device also: its name, the placement of graph
-            and attributes, and the description of a device arena if there is one.
+        config: configuration from the trainer: folder, part, further parts to read (`others`),
+            pipeline, modules of users' methods, endpoints, concurrency. On a device also: its
+            name, the placement of graph and attributes, and the description of a device arena if
+            there is one.
         memory: descriptors of the arena's memory, and of the device arena's if it has one.
         arrays: extra arrays of `Pipeline`.
     """
@@ -90,7 +91,8 @@ class Sampler:
         self._client = _client(config, self._report_lost)
         self._reported_lost: dict[int, float] = {}
         stores = map(NamedStore.from_json, config.get("stores", ()))
-        part = Part(PartitionFolder(config["root"]).attach(stores), config["part"])
+        folder = PartitionFolder(config["root"]).attach(stores)
+        part = Part(folder, config["part"], config.get("others", ()))
         spec = PipelineSpec.from_json(config["pipeline"])
         self._clock = PhaseClock()
         self._pipeline = Pipeline(part, spec, self._client, arrays, self._clock, device)

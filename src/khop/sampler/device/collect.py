@@ -9,7 +9,7 @@ one more gather puts them in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from khop import _native
 from khop.channel.device_arena import DeviceArray, Scratch
 from khop.channel.layout import Record
+from khop.data import RowStore
 from khop.data.device_feature import DeviceFeature
 from khop.data.tickets import Ticket
 from khop.sampler.methods.access import Waiting
@@ -178,6 +179,8 @@ class StagedCollector(Collector):
         feature_mode: str,
     ) -> None:
         super().__init__(part, spec, remote)
+        for table in self._tables:
+            table.joins_parts = False  # the device has the rows of the home part
         self._device = device
         self._features = _features_on(self._tables, part, device, feature_mode)
         self._staged, self._own, self._order = (Scratch(device) for _ in range(3))
@@ -214,14 +217,20 @@ class StagedCollector(Collector):
             trees = np.empty(subgraph.num_nodes(i), np.int64)
             subgraph.write_trees(i, trees)
             arrays[f"t{i}"].upload(trees)
-        for fetch, names, features in zip(fetches, self._names, self._features, strict=True):
-            self._write(fetch, [arrays[name] for name in names], features)
+        for table, fetch, names, features in zip(
+            self._tables, fetches, self._names, self._features, strict=True
+        ):
+            own = table.local_tables(self._part.part)
+            self._write(_groups_of(fetch, own), fetch, [arrays[n] for n in names], features)
         return record
 
     def _write(
-        self, fetch: RowFetch, outs: list[DeviceArray], features: list[DeviceFeature]
+        self,
+        groups: list[_Group],
+        fetch: RowFetch,
+        outs: list[DeviceArray],
+        features: list[DeviceFeature],
     ) -> None:
-        groups = _groups_of(fetch)
         count = len(fetch.ids)
         order = np.empty(count, np.int64)  # where each row is staged
         begins, end = [], 0
@@ -254,12 +263,12 @@ class StagedCollector(Collector):
         return uploaded
 
 
-def _groups_of(fetch: RowFetch) -> list[_Group]:
-    """Return rows of a table by origin, once all replies have come."""
+def _groups_of(fetch: RowFetch, home: Sequence[RowStore | None] | None) -> list[_Group]:
+    """Return rows of a table by origin, once all replies have come. `home`: the part's stores."""
     groups: list[_Group] = []
     for local in fetch.local:
         assert local.positions is not None  # there are several parts
-        own = None if local.are_copies else local.rows
+        own = local.rows if local.tables is home else None
         groups.append((local.positions, own, local.gather))
     for request in fetch.remote:
         assert request.positions is not None

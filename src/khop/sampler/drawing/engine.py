@@ -44,6 +44,10 @@ class Engine:
         self._program: ProgramMethod | None = spec.method.program
         self._idle: list[Any] = []
         self._is_whole = view.is_whole
+        parts = [view.parts_of(relation) for relation in range(len(view.relations))]
+        # The parts of each edge type, if kernels can read all of them.
+        self._parts = [csrs for csrs in parts if csrs is not None]
+        self._reads_parts = len(self._parts) == len(parts)
         # Rows that kernels read whole, and the last argument of `sample`. A device has others.
         self._graphs: Any = view.csrs
         self._flag = spec.method.layer_wise
@@ -108,6 +112,10 @@ class Engine:
         if self._is_whole:
             return self.sample_local(seeds, run_key, batch, exclude)
         subgraph = self._begin(seeds, exclude)
+        if self._reads_parts:
+            subgraph.sample_parts(self._parts, self.hops, run_key, batch, self._flag)
+            yield from self._complete(subgraph, exclude)
+            return subgraph
         for hop in range(spec.num_hops):
             for relation, (source, _) in enumerate(view.relations):
                 keyed = self.hops[relation][hop].at(run_key, batch, hop, relation, source)

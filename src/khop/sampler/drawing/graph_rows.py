@@ -43,7 +43,7 @@ class GraphRows:
     """
 
     def __init__(self, view: GraphView, remote: RemoteParts | None) -> None:
-        if remote is None and not view.is_whole:
+        if remote is None and not view.is_local:
             raise ValueError("a partition's engine needs access to the other partitions")
         self.view = view
         self.remote = remote
@@ -63,7 +63,7 @@ class GraphRows:
         return self._ask(
             relation,
             rows,
-            partial(RowSet.draw, csr=view.csrs[relation], request=request, options=options),
+            partial(RowSet.draw, request=request, options=options),
             None if remote is None else partial(remote.sample, request=request),
             request.with_edge,
             request.fanout == 0,
@@ -74,12 +74,12 @@ class GraphRows:
         self, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
     ) -> Waiting[Replies]:
         """Find the neighbours of rows that are in a batch. `keys` identify the batch's nodes."""
-        view, remote, csr = self.view, self.remote, self.view.csrs[relation]
+        view, remote = self.view, self.remote
         num_nodes = view.num_nodes[view.relations[relation][0]]
         return self._ask(
             relation,
             rows,
-            lambda own: own.induce(csr, keys, num_nodes, with_edge),
+            partial(RowSet.induce, keys=keys, num_nodes=num_nodes, with_edge=with_edge),
             None if remote is None else partial(remote.induce, keys=keys, with_edge=with_edge),
             with_edge,
             False,
@@ -90,7 +90,7 @@ class GraphRows:
         self,
         relation: int,
         rows: RowSet,
-        at_home: Callable[[RowSet], Drawn],
+        here: Callable[[RowSet, _native.Csr], Drawn],
         elsewhere: Callable[[int, int, RowSet], Ticket] | None,
         with_edge: bool,
         nothing: bool,
@@ -101,7 +101,7 @@ class GraphRows:
         Args:
             relation: index of the edge type.
             rows: the rows.
-            at_home: draws from rows of the local part.
+            here: draws from rows of a local part.
             elsewhere: requests from an owner: (part, edge type, rows). If None, all rows are local.
             with_edge: answers have edges.
             nothing: no neighbours are drawn, so that all answers are empty.
@@ -115,15 +115,14 @@ class GraphRows:
             for part, (a, b) in enumerate(itertools.pairwise(offsets))
             if a < b
         }
+        local = {} if nothing else {part: view.rows_of(part, relation) for part in shares}
         # All requests are sent before anything is drawn here.
         tickets = {
-            part: elsewhere(part, relation, share)
-            for part, share in shares.items()
-            if elsewhere is not None and part != view.part and not nothing
+            part: elsewhere(part, relation, shares[part])
+            for part, csr in local.items()
+            if csr is None and elsewhere is not None
         }
-        replies = {}
-        if view.part in shares and not nothing:
-            replies[view.part] = at_home(shares[view.part])
+        replies = {part: here(shares[part], csr) for part, csr in local.items() if csr is not None}
         if tickets:
             yield list(tickets.values())
         for part, ticket in tickets.items():
@@ -150,12 +149,11 @@ class GraphRows:
         Returns:
             [n] bool.
         """
-        csr = self.view.csrs[relation]
         return self._each(
             relation,
             ids,
             np.empty(len(ids), np.bool_),
-            lambda at: _native.has_edges(csr, ids[at], neighbors[at]),
+            lambda csr, at: _native.has_edges(csr, ids[at], neighbors[at]),
             lambda remote, part, at: remote.has_edges(part, relation, ids[at], neighbors[at]),
             check_found,
         )
@@ -167,7 +165,7 @@ class GraphRows:
             relation,
             ids,
             np.empty(len(ids), np.int64),
-            lambda at: _native.degrees(self.view.csrs[relation], ids[at]),
+            lambda csr, at: _native.degrees(csr, ids[at]),
             lambda remote, part, at: remote.degrees(part, relation, ids[at]),
             lambda arrays, part, count: check_degrees(
                 arrays, part, count, bounds[part + 1] - bounds[part]
@@ -232,7 +230,7 @@ class GraphRows:
         relation: int,
         ids: Int64Array,
         values: _Values,
-        at_home: Callable[[Int64Array], Array],
+        here: Callable[[_native.Csr, Int64Array], Array],
         elsewhere: Callable[[RemoteParts, int, Int64Array], Ticket],
         check: Callable[[list[Array], int, int], Array],
     ) -> Waiting[_Values]:
@@ -242,7 +240,7 @@ class GraphRows:
             relation: index of the edge type.
             ids: [n] nodes whose neighbours are drawn.
             values: [n] array to fill.
-            at_home: function from positions of local nodes in `ids` to their values.
+            here: function from rows of a local part and positions in `ids` to values.
             elsewhere: requests values from an owner: (partitions, part, positions in `ids`).
             check: checks a reply: (arrays, part, number of values).
         """
@@ -250,13 +248,18 @@ class GraphRows:
         bounds = view.bounds[view.relations[relation][1]]
         _, _, positions, offsets = _native.split_by_owner(ids, bounds)
         pending: list[tuple[int, Int64Array, Ticket]] = []
+        local: list[tuple[_native.Csr, Int64Array]] = []
         for part, (a, b) in enumerate(itertools.pairwise(offsets)):
-            if a < b and part != view.part:
-                assert self.remote is not None  # checked when the rows were made
-                pending.append((part, positions[a:b], elsewhere(self.remote, part, positions[a:b])))
-        own = positions[offsets[view.part] : offsets[view.part + 1]]
-        if len(own):
-            values[own] = at_home(own)
+            if a == b:
+                continue
+            csr, at = view.rows_of(part, relation), positions[a:b]
+            if csr is not None:
+                local.append((csr, at))
+                continue
+            assert self.remote is not None  # checked when the rows were made
+            pending.append((part, at, elsewhere(self.remote, part, at)))
+        for csr, at in local:
+            values[at] = here(csr, at)
         if pending:
             yield [ticket for _, _, ticket in pending]
         for part, at, ticket in pending:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from khop import _native
 from khop.data import Graph, Topology
 from khop.storage.part import Part
 from khop.typing import Int64Array, NodeType
+
+# Kernels have buffers of 10 kB for each part, per hop.
+_MOST_PARTS = 256
 
 
 @dataclass(eq=False)
@@ -23,10 +26,11 @@ class GraphView:
         num_nodes: number of nodes of each node type.
         relations: (node type of neighbours, node type whose neighbours are drawn), for each edge
             type.
-        csrs: local rows, for each edge type.
+        csrs: rows of the home part, for each edge type.
         bounds: range bounds of the parts, for each node type.
         edge_bounds: range bounds of the parts' edges, for each edge type.
-        part: index of the local part.
+        part: index of the home part.
+        others: {index: rows of each edge type} of further parts whose rows are local.
         storage: the local part, if the graph is a partition.
         topologies: the rows of each edge type, of a graph in memory.
         node_types: names of the node types.
@@ -41,11 +45,32 @@ class GraphView:
     storage: Part | None = None
     topologies: Sequence[Topology] = ()
     node_types: Sequence[NodeType] = ()
+    others: Mapping[int, list[_native.Csr]] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
-        """True if all rows are local."""
+        """True if the home part is the whole graph."""
         return all(len(bounds) == 2 for bounds in self.bounds)
+
+    @property
+    def is_local(self) -> bool:
+        """True if all rows are local."""
+        return all(len(bounds) == 2 + len(self.others) for bounds in self.bounds)
+
+    def parts_of(self, relation: int) -> list[_native.Csr] | None:
+        """Return the rows of all parts, if all are local and kernels can read them together."""
+        if not self.is_local or len(self.others) >= _MOST_PARTS:
+            return None
+        csrs = [self.rows_of(part, relation) for part in range(1 + len(self.others))]
+        parts = [csr for csr in csrs if csr is not None]
+        return parts if len({csr.widths for csr in parts}) == 1 else None
+
+    def rows_of(self, part: int, relation: int) -> _native.Csr | None:
+        """Return a part's rows of an edge type. If they are not local, None."""
+        if part == self.part:
+            return self.csrs[relation]
+        csrs = self.others.get(part)
+        return None if csrs is None else csrs[relation]
 
     def own_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
         """Convert original node ids to the engine's ids, which differ in a partition."""
@@ -103,4 +128,5 @@ class GraphView:
             part.part,
             part,
             node_types=[t.name for t in part.meta.node_types],
+            others={index: other.csrs for index, other in part.others.items()},
         )

@@ -21,14 +21,16 @@ import numpy as np
 from khop import _native
 from khop.channel.message import FRAME_BYTES
 from khop.channel.pool import BufferPool
-from khop.data import RowFormat, RowStore
+from khop.data import ConsecutiveIds, RowFormat, RowStore
 from khop.data.arrays import storage_dtype
+from khop.data.joined import JoinedFeature
 from khop.data.tickets import Ticket, TicketGroup
 from khop.data.waiter import Sockets, waiter
 from khop.sampler.methods.access import Waiting
 from khop.sampler.replies import check_rows
 from khop.sampler.requests import RemoteParts
 from khop.storage.folder import AttrMeta, EdgeTypeMeta
+from khop.storage.named_stores import StoreKey
 from khop.storage.part import HotCopies, Part
 from khop.typing import Array, Int64Array, IntArray
 
@@ -163,6 +165,10 @@ class RowFetcher(ABC):
         A store is None if its values are the ids, as in a single slice, which is not renumbered.
         """
 
+    def whole_tables(self) -> Sequence[RowStore | None] | None:
+        """Return the store of each attribute with the rows of all slices, if there is one."""
+        return self.local_tables(0) if len(self.bounds) == 2 else None
+
     def copies(self) -> HotCopies | None:
         """Return local copies of other slices' hot rows, if there are any."""
         return None
@@ -191,7 +197,7 @@ class RowFetcher(ABC):
         if self._are_ids:
             return RowFetch(ids, [LocalRows([None], ids, None)], [])
         # A slice without rows may have no file.
-        tables = self.local_tables(0) if len(self.bounds) == 2 and len(ids) else None
+        tables = self.whole_tables() if len(ids) else None
         if tables is not None:
             return RowFetch(ids, [LocalRows(tables, ids, None)], [])
         fetch = RowFetch(ids, [], [])
@@ -222,13 +228,17 @@ class RowFetcher(ABC):
 class PartRows(RowFetcher):
     """Fetcher of rows of a partition folder, whose parts are the slices.
 
+    Attributes:
+        joins_parts: read rows of all parts in one pass if all are here.
+
     Args:
         home: the part whose copies of hot rows are used.
         unit: 'node' or 'edge'.
         type_index: index of the type.
         names: names of the attributes.
         remote: access to the owners of other parts. If None, all parts are here.
-        others: further parts whose files are on this machine, by number.
+        others: further parts whose files are read here, by number. If None, `home.others`. But rows
+            of a user's store are requested then: each owner has a store with its own rows.
         as_stored: fetch encoded rows as they are stored.
     """
 
@@ -251,9 +261,14 @@ class PartRows(RowFetcher):
         self.type_index = type_index
         self._names = list(self.attributes)
         self._home = home
-        self._parts = {**(others or {}), home.part: home}
+        if others is None:
+            stored = any(StoreKey(unit, meta.name, name) in home.folder.stores for name in names)
+            others = {} if stored else home.others
+        self._parts = {**others, home.part: home}
         self._remote = remote
         self._tables: dict[int, list[RowStore | None]] = {}
+        self._whole: list[RowStore | None] | None = None
+        self.joins_parts = len(self._parts) == len(meta.bounds) - 1
         self._are_ids = (
             isinstance(meta, EdgeTypeMeta) and not meta.edge_ids and self._names == ["edge_id"]
         )
@@ -273,6 +288,14 @@ class PartRows(RowFetcher):
         rows = part.feature(self.unit, self.type_index, name)
         return rows.as_stored if self.as_stored else rows
 
+    def whole_tables(self) -> Sequence[RowStore | None] | None:
+        if not self.joins_parts:
+            return None
+        if self._whole is None:
+            of_parts = [self.local_tables(part) or () for part in sorted(self._parts)]
+            self._whole = [_joined(pieces) for pieces in zip(*of_parts, strict=True)]
+        return self._whole
+
     def copies(self) -> HotCopies | None:
         """Return the home part's copies of other parts' hot nodes, if they have all attributes."""
         copies = self._home.cached(self.type_index) if self.unit == "node" else None
@@ -289,6 +312,14 @@ class PartRows(RowFetcher):
 
     def owner(self, index: int) -> str:
         return f"partition {index}"
+
+
+def _joined(pieces: Sequence[RowStore | None]) -> RowStore | None:
+    """Return stores of all parts as one. Positions of edges that are their ids need no store."""
+    stores = [piece for piece in pieces if piece is not None]
+    if len(pieces) == 1 or not stores or all(isinstance(s, ConsecutiveIds) for s in stores):
+        return pieces[0] if len(pieces) == 1 else None
+    return JoinedFeature(stores)
 
 
 def write_rows(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> Waiting[None]:

@@ -156,6 +156,12 @@ class PartitionFolder:
         """Return True if the part's files are on this machine."""
         return (self.root / f"part-{part}").is_dir()
 
+    def can_read_part(self, part: int) -> bool:
+        """Return True if this process may read all files of the part."""
+        prefix = f"part-{part}/"
+        paths = [path for path in self.files if path.startswith(prefix)]
+        return self.has_part(part) and all(os.access(self.root / path, os.R_OK) for path in paths)
+
     def open(self, path: str) -> Array:
         """Map the array in file `path` of the folder, read-only.
 

@@ -29,7 +29,7 @@ from khop.channel.control import ControlLine
 from khop.channel.shared import share
 from khop.cores import background_threads
 from khop.distributed.membership.leases import LeaseTable, lease_seconds
-from khop.distributed.processes.hosts import host_identity
+from khop.distributed.processes.hosts import host_identity, maps_same_host
 from khop.distributed.processes.socket_files import lines_path, remove_socket, socket_folder
 from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.messages import Addresses, RegisterServer, Table
@@ -117,8 +117,12 @@ class GraphServer:
             lambda: self._sessions.states() + self._local_samplers.states(),
         )
         self._errors = ErrorLog(lambda: counters.refused("unexpected"))
-        # Samplers of one of its partitions send it requests for its other partitions.
+        # Samplers of one of its partitions send it requests for its other partitions, if they do
+        # not read their files.
         self._endpoints = {part: Endpoint(self.addresses["ipc"]) for part in self._parts}
+        every = range(folder.num_parts) if maps_same_host(config.same_host_reads) else ()
+        self._readable = {part for part in every if folder.can_read_part(part)}
+        self._mapped = self._readable.intersection(self._parts)
         sampler = {
             "root": str(folder.root),
             "credentials": None if keys is None else asdict(keys.credentials()),
@@ -136,6 +140,7 @@ class GraphServer:
             shared,
             counters.batch,
             counters.sampler_restarted,
+            mapped=self._mapped,
         )
         lease = lease_seconds() if config.lease is None else config.lease
         self._leases = LeaseTable()
@@ -360,6 +365,8 @@ class GraphServer:
             is_last = self._directory is None or len(table.servers) <= 1
             self._finished = is_last or now - self._finished_at > _FAREWELL
         for entry in table.servers.values():
+            if entry.host == self._registration.host:
+                self._mapped.update(self._readable.intersection(entry.parts))
             for part in entry.parts:
                 if part in self._parts:
                     continue

@@ -44,6 +44,8 @@ class ServerConfig:
         methods: users' sampling methods, by module or by the name of an installed package. The
             server and its samplers import them.
         requests: modules of users' requests, which the server imports, see `rpc.state_handler`.
+        same_host_reads: whether samplers read partitions of servers on this host from their files.
+            If None, $KHOP_SAME_HOST_READS, or True without it.
         stores: `NamedStore.to_json()` of attributes in users' stores.
         has_labels: whether labels are passed with the configuration, in shared memory:
             {index of a node type: labels by original id}.
@@ -70,6 +72,7 @@ class ServerConfig:
     metrics_port: int | None = None
     methods: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    same_host_reads: bool | None = None
     stores: list[Any] = field(default_factory=list)
     has_labels: bool = False
 

@@ -14,7 +14,7 @@ import errno
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -63,6 +63,8 @@ class SessionEnvironment:
         counted: called with session, bytes and seconds of a batch that was sent.
         restarted: called when a sampler has died and is restarted.
         program: starts a sampler.
+        mapped: partitions that samplers read from files, kept up to date. Rows of users' stores are
+            requested nevertheless, so that endpoints of all partitions are needed then.
     """
 
     sampler: Mapping[str, Any]
@@ -73,6 +75,7 @@ class SessionEnvironment:
     counted: Callable[[str, int, float], None]
     restarted: Callable[[], None]
     program: Program = start_sampler
+    mapped: Collection[int] = ()
 
     def missing_parts(self) -> list[int]:
         """Return the partitions that samplers need, but that no server has registered yet."""
@@ -83,10 +86,12 @@ class SessionEnvironment:
     def sampler_config(self, spec: SessionSpec, index: int, device: str | None) -> dict[str, Any]:
         """Return the configuration, for `Sampler`, of sampler `index` of a session (`spec`)."""
         part = self.parts[index % len(self.parts)]
-        others = {p: asdict(e) for p, e in self.endpoints.items() if p != part}
+        read = {part} if self.sampler.get("stores") else {part, *self.mapped}
+        others = {p: asdict(e) for p, e in self.endpoints.items() if p not in read}
         return {
             **self.sampler,
             "part": part,
+            "others": sorted({*self.mapped} - {part}),
             "pipeline": spec.pipeline.to_json(),
             "endpoints": others if self.num_parts > 1 else {},
             "timeout": spec.timeout,
