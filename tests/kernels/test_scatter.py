@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unit
 _REDUCE = {"add": np.add, "min": np.minimum, "max": np.maximum}
 _DTYPES = [
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
-    *("float32", "float64"),
+    *("float16", "float32", "float64"),
 ]
 
 
@@ -73,7 +73,7 @@ def test_bfloat16_is_torchs(seed, reduce):
         ({"reduce": "mean"}, ValueError, "'set', 'add', 'min' or 'max'"),
         ({"bfloat16": True}, TypeError, "does not know"),
         (
-            {"table": np.zeros((3, 2), np.float16), "values": np.zeros((2, 2), np.float16)},
+            {"table": np.zeros((3, 2), "c8"), "values": np.zeros((2, 2), "c8")},
             TypeError,
             "does not know",
         ),

@@ -32,6 +32,10 @@ bool visit_values(const OutArray& table, bool bfloat16, F&& f) {
     f(static_cast<cpu::Bfloat16*>(table.data()));
     return true;
   }
+  if (table.dtype() == nb::dlpack::dtype{uint8_t(nb::dlpack::dtype_code::Float), 16, 1}) {
+    f(static_cast<cpu::Float16*>(table.data()));
+    return true;
+  }
   return visit(float{}) || visit(double{}) || visit(int64_t{}) || visit(int32_t{}) ||
          visit(bool{}) || visit(int8_t{}) || visit(uint8_t{}) || visit(int16_t{}) ||
          visit(uint16_t{}) || visit(uint32_t{}) || visit(uint64_t{});
@@ -79,7 +83,7 @@ void bind_scatter(nb::module_& m) {
 A row may occur several times. Integers wrap around. min and max return NaN if a value is NaN.
 
 Args:
-    table: [num_rows, ...] of any dtype but float16, changed in place.
+    table: [num_rows, ...], changed in place.
     rows: [n] int64.
     values: [n, ...] of the table's dtype and row shape.
     reduce: 'set', 'add', 'min' or 'max'.

@@ -11,9 +11,12 @@ namespace {
 constexpr int64_t kAhead = 12;
 
 template <class Value>
+constexpr bool kIsNarrow = std::is_same_v<Value, Bfloat16> || std::is_same_v<Value, Float16>;
+
+template <class Value>
 Value sum(Value a, Value b) {
-  if constexpr (std::is_same_v<Value, Bfloat16>) {
-    Bfloat16 both;
+  if constexpr (kIsNarrow<Value>) {
+    Value both;
     narrow(widened(a) + widened(b), both);
     return both;
   } else if constexpr (std::is_same_v<Value, bool>) {
@@ -28,7 +31,7 @@ Value sum(Value a, Value b) {
 
 template <class Value>
 bool less(Value a, Value b) {
-  if constexpr (std::is_same_v<Value, Bfloat16>) {
+  if constexpr (kIsNarrow<Value>) {
     return widened(a) < widened(b);
   } else {
     return a < b;
@@ -37,8 +40,8 @@ bool less(Value a, Value b) {
 
 template <class Value>
 bool is_nan(Value value) {
-  if constexpr (std::is_same_v<Value, Bfloat16>) {
-    return (value.bits & 0x7fff) > 0x7f80;
+  if constexpr (kIsNarrow<Value>) {
+    return is_nan(widened(value));
   } else if constexpr (std::is_floating_point_v<Value>) {
     return value != value;
   } else {
@@ -99,6 +102,7 @@ KHOP_SCATTER(uint64_t)
 KHOP_SCATTER(float)
 KHOP_SCATTER(double)
 KHOP_SCATTER(Bfloat16)
+KHOP_SCATTER(Float16)
 #undef KHOP_SCATTER
 
 }  // namespace khop::cpu

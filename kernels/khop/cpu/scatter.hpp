@@ -2,36 +2,31 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
+
+#include "khop/core/encoding.hpp"
 
 namespace khop::cpu {
 
 enum class Reduce { kSet, kAdd, kMin, kMax };
 
-// A dtype that NumPy lacks: the upper half of a float.
+// Floats of 16 bits, calculated with as float.
 struct Bfloat16 {
+  uint16_t bits;
+};
+struct Float16 {
   uint16_t bits;
 };
 
 inline float widened(float value) { return value; }
-inline float widened(Bfloat16 value) {
-  const uint32_t bits = uint32_t{value.bits} << 16;
-  float wide;
-  std::memcpy(&wide, &bits, sizeof wide);
-  return wide;
-}
+inline float widened(Bfloat16 value) { return from_bfloat16(value.bits); }
+inline float widened(Float16 value) { return from_float16(value.bits); }
 
-// Rounds to nearest, ties to even. NaN stays NaN.
 inline void narrow(float value, float& to) { to = value; }
-inline void narrow(float value, Bfloat16& to) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  const uint32_t rounded = value != value ? bits | 0x400000 : bits + 0x7fff + ((bits >> 16) & 1);
-  to.bits = static_cast<uint16_t>(rounded >> 16);
-}
+inline void narrow(float value, Bfloat16& to) { to.bits = to_bfloat16(value); }
+inline void narrow(float value, Float16& to) { to.bits = to_float16(value); }
 
 // For each i in order: table[rows[i]] = reduce(table[rows[i]], values[i]), value by value. A row
-// may occur several times. Integers wrap around. Sums of bfloat16 are rounded to nearest, ties to
+// may occur several times. Integers wrap around. Sums of 16 bits are rounded to nearest, ties to
 // even. min and max return NaN if either value is NaN. All rows must exist: see first_outside.
 template <class Value>
 void scatter_rows(Value* table, int64_t width, const int64_t* rows, int64_t count,

@@ -47,7 +47,6 @@ _BYTES_AT_ONCE = 4 << 20  # of first values, in a slice of work
 _PUSH_BYTES = 64 << 20
 _TRAINED = ("float32", "bfloat16")
 _NUM_STATES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 2}
-_REDUCE_FLOAT16 = {"add": np.add, "min": np.minimum, "max": np.maximum}
 
 
 class _Held(NamedTuple):
@@ -263,12 +262,7 @@ class Shard:
 
     def _apply(self, name: str, rows: Int64Array, values: Array, reduce: str) -> None:
         table, dtype = self._values[name], self._specs[name].dtype
-        if dtype != "float16":
-            _native.scatter(table, rows, values, reduce, dtype == "bfloat16")
-        elif reduce == "set":
-            _native.scatter(table.view(np.uint16), rows, values.view(np.uint16), reduce)
-        else:
-            _REDUCE_FLOAT16[reduce].at(table, rows, values)
+        _native.scatter(table, rows, values, reduce, dtype == "bfloat16")
 
 
 def request_types(part: Part) -> list[RequestType]:
