@@ -7,13 +7,18 @@ import time
 import pytest
 import torch
 
-from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
+from khop.distributed import (
+    DistDataset,
+    DistNeighborLoader,
+    MpDistSamplingWorkerOptions,
+    shutdown_worker_group,
+)
 from khop.distributed.loaders.device_transfer import DeviceTransfer, TargetDevice
 from khop.errors import FolderError
 from khop.loader import NeighborLoader
 from khop.partition import RandomPartitioner
 from khop.typing import NODE
-from support.cluster import jobs
+from support.cluster import jobs, twins
 
 SEEDS = jobs.seeds_of_rank(0)
 
@@ -136,3 +141,16 @@ def test_destinations_that_are_none():
         TargetDevice("emulated:x")
     with pytest.raises(RuntimeError, match="Expected one of"):
         TargetDevice("gpu")
+
+
+@pytest.mark.parametrize("num_workers", [None, 1])
+def test_a_dataset_is_used_again_after_its_job_was_left(folder_of, num_workers):
+    """The servers of its first loader have ended: the next loader has new ones, and no wait."""
+    dataset = DistDataset().load(folder_of("random", 2), 0, also_serve=[1], same_host_reads=False)
+    first, second = (None, num_workers) if num_workers else (num_workers, None)
+    for workers in (first, second):
+        options = twins.workers(workers)
+        loader = DistNeighborLoader(dataset, [3], SEEDS, batch_size=50, worker_options=options)
+        assert len(list(loader)) == len(loader)
+        loader.shutdown()
+        shutdown_worker_group()

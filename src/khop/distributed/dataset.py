@@ -157,9 +157,8 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.feature_mode = "CUDA" if feature_with_gpu else "ZERO_COPY"
         self._also_serve = [folder.check_part(part) for part in also_serve]
         self.same_host_reads = maps_same_host(same_host_reads)
-        self._others, self._connected_part = [], None
         self.folder = folder.attach(self._named_stores(folder.meta, stores or {}))
-        self._service = self._peers = self._reader = None
+        self.close()
         files = {} if whole_node_label_file is None else whole_node_label_file
         if not isinstance(files, Mapping):
             if self.meta.heterogeneous:
@@ -306,7 +305,16 @@ class DistDataset(PartitionStores, PartitionedGraph):
                 self._also_serve,
                 same_host_reads=self.same_host_reads,
             )
+            self.context.close_before_leaving(self)  # its servers end then
         return self._service
+
+    def close(self) -> None:
+        """Forget the connections to other partitions. The next use makes new ones.
+
+        :meta private:
+        """
+        self._others, self._connected_part = [], None
+        self._service = self._peers = self._reader = None
 
     def connected_part(self) -> Part:
         """Return the home part with the parts of this host. If there are others, connect first.
