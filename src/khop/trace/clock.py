@@ -51,6 +51,7 @@ class BatchTimings(NamedTuple):
         ready: when the batch was complete, in nanoseconds of CLOCK_MONOTONIC.
         nbytes: bytes of the batch's arrays and their header.
         remote_bytes: bytes that came from other partitions since the batch before.
+        reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
         overflows: 1 if the arena was full, so that the batch got separate memory.
         sampling, gathering, remote, idle, other: nanoseconds in each phase since the batch before.
     """
@@ -60,6 +61,7 @@ class BatchTimings(NamedTuple):
     ready: int
     nbytes: int
     remote_bytes: int
+    reused_bytes: int
     overflows: int
     sampling: int
     gathering: int
@@ -101,6 +103,7 @@ class PhaseClock:
         self,
         nbytes: int,
         remote_bytes: int = 0,
+        reused_bytes: int = 0,
         overflows: int = 0,
         maker: tuple[int, int] = (0, 0),
     ) -> BatchTimings:
@@ -108,7 +111,8 @@ class PhaseClock:
         sampling, gathering, remote, idle, other, _ = self._spent
         self._spent = [0, 0, 0, 0, 0, 0]
         spent = sampling, gathering, remote, idle, other
-        return BatchTimings(*maker, self.since, nbytes, remote_bytes, overflows, *spent)
+        traffic = nbytes, remote_bytes, reused_bytes
+        return BatchTimings(*maker, self.since, *traffic, overflows, *spent)
 
     def keep_segments(self, keep: bool) -> None:
         """Start or stop keeping segments."""

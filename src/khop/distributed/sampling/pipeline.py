@@ -109,6 +109,10 @@ class Pipeline:
         """True if batches must be written in the order in which their rows were requested."""
         return self._collector.is_ordered
 
+    def lookahead(self, limits: tuple[int, int]) -> int:
+        """Return the number of batches to announce ahead, within limits, from batches so far."""
+        return min(max(self._collector.batches_known, limits[0]), limits[1])
+
     def draw(
         self, columns: Int64Array, run_key: int, batch: int
     ) -> Generator[list[Ticket], None, DrawnBatch]:

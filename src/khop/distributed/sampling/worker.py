@@ -84,7 +84,8 @@ class Sampler:
             part, spec, self._client, arrays, self._clock, device, config["cache_bytes"]
         )
         is_ordered = self._pipeline.is_ordered
-        self._window = Window(config["concurrency"], config["lookahead"], is_ordered)
+        self._lookahead: tuple[int, int] = tuple(config["lookahead"])  # limits
+        self._window = Window(config["concurrency"], self._lookahead[0], is_ordered)
         self._epochs: dict[int, Epoch | SingleBatch] = {}
         self._reported_bytes = 0
         self._announced: set[int] = set()
@@ -183,6 +184,8 @@ class Sampler:
         progressed = False
         while (task := window.next_to_announce()) is not None:
             progressed = self._enter(task, Stage.ANNOUNCED, pipeline.announce)
+            if window.lookahead:
+                window.lookahead = pipeline.lookahead(self._lookahead)
         while (task := window.next_to_fetch()) is not None:
             progressed = self._enter(task, Stage.FETCHING, pipeline.request)
         task = window.next_to_write()
@@ -286,7 +289,8 @@ class Sampler:
         self._send_records()
         payload = BATCH.pack(*task.key, slot.offset, slot.nbytes)
         if slot.record is not None:
-            slot.record.note("made", self._made(slot))
+            reused = 0 if task.drawn is None else task.drawn.reused_bytes
+            slot.record.note("made", self._made(slot, reused))
             payload += slot.header
             if slot.record.extras:
                 payload += json.dumps(slot.record.extras).encode()
@@ -296,12 +300,12 @@ class Sampler:
             self._line.send(Op.BATCH, payload, [slot.own_memory])
             os.close(slot.own_memory)
 
-    def _made(self, slot: Slot) -> BatchTimings:
+    def _made(self, slot: Slot, reused_bytes: int) -> BatchTimings:
         received = self._client.bytes_received if self._client is not None else 0
         remote_bytes, self._reported_bytes = received - self._reported_bytes, received
         me = os.getpid()
         overflows = int(slot.own_memory is not None)
-        return self._clock.made(slot.nbytes, remote_bytes, overflows, (me, me))
+        return self._clock.made(slot.nbytes, remote_bytes, reused_bytes, overflows, (me, me))
 
     def _send_records(self) -> None:
         segments = self._clock.segments

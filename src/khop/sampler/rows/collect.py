@@ -33,7 +33,7 @@ from khop.sampler.rows.row_cache import RowCache, TableSize, capacities
 from khop.sampler.rows.row_fetcher import PartRows, RowFetch, write_rows
 from khop.sampler.spec import MAX_TYPES
 from khop.storage.part import Part
-from khop.trace.clock import ROWS, BatchTimings
+from khop.trace.clock import REUSED, ROWS, BatchTimings
 from khop.typing import Array
 
 _INT64 = np.dtype(np.int64)
@@ -75,12 +75,14 @@ class DrawnBatch:
         extras: further arrays of the batch, by name: 's.<name>' of seeds, of any shape,
             'n<type>.<name>' [num_nodes] and 'e<type>.<name>' [num_edges] of a type.
         fetches: the rows of each table, located.
+        reused_bytes: bytes of its rows that earlier batches requested.
     """
 
     subgraph: Any
     batch: int
     extras: Mapping[str, Array]
     fetches: list[RowFetch] = field(default_factory=list)
+    reused_bytes: int = 0
 
 
 class Collector:
@@ -141,6 +143,11 @@ class Collector:
     def is_ordered(self) -> bool:
         """True if batches must be collected in the order in which they were requested."""
         return bool(self._caches)
+
+    @property
+    def batches_known(self) -> int:
+        """Number of batches that should be announced, for the caches to choose well."""
+        return max((cache.batches_known for cache in self._caches.values()), default=0)
 
     def _stored(self, node_type: int) -> list[str]:
         """Return the attributes of a node type that come from the folder."""
@@ -213,6 +220,8 @@ class Collector:
         record = self._record(subgraph, extras)
         arrays = allocate(record)
         self._count(record, subgraph, drawn.batch, self._origins(fetches))
+        for i in self._caches:
+            drawn.reused_bytes += fetches[i].origins[REUSED] * self._tables[i].row_bytes
         for name, values in extras.items():
             np.copyto(arrays[name], values)
         for i in range(len(self._part.meta.edge_types)):

@@ -92,7 +92,7 @@ class SessionEnvironment:
             "timeout": spec.timeout,
             "concurrency": spec.concurrency,
             "cache_bytes": 0,
-            "lookahead": 0,
+            "lookahead": [0, 0],
             "device": device,
             "device_arena": None,
         }
