@@ -1,7 +1,7 @@
 """Rows asked of other partitions in an epoch: look-ahead and Belady's rule, beside other caches.
 
-    python benchmarks/lookahead.py                       # the table of docs/benchmarks.md
-    python benchmarks/lookahead.py --batch-size 32       # smaller batches need more look-ahead
+    python benchmarks/lookahead.py                       # one sampler, in the trainer
+    python benchmarks/lookahead.py --batch-size 32 --lookahead 8    # small batches need more
     python benchmarks/lookahead.py --workers 2           # each sampler has half of the cache
 
 The graph is Debian's packages in random parts, of which the trainer has one. Part 0's nodes are the
@@ -20,6 +20,7 @@ time of all processes, and the time of an epoch.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import tempfile
@@ -168,7 +169,7 @@ def main() -> None:
     parser.add_argument("--fanouts", type=int, nargs="+", default=[10, 10])
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--cache", type=float, default=0.1, help="share of the nodes' rows")
-    parser.add_argument("--lookahead", type=int, default=8)
+    parser.add_argument("--lookahead", type=int, help="default: as khop chooses")
     parser.add_argument("--workers", type=int, default=0, help="0: the trainer samples")
     parser.add_argument("--turns", type=int, default=5, help="turns of the timing")
     arguments = parser.parse_args()
@@ -221,9 +222,12 @@ def measure(root: Path, arguments: argparse.Namespace) -> None:
     print(
         f"{node_type.count:,} nodes in {arguments.parts} parts, {len(second)} batches per epoch, "
         f"{mean:,.0f} rows of others per batch; cache of {capacity:,} rows of {row_bytes} bytes "
-        f"({mean and capacity / mean:.2f} batches)\n"
+        f"({capacity / mean:.2f} batches)\n"
     )
     both = [*first, *second]
+    window = arguments.lookahead
+    if window is None:
+        window = min(max(math.ceil(4 * capacity / samplers / mean), 8), 64)
 
     def steady(simulate: Callable[[Batches], int]) -> float:
         return (simulate(both) - simulate(first)) / total
@@ -240,7 +244,7 @@ def measure(root: Path, arguments: argparse.Namespace) -> None:
         "sieve": steady(lambda batches: sieve(batches, capacity)),
         "static": sum((~is_hot[batch]).sum() for batch in second) / total,
         "belady": steady(lambda batches: belady(batches, capacity)),
-        "khop's plan": steady(lambda batches: windowed(batches, capacity, arguments.lookahead)),
+        "khop's plan": steady(lambda batches: windowed(batches, capacity, window)),
         "khop": rows["remote"] / (rows["remote"] + rows["reused"]),
     }
     print(f"{'rows asked for':<16}{'ratio':>8}{'  of khop':>10}")
