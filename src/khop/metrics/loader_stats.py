@@ -33,9 +33,9 @@ class LoaderStats:
         batches: batches delivered.
         seeds: seeds in the batches, or links with link loaders.
         nodes, edges: nodes and edges in the batches.
-        rows: node rows that came from the home partition ('local'), from copies of hot rows
-            ('cached'), from rows of other partitions that an earlier batch left in memory
-            ('reused', see `cache_memory`) and from other partitions ('remote').
+        rows: node rows from the home partition ('local'), from copies of hot rows ('cached') and
+            from other partitions ('remote'). An earlier batch left the 'reused' rows of other
+            partitions in memory (`cache_memory`).
         delivered_bytes: bytes of the batches.
         remote_bytes: bytes that came from other partitions: neighbours and attributes.
         reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.

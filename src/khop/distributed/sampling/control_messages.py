@@ -118,7 +118,7 @@ class SampleRequest(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the payload of the message."""
-        keys = [number for key in (*self.requested, *self.ahead) for number in key]
+        keys = [part for key in (*self.requested, *self.ahead) for part in key]
         numbers = [len(self.freed), len(self.requested), *self.freed, *keys]
         return struct.pack(f"<{len(numbers)}Q", *numbers)
 

@@ -175,16 +175,16 @@ class ProcessPool(Generic[BatchT]):
         """Assign batches to the samplers with the fewest batches in flight.
 
         Args:
-            keys: batches to request. Those that were assigned ahead stay with their samplers.
+            keys: batches to request. Batches that were assigned ahead stay with their samplers.
             ahead: batches that samplers may draw. They are requested later.
         """
-        wanted = {**dict.fromkeys(keys, True), **dict.fromkeys(ahead, False)}
+        assigned_keys = {**dict.fromkeys(keys, True), **dict.fromkeys(ahead, False)}
         eligible = self.eligible()
         if not eligible:
-            self._unassigned.update(wanted)
+            self._unassigned.update(assigned_keys)
             return
         assigned: dict[int, tuple[list[BatchKey], list[BatchKey]]] = {}
-        for key, is_requested in wanted.items():
+        for key, is_requested in assigned_keys.items():
             drawn_by = (s for s in self.samplers if key in s.in_flight) if is_requested else ()
             sampler = next(iter(drawn_by), None) or min(eligible, key=_load)
             sampler.in_flight[key] = is_requested

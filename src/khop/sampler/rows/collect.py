@@ -1,8 +1,8 @@
 """Collection of batches: a subgraph and its attributes, written to arrays that are given.
 
-Rows come from the local part, from its copies of other parts' hot rows, from a cache of rows that
-earlier batches requested, and from the owners of the rest. Requests to owners are sent before
-anything is copied here.
+Rows come from the local part, from its copies of other parts' hot rows, and from the owners of the
+rest. A cache has rows of owners that earlier batches requested. Requests are sent before anything
+is copied here.
 
 Arrays are named `n<type>.<attribute>` and `e<type>.<attribute>`. `id` holds original node ids,
 `edge_id` original edge ids, `edge_index` the endpoints' indices in the batch. `t<type>` holds the
@@ -324,7 +324,7 @@ class Collector:
 
 
 def _remote_size(part: Part, table: PartRows) -> TableSize:
-    """Return the size of a table's rows in other parts, without those that the part has copies of.
+    """Return the size of a table's rows in other parts, without rows that the part has copies of.
 
     Ids of edges alone are not cached.
     """

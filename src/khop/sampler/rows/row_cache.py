@@ -73,12 +73,12 @@ class RowCache:
     def request(self, fetch: RowFetch) -> None:
         """Request the rows of an announced batch that are neither cached nor in flight.
 
-        Its rows that are cached become local. They must be written before those of any batch that
+        Its rows that are cached become local. The batch must be written before any batch that
         is requested later.
         """
         assert fetch.plan is not None
-        number, at = fetch.plan
-        hits, hit_slots, misses, firsts, slots, repeats, originals = self._plan.take(number)
+        planned_batch, at = fetch.plan
+        hits, hit_slots, misses, firsts, slots, repeats, originals = self._plan.take(planned_batch)
         if len(hits):
             fetch.local.append(LocalRows(self._tables, hit_slots, at[hits], REUSED))
         if len(repeats):
@@ -140,8 +140,8 @@ def capacities(nbytes: int, tables: Mapping[int, TableSize]) -> dict[int, int]:
     }
     total = sum(cost * tables[key].num_rows for key, cost in costs.items())
     share = min(nbytes / total, 1.0) if total else 0.0
-    found = {key: int(share * tables[key].num_rows) for key in costs}
-    return {key: count for key, count in found.items() if count > 0}
+    shares = {key: int(share * tables[key].num_rows) for key in costs}
+    return {key: count for key, count in shares.items() if count > 0}
 
 
 def _joined(arrays: Sequence[Int64Array]) -> Int64Array:
