@@ -80,7 +80,7 @@ class LoaderStats:
 
     @property
     def elapsed_seconds(self) -> float:
-        """The trainer's time with the loader: waiting, collating and consuming."""
+        """Seconds of the trainer with the loader: the sum of waiting, collating and consuming."""
         return sum(self.trainer_seconds.values())
 
     @property
@@ -101,7 +101,7 @@ class LoaderStats:
         return reused / (reused + self.rows["remote"] or 1)
 
     def shares(self) -> dict[str, float]:
-        """Return the shares of local, cached, reused and remote rows."""
+        """Return {source: share of node rows} for the sources in `rows`."""
         return _shares(self.rows)
 
     def as_dict(self) -> dict[str, Any]:
@@ -170,10 +170,10 @@ Sizes = tuple[int, ...]
 
 
 class StatsAccumulator:
-    """Counter of a loader's batches and times, in nanoseconds.
+    """Counter of a loader's batches and times, in nanoseconds, from which `LoaderStats` are made.
 
-    Batches are only listed, and summed in groups, which takes a third of the time. One thread
-    counts. Other threads may take a `snapshot` at any time: sums and list are replaced together.
+    `add` only appends to a list. Entries are summed in groups, which takes a third of the time. One
+    thread counts. Other threads may take a `snapshot` at any time.
     """
 
     def __init__(self, num_samplers: int) -> None:
@@ -181,11 +181,11 @@ class StatsAccumulator:
         self.clear()
 
     def __reduce__(self) -> tuple[type[StatsAccumulator], tuple[int]]:
-        """Pickle without the counts: another process has its own."""
+        """Pickle without the counts, since a loader in another process counts its own batches."""
         return StatsAccumulator, (self._num_samplers,)
 
     def clear(self) -> None:
-        """Reset all counts to 0."""
+        """Set all counts and times of the loader to 0."""
         self._counted: _Counted = [0] * _NUM_COLUMNS, []
 
     def add(
@@ -193,8 +193,12 @@ class StatsAccumulator:
     ) -> None:
         """Count a batch.
 
-        `times` are nanoseconds of the trainer in each of `TRAINER_PHASES`. `ready` is the time that
-        the batch lay ready, in nanoseconds. `made` are timings of the process that produced it.
+        Args:
+            times: nanoseconds of the trainer in each of `TRAINER_PHASES`.
+            ready: nanoseconds that the batch lay ready.
+            seeds: number of seeds.
+            sizes: numbers of nodes, edges and rows of the batch.
+            made: timings of the process that produced the batch.
         """
         sums, noted = self._counted
         noted.append((*times, ready, 1, seeds, *sizes, *made))
@@ -252,7 +256,7 @@ def _seconds(value: float) -> str:
 
 
 class HasStats(Protocol):
-    """Loader that keeps statistics.
+    """Loader with a method `stats`, for `of_loaders`.
 
     Example:
         >>> loader: HasStats = khop.loader.NeighborLoader(data, [2], batch_size=2)
@@ -261,7 +265,7 @@ class HasStats(Protocol):
     """
 
     def stats(self) -> LoaderStats:
-        """Return the statistics so far."""
+        """Return counts and times of the loader's batches so far."""
 
 
 def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) -> str:
@@ -291,7 +295,7 @@ def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) ->
 
 
 def of_stats(stats: Iterable[tuple[Labels, LoaderStats]]) -> str:
-    """Return statistics of loaders, each with its labels, as text for Prometheus."""
+    """Return statistics of loaders as text for Prometheus. Each has its own labels."""
     families = Families("khop_loader_")
     for labels, counted in stats:
         _check_free(labels, "phase", "source")
@@ -300,7 +304,7 @@ def of_stats(stats: Iterable[tuple[Labels, LoaderStats]]) -> str:
 
 
 def _check_free(labels: Labels, *taken: str) -> None:
-    """Raise ValueError for labels whose names khop sets itself (`taken`)."""
+    """Raise ValueError if a label has one of the names that khop sets itself (`taken`)."""
     for name in taken:
         if name in labels:
             raise ValueError(

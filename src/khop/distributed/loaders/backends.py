@@ -1,4 +1,4 @@
-"""Choice of a loader's backend: this process, sampler processes or graph servers.
+"""Choice of the processes that make a loader's batches: this one, samplers or graph servers.
 
 Runs in trainers.
 """
@@ -82,7 +82,7 @@ def create_backend(
     transfer: DeviceTransfer,
     caching: RowCaching,
 ) -> SamplerPool | InProcessBackend:
-    """Create a loader's backend: sampler processes here or on graph servers, or this process.
+    """Create what makes a loader's batches: this process, samplers here, or graph servers.
 
     Args:
         data: the graph.
@@ -177,9 +177,10 @@ def _make_samplers(
 def _devices(
     data: DistDataset, options: MpDistSamplingWorkerOptions, shared_device: str | None
 ) -> list[str | None]:
-    """Return each sampler's device, or None for the CPU.
+    """Return the device on which each sampler draws. None is the CPU.
 
-    Errors are raised here, in the trainer, before a process starts.
+    `shared_device` is the loader's own GPU. Errors are raised here, in the trainer, before a
+    process starts.
     """
     devices = options.devices()
     named = list(dict.fromkeys(device for device in devices if device is not None))

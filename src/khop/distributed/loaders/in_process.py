@@ -32,7 +32,9 @@ _UINT8 = np.dtype(np.uint8)
 
 
 class InProcessBackend:
-    """Backend that makes batches in the trainer's process.
+    """Maker of a loader's batches in the trainer's process, on request.
+
+    It has the interface of `SamplerPool`, which makes them in sampler processes.
 
     Args:
         part: the home part.
@@ -74,7 +76,7 @@ class InProcessBackend:
         self._is_making = False
 
     def new_epoch(self) -> int:
-        """Return the id of the next epoch."""
+        """Return an id for the epoch that begins next."""
         epoch_id = self._num_epochs
         self._num_epochs += 1
         return epoch_id
@@ -87,7 +89,7 @@ class InProcessBackend:
         self._epochs[epoch_id] = Epoch(run_key, plan, columns)
 
     def close_epoch(self, epoch_id: int) -> None:
-        """End an epoch."""
+        """End an epoch, whose batches are no longer requested."""
         self._epochs.pop(epoch_id, None)
         for key in [key for key in self._drawn if key[0] == epoch_id]:
             self._pipeline.withdraw(self._drawn.pop(key))
@@ -181,7 +183,7 @@ class InProcessBackend:
             self._client.start_again()
 
     def close(self) -> None:
-        """Close the connections to other partitions."""
+        """Close the connections to other partitions' servers."""
         self._epochs.clear()
         if self._client is not None:
             self._client.close()

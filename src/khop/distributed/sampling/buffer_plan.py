@@ -21,7 +21,7 @@ _NODE_BYTES, _EDGE_BYTES = 160, 32
 
 
 class ArenaPlan(NamedTuple):
-    """Plan of a sampler's arena.
+    """Size and use of a sampler's arena, the shared memory for its batches.
 
     Attributes:
         nbytes: size of the arena.

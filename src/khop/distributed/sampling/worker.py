@@ -251,7 +251,7 @@ class Sampler:
             self._deliver(task)
 
     def _run(self, task: Task) -> bool:
-        """Run a batch's next step. Return whether the batch is complete in its slot."""
+        """Run the next step of making a batch. Return True if the batch is complete in its slot."""
         try:
             task.waiting_for = next(task.steps)
         except StopIteration as end:
@@ -274,7 +274,7 @@ class Sampler:
         self._line.send_json(Op.ERROR, content)
 
     def _announce(self, layout: Layout) -> None:
-        """Send a layout to the trainer, before its first batch."""
+        """Send a layout (list of a batch's arrays) to the trainer, before the first such batch."""
         if layout.id in self._announced:
             return
         memory = layout.share()
@@ -379,7 +379,7 @@ def _slots(
 
 
 def main() -> None:
-    """Run a sampler for the process at the other end of the control line."""
+    """Run a sampler process, which `start_up` connects to its parent."""
     line, message = start_up()
     try:
         config, memory = message.json(), message.descriptors

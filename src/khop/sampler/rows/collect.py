@@ -86,7 +86,7 @@ class DrawnBatch:
 
 
 class Collector:
-    """Writer of the arrays of batches.
+    """Writer of batches to arrays: ids, edges and attributes, also from other partitions.
 
     A batch goes through `locate`, `announce`, `request` and `collect`. If there are caches of other
     parts' rows (`is_ordered`), batches are collected in the order in which they were requested.
@@ -150,7 +150,7 @@ class Collector:
         return max((cache.batches_known for cache in self._caches.values()), default=0)
 
     def _stored(self, node_type: int) -> list[str]:
-        """Return the attributes of a node type that come from the folder."""
+        """Return the names of a node type's attributes that are read from the folder."""
         names = self._spec.node_attrs[node_type]
         return [name for name in names if name != "y" or node_type not in self._labels]
 
@@ -238,7 +238,7 @@ class Collector:
         return record
 
     def _origins(self, fetches: Sequence[RowFetch]) -> list[int]:
-        """Return how many rows of nodes have each origin, in the order of `ROWS`."""
+        """Return how many rows of nodes are local, local copies of hot rows, or of other parts."""
         counts = [0] * len(ROWS)
         for table, fetch in zip(self._tables, fetches, strict=True):
             if table.unit == "node":
@@ -246,7 +246,10 @@ class Collector:
         return counts
 
     def _record(self, subgraph: _native.Subgraph, extras: Mapping[str, Array]) -> Record:
-        """Return the batch's sizes with its layout, which batches with the same arrays share."""
+        """Return the record (sizes and layout) of a batch.
+
+        Batches with equal arrays share a layout.
+        """
         key = tuple((name, array.dtype, array.ndim) for name, array in extras.items())
         layout = self._layouts.get(key)
         if layout is None:
@@ -277,7 +280,10 @@ class Collector:
     def _layout(
         self, index: int, subgraph: _native.Subgraph, extras: Mapping[str, Array]
     ) -> Layout:
-        """Return a layout. Sizes are nodes and edges of each type, then axes of seeds' arrays."""
+        """Return the layout of a batch: its arrays and counters.
+
+        The sizes are the numbers of nodes and edges of each type, then axes of seeds' arrays.
+        """
         num_nodes, num_edges = len(self._part.meta.node_types), len(self._part.meta.edge_types)
         node_axes = [-1 - i for i in range(num_nodes)]
         edge_axes = [-1 - num_nodes - i for i in range(num_edges)]
