@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from khop.distributed.sampling import window
 from khop.distributed.sampling.window import Stage, Task, Window
 
 
@@ -74,6 +75,22 @@ def test_a_batch_waits_until_the_next_ones_are_known():
         sampler.end_drawing()
         sampler.go_on()
     assert sampler.written == list(range(10))
+
+
+def test_a_batch_does_not_wait_long_for_others(monkeypatch):
+    """Batch 2 waits for an unreachable partition: batches 0 and 1 are written nevertheless."""
+    now = 100.0
+    monkeypatch.setattr(window.time, "monotonic", lambda: now)
+    sampler = Sampler(3, 8, True)
+    sampler.window.add(keys(0, 1, 2))
+    sampler.begin()
+    sampler.end_drawing(0, 1)
+    assert sampler.go_on() == []
+    now += window.MAX_WAIT + 0.01
+    assert sampler.go_on() == [0]
+    assert sampler.go_on() == []
+    now += window.MAX_WAIT + 0.01
+    assert sampler.go_on() == [1]
 
 
 def test_batches_are_announced_in_order():

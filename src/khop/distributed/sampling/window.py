@@ -3,11 +3,13 @@
 A batch is drawn, announced to the caches of rows, and requests its rows. It is written when its
 turn comes. The trainer names batches that it will request later: the sampler draws and announces
 these ahead. A batch requests its rows when `lookahead` later batches have been announced, or when
-none is left to draw. Run by samplers. Imports no torch.
+none is left to draw. It waits no longer than `MAX_WAIT` if drawing takes long, as when another
+partition is unreachable. Run by samplers. Imports no torch.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -21,6 +23,9 @@ from khop.trace.clock import Phase
 
 SOON_KNOWN = 8
 """Most batches that the first batch of an epoch waits for. Each later one waits for two more."""
+
+MAX_WAIT = 0.1
+"""Most seconds that a batch waits for later batches to be drawn."""
 
 
 class Stage(IntEnum):
@@ -87,6 +92,7 @@ class Window:
         self._unstarted: dict[BatchKey, bool] = {}  # whether requested
         self.tasks: list[Task] = []
         self._num_fetched = 0  # since the window was empty
+        self._waits_since: float | None = None
 
     def add(self, requested: Iterable[BatchKey], ahead: Iterable[BatchKey] = ()) -> None:
         """Add batches that are requested, and batches that may be drawn ahead."""
@@ -159,7 +165,11 @@ class Window:
         is_drawing = self._unstarted or any(t.stage < Stage.ANNOUNCED for t in self.tasks)
         known = min(self.lookahead, SOON_KNOWN + 2 * self._num_fetched)
         if is_drawing and len(announced) <= known:
-            return None
+            now = time.monotonic()
+            self._waits_since = self._waits_since or now
+            if now - self._waits_since < MAX_WAIT:
+                return None
+        self._waits_since = None
         self._num_fetched += 1
         # Before the batches that are not as far.
         self.tasks.remove(task)
