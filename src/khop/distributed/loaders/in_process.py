@@ -73,6 +73,7 @@ class InProcessBackend:
         # Batches that are drawn ahead, in order, and the one whose rows are requested.
         self._drawn: dict[BatchKey, DrawnBatch] = {}
         self._requested: BatchKey | None = None
+        self._given_up: list[DrawnBatch] = []
         self._pool = BufferPool()
         self._epochs: dict[int, Epoch] = {}
         self._num_epochs = 0
@@ -94,10 +95,15 @@ class InProcessBackend:
     def close_epoch(self, epoch_id: int) -> None:
         """End an epoch, whose batches are no longer requested."""
         self._epochs.pop(epoch_id, None)
-        for key in [key for key in self._drawn if key[0] == epoch_id]:
-            self._pipeline.withdraw(self._drawn.pop(key))
+        self._given_up += [self._drawn.pop(key) for key in [*self._drawn] if key[0] == epoch_id]
         if self._requested is not None and self._requested[0] == epoch_id:
             self._requested = None
+        if not self._is_making:  # else `take` is on the stack, or an exception has ended it
+            self._withdraw_given_up()
+
+    def _withdraw_given_up(self) -> None:
+        while self._given_up:
+            self._pipeline.withdraw(self._given_up.pop())
 
     def has_arrived(self, epoch_id: int, batch: int) -> bool:
         """Return False: batches are made on request only."""
@@ -110,6 +116,7 @@ class InProcessBackend:
             check_process(self._owner, "connection to other partitions", "make a loader there")
         if self._is_making:  # an exception ended the last call
             self._start_again()
+        self._withdraw_given_up()
         self._is_making = True
         memory: list[Array] = []
 
@@ -182,6 +189,7 @@ class InProcessBackend:
     def _start_again(self) -> None:
         """Forget what the last call has begun: an exception ended it."""
         self._drawn.clear()
+        self._given_up.clear()
         self._requested = None
         self._pipeline.clear()
         if self._client is not None:

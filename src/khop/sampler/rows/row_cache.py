@@ -88,6 +88,7 @@ class RowCache:
         assert fetch.plan is not None
         planned_batch, at = fetch.plan
         hits, hit_slots, misses, firsts, slots, repeats, originals = self._plan.take(planned_batch)
+        fetch.planned_misses = misses
         if len(hits):
             fetch.local.append(LocalRows(self._tables, hit_slots, at[hits], REUSED))
         if len(repeats):
@@ -102,7 +103,6 @@ class RowCache:
                 fetch.remote.append(
                     RowRequest(self._fetcher, index, len(rows), ticket, firsts[rows], stored)
                 )
-        fetch.planned_misses = misses
         kept_slots = slots[slots >= 0]
         after_stores = self._stored_by[hit_slots].max(initial=-1)
         after_uses = self._used_by[kept_slots].max(initial=-1)
