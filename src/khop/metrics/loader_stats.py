@@ -33,10 +33,12 @@ class LoaderStats:
         batches: batches delivered.
         seeds: seeds in the batches, or links with link loaders.
         nodes, edges: nodes and edges in the batches.
-        rows: node rows that came from the home partition ('local'), from copies of hot rows
-            ('cached') and from other partitions ('remote').
+        rows: node rows from the home partition ('local'), from copies of hot rows ('cached') and
+            from other partitions ('remote'). An earlier batch left the 'reused' rows of other
+            partitions in memory (`cache_memory`).
         delivered_bytes: bytes of the batches.
         remote_bytes: bytes that came from other partitions: neighbours and attributes.
+        reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
         trainer_seconds: time of the thread that iterates. 'waiting': in the loader, until a batch
             is ready, or making it if no other thread does. 'collating': from arrays to PyG's batch,
             transform, copy to a device. 'consuming': outside the loader, between two batches.
@@ -66,6 +68,7 @@ class LoaderStats:
     rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROWS, 0))
     delivered_bytes: int = 0
     remote_bytes: int = 0
+    reused_bytes: int = 0
     trainer_seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(TRAINER_PHASES, 0.0)
     )
@@ -88,13 +91,26 @@ class LoaderStats:
         """
         return self.ready_seconds / (self.elapsed_seconds or 1.0)
 
+    @property
+    def hit_rate(self) -> float:
+        """Share of other partitions' rows that an earlier batch had left in memory.
+
+        Copies of hot rows in the folder are not counted. 0 if there are no rows.
+        """
+        reused = self.rows["reused"]
+        return reused / (reused + self.rows["remote"] or 1)
+
     def shares(self) -> dict[str, float]:
-        """Return {source: share of node rows} for 'local', 'cached' and 'remote'."""
+        """Return {source: share of node rows} for the sources in `rows`."""
         return _shares(self.rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all attributes, 'elapsed_seconds' and 'queue_depth', as values for JSON."""
-        derived = {"elapsed_seconds": self.elapsed_seconds, "queue_depth": self.queue_depth}
+        """Return all attributes, and 'elapsed_seconds', 'queue_depth' and 'hit_rate', for JSON."""
+        derived = {
+            "elapsed_seconds": self.elapsed_seconds,
+            "queue_depth": self.queue_depth,
+            "hit_rate": self.hit_rate,
+        }
         return {**asdict(self), **derived}
 
     def prometheus(self, labels: Mapping[str, object] | None = None) -> str:
@@ -144,10 +160,12 @@ class LoaderStats:
             f"{human_bytes(self.delivered_bytes)} delivered, "
             f"{human_bytes(self.remote_bytes)} from other partitions"
         )
+        if self.reused_bytes:
+            text += f", {human_bytes(self.reused_bytes)} reused ({self.hit_rate:.1%} of their rows)"
         return [*lines, ("bytes", text)]
 
 
-Sizes = tuple[int, int, int, int, int]
+Sizes = tuple[int, ...]
 """Contents of a batch: numbers of nodes, of edges, and of node rows by origin (`ROWS`)."""
 
 
@@ -203,6 +221,7 @@ class StatsAccumulator:
             rows=dict(zip(ROWS, rows, strict=True)),
             delivered_bytes=made.nbytes,
             remote_bytes=made.remote_bytes,
+            reused_bytes=made.reused_bytes,
             trainer_seconds=dict(zip(TRAINER_PHASES, trainer, strict=True)),
             sampler_seconds=dict(zip(PHASES, samplers, strict=True)),
             ready_seconds=ready / _SECOND,
@@ -307,11 +326,12 @@ def _add_loader(families: Families, stats: LoaderStats, labels: Labels) -> None:
         ("edges", "Edges in them.", stats.edges),
         ("delivered_bytes", "Bytes of the batches.", stats.delivered_bytes),
         ("remote_bytes", "Bytes that came from other partitions.", stats.remote_bytes),
+        ("reused_bytes", "Bytes of their rows that were still in memory.", stats.reused_bytes),
         ("ready_seconds", lay_ready, stats.ready_seconds),
         ("overflows", "Batches that did not fit into the arena.", stats.overflows),
         ("sampler_restarts", "Samplers that died and were started again.", stats.restarts),
     )
-    help = "Rows of nodes, by where they came from: home partition, copies, other partitions."
+    help = "Rows of nodes by origin: home partition, copies, rows in memory, other partitions."
     for source, count in stats.rows.items():
         families.counters({**labels, "source": source}, ("rows", help, count))
     help = "The trainer's time: waiting for batches, collating, consuming."

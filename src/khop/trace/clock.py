@@ -23,8 +23,14 @@ class Phase:
 PHASES = ("sampling", "gathering", "remote", "idle", "other")
 """Names of the phases that statistics and traces show."""
 
-ROWS = ("local", "cached", "remote")
-"""Origins of node rows: the local part, local copies of other parts' hot rows, other parts."""
+ROWS = ("local", "cached", "reused", "remote")
+"""Origins of node rows: the local part, local copies of other parts' hot rows, other parts' rows
+that an earlier batch left in memory, other parts."""
+
+LOCAL: Final = 0
+CACHED: Final = 1
+REUSED: Final = 2
+REMOTE: Final = 3
 
 
 class Segment(NamedTuple):
@@ -45,6 +51,7 @@ class BatchTimings(NamedTuple):
         ready: when the batch was complete, in nanoseconds of CLOCK_MONOTONIC.
         nbytes: bytes of the batch's arrays and their header.
         remote_bytes: bytes that came from other partitions since the batch before.
+        reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
         overflows: 1 if the arena was full, so that the batch got separate memory.
         sampling, gathering, remote, idle, other: nanoseconds in each phase since the batch before.
     """
@@ -54,6 +61,7 @@ class BatchTimings(NamedTuple):
     ready: int
     nbytes: int
     remote_bytes: int
+    reused_bytes: int
     overflows: int
     sampling: int
     gathering: int
@@ -97,6 +105,7 @@ class PhaseClock:
         self,
         nbytes: int,
         remote_bytes: int = 0,
+        reused_bytes: int = 0,
         overflows: int = 0,
         maker: tuple[int, int] = (0, 0),
     ) -> BatchTimings:
@@ -107,13 +116,15 @@ class PhaseClock:
         Args:
             nbytes: bytes of the batch's arrays.
             remote_bytes: bytes that came from other partitions.
+            reused_bytes: bytes of rows of other partitions that were in memory.
             overflows: 1 if the batch got separate memory, as the shared memory (arena) was full.
             maker: process id and thread id of a sampler. (0, 0) for the trainer's own thread.
         """
         sampling, gathering, remote, idle, other, _ = self._spent
         self._spent = [0, 0, 0, 0, 0, 0]
         spent = sampling, gathering, remote, idle, other
-        return BatchTimings(*maker, self.since, nbytes, remote_bytes, overflows, *spent)
+        traffic = nbytes, remote_bytes, reused_bytes
+        return BatchTimings(*maker, self.since, *traffic, overflows, *spent)
 
     def keep_segments(self, keep: bool) -> None:
         """Start (`keep`) or stop the list of intervals, `segments`, for a recording."""

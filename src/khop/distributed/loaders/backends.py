@@ -8,8 +8,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import NamedTuple
 
 from khop.data.device import check_device
+from khop.data.hot_rows import parse_bytes
 from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.loaders.device_transfer import DeviceArenaFactory, DeviceTransfer, pinning
@@ -22,14 +24,52 @@ from khop.distributed.options import (
 )
 from khop.distributed.remote.client.backend import create_remote_backend
 from khop.distributed.remote.client.served_graph import ServedGraph
-from khop.distributed.sampling.buffer_plan import plan_memory
+from khop.distributed.sampling.buffer_plan import batches_drawn_ahead, plan_memory
 from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.pool import SamplerPool
 from khop.distributed.sampling.process_handle import Program, Standby, start_sampler
 from khop.sampler.methods.modules import modules_of
 from khop.sampler.plan import EpochPlan
+from khop.storage.folder import FolderMeta
 from khop.typing import Array
+
+_DEFAULT_CACHE_BYTES = 256 << 20
+_MIN_LOOKAHEAD, _MAX_LOOKAHEAD = 8, 64
+
+
+class RowCaching(NamedTuple):
+    """Cache of rows of other partitions of one loader.
+
+    Attributes:
+        nbytes: bytes of all samplers together. None if the user has not set them.
+        lookahead: batches that a sampler draws ahead. None if the user has not set it.
+    """
+
+    nbytes: int | None
+    lookahead: int | None
+
+    @classmethod
+    def of(cls, cache_memory: int | str | None, lookahead: int | None) -> RowCaching:
+        """Check the options of a loader.
+
+        Raises:
+            ValueError: a size that cannot be read, or a number of batches out of range.
+        """
+        if lookahead is not None and not 0 <= lookahead <= _MAX_LOOKAHEAD:
+            raise ValueError(f"lookahead must be 0 to {_MAX_LOOKAHEAD} batches (got {lookahead})")
+        return cls(None if cache_memory is None else parse_bytes(cache_memory), lookahead)
+
+    def share(self, num_samplers: int) -> int:
+        """Return the bytes of each sampler."""
+        return (_DEFAULT_CACHE_BYTES if self.nbytes is None else self.nbytes) // num_samplers
+
+    def limits(self, meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> tuple[int, int]:
+        """Return the least and the greatest number of batches that a sampler draws ahead."""
+        if self.lookahead is not None:
+            return self.lookahead, self.lookahead
+        small = batches_drawn_ahead(meta, spec, batch_size)
+        return _MIN_LOOKAHEAD, min(max(small, _MIN_LOOKAHEAD), _MAX_LOOKAHEAD)
 
 
 def create_backend(
@@ -39,6 +79,7 @@ def create_backend(
     plan: EpochPlan,
     weights: Mapping[str, Array],
     transfer: DeviceTransfer,
+    caching: RowCaching,
 ) -> SamplerPool | InProcessBackend:
     """Create what makes a loader's batches: this process, samplers here, or graph servers.
 
@@ -49,21 +90,30 @@ def create_backend(
         plan: division of the seeds into batches.
         weights: sampling weights of negative endpoints, by name: see `arrays` of `Pipeline`.
         transfer: transfer of the batches to their device.
+        caching: cache of rows of other partitions.
 
     Raises:
         RuntimeError: a device of `worker_devices` cannot be used. The message has the reason.
-        ValueError: `worker_devices` names a device, but graph_mode='CPU' for this dataset.
+        ValueError: `worker_devices` names a device, but graph_mode='CPU' for this dataset. Or
+            `cache_memory` is set for a served graph.
     """
     if isinstance(data, ServedGraph):
         options = options or RemoteDistSamplingWorkerOptions()
         assert isinstance(options, RemoteDistSamplingWorkerOptions)
+        if caching.nbytes:
+            raise ValueError(
+                "cache_memory is for loaders of partitions: samplers of graph servers keep no rows "
+                f"of other partitions (got {caching.nbytes:,} bytes)"
+            )
         return create_remote_backend(data, spec, options, plan, weights, pinning(transfer.target))
     assert isinstance(data, DistDataset)
     options = options or CollocatedDistSamplingWorkerOptions()
     if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:
-        return _make_samplers(data, spec, options, plan, weights, transfer)
+        return _make_samplers(data, spec, options, plan, weights, transfer, caching)
     client = data.service().client(options.timeout)
-    return InProcessBackend(data.connected_part(), spec, client, weights, options.timeout)
+    part = data.connected_part()
+    cache_bytes, lookahead = caching.share(1), caching.limits(data.meta, spec, plan.batch_size)
+    return InProcessBackend(part, spec, client, weights, options.timeout, cache_bytes, lookahead)
 
 
 def _make_samplers(
@@ -73,6 +123,7 @@ def _make_samplers(
     plan: EpochPlan,
     weights: Mapping[str, Array],
     transfer: DeviceTransfer,
+    caching: RowCaching,
 ) -> SamplerPool:
     shared_device = transfer.target.device
     devices = _devices(data, options, shared_device)
@@ -94,6 +145,10 @@ def _make_samplers(
         "pin_memory": options.pin_memory,
     }
     concurrency, num_workers = options.worker_concurrency, options.num_workers
+    is_cached = bool(endpoints) and caching.nbytes != 0 and not any(devices)
+    lookahead = caching.limits(data.meta, spec, plan.batch_size) if is_cached else (0, 0)
+    config["cache_bytes"] = caching.share(num_workers) if is_cached else 0
+    config["lookahead"] = lookahead
     arena = plan_memory(
         data.meta, spec, plan.batch_size, concurrency, num_workers, options.buffer_size
     )
@@ -114,6 +169,8 @@ def _make_samplers(
         weights,
         DeviceArenaFactory(transfer, arena.nbytes, num_sharing),
         program=program,
+        # As many batches beyond the window are being drawn at the same time.
+        lookahead=lookahead[1] + concurrency if lookahead[1] else 0,
     )
 
 

@@ -168,6 +168,26 @@ class ResourceGroup(TypedDict, total=False):
             "If None, clients use graph servers, and other trainers sample in this process.",
         ),
     ]
+    cache_memory: Annotated[
+        int | str | None,
+        Option(
+            None,
+            "bytes in which this loader keeps rows of other partitions, '2GB' or a number. Its "
+            "samplers divide them. They draw batches ahead, and keep the rows that are needed "
+            "soonest. Each loader of each trainer has its own. 0 keeps none. If None, 256 MB, or "
+            "less if other partitions have fewer rows. Loaders of graph servers keep none, nor do "
+            "samplers on devices.",
+        ),
+    ]
+    lookahead: Annotated[
+        int | None,
+        Option(
+            None,
+            "batches, 0 to 64, that a sampler has drawn beyond the one whose rows it requests. "
+            "Without its rows a batch takes little memory. If None, 8, or more small batches: "
+            "until they need four times the rows of the cache.",
+        ),
+    ]
 
 
 class InducedOptions(DeliveryGroup, ResourceGroup, total=False):

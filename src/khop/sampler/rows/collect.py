@@ -1,7 +1,8 @@
 """Collection of batches: a subgraph and its attributes, written to arrays that are given.
 
 Rows come from the local part, from its copies of other parts' hot rows, and from the owners of the
-rest. Requests to owners are sent before anything is copied here.
+rest. A cache has rows of owners that earlier batches requested. Requests are sent before anything
+is copied here.
 
 Arrays are named `n<type>.<attribute>` and `e<type>.<attribute>`. `id` holds original node ids,
 `edge_id` original edge ids, `edge_index` the endpoints' indices in the batch. `t<type>` holds the
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
@@ -28,11 +29,12 @@ from khop.codec import AtMost, Distinct
 from khop.data import Feature, RowFormat
 from khop.sampler.methods.access import Waiting
 from khop.sampler.requests import RemoteParts
+from khop.sampler.rows.row_cache import RowCache, TableSize, capacities
 from khop.sampler.rows.row_fetcher import PartRows, RowFetch, write_rows
 from khop.sampler.spec import MAX_TYPES
 from khop.storage.folder import AttrMeta
 from khop.storage.part import Part
-from khop.trace.clock import ROWS, BatchTimings
+from khop.trace.clock import REUSED, ROWS, BatchTimings
 from khop.typing import Array
 
 _INT64 = np.dtype(np.int64)
@@ -70,8 +72,38 @@ class CollectSpec:
         return attr.stored if self.as_stored else attr.delivered
 
 
+@dataclass(eq=False)
+class DrawnBatch:
+    """A batch whose neighbours are drawn, and whose rows are not copied yet.
+
+    Attributes:
+        subgraph: as the engine returned it.
+        batch: index of the batch.
+        extras: further arrays of the batch, by name: 's.<name>' of seeds, of any shape,
+            'n<type>.<name>' [num_nodes] and 'e<type>.<name>' [num_edges] of a type.
+        fetches: the rows of each table, located.
+        reused_bytes: bytes of its rows that earlier batches requested.
+        request_number: number of its request. None while its rows are not requested.
+        after: number of the last request whose batch must be written before, with all before it.
+        is_begun: whether its arrays are being written.
+    """
+
+    subgraph: Any
+    batch: int
+    extras: Mapping[str, Array]
+    fetches: list[RowFetch] = field(default_factory=list)
+    reused_bytes: int = 0
+    request_number: int | None = None
+    after: int = -1
+    is_begun: bool = False
+
+
 class Collector:
     """Writer of batches to arrays: ids, edges and attributes, also from other partitions.
+
+    A batch goes through `locate`, `announce`, `request` and `collect`. If there are caches of other
+    parts' rows (`is_ordered`), batches are announced and requested in the same order. `may_collect`
+    is then True for a batch once the batches that it depends on are collected.
 
     Args:
         part: the local part.
@@ -79,6 +111,7 @@ class Collector:
         remote: the other partitions, if there are any.
         labels: {index of a node type: rows of all its nodes, by new id} that the folder does not
             hold. Batches have them as `y`.
+        cache_bytes: bytes of the caches of other parts' rows. 0 for no caches.
     """
 
     def __init__(
@@ -87,6 +120,7 @@ class Collector:
         spec: CollectSpec,
         remote: RemoteParts | None,
         labels: Mapping[int, Feature] | None = None,
+        cache_bytes: int = 0,
     ) -> None:
         self._part = part
         self._spec = spec
@@ -116,33 +150,111 @@ class Collector:
         ]
         self._layouts: dict[object, Layout] = {}
         self._scratch = BufferPool()
+        sizes = {i: _remote_size(part, table) for i, table in enumerate(self._tables)}
+        counts = capacities(cache_bytes if remote is not None else 0, sizes)
+        self._caches = {i: RowCache(self._tables[i], count) for i, count in counts.items()}
+        # Batches whose rows were requested and are not written, in order. For caches only.
+        self._requested: list[DrawnBatch] = []
+        self._num_requests = 0
+
+    @property
+    def is_ordered(self) -> bool:
+        """True if batches must be announced and requested in the same order."""
+        return bool(self._caches)
+
+    @property
+    def batches_known(self) -> int:
+        """Number of batches that should be announced, for the caches to choose well."""
+        return max((cache.batches_known for cache in self._caches.values()), default=0)
 
     def _stored(self, node_type: int) -> list[str]:
         """Return the names of a node type's attributes that are read from the folder."""
         names = self._spec.node_attrs[node_type]
         return [name for name in names if name != "y" or node_type not in self._labels]
 
-    def collect(
-        self,
-        subgraph: _native.Subgraph,
-        allocate: Allocate,
-        batch: int,
-        extras: Mapping[str, Array] | None = None,
-    ) -> Waiting[Record]:
-        """Write one batch, and return its record.
+    def locate(self, drawn: DrawnBatch) -> None:
+        """Locate the rows of a batch."""
+        subgraph = drawn.subgraph
+        for table in self._tables:
+            if table.unit == "node":
+                ids = self._scratch.empty((subgraph.num_nodes(table.type_index),), _INT64)
+                subgraph.write_nodes(table.type_index, ids)
+            else:
+                ids = self._scratch.empty((subgraph.num_edges(table.type_index),), _INT64)
+                subgraph.write_edges(table.type_index, ids)
+            drawn.fetches.append(table.locate(ids))
+
+    def announce(self, drawn: DrawnBatch) -> None:
+        """Announce to the caches the rows that a batch will need."""
+        for i, cache in self._caches.items():
+            cache.announce(drawn.fetches[i])
+
+    def request(self, drawn: DrawnBatch) -> None:
+        """Send requests for the rows of other parts. If batches wait, begin the other reads."""
+        for i, (table, fetch) in enumerate(zip(self._tables, drawn.fetches, strict=True)):
+            if i not in self._caches:
+                table.request_missing(fetch)
+        if self._caches:
+            self._request_by_plan(drawn)
+            for fetch in drawn.fetches:
+                fetch.start_reads()
+
+    def _request_by_plan(self, drawn: DrawnBatch) -> None:
+        self._requested.append(drawn)
+        drawn.request_number = self._num_requests
+        self._num_requests += 1
+        drawn.after = max(
+            cache.request(drawn.fetches[i], drawn.request_number)
+            for i, cache in self._caches.items()
+        )
+
+    def may_collect(self, drawn: DrawnBatch) -> bool:
+        """Return True if no batch that is not collected has rows or memory that a batch needs."""
+        return all(
+            other is drawn or other.request_number is None or other.request_number > drawn.after
+            for other in self._requested
+        )
+
+    def withdraw(self, drawn: DrawnBatch) -> None:
+        """Give up a batch that was announced, or requested and not collected to its end."""
+        if drawn not in self._requested:
+            for i, cache in self._caches.items():
+                cache.forget(drawn.fetches[i])
+            return
+        # Later batches may count on rows that this one does not store: they request theirs anew.
+        # Batches that are begun do not count on it.
+        first = self._requested.index(drawn)
+        later = [batch for batch in self._requested[first + 1 :] if not batch.is_begun]
+        gone = {id(batch) for batch in (drawn, *later)}
+        self._requested = [batch for batch in self._requested if id(batch) not in gone]
+        for batch in [drawn, *later]:
+            for i, cache in self._caches.items():
+                cache.discard(batch.fetches[i])
+        for batch in later:
+            for i, cache in self._caches.items():
+                cache.announce(batch.fetches[i])
+            self._request_by_plan(batch)
+
+    def clear(self) -> None:
+        """Forget all batches that are not collected, and the rows in the caches."""
+        self._requested.clear()
+        for cache in self._caches.values():
+            cache.clear()
+
+    def collect(self, drawn: DrawnBatch, allocate: Allocate) -> Waiting[Record]:
+        """Write a batch whose rows were requested, and return its record.
 
         Args:
-            subgraph: as the engine returned it.
+            drawn: the batch.
             allocate: returns the arrays to fill. Called once.
-            batch: index of the batch.
-            extras: further arrays of the batch, by name: 's.<name>' of seeds, of any shape,
-                'n<type>.<name>' [num_nodes] and 'e<type>.<name>' [num_edges] of a type.
         """
-        extras = extras or {}
-        fetches = self._fetch(subgraph)
+        subgraph, extras, fetches = drawn.subgraph, drawn.extras, drawn.fetches
+        drawn.is_begun = True
         record = self._record(subgraph, extras)
         arrays = allocate(record)
-        self._count(record, subgraph, batch, self._origins(fetches))
+        self._count(record, subgraph, drawn.batch, self._origins(fetches))
+        for i in self._caches:
+            drawn.reused_bytes += fetches[i].origins[REUSED] * self._tables[i].row_bytes
         for name, values in extras.items():
             np.copyto(arrays[name], values)
         for i in range(len(self._part.meta.edge_types)):
@@ -154,20 +266,9 @@ class Collector:
             labels.gather(fetches[i].ids, arrays[f"n{i}.y"])
         outs = [[arrays[name] for name in names] for names in self._names]
         yield from write_rows(list(zip(fetches, outs, strict=True)))
+        if self._caches:
+            self._requested.remove(drawn)
         return record
-
-    def _fetch(self, subgraph: _native.Subgraph) -> list[RowFetch]:
-        """Locate the rows of a batch, and send requests for the rows of other parts."""
-        fetches = []
-        for table in self._tables:
-            if table.unit == "node":
-                ids = self._scratch.empty((subgraph.num_nodes(table.type_index),), _INT64)
-                subgraph.write_nodes(table.type_index, ids)
-            else:
-                ids = self._scratch.empty((subgraph.num_edges(table.type_index),), _INT64)
-                subgraph.write_edges(table.type_index, ids)
-            fetches.append(table.fetch(ids))
-        return fetches
 
     def _origins(self, fetches: Sequence[RowFetch]) -> list[int]:
         """Return how many rows of nodes are local, local copies of hot rows, or of other parts."""
@@ -259,3 +360,16 @@ class Collector:
                 for i in range(num_edges)
             ]
         return Layout(index, arrays, counters)
+
+
+def _remote_size(part: Part, table: PartRows) -> TableSize:
+    """Return the size of a table's rows in other parts, without rows that the part has copies of.
+
+    Ids of edges alone are not cached.
+    """
+    if table.unit == "edge" and len(table.attributes) == 1:
+        return TableSize(0, 0)
+    begin, end = table.bounds[part.part : part.part + 2]
+    copies = table.copies()
+    num_copies = 0 if copies is None else len(copies.positions)
+    return TableSize(table.row_bytes, table.bounds[-1] - (end - begin) - num_copies)

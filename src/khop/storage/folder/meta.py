@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal
 from khop import _native
 from khop._version import __version__
 from khop.codec import Between, Distinct, Id
-from khop.data import RowFormat, RowStore
+from khop.data import Feature, RowFormat, RowStore
 from khop.data.arrays import MAX_COUNT, storage_dtype
 from khop.data.encoding import Encoding
+from khop.data.feature import DecodedFeature
 from khop.log import shown
 from khop.storage.book import RangeBook
 from khop.storage.folder import paths
@@ -92,6 +93,13 @@ class AttrMeta:
             return None
         dtype, shape = self.stored
         return Encoding.read(self.encoding, dtype, self.parameters, math.prod(shape))
+
+    def delivering(self, rows: Feature) -> RowStore:
+        """Return a store that delivers stored rows in the format of batches.
+
+        :meta private:
+        """
+        return rows if self.codec is None else DecodedFeature(rows, self.codec)
 
     def scatter(self, rows: Array, out: Array, positions: Int64Array | None) -> None:
         """Copy stored rows to positions of an array of the delivered format.

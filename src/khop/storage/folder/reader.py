@@ -15,7 +15,6 @@ import numpy as np
 
 from khop.data import Feature, RowStore
 from khop.data.arrays import narrowest_int, storage_dtype
-from khop.data.feature import DecodedFeature
 from khop.errors import FolderError, ProtocolError
 from khop.storage.folder import paths
 from khop.storage.folder.checksums import RANGES_FILE, Written, num_ranges
@@ -312,7 +311,7 @@ class PartitionFolder:
         dtype, shape = attr.stored
         array = self.open_as(path, (num_rows, *shape), storage_dtype(dtype).name)
         rows = Feature(array, dtype)
-        return rows if attr.codec is None else DecodedFeature(rows, attr.codec)
+        return attr.delivering(rows)
 
     def node_times(self, node_type: NodeType) -> Int64Array | None:
         """Return [num_nodes] int64 keys of nodes' times, by new id, or None without times."""
