@@ -32,6 +32,7 @@ NB_MODULE(_native, m) {
   bind_negatives(m);
   bind_gather(m);
   bind_bus_error(m);
+  bind_direct_reads(m);
   bind_convert(m);
   bind_edge_split(m);
   bind_owner_split(m);

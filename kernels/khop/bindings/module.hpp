@@ -16,6 +16,7 @@ void bind_edges(nb::module_& m);
 void bind_negatives(nb::module_& m);
 void bind_gather(nb::module_& m);
 void bind_bus_error(nb::module_& m);
+void bind_direct_reads(nb::module_& m);
 void bind_convert(nb::module_& m);
 void bind_edge_split(nb::module_& m);
 void bind_owner_split(nb::module_& m);
