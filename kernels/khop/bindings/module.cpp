@@ -36,6 +36,7 @@ NB_MODULE(_native, m) {
   bind_convert(m);
   bind_edge_split(m);
   bind_owner_split(m);
+  bind_lookahead_cache(m);
   bind_weights(m);
   bind_times(m);
   bind_assign(m);

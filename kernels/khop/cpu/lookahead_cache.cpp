@@ -1,0 +1,331 @@
+#include "khop/cpu/lookahead_cache.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "khop/core/node_table.hpp"
+#include "khop/cpu/prefetch.hpp"
+
+namespace khop::cpu {
+namespace {
+
+constexpr int64_t kMaxCapacity = int64_t{1} << 30;
+constexpr int64_t kMaxEntries = std::numeric_limits<int32_t>::max();
+constexpr int64_t kAhead = 16;
+constexpr uint8_t kMaxCount = 63;
+
+}  // namespace
+
+LookaheadCache::LookaheadCache(int64_t capacity) : capacity_(capacity) {
+  if (capacity < 0 || capacity > kMaxCapacity) {
+    throw std::invalid_argument("a cache has 0 to 2^30 rows, not " + std::to_string(capacity));
+  }
+  clear();
+}
+
+void LookaheadCache::clear() {
+  num_ranked_ = num_idle_ = num_open_ = num_entries_ = num_slots_ = floor_ = 0;
+  first_batch_ += static_cast<int64_t>(batches_.size());
+  free_entry_ = free_use_ = -1;
+  batches_.clear();
+  free_slots_.clear();
+  uses_.clear();
+  table_.resize(int64_t{1} << bits_);
+  std::fill_n(table_.data(), table_.size(), -1);
+  entries_.resize(kLevels);
+  for (int32_t i = 0; i < kLevels; ++i) entries_[i] = {-1, i, i, -1, -1, -1, -1, 0, 0, false};
+}
+
+int64_t LookaheadCache::nbytes() const {
+  int64_t bytes = entries_.capacity() * static_cast<int64_t>(sizeof(Entry)) +
+                  uses_.capacity() * static_cast<int64_t>(sizeof(Use)) +
+                  (table_.capacity() + free_slots_.capacity() + missed_.capacity()) * 4;
+  for (const Batch& batch : batches_) bytes += batch.entries.capacity() * 4;
+  for (const Buffer<int32_t>& spare : spare_) bytes += spare.capacity() * 4;
+  return bytes;
+}
+
+int64_t LookaheadCache::announce(const int64_t* ids, int64_t count) {
+  if (count > kMaxEntries - entries_.size() - 1 || count > kMaxEntries - uses_.size()) {
+    throw std::length_error("too many rows are announced at the same time");
+  }
+  grow_table(num_entries_ + count);
+  const int64_t number = first_batch_ + static_cast<int64_t>(batches_.size());
+  Batch& batch = batches_.emplace_back();
+  if (!spare_.empty()) {
+    batch.entries = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  batch.entries.resize(count);
+  batch.head = new_entry(-1);
+  batch.is_open = true;
+  ++num_open_;
+  entries_[batch.head].next = entries_[batch.head].prev = batch.head;
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) prefetch_line(&table_[home(ids[i + kAhead])]);
+    if (i + kAhead / 2 < count) {
+      const int32_t ahead = table_[home(ids[i + kAhead / 2])];
+      if (ahead >= 0) prefetch_line_to_write(&entries_[ahead]);
+    }
+    const int32_t entry = find_or_add(ids[i]);
+    batch.entries[i] = entry;
+    add_use(entry, number);
+  }
+  return number;
+}
+
+void LookaheadCache::take(int64_t number, Taken& out) {
+  Batch& batch = open_batch(number);
+  const int64_t count = batch.entries.size();
+  ++stamp_;
+  missed_.clear();
+  out.hit_positions.reserve(count);
+  out.hit_slots.reserve(count);
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) prefetch_line_to_write(&entries_[batch.entries[i + kAhead]]);
+    const int32_t index = batch.entries[i];
+    Entry& entry = entries_[index];
+    if (entry.stamp == stamp_) {
+      if (entry.mark < 0) {
+        out.hit_positions.push_back(i);
+        out.hit_slots.push_back(entry.slot);
+      } else {
+        out.repeats.push_back(i);
+        out.originals.push_back(out.positions[entry.mark]);
+      }
+      continue;
+    }
+    entry.stamp = stamp_;
+    entry.count = std::min<uint8_t>(static_cast<uint8_t>(entry.count + 1), kMaxCount);
+    if (entry.slot >= 0) {
+      entry.mark = -1;
+      out.hit_positions.push_back(i);
+      out.hit_slots.push_back(entry.slot);
+      unlink(index);
+    } else {
+      entry.mark = static_cast<int32_t>(missed_.size());
+      missed_.push_back(index);
+      out.misses.push_back(entry.id);
+      out.positions.push_back(i);
+    }
+    remove_use(index, number);
+    link(index);
+  }
+  evict(num_ranked_ - capacity_);
+  for (int64_t i = 0; i < missed_.size(); ++i) {
+    Entry& entry = entries_[missed_[i]];
+    if (entry.is_ranked) {
+      if (free_slots_.size() > 0) {
+        entry.slot = free_slots_[free_slots_.size() - 1];
+        free_slots_.resize(free_slots_.size() - 1);
+      } else {
+        entry.slot = static_cast<int32_t>(num_slots_++);
+      }
+    }
+    out.slots.push_back(entry.slot);
+  }
+  close(number);
+}
+
+void LookaheadCache::forget(int64_t number) {
+  Batch& batch = open_batch(number);
+  ++stamp_;
+  for (int64_t i = 0; i < batch.entries.size(); ++i) {
+    const int32_t index = batch.entries[i];
+    Entry& entry = entries_[index];
+    if (entry.stamp == stamp_) continue;
+    entry.stamp = stamp_;
+    const bool is_ranked = entry.is_ranked;
+    if (is_ranked) unlink(index);
+    remove_use(index, number);
+    if (is_ranked) {
+      link(index);
+    } else if (entry.first_use < 0) {
+      drop(index);
+    }
+  }
+  close(number);
+}
+
+LookaheadCache::Batch& LookaheadCache::open_batch(int64_t number) {
+  const int64_t index = number - first_batch_;
+  if (index < 0 || index >= static_cast<int64_t>(batches_.size()) ||
+      !batches_[static_cast<std::size_t>(index)].is_open) {
+    throw std::out_of_range("batch " + std::to_string(number) + " is not announced");
+  }
+  return batches_[static_cast<std::size_t>(index)];
+}
+
+void LookaheadCache::close(int64_t number) {
+  Batch& batch = open_batch(number);
+  batch.is_open = false;
+  --num_open_;
+  spare_.push_back(std::move(batch.entries));
+  entries_[batch.head].next = free_entry_;
+  free_entry_ = batch.head;
+  while (!batches_.empty() && !batches_.front().is_open) {
+    batches_.pop_front();
+    ++first_batch_;
+  }
+}
+
+int64_t LookaheadCache::home(int64_t id) const {
+  return static_cast<int64_t>(slot_index(hash_id(static_cast<uint64_t>(id)), bits_));
+}
+
+int32_t LookaheadCache::find_or_add(int64_t id) {
+  const int64_t mask = table_.size() - 1;
+  int64_t at = home(id);
+  for (; table_[at] >= 0; at = (at + 1) & mask) {
+    if (entries_[table_[at]].id == id) return table_[at];
+  }
+  ++num_entries_;
+  return table_[at] = new_entry(id);
+}
+
+// Makes room for `count` rows: the table is at most half full.
+void LookaheadCache::grow_table(int64_t count) {
+  if (2 * count <= table_.size()) return;
+  std::vector<int32_t> rows;
+  rows.reserve(static_cast<std::size_t>(num_entries_));
+  for (int64_t i = 0; i < table_.size(); ++i) {
+    if (table_[i] >= 0) rows.push_back(table_[i]);
+  }
+  while ((int64_t{1} << bits_) < 2 * count) ++bits_;
+  table_.clear();
+  table_.resize(int64_t{1} << bits_);
+  std::fill_n(table_.data(), table_.size(), -1);
+  const int64_t mask = table_.size() - 1;
+  for (const int32_t row : rows) {
+    int64_t at = home(entries_[row].id);
+    while (table_[at] >= 0) at = (at + 1) & mask;
+    table_[at] = row;
+  }
+}
+
+int32_t LookaheadCache::new_entry(int64_t id) {
+  int32_t index = free_entry_;
+  if (index >= 0) {
+    free_entry_ = entries_[index].next;
+  } else {
+    index = static_cast<int32_t>(entries_.size());
+    entries_.extend(1);
+  }
+  entries_[index] = {id, -1, -1, -1, -1, -1, -1, stamp_ - 1, 0, false};
+  return index;
+}
+
+// Removes a row that is neither cached nor announced.
+void LookaheadCache::drop(int32_t index) {
+  const int64_t mask = table_.size() - 1;
+  int64_t hole = home(entries_[index].id);
+  while (table_[hole] != index) hole = (hole + 1) & mask;
+  // Rows behind it move up, unless they are at home between the hole and themselves.
+  for (int64_t at = (hole + 1) & mask; table_[at] >= 0; at = (at + 1) & mask) {
+    const int64_t distance = (at - home(entries_[table_[at]].id)) & mask;
+    if (distance >= ((at - hole) & mask)) {
+      table_[hole] = table_[at];
+      hole = at;
+    }
+  }
+  table_[hole] = -1;
+  --num_entries_;
+  entries_[index].next = free_entry_;
+  free_entry_ = index;
+}
+
+void LookaheadCache::add_use(int32_t index, int64_t batch) {
+  Entry& entry = entries_[index];
+  if (entry.last_use >= 0 && uses_[entry.last_use].batch == batch) return;
+  const bool moves = entry.is_ranked && entry.first_use < 0;
+  if (moves) unlink(index);
+  int32_t use = free_use_;
+  if (use >= 0) {
+    free_use_ = uses_[use].next;
+  } else {
+    use = static_cast<int32_t>(uses_.size());
+    uses_.extend(1);
+  }
+  uses_[use] = {batch, -1};
+  if (entry.last_use >= 0) {
+    uses_[entry.last_use].next = use;
+  } else {
+    entry.first_use = use;
+  }
+  entry.last_use = use;
+  if (moves) link(index);
+}
+
+// The row is in no list. Batches that are taken out of turn are not the first use.
+void LookaheadCache::remove_use(int32_t index, int64_t batch) {
+  Entry& entry = entries_[index];
+  int32_t before = -1;
+  int32_t use = entry.first_use;
+  while (uses_[use].batch != batch) {
+    before = use;
+    use = uses_[use].next;
+  }
+  const int32_t after = uses_[use].next;
+  (before < 0 ? entry.first_use : uses_[before].next) = after;
+  if (after < 0) entry.last_use = before;
+  uses_[use].next = free_use_;
+  free_use_ = use;
+}
+
+void LookaheadCache::link(int32_t index) {
+  Entry& entry = entries_[index];
+  entry.is_ranked = true;
+  ++num_ranked_;
+  if (entry.first_use < 0) {
+    ++num_idle_;
+    append(static_cast<int32_t>((floor_ + entry.count) % kLevels), index);
+  } else {
+    const int64_t next = uses_[entry.first_use].batch - first_batch_;
+    append(batches_[static_cast<std::size_t>(next)].head, index);
+  }
+}
+
+void LookaheadCache::unlink(int32_t index) {
+  Entry& entry = entries_[index];
+  entries_[entry.prev].next = entry.next;
+  entries_[entry.next].prev = entry.prev;
+  entry.is_ranked = false;
+  --num_ranked_;
+  if (entry.first_use < 0) --num_idle_;
+}
+
+void LookaheadCache::append(int32_t head, int32_t index) {
+  const int32_t last = entries_[head].prev;
+  entries_[index].prev = last;
+  entries_[index].next = head;
+  entries_[last].next = index;
+  entries_[head].prev = index;
+}
+
+void LookaheadCache::evict(int64_t count) {
+  for (; count > 0 && num_idle_ > 0; --count) {
+    // Ranks are floor_ to floor_ + 63: none is below the last that was evicted.
+    int32_t head = static_cast<int32_t>(floor_ % kLevels);
+    while (entries_[head].next == head) head = static_cast<int32_t>(++floor_ % kLevels);
+    evict_one(entries_[head].next);
+  }
+  for (std::size_t i = batches_.size(); count > 0; --count) {
+    while (!batches_[i - 1].is_open ||
+           entries_[batches_[i - 1].head].next == batches_[i - 1].head) {
+      --i;
+    }
+    evict_one(entries_[batches_[i - 1].head].next);
+  }
+}
+
+void LookaheadCache::evict_one(int32_t index) {
+  Entry& entry = entries_[index];
+  unlink(index);
+  if (entry.slot >= 0) free_slots_.push_back(entry.slot);
+  entry.slot = -1;
+  if (entry.first_use < 0) drop(index);
+}
+
+}  // namespace khop::cpu
