@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from khop.data import RowStore
+from khop.data.direct_rows import MAX_ROW_BYTES, DiskOptions
 from khop.data.files import load_npy, load_torch
+from khop.data.hot_rows import parse_bytes
 from khop.data.steps import run
 from khop.data.tickets import Ticket
 from khop.distributed.graph import PartitionedGraph
@@ -30,6 +32,9 @@ from khop.storage.named_stores import NamedStore, StoreKey
 from khop.storage.part import Part
 from khop.tables import html_table
 from khop.typing import EDGE, NODE, EdgeType, Int64Array, IntArray, NodeType
+
+# A page of 4 kB has many rows that are narrower: mapping reads them well enough.
+_NARROW_BYTES = 64
 
 
 class DistDataset(PartitionStores, PartitionedGraph):
@@ -93,6 +98,8 @@ class DistDataset(PartitionStores, PartitionedGraph):
         also_serve: Sequence[int] = (),
         stores: Mapping[str | tuple[NodeType | EdgeType, str], Callable[[], RowStore]]
         | None = None,
+        features_on_disk: bool | Sequence[str] = False,
+        cache_memory: int | str = "1GB",
     ) -> DistDataset:
         """Open a partition.
 
@@ -121,6 +128,12 @@ class DistDataset(PartitionStores, PartitionedGraph):
                 same attributes. A trainer reads the rows of its own part, and its partition server
                 serves them. Samplers import the function, so it must belong to a module, or be a
                 `functools.partial` of a module's function.
+            features_on_disk: attributes of nodes and edges that are larger than memory, by name.
+                Their rows are read past the page cache, and those that are needed again are kept.
+                True: all attributes with rows of 64 bytes or more. If False, files are mapped.
+                Samplers on devices map them in any case.
+            cache_memory: bytes for rows of `features_on_disk`, which the samplers of this trainer
+                divide. A number, or a text such as '4GB'.
 
         Returns:
             The dataset itself.
@@ -130,7 +143,8 @@ class DistDataset(PartitionStores, PartitionedGraph):
             IndexError, TypeError: no such partition.
             KeyError: a store of a type that does not exist.
             ValueError: an unknown graph_mode, a store with another number of rows, or a store of an
-                attribute that the folder has itself.
+                attribute that the folder has itself. `features_on_disk` names no attribute of the
+                folder, or one with rows of more than 1 MiB.
         """
         del input_layout, graph_caching, device_group_list, device
         if (root_dir is None) == (graph_dir is None):
@@ -144,7 +158,8 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.graph_mode = graph_mode
         self.feature_mode = "CUDA" if feature_with_gpu else "ZERO_COPY"
         self._also_serve = [folder.check_part(part) for part in also_serve]
-        self.folder = folder.attach(self._named_stores(folder.meta, stores or {}))
+        disk = _disk_options(folder.meta, features_on_disk, parse_bytes(cache_memory))
+        self.folder = folder.attach(self._named_stores(folder.meta, stores or {}), disk)
         self._service = self._peers = self._reader = None
         files = {} if whole_node_label_file is None else whole_node_label_file
         if not isinstance(files, Mapping):
@@ -344,6 +359,34 @@ class DistDataset(PartitionStores, PartitionedGraph):
                 f"'{file}' does not hold a tensor with a label for each node of type '{node_type}'"
             )
         return labels
+
+
+def _disk_options(
+    meta: FolderMeta, names: bool | Sequence[str], cache_memory: int
+) -> DiskOptions | None:
+    """Return the options of attributes that are read past the page cache, or None.
+
+    Raises:
+        ValueError: see `DistDataset.load`.
+    """
+    attrs = [
+        (name, attr.row_bytes)
+        for level in ("node", "edge")
+        for described in meta.types(level)
+        for name, attr in described.attrs.items()
+    ]
+    if isinstance(names, bool):
+        chosen = {name for name, width in attrs if names and width >= _NARROW_BYTES}
+    else:
+        chosen = {names} if isinstance(names, str) else set(names)
+    for name in sorted(chosen):
+        widest = max((width for known, width in attrs if known == name), default=0)
+        if not 0 < widest <= MAX_ROW_BYTES:
+            raise ValueError(
+                f"features_on_disk: no attribute '{name}' with rows of 1 to {MAX_ROW_BYTES} bytes: "
+                f"there are {dict(attrs)}"
+            )
+    return DiskOptions(tuple(sorted(chosen)), cache_memory) if chosen else None
 
 
 def check_dataset(data: Any, name: str = "data") -> DistDataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Final, NamedTuple
 
@@ -27,6 +28,10 @@ ROWS = ("local", "cached", "remote")
 """Origins of node rows: the local part, local copies of other parts' hot rows, other parts."""
 
 
+DISK = ("asked", "missed", "reads", "bytes")
+"""Counts of reads past the page cache."""
+
+
 class Segment(NamedTuple):
     """Interval in a phase, for a batch, in nanoseconds of CLOCK_MONOTONIC."""
 
@@ -47,6 +52,8 @@ class BatchTimings(NamedTuple):
         remote_bytes: bytes that came from other partitions since the batch before.
         overflows: 1 if the arena was full, so that the batch got separate memory.
         sampling, gathering, remote, idle, other: nanoseconds in each phase since the batch before.
+        disk_asked, disk_missed, disk_reads, disk_bytes: reads past the page cache since the batch
+            before. See `khop.data.direct_reads.DiskCounts`.
     """
 
     process: int
@@ -60,6 +67,10 @@ class BatchTimings(NamedTuple):
     remote: int
     idle: int
     other: int
+    disk_asked: int = 0
+    disk_missed: int = 0
+    disk_reads: int = 0
+    disk_bytes: int = 0
 
 
 class PhaseClock:
@@ -97,12 +108,14 @@ class PhaseClock:
         remote_bytes: int = 0,
         overflows: int = 0,
         maker: tuple[int, int] = (0, 0),
+        disk: Sequence[int] = (0, 0, 0, 0),
     ) -> BatchTimings:
         """Return the timings of a batch that was ready when this phase began, and reset them."""
         sampling, gathering, remote, idle, other, _ = self._spent
         self._spent = [0, 0, 0, 0, 0, 0]
         spent = sampling, gathering, remote, idle, other
-        return BatchTimings(*maker, self.since, nbytes, remote_bytes, overflows, *spent)
+        counts = nbytes, remote_bytes, overflows
+        return BatchTimings(*maker, self.since, *counts, *spent, *disk)
 
     def keep_segments(self, keep: bool) -> None:
         """Start or stop keeping segments."""

@@ -84,6 +84,7 @@ def _make_samplers(
         "root": str(data.opened.root),
         "part": data.partition_idx,
         "stores": [store.to_json() for store in data.opened.stores.values()],
+        "disk": None if data.opened.disk is None else data.opened.disk.among(options.num_workers),
         "pipeline": spec.to_json(),
         "methods": modules_of(spec.sampling.method),
         "endpoints": {part: asdict(endpoint) for part, endpoint in endpoints.items()},

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 from khop.channel.control import BATCH, MAX_PAYLOAD, U64, ControlLine, Message, Op
 from khop.channel.layout import Layout, Record
 from khop.channel.shared import read_shared
+from khop.data.direct_reads import DiskCounts
+from khop.data.direct_rows import DiskOptions
 from khop.data.tickets import Ticket
 from khop.data.waiter import waiter
 from khop.distributed.processes.child import start_up, task_page
@@ -90,15 +92,16 @@ class Sampler:
         self._client = _client(config, self._report_lost)
         self._reported_lost: dict[int, float] = {}
         stores = map(NamedStore.from_json, config.get("stores", ()))
-        part = Part(PartitionFolder(config["root"]).attach(stores), config["part"])
+        disk = DiskOptions.from_json(config.get("disk"))
+        self._part = Part(PartitionFolder(config["root"]).attach(stores, disk), config["part"])
         spec = PipelineSpec.from_json(config["pipeline"])
         self._clock = PhaseClock()
-        self._pipeline = Pipeline(part, spec, self._client, arrays, self._clock, device)
+        self._pipeline = Pipeline(self._part, spec, self._client, arrays, self._clock, device)
         self._concurrency: int = config["concurrency"]
         self._epochs: dict[int, Epoch | SingleBatch] = {}
         self._requested: deque[BatchKey] = deque()
         self._tasks: list[Task] = []
-        self._reported_bytes = 0
+        self._reported_bytes, self._reported_disk = 0, DiskCounts()
         self._announced: set[int] = set()
         self._waiter, self._timeout = waiter(), config["timeout"]
         # For messages of the trainer and of servers, and for reads of row stores.
@@ -259,7 +262,9 @@ class Sampler:
         remote_bytes, self._reported_bytes = received - self._reported_bytes, received
         me = os.getpid()
         overflows = int(slot.own_memory is not None)
-        return self._clock.made(slot.nbytes, remote_bytes, overflows, (me, me))
+        disk = self._part.disk_counts()
+        read, self._reported_disk = disk.since(self._reported_disk), disk
+        return self._clock.made(slot.nbytes, remote_bytes, overflows, (me, me), read)
 
     def _send_records(self) -> None:
         segments = self._clock.segments

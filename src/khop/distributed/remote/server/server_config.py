@@ -45,6 +45,7 @@ class ServerConfig:
             server and its samplers import them.
         requests: modules of users' requests, which the server imports, see `rpc.state_handler`.
         stores: `NamedStore.to_json()` of attributes in users' stores.
+        disk: `DiskOptions` of each sampler, as a list. If None, all attributes are mapped.
         has_labels: whether labels are passed with the configuration, in shared memory:
             {index of a node type: labels by original id}.
     """
@@ -71,6 +72,7 @@ class ServerConfig:
     methods: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     stores: list[Any] = field(default_factory=list)
+    disk: list[Any] | None = None
     has_labels: bool = False
 
     def parts_of(self, folder: PartitionFolder) -> list[int]:
