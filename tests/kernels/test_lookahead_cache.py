@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from support.reference.lookahead_cache import WindowedBelady, fewest_misses
 from torch_geometric.data import Data
 
 from khop import _native
 from khop.datasets import PowerLaw
 from khop.loader import NeighborLoader
+from support.reference.lookahead_cache import WindowedBelady, fewest_misses
 
 BATCHES = st.lists(st.lists(st.integers(0, 12), max_size=8), max_size=14)
 
@@ -84,20 +84,24 @@ def test_hits_of_recorded_batches_equal_the_oracle(window):
 
 @given(BATCHES, st.integers(0, 6), st.randoms(use_true_random=False))
 def test_any_order_of_calls_keeps_the_rows_right(batches, capacity, random):
-    """Batches taken out of turn and forgotten: each batch still gets its rows."""
+    """Batches taken out of turn and forgotten, rows discarded: each batch still gets its rows."""
     plan, pending = StoredRows(capacity), {}
     for ids in as_arrays(batches):
         pending[plan.cache.announce(ids)] = ids
         while len(pending) > random.randint(0, 5):
             number = random.choice(sorted(pending))
-            ids = pending.pop(number)
+            taken = pending.pop(number)
             if random.random() < 0.3:
                 plan.cache.forget(number)
             else:
-                plan.take(number, ids)
+                plan.take(number, taken)
             for closed in (number, 1 << 40, -1):
                 with pytest.raises(IndexError, match=f"batch {closed} is not announced"):
                     plan.cache.take(closed)
+        if random.random() < 0.2:
+            lost = np.flatnonzero(np.arange(13) % random.randint(1, 5) == 0)
+            plan.cache.discard(lost)
+            plan.rows[np.isin(plan.rows, lost)] = -2
         if random.random() < 0.1:
             plan.cache.clear()
             assert plan.cache.num_rows == plan.cache.num_announced == 0

@@ -38,6 +38,12 @@ void bind_lookahead_cache(nb::module_& m) {
            "positions).")
       .def("forget", &cpu::LookaheadCache::forget, nb::arg("batch"),
            "Withdraws an announced batch.")
+      .def(
+          "discard",
+          [](cpu::LookaheadCache& cache, const In<int64_t>& ids) {
+            cache.discard(ids.data(), static_cast<int64_t>(ids.shape(0)));
+          },
+          nb::arg("ids").noconvert(), "Removes rows from the cache: they could not be stored.")
       .def("clear", &cpu::LookaheadCache::clear, "Forgets all rows and announced batches.")
       .def_prop_ro("capacity", &cpu::LookaheadCache::capacity, "Most rows in the cache.")
       .def_prop_ro("num_rows", &cpu::LookaheadCache::num_rows, "Rows in the cache.")

@@ -149,6 +149,13 @@ void LookaheadCache::forget(int64_t number) {
   close(number);
 }
 
+void LookaheadCache::discard(const int64_t* ids, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t index = table_[find(ids[i])];
+    if (index >= 0 && entries_[index].is_ranked) evict_one(index);
+  }
+}
+
 LookaheadCache::Batch& LookaheadCache::open_batch(int64_t number) {
   const int64_t index = number - first_batch_;
   if (index < 0 || index >= static_cast<int64_t>(batches_.size()) ||
@@ -175,12 +182,17 @@ int64_t LookaheadCache::home(int64_t id) const {
   return static_cast<int64_t>(slot_index(hash_id(static_cast<uint64_t>(id)), bits_));
 }
 
-int32_t LookaheadCache::find_or_add(int64_t id) {
+// Position in the table of a row, or of the gap where it belongs.
+int64_t LookaheadCache::find(int64_t id) const {
   const int64_t mask = table_.size() - 1;
   int64_t at = home(id);
-  for (; table_[at] >= 0; at = (at + 1) & mask) {
-    if (entries_[table_[at]].id == id) return table_[at];
-  }
+  while (table_[at] >= 0 && entries_[table_[at]].id != id) at = (at + 1) & mask;
+  return at;
+}
+
+int32_t LookaheadCache::find_or_add(int64_t id) {
+  const int64_t at = find(id);
+  if (table_[at] >= 0) return table_[at];
   ++num_entries_;
   return table_[at] = new_entry(id);
 }

@@ -50,6 +50,9 @@ class LookaheadCache {
   // Withdraws an announced batch. Throws as `take`.
   void forget(int64_t batch);
 
+  // Removes rows from the cache: they could not be stored. Ids of other rows are ignored.
+  void discard(const int64_t* ids, int64_t count);
+
   // Forgets all rows and all announced batches.
   void clear();
 
@@ -84,6 +87,7 @@ class LookaheadCache {
 
   Batch& open_batch(int64_t batch);
   void close(int64_t batch);
+  int64_t find(int64_t id) const;
   int32_t find_or_add(int64_t id);
   int64_t home(int64_t id) const;
   void grow_table(int64_t count);
