@@ -3,7 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
+#include <unordered_map>
+#include <vector>
 
 #include "khop/bindings/module.hpp"
 
@@ -52,14 +55,25 @@ class PyDirectReads {
         throw nb::index_error("a row or place does not exist");
       }
     }
-    nb::gil_scoped_release release;
-    return reads().submit(rows.data(), count, places ? places->data() : nullptr,
-                          static_cast<char*>(out.data()));
+    int64_t job;
+    {
+      nb::gil_scoped_release release;
+      job = reads().submit(rows.data(), count, places ? places->data() : nullptr,
+                           static_cast<char*>(out.data()));
+    }
+    outs_.emplace(job, out);
+    return job;
   }
 
   nb::list finished() {
     nb::list out;
-    for (const auto& done : reads().finished()) out.append(nb::make_tuple(done.job, done.error));
+    for (const auto& done : reads().finished()) {
+      out.append(nb::make_tuple(done.job, done.error));
+      ended_.push_back(done.job);
+    }
+    // A job may end before `submit`, in another thread, has kept its memory.
+    const auto was_kept = [this](int64_t job) { return outs_.erase(job) > 0; };
+    ended_.erase(std::remove_if(ended_.begin(), ended_.end(), was_kept), ended_.end());
     return out;
   }
 
@@ -70,8 +84,11 @@ class PyDirectReads {
 
   void close() {
     if (!reads().is_of_this_process()) return;
-    nb::gil_scoped_release release;
-    reads().close();
+    {
+      nb::gil_scoped_release release;
+      reads().close();
+    }
+    outs_.clear();
   }
 
   cpu::DirectReads& reads() { return *reads_; }
@@ -80,6 +97,8 @@ class PyDirectReads {
   static int dup_of(int file);
 
   int64_t num_rows_, row_bytes_;
+  std::unordered_map<int64_t, OutArray> outs_;  // memory of the jobs: outlives the threads
+  std::vector<int64_t> ended_;
   std::unique_ptr<cpu::DirectReads, Release> reads_;
 };
 
@@ -118,7 +137,7 @@ Args:
            nb::arg("out").noconvert(), nb::arg("places").noconvert().none() = nb::none(),
            R"(Begins to read rows to out[places[i]], or to out[i]; returns the job's number.
 
-The caller keeps `out` until the job is finished, or `close` has returned.)")
+`out` is kept until the job is finished.)")
       .def("finished", &PyDirectReads::finished,
            R"(Jobs that have finished since the last call: (number, error).
 

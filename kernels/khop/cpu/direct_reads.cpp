@@ -84,11 +84,15 @@ DirectReads::DirectReads(int file, const RowRegion& region, const DirectReadOpti
     start();
   } catch (...) {
     close();
+    if (event_ >= 0) ::close(event_);
     throw;
   }
 }
 
-DirectReads::~DirectReads() { close(); }
+DirectReads::~DirectReads() {
+  close();
+  if (event_ >= 0) ::close(event_);
+}
 
 bool DirectReads::is_of_this_process() const { return owner_ == getpid(); }
 
@@ -150,10 +154,8 @@ void DirectReads::close() {
   ring_.close();
   if (memory_ != nullptr) munmap(memory_, memory_bytes_);
   memory_ = nullptr;
-  for (int* descriptor : {&file_, &event_}) {
-    if (*descriptor >= 0) ::close(*descriptor);
-    *descriptor = -1;
-  }
+  if (file_ >= 0) ::close(file_);
+  file_ = -1;
 }
 
 int64_t DirectReads::submit(const int64_t* rows, int64_t count, const int64_t* places, char* out) {
@@ -172,7 +174,7 @@ int64_t DirectReads::submit(const int64_t* rows, int64_t count, const int64_t* p
   job->id = next_job_++;
   if (count == 0 || is_closed_) {
     finished_.push_back({job->id, is_closed_ ? ECANCELED : 0});
-    if (!is_closed_) eventfd_write(event_, 1);
+    eventfd_write(event_, 1);
     return job->id;
   }
   const Entry head{head_, 0};
@@ -186,10 +188,8 @@ int64_t DirectReads::submit(const int64_t* rows, int64_t count, const int64_t* p
 
 std::vector<DirectReads::Finished> DirectReads::finished() {
   const std::lock_guard<std::mutex> lock(lock_);
-  if (event_ >= 0) {
-    eventfd_t ignored;
-    eventfd_read(event_, &ignored);
-  }
+  eventfd_t ignored;
+  eventfd_read(event_, &ignored);
   return std::exchange(finished_, {});
 }
 

@@ -62,6 +62,7 @@ class DirectReads {
   int64_t submit(const int64_t* rows, int64_t count, const int64_t* places, char* out);
   // Jobs that have finished since the last call.
   std::vector<Finished> finished();
+  // Ends the threads. Jobs in flight are dropped.
   void close();
 
   void set_gap(int64_t bytes);
