@@ -1,9 +1,10 @@
-"""Reads of rows past the page cache: equal to NumPy's, in few reads, with errors of one job alone."""
+"""Reads of rows past the page cache: equal to NumPy's, few, with errors of one job alone."""
 
 import os
 import select
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -147,10 +148,9 @@ def test_close_with_reads_in_flight(tmp_path, use_ring):
         reads.close()
 
 
-def test_memory_file_system(tmp_path):
+def test_memory_file_system():
     """Where the page cache is the file, reads go through it or not, but are right."""
-    with open("/dev/shm/khop-test-direct-reads", "w+b") as file:
-        os.unlink(file.name)
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
         rows = np.arange(6000, dtype=np.int64).reshape(1000, 6)
         file.write(rows.tobytes())
         file.flush()
@@ -189,7 +189,7 @@ def test_io_uring_is_forbidden(tmp_path):
     """A container's filter refuses it: threads read in its place."""
     rows = write(tmp_path / "rows", 1000, 100)
     command = [sys.executable, "-c", FORBIDDEN, str(tmp_path / "rows")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert ended.stdout.split() == ["False", "[(0,", "0)]", str(int(rows.sum()))], ended.stderr
 
 
@@ -249,5 +249,5 @@ def test_bad_rows(tmp_path):
         reads.submit(np.array([0]), out)
     with pytest.raises(ValueError):
         reads.submit(np.array([0, 1]), np.zeros((2, 9), np.uint8))
-    with pytest.raises(OSError, match="Bad file descriptor|No such file"):
+    with pytest.raises(OSError, match="No such file"):
         _native.DirectReads(9999, 0, 8, 10)

@@ -38,6 +38,7 @@ _POOL_BYTES = 4 << 20
 _PLAN_BYTES = 96
 _MOST_EXPECTED = 64
 _TRUNCATED = -1
+_NONE = np.empty(0, np.int64)
 # What a further read costs, in bytes between rows, until it is measured, and its limits.
 _GAP, _MOST_GAP = 32 << 10, 256 << 10
 _gaps: dict[int, int] = {}  # by disk
@@ -99,8 +100,7 @@ class _Read:
         self.error: Exception | None = None
         # Rows for the cache: positions in `out`, and slots. Copies for other reads: (read,
         # positions in this `out`, positions in that `out`).
-        self.positions: Int64Array | None = None
-        self.slots: Int64Array | None = None
+        self.positions = self.slots = _NONE
         self.followers: list[tuple[_Read, Int64Array, Int64Array]] = []
 
 
@@ -319,22 +319,18 @@ class ProcessReads:
         """Copy rows that have landed to the cache and to other reads, before the owner has them."""
         followers, read.followers = read.followers, []
         if has_failed:
-            # The plan has rows that are not there.
             if self._cache is not None:
-                self._cache.clear()
-            self._owners[:] = -1
-            for expected in [e for e in self._expected if e.out is None]:
-                self._expected.remove(expected)
+                own = self._owners[read.slots] == read.number
+                self._owners[read.slots[own]] = -1
+                self._cache.discard(read.ids[read.positions[own]])
             for other, sources, positions in followers:
                 self._submit(other, read.ids[sources], positions, False)
                 other.waits -= 1
             return
         rows = self._bytes(read.out)
-        if read.slots is not None and read.positions is not None:
-            own = self._owners[read.slots] == read.number
-            slots = read.slots[own]
-            _native.gather(rows, read.positions[own], self._table, slots)
-            self._owners[slots] = -1
+        own = self._owners[read.slots] == read.number
+        _native.gather(rows, read.positions[own], self._table, read.slots[own])
+        self._owners[read.slots[own]] = -1
         for other, sources, positions in followers:
             _native.gather(rows, sources, self._bytes(other.out), positions)
             self._arrived(other, done)
