@@ -98,7 +98,7 @@ def loader_of(options: argparse.Namespace, case: str) -> DistNeighborLoader:
     init_worker_group(1, 0, "disk-bench")
     load: dict[str, Any] = {}
     if case.startswith("direct"):
-        load = {"features_on_disk": ["x"], "cache_memory": options.cache}
+        load = {"features_on_disk": ["x"], "disk_memory": options.cache}
     dataset = DistDataset().load(options.folder, **load)
     workers: Any = CollocatedDistSamplingWorkerOptions()
     if case.endswith("sampler"):
@@ -142,7 +142,12 @@ def child(options: argparse.Namespace) -> None:
     cpu = time.process_time() - cpu
     skip = min(options.skip, (len(ends) - 1) // 2)
     seconds = (ends[-1] - ends[skip]) / (len(ends) - 1 - skip)
-    found = {"case": case, "seconds": seconds, "rows": rows / (len(ends) - 1), "cpu": cpu / len(ends)}
+    found = {
+        "case": case,
+        "seconds": seconds,
+        "rows": rows / (len(ends) - 1),
+        "cpu": cpu / len(ends),
+    }
     found["disk"] = loader.stats().disk
     loader.shutdown()
     if ids:

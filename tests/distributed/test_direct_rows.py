@@ -41,7 +41,7 @@ def test_batches_are_the_same(graph, folder_of, num_parts, num_workers):
     workers = CollocatedDistSamplingWorkerOptions()
     if num_workers is not None:
         workers = MpDistSamplingWorkerOptions(num_workers=num_workers, worker_concurrency=3)
-    options = {"features_on_disk": ["x", "edge_attr"], "cache_memory": "16MB"}
+    options = {"features_on_disk": ["x", "edge_attr"], "disk_memory": "16MB"}
     dataset = load(folder_of("random", num_parts), num_parts, **options)
     ours = loader_of(dataset, workers)
     theirs = NeighborLoader(graph, jobs.FANOUTS, SEEDS, **COMMON)
@@ -74,7 +74,7 @@ def test_wide_attributes_are_on_disk_with_true(tmp_path):
 
 def test_memory_is_divided(folder_of):
     """Among attributes by their bytes, and among samplers."""
-    options = {"features_on_disk": ["x", "edge_attr"], "cache_memory": 8 << 20}
+    options = {"features_on_disk": ["x", "edge_attr"], "disk_memory": 8 << 20}
     dataset = load(folder_of("random", 1), 1, **options)
     part = khop.storage.part.Part(dataset.opened, 0)
     stores = part.node_feature(0, "x"), part.edge_feature(0, "edge_attr")
@@ -94,4 +94,4 @@ def test_bad_names(folder_of, names):
 
 def test_bad_memory(folder_of):
     with pytest.raises(ValueError, match="not a number of bytes"):
-        load(folder_of("random", 1), 1, features_on_disk=True, cache_memory="much")
+        load(folder_of("random", 1), 1, features_on_disk=True, disk_memory="much")

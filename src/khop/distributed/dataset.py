@@ -99,7 +99,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         stores: Mapping[str | tuple[NodeType | EdgeType, str], Callable[[], RowStore]]
         | None = None,
         features_on_disk: bool | Sequence[str] = False,
-        cache_memory: int | str = "1GB",
+        disk_memory: int | str = "1GB",
     ) -> DistDataset:
         """Open a partition.
 
@@ -132,7 +132,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
                 Their rows are read past the page cache, and those that are needed again are kept.
                 True: all attributes with rows of 64 bytes or more. If False, files are mapped.
                 Samplers on devices map them in any case.
-            cache_memory: bytes for rows of `features_on_disk`, which the samplers of this trainer
+            disk_memory: bytes for rows of `features_on_disk`, which the samplers of this trainer
                 divide. A number, or a text such as '4GB'.
 
         Returns:
@@ -158,7 +158,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.graph_mode = graph_mode
         self.feature_mode = "CUDA" if feature_with_gpu else "ZERO_COPY"
         self._also_serve = [folder.check_part(part) for part in also_serve]
-        disk = _disk_options(folder.meta, features_on_disk, parse_bytes(cache_memory))
+        disk = _disk_options(folder.meta, features_on_disk, parse_bytes(disk_memory))
         self.folder = folder.attach(self._named_stores(folder.meta, stores or {}), disk)
         self._service = self._peers = self._reader = None
         files = {} if whole_node_label_file is None else whole_node_label_file

@@ -34,7 +34,8 @@ class LoaderStats:
         seeds: seeds in the batches, or links with link loaders.
         nodes, edges: nodes and edges in the batches.
         rows: node rows that came from the home partition ('local'), from copies of hot rows
-            ('cached') and from other partitions ('remote').
+            ('cached'), from rows of other partitions that an earlier batch left in memory
+            ('reused', see `cache_memory`) and from other partitions ('remote').
         delivered_bytes: bytes of the batches.
         remote_bytes: bytes that came from other partitions: neighbours and attributes.
         disk: reads past the page cache (`features_on_disk`): rows that were 'asked' for, rows of
@@ -92,7 +93,7 @@ class LoaderStats:
         return self.ready_seconds / (self.elapsed_seconds or 1.0)
 
     def shares(self) -> dict[str, float]:
-        """Return the shares of local, cached and remote rows."""
+        """Return the shares of local, cached, reused and remote rows."""
         return _shares(self.rows)
 
     def as_dict(self) -> dict[str, Any]:
@@ -158,7 +159,7 @@ class LoaderStats:
         return lines
 
 
-Sizes = tuple[int, int, int, int, int]
+Sizes = tuple[int, ...]
 """Contents of a batch: numbers of nodes, of edges, and of node rows by origin (`ROWS`)."""
 
 

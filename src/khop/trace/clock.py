@@ -24,8 +24,14 @@ class Phase:
 PHASES = ("sampling", "gathering", "remote", "idle", "other")
 """Names of the phases that statistics and traces show."""
 
-ROWS = ("local", "cached", "remote")
-"""Origins of node rows: the local part, local copies of other parts' hot rows, other parts."""
+ROWS = ("local", "cached", "reused", "remote")
+"""Origins of node rows: the local part, local copies of other parts' hot rows, other parts' rows
+that an earlier batch left in memory, other parts."""
+
+LOCAL: Final = 0
+CACHED: Final = 1
+REUSED: Final = 2
+REMOTE: Final = 3
 
 
 DISK = ("asked", "missed", "reads", "bytes")

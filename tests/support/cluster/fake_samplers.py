@@ -9,7 +9,7 @@ import os
 from khop.channel.arena import ArenaWriter
 from khop.channel.control import BATCH, U64, ControlLine, Op, socket_pair
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
-from khop.distributed.sampling.control_messages import decode_sample_request, read_request
+from khop.distributed.sampling.control_messages import SampleRequest, read_request
 
 LAYOUT = Layout(3, [ArrayLayout("ids", "int64", (-1,))], [CounterLayout("batch", 1)])
 _PIDS = itertools.count(1)
@@ -33,7 +33,7 @@ class FakeProcess:
         self._arena = ArenaWriter(memory[0])
         self._task = None
         self._is_announced, self.is_alive = False, True
-        self.asked, self.freed, self.told = [], [], []
+        self.asked, self.ahead, self.freed, self.told = [], [], [], []
         self.is_closed = self.ended_with_server = False
 
     def exit_status(self):
@@ -57,9 +57,10 @@ class FakeProcess:
         """Reads what it was sent; returns the batches that it has been asked for so far."""
         while (message := self._next()) is not None:
             if message.op is Op.SAMPLE:
-                freed, asked = decode_sample_request(message.payload)
-                self._free(freed)
-                self.asked += asked
+                request = SampleRequest.decode(message.payload)
+                self._free(request.freed)
+                self.asked += request.requested
+                self.ahead += request.ahead
             elif message.op is Op.MAKE:
                 self.asked.append(read_request(message)[0])
             elif message.op is Op.FREE:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import NamedTuple
 
 from khop.data.device import check_device
+from khop.data.hot_rows import parse_bytes
 from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.loaders.device_transfer import DeviceArenaFactory, DeviceTransfer, pinning
@@ -32,6 +34,36 @@ from khop.sampler.plan import EpochPlan
 from khop.storage.part import Part
 from khop.typing import Array
 
+_DEFAULT_CACHE_BYTES = 256 << 20
+_MAX_LOOKAHEAD = 64
+
+
+class RowCaching(NamedTuple):
+    """Cache of rows of other partitions of one loader.
+
+    Attributes:
+        nbytes: bytes of all samplers together. None if the user has not set them.
+        lookahead: batches that a sampler draws ahead.
+    """
+
+    nbytes: int | None
+    lookahead: int
+
+    @classmethod
+    def of(cls, cache_memory: int | str | None, lookahead: int) -> RowCaching:
+        """Check the options of a loader.
+
+        Raises:
+            ValueError: a size that cannot be read, or a number of batches out of range.
+        """
+        if not 0 <= lookahead <= _MAX_LOOKAHEAD:
+            raise ValueError(f"lookahead must be 0 to {_MAX_LOOKAHEAD} batches (got {lookahead})")
+        return cls(None if cache_memory is None else parse_bytes(cache_memory), lookahead)
+
+    def share(self, num_samplers: int) -> int:
+        """Return the bytes of each sampler."""
+        return (_DEFAULT_CACHE_BYTES if self.nbytes is None else self.nbytes) // num_samplers
+
 
 def create_backend(
     data: PartitionedGraph,
@@ -40,6 +72,7 @@ def create_backend(
     plan: EpochPlan,
     weights: Mapping[str, Array],
     transfer: DeviceTransfer,
+    caching: RowCaching,
 ) -> SamplerPool | InProcessBackend:
     """Create a loader's backend: sampler processes here or on graph servers, or this process.
 
@@ -50,22 +83,30 @@ def create_backend(
         plan: division of the seeds into batches.
         weights: sampling weights of negative endpoints, by name: see `arrays` of `Pipeline`.
         transfer: transfer of the batches to their device.
+        caching: cache of rows of other partitions.
 
     Raises:
         RuntimeError: a device of `worker_devices` cannot be used. The message has the reason.
-        ValueError: `worker_devices` names a device, but graph_mode='CPU' for this dataset.
+        ValueError: `worker_devices` names a device, but graph_mode='CPU' for this dataset. Or
+            `cache_memory` is set for a served graph.
     """
     if isinstance(data, ServedGraph):
         options = options or RemoteDistSamplingWorkerOptions()
         assert isinstance(options, RemoteDistSamplingWorkerOptions)
+        if caching.nbytes:
+            raise ValueError(
+                "cache_memory is for loaders of partitions: samplers of graph servers keep no rows "
+                f"of other partitions (got {caching.nbytes:,} bytes)"
+            )
         return create_remote_backend(data, spec, options, plan, weights, pinning(transfer.target))
     assert isinstance(data, DistDataset)
     options = options or CollocatedDistSamplingWorkerOptions()
     if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:
-        return _make_samplers(data, spec, options, plan, weights, transfer)
+        return _make_samplers(data, spec, options, plan, weights, transfer, caching)
     client = data.service().client(options.timeout)
     part = Part(data.opened, data.partition_idx)
-    return InProcessBackend(part, spec, client, weights, options.timeout)
+    cache_bytes, lookahead = caching.share(1), caching.lookahead
+    return InProcessBackend(part, spec, client, weights, options.timeout, cache_bytes, lookahead)
 
 
 def _make_samplers(
@@ -75,6 +116,7 @@ def _make_samplers(
     plan: EpochPlan,
     weights: Mapping[str, Array],
     transfer: DeviceTransfer,
+    caching: RowCaching,
 ) -> SamplerPool:
     shared_device = transfer.target.device
     devices = _devices(data, options, shared_device)
@@ -96,6 +138,11 @@ def _make_samplers(
         "pin_memory": options.pin_memory,
     }
     concurrency, num_workers = options.worker_concurrency, options.num_workers
+    is_cached = bool(endpoints) and caching.nbytes != 0 and not any(devices)
+    # Batches are drawn ahead for rows of other partitions, and for rows on disk.
+    lookahead = caching.lookahead if is_cached or config["disk"] is not None else 0
+    config["cache_bytes"] = caching.share(num_workers) if is_cached else 0
+    config["lookahead"] = lookahead
     arena = plan_memory(
         data.meta, spec, plan.batch_size, concurrency, num_workers, options.buffer_size
     )
@@ -116,6 +163,8 @@ def _make_samplers(
         weights,
         DeviceArenaFactory(transfer, arena.nbytes, num_sharing),
         program=program,
+        # As many batches beyond the window are being drawn at the same time.
+        lookahead=lookahead + concurrency if lookahead else 0,
     )
 
 

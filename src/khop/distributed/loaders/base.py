@@ -16,7 +16,7 @@ from torch import Tensor
 from khop.channel.layout import Received
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import TrainerContext
-from khop.distributed.loaders.backends import create_backend
+from khop.distributed.loaders.backends import RowCaching, create_backend
 from khop.distributed.loaders.collate import Assembler, Tensors, batch_edge_types, to_tensors
 from khop.distributed.loaders.device_transfer import DeviceTransfer, PendingTransfer, TargetDevice
 from khop.distributed.loaders.loader_options import LoaderOptions
@@ -103,6 +103,7 @@ class DistLoader(StatefulLoader, abc.ABC):
             replace(self._plan, batch_size=self._most_seeds()),
             self._weights,
             self._transfer,
+            RowCaching.of(options["cache_memory"], options["lookahead"]),
         )
         self._tally = StatsAccumulator(self._backend.num_samplers)
 
@@ -297,8 +298,7 @@ class BackendBatches(BatchSource):
         first, last = self._plan.bounds(index)
         counter = received.counter
         (nodes,), (edges,) = counter("nodes"), counter("edges")
-        local, cached, remote = counter("rows")
-        sizes = nodes, edges, local, cached, remote
+        sizes = nodes, edges, *counter("rows")
         timings = BatchTimings(*counter("made"))
         return batch, (self._epoch, index, last - first, sizes, timings)
 

@@ -1,8 +1,13 @@
-"""Backend of loaders without sampler processes: the trainer draws each batch. Runs in trainers."""
+"""Backend of loaders without sampler processes: the trainer draws each batch. Runs in trainers.
+
+With a cache of other partitions' rows, batches are drawn ahead. The rows of the next batch are
+requested before a batch is returned, so that replies arrive while the trainer works.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,12 +15,14 @@ from khop.channel.layout import Received, Record
 from khop.channel.pool import BufferPool
 from khop.data.direct_reads import DiskCounts
 from khop.data.steps import run
+from khop.data.tickets import Ticket
 from khop.data.waiter import TIMEOUT
 from khop.distributed.rpc.partition_client import PartitionClient
-from khop.distributed.sampling.control_messages import Epoch
+from khop.distributed.sampling.control_messages import BatchKey, Epoch
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
 from khop.sampler.plan import EpochPlan
+from khop.sampler.rows.collect import Allocate, DrawnBatch
 from khop.storage.part import Part
 from khop.trace.clock import Phase
 from khop.trace.recording import OwnRecords
@@ -33,6 +40,8 @@ class InProcessBackend:
         client: client of the other partitions. If None, there are none.
         weights: sampling weights of negative endpoints, by name: see `arrays` of `Pipeline`.
         timeout: seconds that a read of a row store may take.
+        cache_bytes: bytes of the cache of other partitions' rows. 0 for no cache.
+        lookahead: batches that are drawn ahead if there is a cache.
     """
 
     num_samplers = 0
@@ -46,12 +55,20 @@ class InProcessBackend:
         client: PartitionClient | None,
         weights: Mapping[str, Array],
         timeout: float = TIMEOUT,
+        cache_bytes: int = 0,
+        lookahead: int = 0,
     ) -> None:
         self._client = client
         self._part, self._reported_disk = part, DiskCounts()
         self._timeout = timeout
         self._records = OwnRecords()
-        self._pipeline = Pipeline(part, spec, client, weights, self._records.clock)
+        self._pipeline = Pipeline(
+            part, spec, client, weights, self._records.clock, cache_bytes=cache_bytes
+        )
+        self._lookahead = lookahead if self._pipeline.is_ordered else 0
+        # Batches that are drawn ahead, in order, and the one whose rows are requested.
+        self._drawn: dict[BatchKey, DrawnBatch] = {}
+        self._requested: BatchKey | None = None
         self._pool = BufferPool()
         self._epochs: dict[int, Epoch] = {}
         self._num_epochs = 0
@@ -73,6 +90,10 @@ class InProcessBackend:
     def close_epoch(self, epoch_id: int) -> None:
         """End an epoch."""
         self._epochs.pop(epoch_id, None)
+        for key in [key for key in self._drawn if key[0] == epoch_id]:
+            self._pipeline.withdraw(self._drawn.pop(key))
+        if self._requested is not None and self._requested[0] == epoch_id:
+            self._requested = None
 
     def has_arrived(self, epoch_id: int, batch: int) -> bool:
         """Return False: batches are made on request only."""
@@ -81,9 +102,8 @@ class InProcessBackend:
 
     def take(self, epoch_id: int, batch: int) -> Received:
         """Make a batch."""
-        epoch = self._epochs[epoch_id]
-        if self._is_making and self._client is not None:  # an exception ended the last call
-            self._client.start_again()
+        if self._is_making:  # an exception ended the last call
+            self._start_again()
         self._is_making = True
         memory: list[Array] = []
 
@@ -97,8 +117,7 @@ class InProcessBackend:
         if client is not None:
             client.log, bytes_before = records.log, client.bytes_received
         try:
-            steps = self._pipeline.make(epoch.seeds_of(batch), *epoch.key_of(batch), allocate)
-            record: Record = run(steps, client, self._timeout, records.clock, Phase.REMOTE)
+            record = self._make((epoch_id, batch), allocate)
         finally:
             records.end()
         remote = 0 if client is None else client.bytes_received - bytes_before
@@ -107,6 +126,58 @@ class InProcessBackend:
         read, self._reported_disk = disk.since(self._reported_disk), disk
         record.note("made", records.clock.made(len(memory[0]), remote, disk=read))
         return record.layout.read(memory[0])._replace(extras=record.extras or None)
+
+    def _make(self, key: BatchKey, allocate: Allocate) -> Record:
+        self._draw(key)
+        self._draw_ahead(key)
+        self._request(key)
+        record: Record = self._run(self._pipeline.write(self._drawn[key], allocate))
+        del self._drawn[key]
+        self._requested = None
+        following = key[0], key[1] + 1
+        if following in self._drawn:
+            self._draw_ahead(following)
+            self._request(following)
+        return record
+
+    def _run(self, steps: Generator[list[Ticket], None, Any]) -> Any:
+        return run(steps, self._client, self._timeout, self._records.clock, Phase.REMOTE)
+
+    def _draw(self, key: BatchKey) -> None:
+        if key not in self._drawn:
+            epoch = self._epochs[key[0]]
+            steps = self._pipeline.draw(epoch.seeds_of(key[1]), *epoch.key_of(key[1]))
+            drawn = self._run(steps)
+            self._pipeline.announce(drawn)
+            self._drawn[key] = drawn
+
+    def _draw_ahead(self, key: BatchKey) -> None:
+        epoch_id, batch = key
+        end = min(batch + 1 + self._lookahead, self._epochs[epoch_id].plan.num_batches)
+        for later in range(batch + 1, end):
+            try:
+                self._draw((epoch_id, later))
+            except Exception:  # raised when the batch is taken
+                return
+
+    def _request(self, key: BatchKey) -> None:
+        """Request the rows of a batch. If another was expected, it requests its rows later."""
+        if self._requested == key:
+            return
+        if self._requested is not None:
+            other = self._drawn[self._requested]
+            self._pipeline.withdraw(other)
+            self._pipeline.announce(other)
+        self._requested = key
+        self._pipeline.request(self._drawn[key])
+
+    def _start_again(self) -> None:
+        """Forget what the last call has begun: an exception ended it."""
+        self._drawn.clear()
+        self._requested = None
+        self._pipeline.clear()
+        if self._client is not None:
+            self._client.start_again()
 
     def close(self) -> None:
         """Close the connections to other partitions."""

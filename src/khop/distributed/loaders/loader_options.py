@@ -149,6 +149,25 @@ class ResourceGroup(TypedDict, total=False):
             "If None, clients use graph servers, and other trainers sample in this process.",
         ),
     ]
+    cache_memory: Annotated[
+        int | str | None,
+        Option(
+            None,
+            "bytes in which this loader keeps rows of other partitions, '2GB' or a number. Its "
+            "samplers divide them. They draw batches ahead, and keep the rows that are needed "
+            "soonest. Each loader of each trainer has its own. 0 keeps none. If None, 256 MB, or "
+            "less if other partitions have fewer rows. Loaders of graph servers keep none, nor do "
+            "samplers on devices.",
+        ),
+    ]
+    lookahead: Annotated[
+        int,
+        Option(
+            8,
+            "batches, 0 to 64, that a sampler has drawn beyond the one whose rows it requests. "
+            "Batches take little memory until their rows are copied.",
+        ),
+    ]
 
 
 class InducedOptions(DeliveryGroup, ResourceGroup, total=False):

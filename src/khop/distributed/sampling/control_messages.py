@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from khop.channel.arena import ArenaReader, create_memory, map_memory
-from khop.channel.control import MAKE_HEADER, MAX_PAYLOAD, U64, U64_PAIR, ControlLine, Message, Op
+from khop.channel.control import MAKE_HEADER, MAX_PAYLOAD, ControlLine, Message, Op
 from khop.sampler.plan import EpochPlan
 from khop.typing import Int64Array
 
@@ -103,18 +103,32 @@ def read_epoch(message: Message) -> tuple[int, Epoch]:
     return content["epoch"], Epoch(content["run_key"], plan, values.reshape(shape))
 
 
-def encode_sample_request(freed: Sequence[int], tasks: Sequence[BatchKey]) -> bytes:
-    """Return the payload of SAMPLE: slots that are free again, and keys of requested batches."""
-    return struct.pack(f"<Q{len(freed)}Q", len(freed), *freed) + b"".join(
-        U64_PAIR.pack(*task) for task in tasks
-    )
+class SampleRequest(NamedTuple):
+    """Content of SAMPLE.
 
+    Attributes:
+        freed: slots that are free again.
+        requested: batches to make, in order.
+        ahead: batches that will be requested later, in order. They may be drawn.
+    """
 
-def decode_sample_request(payload: bytes) -> tuple[list[int], Iterator[BatchKey]]:
-    """Read SAMPLE: slots that are free again, and keys of requested batches, in order."""
-    end = U64.size * (1 + U64.unpack_from(payload)[0])
-    freed = [offset for (offset,) in U64.iter_unpack(payload[U64.size : end])]
-    return freed, U64_PAIR.iter_unpack(payload[end:])
+    freed: Sequence[int]
+    requested: Sequence[BatchKey]
+    ahead: Sequence[BatchKey] = ()
+
+    def encode(self) -> bytes:
+        """Return the payload of the message."""
+        keys = [number for key in (*self.requested, *self.ahead) for number in key]
+        numbers = [len(self.freed), len(self.requested), *self.freed, *keys]
+        return struct.pack(f"<{len(numbers)}Q", *numbers)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> SampleRequest:
+        """Read the payload of a message."""
+        num_freed, num_requested, *numbers = struct.unpack(f"<{len(payload) // 8}Q", payload)
+        rest = iter(numbers[num_freed:])
+        keys = list(zip(rest, rest, strict=True))
+        return cls(numbers[:num_freed], keys[:num_requested], keys[num_requested:])
 
 
 def send_request(line: ControlLine, key: BatchKey, run_key: int, columns: Int64Array) -> None:

@@ -15,7 +15,7 @@ from khop.sampler.drawing.engine import Engine
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.requests import RemoteParts, SeedSet
-from khop.sampler.rows.collect import Allocate, Collector, CollectSpec
+from khop.sampler.rows.collect import Allocate, Collector, CollectSpec, DrawnBatch
 from khop.sampler.spec import SamplingSpec
 from khop.storage.part import Part
 from khop.trace.clock import Phase, PhaseClock
@@ -60,6 +60,10 @@ class PipelineSpec:
 class Pipeline:
     """Sampling and gathering of batches from the local part and the other partitions.
 
+    A batch goes through `draw`, `announce`, `request` and `write`. Later batches may be drawn and
+    announced before a batch requests its rows. If `is_ordered`, batches are announced in the order
+    in which they will be requested, and are written in that order.
+
     Args:
         part: the local part.
         spec: specification of the batches.
@@ -71,6 +75,8 @@ class Pipeline:
             are sampled. The caller enters the other phases.
         device: device for sampling and gathering, or for gathering alone if there are several
             parts. If None, the CPU.
+        cache_bytes: bytes of the caches of other parts' rows. 0 for no caches. Batches that a
+            device gathers have none.
     """
 
     def __init__(
@@ -81,11 +87,14 @@ class Pipeline:
         arrays: Mapping[str, Array] | None = None,
         clock: PhaseClock | None = None,
         device: DeviceOfSampler | None = None,
+        cache_bytes: int = 0,
     ) -> None:
         self._spec = spec
         self._clock = clock or PhaseClock()
         arrays = arrays or {}
-        self._engine, self._collector = _create_engine(part, spec, remote, device, _labels(arrays))
+        self._engine, self._collector = _create_engine(
+            part, spec, remote, device, _labels(arrays), cache_bytes
+        )
         self._links: LinkSampler | None = None
         if spec.link is not None:
             # Imported here: samplers of nodes start 30 ms earlier without.
@@ -95,10 +104,15 @@ class Pipeline:
             self._links_of = Links
             self._links = link_sampler(part, spec.link, spec.sampling.temporal, arrays)
 
-    def make(
-        self, columns: Int64Array, run_key: int, batch: int, allocate: Allocate
-    ) -> Generator[list[Ticket], None, Record]:
-        """Make a batch. Yields the tickets of requests in flight whose replies it needs.
+    @property
+    def is_ordered(self) -> bool:
+        """True if batches must be written in the order in which their rows were requested."""
+        return self._collector.is_ordered
+
+    def draw(
+        self, columns: Int64Array, run_key: int, batch: int
+    ) -> Generator[list[Ticket], None, DrawnBatch]:
+        """Draw a batch's neighbours. Yields the tickets of requests whose replies it needs.
 
         Args:
             columns: [num_columns, n] int64, the batch's seeds. For nodes: their new ids. For links:
@@ -106,10 +120,6 @@ class Pipeline:
                 times.
             run_key: key of the epoch.
             batch: index of the batch.
-            allocate: called with the batch's record. Returns the arrays to fill.
-
-        Returns:
-            The batch.
         """
         extras: dict[str, Array] = {}
         subgraph: _native.Subgraph
@@ -122,8 +132,50 @@ class Pipeline:
             subgraph = yield from self._engine.sample(nodes, run_key, batch)
         extras.update(getattr(subgraph, "values", {}))  # a device's subgraph has none
         self._clock.enter(Phase.GATHERING)
-        record = yield from self._collector.collect(subgraph, allocate, batch, extras)
-        self._engine.release(subgraph)
+        drawn = DrawnBatch(subgraph, batch, extras)
+        self._collector.locate(drawn)
+        return drawn
+
+    def announce(self, drawn: DrawnBatch) -> None:
+        """Announce the rows of a drawn batch to the caches."""
+        self._collector.announce(drawn)
+
+    def request(self, drawn: DrawnBatch) -> None:
+        """Request the rows of an announced batch from other partitions."""
+        self._clock.enter(Phase.GATHERING)
+        self._collector.request(drawn)
+
+    def write(self, drawn: DrawnBatch, allocate: Allocate) -> Generator[list[Ticket], None, Record]:
+        """Write a batch whose rows were requested. Yields the tickets that it waits for.
+
+        Args:
+            drawn: the batch.
+            allocate: called with the batch's record. Returns the arrays to fill.
+
+        Returns:
+            The batch.
+        """
+        self._clock.enter(Phase.GATHERING)
+        record = yield from self._collector.collect(drawn, allocate)
+        self._engine.release(drawn.subgraph)
+        return record
+
+    def withdraw(self, drawn: DrawnBatch) -> None:
+        """Give up a batch that was announced and not written to its end."""
+        self._collector.withdraw(drawn)
+
+    def clear(self) -> None:
+        """Forget all batches that are not written, and the rows in the caches."""
+        self._collector.clear()
+
+    def make(
+        self, columns: Int64Array, run_key: int, batch: int, allocate: Allocate
+    ) -> Generator[list[Ticket], None, Record]:
+        """Make a batch: all steps. See `draw` and `write` for arguments and results."""
+        drawn = yield from self.draw(columns, run_key, batch)
+        self.announce(drawn)
+        self.request(drawn)
+        record = yield from self.write(drawn, allocate)
         return record
 
 
@@ -143,11 +195,12 @@ def _create_engine(
     remote: RemoteParts | None,
     device: DeviceOfSampler | None,
     labels: Mapping[int, Feature],
+    cache_bytes: int,
 ) -> tuple[Engine, Collector]:
     """Return the engine, which samples, and the collector, which gathers."""
     view = GraphView.of_part(part)
     if device is None:
-        collector = Collector(part, spec.collect, remote, labels)
+        collector = Collector(part, spec.collect, remote, labels, cache_bytes)
         return Engine(view, spec.sampling, remote), collector
     if labels:
         raise ValueError(

@@ -54,6 +54,7 @@ class _Epoch:
         seeds: descriptor of the memory of its seeds.
         num_batches: number of its batches.
         next_due: index of the first batch that was not requested.
+        next_ahead: index of the first batch that no sampler may draw yet.
         num_taken: batches that the trainer has taken.
         arrived: batches that arrived and were not taken, or the errors that they raised.
     """
@@ -62,6 +63,7 @@ class _Epoch:
     seeds: int
     num_batches: int
     next_due: int = 0
+    next_ahead: int = 0
     num_taken: int = 0
     arrived: dict[int, Received | Exception] = field(default_factory=dict)
 
@@ -78,6 +80,15 @@ class _Epoch:
         due = range(self.next_due, last)
         self.next_due = max(self.next_due, last)
         return due
+
+    def ahead(self, limit: int, enough: int) -> range:
+        """Return the next batches to draw, and count them. For the arguments, see `due`."""
+        first = max(self.next_ahead, self.next_due)
+        last = min(self.num_taken + limit, self.num_batches)
+        if first - self.num_taken > enough or last <= first:
+            return range(0)
+        self.next_ahead = last
+        return range(first, last)
 
 
 class SamplerPool:
@@ -99,6 +110,7 @@ class SamplerPool:
             batches from a graph server. Both use the same control messages.
         is_fallback: predicate `(process, index) -> bool`: True if this process of `program` is a
             fallback, to be replaced while no epoch is open.
+        lookahead: batches that each sampler may draw before they are requested.
     """
 
     def __init__(
@@ -115,6 +127,7 @@ class SamplerPool:
         make_device_arena: Callable[[str | None], DeviceArenaReader | None] = lambda device: None,
         program: Program = start_sampler,
         is_fallback: Callable[[Process, int], bool] = lambda process, index: False,
+        lookahead: int = 0,
     ) -> None:
         self._config = dict(config)
         self._devices = devices
@@ -124,6 +137,7 @@ class SamplerPool:
         self._shared = None if not arrays else share(arrays)
         self._depth = depth
         self._in_bulk = in_bulk
+        self._lookahead = lookahead
         self._arena_bytes = arena_bytes
         self._endpoints = endpoints
         self._pin = pin
@@ -244,6 +258,8 @@ class SamplerPool:
         if was_interrupted:
             _log.info("samplers-interrupted", "an exception came between two messages: restart")
             self._num_closing = 0
+            for epoch in self._epochs.values():
+                epoch.next_ahead = epoch.next_due
             self._pool.restart_all(
                 (epoch_id, batch)
                 for epoch_id, epoch in self._epochs.items()
@@ -336,9 +352,17 @@ class SamplerPool:
             (epoch_id, batch)
             for epoch_id, epoch in self._epochs.items()
             for batch in epoch.due(limit, enough)
+            if batch not in epoch.arrived  # its drawing failed
         ]
-        if batches:
-            self._pool.assign(batches)
+        # In a few messages: a quarter of the batches ahead in each.
+        further = self._lookahead * len(self._pool.eligible())
+        ahead = [
+            (epoch_id, batch)
+            for epoch_id, epoch in (self._epochs.items() if further else ())
+            for batch in epoch.ahead(limit + further, limit + further * 3 // 4)
+        ]
+        if batches or ahead:
+            self._pool.assign(batches, ahead)
 
     def _wait(self, timeout_ms: int | None = None) -> None:
         """Wait for messages of samplers, endpoint updates or ended processes. Process them."""

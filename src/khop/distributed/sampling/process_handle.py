@@ -22,13 +22,13 @@ from khop.channel.device_arena import DeviceArenaReader
 from khop.channel.layout import Layout, Received, layout_of, read_record
 from khop.distributed.processes.child import ChildProcess
 from khop.distributed.rpc.endpoint import EndpointUpdate
-from khop.distributed.sampling.control_messages import BatchKey, encode_sample_request
+from khop.distributed.sampling.control_messages import BatchKey, SampleRequest
 from khop.errors import ProtocolError
 from khop.typing import Array
 
 _SAMPLER = "khop.distributed.sampling.worker"
 # Slots and batches in one message to a sampler, within what a message holds.
-_MAX_FREED = 4096
+_MAX_FREED = 2048
 _MAX_REQUESTED = 1024
 
 
@@ -155,7 +155,8 @@ class SamplerProcess:
 
     Attributes:
         is_starting: True while a replacement of a dead sampler is not ready: others are preferred.
-        in_flight: batches that were requested and not delivered, in order.
+        in_flight: batches that were assigned and not delivered, in order: whether each was
+            requested. Others may be drawn, and are requested later.
         layouts: layouts of its batches, by id.
         num_made, nbytes_made: number of batches made so far, and their bytes.
     """
@@ -173,7 +174,7 @@ class SamplerProcess:
         self.process = process
         self.arena = arena
         self.device_arena = device_arena
-        self.in_flight: dict[BatchKey, None] = {}
+        self.in_flight: dict[BatchKey, bool] = {}
         self.layouts: dict[int, Layout] = {}
         self.num_made = self.nbytes_made = 0
         # Slots without references, freed with the next request. Destructors append to it.
@@ -223,14 +224,20 @@ class SamplerProcess:
                 device_arena.passed_on()
         return cls(index, process, arena, device_arena, in_bulk)
 
-    def request_batches(self, keys: Sequence[BatchKey]) -> None:
-        """Request batches, and return the slots without references since the last request."""
+    def request_batches(self, keys: Sequence[BatchKey], ahead: Sequence[BatchKey] = ()) -> None:
+        """Request batches, and return the slots without references since the last request.
+
+        Args:
+            keys: the batches.
+            ahead: batches that will be requested later.
+        """
         # Other threads append, only this one removes.
         count = min(len(self._freed), _MAX_FREED)
         freed = [self._freed.popleft() for _ in range(count)]
-        for start in range(0, max(len(keys), 1), _MAX_REQUESTED):
-            payload = encode_sample_request(freed, keys[start : start + _MAX_REQUESTED])
-            self.process.line.post(Op.SAMPLE, payload)
+        for start in range(0, max(len(keys), len(ahead), 1), _MAX_REQUESTED):
+            piece = slice(start, start + _MAX_REQUESTED)
+            request = SampleRequest(freed, keys[piece], ahead[piece])
+            self.process.line.post(Op.SAMPLE, request.encode())
             freed = []
 
     def read(self, message: Message) -> tuple[BatchKey, Received]:

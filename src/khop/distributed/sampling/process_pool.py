@@ -106,7 +106,7 @@ class ProcessPool(Generic[BatchT]):
     Args:
         num_samplers: number of processes, all of which are `missing` at first.
         max_restarts: maximum number of restarts.
-        request: requests batches from a sampler.
+        request: requests batches from a sampler, with batches that it may draw ahead.
         read: reads a BATCH message of a sampler: key and batch.
         endpoints: source of new endpoints, for samplers that cannot reach a partition. If None, the
             owner calls `relocate` with each change, or endpoints do not change.
@@ -120,7 +120,7 @@ class ProcessPool(Generic[BatchT]):
         self,
         num_samplers: int,
         max_restarts: int,
-        request: Callable[[SamplerProcess, Sequence[BatchKey]], None],
+        request: Callable[[SamplerProcess, Sequence[BatchKey], Sequence[BatchKey]], None],
         read: Callable[[SamplerProcess, Message], tuple[BatchKey, BatchT]],
         endpoints: EndpointSource | None = None,
         session: str | None = None,
@@ -134,8 +134,8 @@ class ProcessPool(Generic[BatchT]):
         self._restart_policy = RestartPolicy(max_restarts)
         # Processes to start: index, and whether it replaces one that has ended.
         self._missing = deque((index, False) for index in range(num_samplers))
-        # Batches in flight at samplers that have ended, while no sampler runs.
-        self._unassigned: dict[BatchKey, None] = {}
+        # Batches in flight at samplers that have ended, while no sampler runs: whether requested.
+        self._unassigned: dict[BatchKey, bool] = {}
 
     @property
     def num_restarts(self) -> int:
@@ -171,30 +171,40 @@ class ProcessPool(Generic[BatchT]):
         """Return the samplers that may get batches: none that is starting, or all if all are."""
         return [s for s in self.samplers if not s.is_starting] or self.samplers
 
-    def assign(self, keys: Iterable[BatchKey]) -> None:
-        """Request each batch from the sampler with the fewest batches in flight."""
+    def assign(self, keys: Iterable[BatchKey], ahead: Iterable[BatchKey] = ()) -> None:
+        """Assign batches to the samplers with the fewest batches in flight.
+
+        Args:
+            keys: batches to request. Those that were assigned ahead stay with their samplers.
+            ahead: batches that samplers may draw. They are requested later.
+        """
+        wanted = {**dict.fromkeys(keys, True), **dict.fromkeys(ahead, False)}
         eligible = self.eligible()
         if not eligible:
-            self._unassigned.update(dict.fromkeys(keys))
+            self._unassigned.update(wanted)
             return
-        assigned: dict[int, list[BatchKey]] = {}
-        for key in keys:
-            sampler = min(eligible, key=_load)
-            sampler.in_flight[key] = None
-            assigned.setdefault(sampler.index, []).append(key)
-        for sampler in eligible:
+        assigned: dict[int, tuple[list[BatchKey], list[BatchKey]]] = {}
+        for key, is_requested in wanted.items():
+            drawn_by = (s for s in self.samplers if key in s.in_flight) if is_requested else ()
+            sampler = next(iter(drawn_by), None) or min(eligible, key=_load)
+            sampler.in_flight[key] = is_requested
+            assigned.setdefault(sampler.index, ([], []))[not is_requested].append(key)
+        for sampler in self.samplers:
             if sampler.index in assigned:
-                self._request(sampler, assigned[sampler.index])
+                self._request(sampler, *assigned[sampler.index])
 
     def _assign_rest(self) -> None:
-        keys, self._unassigned = self._unassigned, {}
-        self.assign(keys)
+        rest, self._unassigned = self._unassigned, {}
+        self.assign(
+            [key for key, is_requested in rest.items() if is_requested],
+            [key for key, is_requested in rest.items() if not is_requested],
+        )
 
     def forget(
         self, is_unwanted: Callable[[BatchKey], bool]
     ) -> list[tuple[SamplerProcess, BatchKey]]:
         """Remove unwanted batches in flight. Return the key of each, with its sampler."""
-        self._unassigned = {key: None for key in self._unassigned if not is_unwanted(key)}
+        self._unassigned = {k: r for k, r in self._unassigned.items() if not is_unwanted(k)}
         removed = [(s, key) for s in self.samplers for key in s.in_flight if is_unwanted(key)]
         for sampler, key in removed:
             del sampler.in_flight[key]
@@ -271,7 +281,7 @@ class ProcessPool(Generic[BatchT]):
         status = process.exit_status()
         end_process(process)
         self.samplers.remove(dead)
-        self._unassigned.update(dict.fromkeys(sorted(dead.in_flight)))
+        self._unassigned.update(sorted(dead.in_flight.items()))
         if not process.ended_with_server:  # else not counted: a receiver replaces it
             task = process.last_task()
             task = task if task in dead.in_flight else None
@@ -297,7 +307,7 @@ class ProcessPool(Generic[BatchT]):
         Args:
             in_flight: the batches that the new processes have to make.
         """
-        self._unassigned = dict.fromkeys(in_flight)
+        self._unassigned = dict.fromkeys(in_flight, True)
         self._missing = deque((index, True) for index in range(self._num_samplers))
         ended, self.samplers = self.samplers, []
         for sampler in ended:
@@ -307,7 +317,7 @@ class ProcessPool(Generic[BatchT]):
         task, tail = dead.process.last_task(), dead.process.log_tail()
         where = "" if self._session is None else " of the graph server"
         last = "It had worked on none" if task is None else f"It worked on batch {task[1]} last"
-        due = sorted(batch for _, batch in dead.in_flight)
+        due = sorted(batch for (_, batch), is_requested in dead.in_flight.items() if is_requested)
         lost = f"batches {due} were due" if due else "no batch was due"
         return (
             f"sampler process {dead.index} (pid {dead.process.pid}){where} {status} while "

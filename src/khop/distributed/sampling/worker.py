@@ -1,8 +1,9 @@
 """The sampler process: makes the batches that its trainer or graph server requests.
 
 Single-threaded. Several batches are in flight: while one waits for another partition, the next is
-sampled. A finished batch is in the arena, and the trainer gets its offset. The process sleeps until
-a message of its trainer, a reply of a server or the rows of a store arrive.
+sampled. `window` decides which batch is drawn, fetches its rows and is written next. A finished
+batch is in the arena, and the trainer gets its offset. The process sleeps until a message of its
+trainer, a reply of a server or the rows of a store arrive.
 """
 
 from __future__ import annotations
@@ -14,31 +15,29 @@ import select
 import sys
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from khop.channel.control import BATCH, MAX_PAYLOAD, U64, ControlLine, Message, Op
-from khop.channel.layout import Layout, Record
+from khop.channel.layout import Layout
 from khop.channel.shared import read_shared
 from khop.data.direct_reads import DiskCounts
 from khop.data.direct_rows import DiskOptions
-from khop.data.tickets import Ticket
 from khop.data.waiter import waiter
 from khop.distributed.processes.child import start_up, task_page
 from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.sampling.control_messages import (
-    BatchKey,
     Epoch,
+    SampleRequest,
     SingleBatch,
-    decode_sample_request,
     read_epoch,
     read_request,
 )
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.slots import HostSlots, Slot, Slots
+from khop.distributed.sampling.window import Stage, Task, Window
 from khop.sampler.methods.modules import import_methods
+from khop.sampler.rows.collect import DrawnBatch
 from khop.storage.folder import PartitionFolder
 from khop.storage.named_stores import NamedStore
 from khop.storage.part import Part
@@ -52,18 +51,6 @@ if TYPE_CHECKING:
 
 _TICK_MS = 250
 _REPORT_LOST_SECONDS = 1.0
-
-
-@dataclass
-class Task:
-    """A batch being made."""
-
-    epoch: int
-    batch: int
-    steps: Generator[list[Ticket], None, Record]
-    slot: Slot
-    waiting_for: list[Ticket]
-    phase: int = Phase.SAMPLING
 
 
 class Sampler:
@@ -96,11 +83,12 @@ class Sampler:
         self._part = Part(PartitionFolder(config["root"]).attach(stores, disk), config["part"])
         spec = PipelineSpec.from_json(config["pipeline"])
         self._clock = PhaseClock()
-        self._pipeline = Pipeline(self._part, spec, self._client, arrays, self._clock, device)
-        self._concurrency: int = config["concurrency"]
+        self._pipeline = Pipeline(
+            self._part, spec, self._client, arrays, self._clock, device, config["cache_bytes"]
+        )
+        is_ordered = self._pipeline.is_ordered
+        self._window = Window(config["concurrency"], config["lookahead"], is_ordered)
         self._epochs: dict[int, Epoch | SingleBatch] = {}
-        self._requested: deque[BatchKey] = deque()
-        self._tasks: list[Task] = []
         self._reported_bytes, self._reported_disk = 0, DiskCounts()
         self._announced: set[int] = set()
         self._waiter, self._timeout = waiter(), config["timeout"]
@@ -122,22 +110,23 @@ class Sampler:
                 self._client.pump()
             self._waiter.collect()
             progressed = self._advance()
-            if self._start_next() or progressed:
+            if self._begin_next() or progressed:
                 continue
             # Idle until a message arrives. A tick lets requests in flight expire, and lost
             # connections be made again.
             idle = Phase.IDLE if self._epochs else Phase.CLOSED
-            self._clock.enter(Phase.REMOTE if self._tasks else idle)
+            is_busy = self._window.is_busy
+            self._clock.enter(Phase.REMOTE if is_busy else idle)
             is_lost = self._client is not None and not self._client.is_connected
-            self._poller.poll(_TICK_MS if self._tasks or is_lost else None)
+            self._poller.poll(_TICK_MS if is_busy or is_lost else None)
             self._clock.enter(Phase.OTHER)
 
     def _handle(self, message: Message) -> None:
         if message.op is Op.SAMPLE:
-            freed, requested = decode_sample_request(message.payload)
-            for offset in freed:
+            request = SampleRequest.decode(message.payload)
+            for offset in request.freed:
                 self._slots.free(offset)
-            self._requested.extend(requested)
+            self._window.add(request.requested, request.ahead)
         elif message.op is Op.FREE:
             self._slots.free(U64.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
@@ -146,7 +135,7 @@ class Sampler:
             self._close_epoch(U64.unpack(message.payload)[0])
         elif message.op is Op.MAKE:  # a request of a graph server, which has no epochs
             key, self._epochs[key[0]] = read_request(message)
-            self._requested.append(key)
+            self._window.add([key])
         elif message.op is Op.TRACE:
             is_recorded = bool(U64.unpack(message.payload)[0])
             self._clock.keep_segments(is_recorded)
@@ -174,62 +163,115 @@ class Sampler:
 
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
-        self._requested = deque(a for a in self._requested if a[0] != epoch)
-        for task in [t for t in self._tasks if t.epoch == epoch]:
-            task.steps.close()
-            task.slot.abandon()
-            self._tasks.remove(task)
+        for task in self._window.remove(epoch):
+            self._give_up(task)
 
-    def _start_next(self) -> bool:
-        if not self._requested or len(self._tasks) >= self._concurrency:
+    def _give_up(self, task: Task) -> None:
+        """Release what a batch that is not made to its end has taken."""
+        task.steps.close()
+        task.slot.abandon()
+        if task.drawn is not None and task.stage >= Stage.ANNOUNCED:
+            self._pipeline.withdraw(task.drawn)
+
+    def _begin_next(self) -> bool:
+        """Begin the next stages of batches. Return whether there were any.
+
+        Batches that are further along go first: they are the ones that the trainer waits for.
+        """
+        return self._write_next() or (self._draw_next() and (self._write_next() or True))
+
+    def _write_next(self) -> bool:
+        """Announce and request what has been drawn, and write a batch."""
+        window, pipeline = self._window, self._pipeline
+        progressed = False
+        while (task := window.next_to_announce()) is not None:
+            progressed = self._enter(task, Stage.ANNOUNCED, pipeline.announce)
+        while (task := window.next_to_fetch()) is not None:
+            progressed = self._enter(task, Stage.FETCHING, pipeline.request)
+        task = window.next_to_write()
+        if task is None or task.drawn is None:
+            return progressed
+        task.steps = pipeline.write(task.drawn, task.slot.allocate)
+        task.stage = Stage.WRITING
+        self._step(task)
+        return True
+
+    def _enter(self, task: Task, stage: Stage, function: Callable[[DrawnBatch], object]) -> bool:
+        """Enter a stage that takes one call. Return True."""
+        assert task.drawn is not None
+        self._resume(task)
+        task.stage = stage
+        try:
+            function(task.drawn)
+        except Exception as error:
+            self._fail(task, error)
+        self._clock.enter(Phase.OTHER)
+        return True
+
+    def _draw_next(self) -> bool:
+        following = self._window.next_to_draw()
+        if following is None:
             return False
-        epoch_id, batch = self._requested.popleft()
-        epoch = self._epochs[epoch_id]  # open: the line keeps the order of messages
+        key, is_requested = following
+        epoch = self._epochs[key[0]]  # open: the line keeps the order of messages
         if isinstance(epoch, SingleBatch):
-            del self._epochs[epoch_id]
+            del self._epochs[key[0]]
         slot = self._slots.new(self._announce)
-        seeds, key = epoch.seeds_of(batch), epoch.key_of(batch)
-        steps = self._pipeline.make(seeds, *key, slot.allocate)
-        task = Task(epoch_id, batch, steps, slot, [])
-        self._tasks.append(task)
+        steps = self._pipeline.draw(epoch.seeds_of(key[1]), *epoch.key_of(key[1]))
+        task = Task(key, slot, steps, is_requested)
+        self._window.tasks.append(task)
         self._step(task)
         return True
 
     def _advance(self) -> bool:
-        ready = [t for t in self._tasks if all(ticket.done for ticket in t.waiting_for)]
+        ready = [task for task in self._window.tasks if task.is_ready]
         for task in ready:
             self._step(task)
         return bool(ready)
 
-    def _step(self, task: Task) -> None:
-        self._page.write(task.epoch, task.batch)
-        self._clock.enter(task.phase, (task.epoch, task.batch))
+    def _resume(self, task: Task) -> None:
+        """Count time and requests for a batch from now on."""
+        self._page.write(*task.key)
+        self._clock.enter(task.phase, task.key)
         if self._client is not None and self._client.log is not None:
-            self._client.log.task = task.epoch, task.batch
+            self._client.log.task = task.key
+
+    def _step(self, task: Task) -> None:
+        """Continue a batch's generator: until it waits, or to its end."""
+        self._resume(task)
         try:
-            is_made = self._run(task)
+            is_written = self._run(task)
         except Exception as error:
-            self._clock.enter(Phase.OTHER)
-            self._tasks.remove(task)
-            task.slot.abandon()
-            content = {"epoch": task.epoch, "batch": task.batch, **described_error(error)}
-            self._line.send_json(Op.ERROR, content)
+            self._fail(task, error)
             return
         task.phase = self._clock.phase
         self._clock.enter(Phase.OTHER)
-        if is_made:
-            self._tasks.remove(task)
+        if is_written:
+            self._window.tasks.remove(task)
             self._deliver(task)
 
     def _run(self, task: Task) -> bool:
         """Run a batch's next step. Return whether the batch is complete in its slot."""
         try:
             task.waiting_for = next(task.steps)
-        except StopIteration:
+        except StopIteration as end:
+            task.waiting_for = []
+            if task.stage == Stage.DRAWING:
+                task.drawn, task.stage = end.value, Stage.DRAWN
+                return False
             task.slot.finish()
             return True
         self._waiter.add(task.waiting_for, self._timeout)
         return False
+
+    def _fail(self, task: Task, error: Exception) -> None:
+        """Send the error of a batch in its place."""
+        self._clock.enter(Phase.OTHER)
+        self._window.tasks.remove(task)
+        self._give_up(task)
+        epoch, batch = task.key
+        content = {"epoch": epoch, "batch": batch, **described_error(error)}
+        self._line.send_json(Op.ERROR, content)
 
     def _announce(self, layout: Layout) -> None:
         """Send a layout to the trainer, before its first batch."""
@@ -245,7 +287,7 @@ class Sampler:
     def _deliver(self, task: Task) -> None:
         slot = task.slot
         self._send_records()
-        payload = BATCH.pack(task.epoch, task.batch, slot.offset, slot.nbytes)
+        payload = BATCH.pack(*task.key, slot.offset, slot.nbytes)
         if slot.record is not None:
             slot.record.note("made", self._made(slot))
             payload += slot.header

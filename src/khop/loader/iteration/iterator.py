@@ -32,7 +32,7 @@ Cost = tuple[int, int, int, Sizes, BatchTimings]
 """Cost of a batch: the loader's epoch, the batch's index in the epoch, its number of seeds, its
 contents, and its timings on the process that produced it."""
 
-UNKNOWN: Cost = (0, 0, 0, (0, 0, 0, 0, 0), BatchTimings(*[0] * len(BatchTimings._fields)))
+UNKNOWN: Cost = (0, 0, 0, (0,) * (2 + len(ROWS)), BatchTimings(*[0] * len(BatchTimings._fields)))
 """Cost of a batch that was not measured: all zeros."""
 
 

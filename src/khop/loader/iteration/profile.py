@@ -107,7 +107,7 @@ class MadeBatches(BatchSource):
         if (recording := current()) is not None:
             self._record(recording, pending, idle)
         timings = BatchTimings(process, thread, ended, nbytes, 0, 0, *work)
-        sizes = nodes, edges, nodes, 0, 0
+        sizes = nodes, edges, nodes, 0, 0, 0
         return batch, (self._epoch, drawn.batch_index, drawn.seeds, sizes, timings)
 
     def close(self) -> None:

@@ -21,9 +21,10 @@ from khop.data.device_feature import DeviceFeature
 from khop.data.tickets import Ticket
 from khop.sampler.methods.access import Waiting
 from khop.sampler.requests import RemoteParts
-from khop.sampler.rows.collect import Allocate, Collector, CollectSpec
+from khop.sampler.rows.collect import Allocate, Collector, CollectSpec, DrawnBatch
 from khop.sampler.rows.row_fetcher import PartRows, RowFetch
 from khop.storage.part import Part
+from khop.trace.clock import LOCAL
 from khop.typing import Array, Int64Array, IntArray
 
 
@@ -93,24 +94,24 @@ class DeviceCollector(Collector):
         self._by_position = [t.type_index for t in edges if len(t.attributes) > 1]
         self._features = _features_on(self._tables, part, device, feature_mode)
 
-    def collect(
-        self,
-        subgraph: Any,
-        allocate: Allocate,
-        batch: int,
-        extras: Mapping[str, Array] | None = None,
-    ) -> Waiting[Record]:
+    def locate(self, drawn: DrawnBatch) -> None:
+        """Do nothing: all rows are local, and their ids are on the device."""
+
+    def request(self, drawn: DrawnBatch) -> None:
+        """Do nothing: all rows are local."""
+
+    def collect(self, drawn: DrawnBatch, allocate: Allocate) -> Waiting[Record]:
         """Write a batch, a `DeviceSubgraph`, to `DeviceArray`s. See `Collector.collect`.
 
         The device is still writing when this returns.
         """
         yield from ()
-        extras = extras or {}
+        subgraph, extras = drawn.subgraph, drawn.extras
         record = self._record(subgraph, extras)
         arrays: Mapping[str, Any] = allocate(record)
         nodes = [table.type_index for table in self._tables if table.unit == "node"]
         local = sum(subgraph.num_nodes(i) for i in nodes)
-        self._count(record, subgraph, batch, (local, 0, 0))
+        self._count(record, subgraph, drawn.batch, (local, 0, 0, 0))
         for name, values in extras.items():
             arrays[name].upload(values)
         rows = self._write_ids(subgraph, arrays)
@@ -182,20 +183,13 @@ class StagedCollector(Collector):
         self._features = _features_on(self._tables, part, device, feature_mode)
         self._staged, self._own, self._order = (Scratch(device) for _ in range(3))
 
-    def collect(
-        self,
-        subgraph: _native.Subgraph,
-        allocate: Allocate,
-        batch: int,
-        extras: Mapping[str, Array] | None = None,
-    ) -> Waiting[Record]:
+    def collect(self, drawn: DrawnBatch, allocate: Allocate) -> Waiting[Record]:
         """Write a batch to `DeviceArray`s. See `Collector.collect`.
 
         Waits for all replies before it writes anything: batches in flight share memory on the
         device.
         """
-        extras = extras or {}
-        fetches = self._fetch(subgraph)
+        subgraph, extras, fetches = drawn.subgraph, drawn.extras, drawn.fetches
         waited_for: list[Ticket] = [
             r.ticket for f in fetches for r in f.remote if not r.ticket.done
         ]
@@ -203,7 +197,7 @@ class StagedCollector(Collector):
             yield waited_for
         record = self._record(subgraph, extras)
         arrays: Mapping[str, Any] = allocate(record)
-        self._count(record, subgraph, batch, self._origins(fetches))
+        self._count(record, subgraph, drawn.batch, self._origins(fetches))
         for name, values in extras.items():
             arrays[name].upload(values)
         for i in range(len(self._part.meta.edge_types)):
@@ -259,7 +253,7 @@ def _groups_of(fetch: RowFetch) -> list[_Group]:
     groups: list[_Group] = []
     for local in fetch.local:
         assert local.positions is not None  # there are several parts
-        own = None if local.are_copies else local.rows
+        own = local.rows if local.origin == LOCAL else None
         groups.append((local.positions, own, local.gather))
     for request in fetch.remote:
         assert request.positions is not None

@@ -1,7 +1,8 @@
 """Collection of batches: a subgraph and its attributes, written to arrays that are given.
 
-Rows come from the local part, from its copies of other parts' hot rows, and from the owners of the
-rest. Requests to owners are sent before anything is copied here.
+Rows come from the local part, from its copies of other parts' hot rows, from a cache of rows that
+earlier batches requested, and from the owners of the rest. Requests to owners are sent before
+anything is copied here.
 
 Arrays are named `n<type>.<attribute>` and `e<type>.<attribute>`. `id` holds original node ids,
 `edge_id` original edge ids, `edge_index` the endpoints' indices in the batch. `t<type>` holds the
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from khop.codec import AtMost, Distinct
 from khop.data import Feature
 from khop.sampler.methods.access import Waiting
 from khop.sampler.requests import RemoteParts
+from khop.sampler.rows.row_cache import RowCache, TableSize, capacities
 from khop.sampler.rows.row_fetcher import PartRows, RowFetch, write_rows
 from khop.sampler.spec import MAX_TYPES
 from khop.storage.part import Part
@@ -63,8 +65,29 @@ class CollectSpec:
     counts_hops: bool = True
 
 
+@dataclass(eq=False)
+class DrawnBatch:
+    """A batch whose neighbours are drawn, and whose rows are not copied yet.
+
+    Attributes:
+        subgraph: as the engine returned it.
+        batch: index of the batch.
+        extras: further arrays of the batch, by name: 's.<name>' of seeds, of any shape,
+            'n<type>.<name>' [num_nodes] and 'e<type>.<name>' [num_edges] of a type.
+        fetches: the rows of each table, located.
+    """
+
+    subgraph: Any
+    batch: int
+    extras: Mapping[str, Array]
+    fetches: list[RowFetch] = field(default_factory=list)
+
+
 class Collector:
     """Writer of the arrays of batches.
+
+    A batch goes through `locate`, `announce`, `request` and `collect`. If there are caches of other
+    parts' rows (`is_ordered`), batches are collected in the order in which they were requested.
 
     Args:
         part: the local part.
@@ -72,6 +95,7 @@ class Collector:
         remote: the other partitions, if there are any.
         labels: {index of a node type: rows of all its nodes, by new id} that the folder does not
             hold. Batches have them as `y`.
+        cache_bytes: bytes of the caches of other parts' rows. 0 for no caches.
     """
 
     def __init__(
@@ -80,6 +104,7 @@ class Collector:
         spec: CollectSpec,
         remote: RemoteParts | None,
         labels: Mapping[int, Feature] | None = None,
+        cache_bytes: int = 0,
     ) -> None:
         self._part = part
         self._spec = spec
@@ -106,33 +131,96 @@ class Collector:
         ]
         self._layouts: dict[object, Layout] = {}
         self._scratch = BufferPool()
+        sizes = {i: _remote_size(part, table) for i, table in enumerate(self._tables)}
+        counts = capacities(cache_bytes if remote is not None else 0, sizes)
+        self._caches = {i: RowCache(self._tables[i], count) for i, count in counts.items()}
+        on_disk = set(() if part.folder.disk is None else part.folder.disk.names)
+        self._reads_disk = any(table.attributes.keys() & on_disk for table in self._tables)
+        # Batches whose rows were requested and are not written, in order. For caches only.
+        self._requested: list[DrawnBatch] = []
+
+    @property
+    def is_ordered(self) -> bool:
+        """True if batches are collected in the order in which they were requested.
+
+        Caches of other parts' rows need it. For rows that are read past the page cache it lets
+        batches be drawn ahead.
+        """
+        return bool(self._caches) or self._reads_disk
 
     def _stored(self, node_type: int) -> list[str]:
         """Return the attributes of a node type that come from the folder."""
         names = self._spec.node_attrs[node_type]
         return [name for name in names if name != "y" or node_type not in self._labels]
 
-    def collect(
-        self,
-        subgraph: _native.Subgraph,
-        allocate: Allocate,
-        batch: int,
-        extras: Mapping[str, Array] | None = None,
-    ) -> Waiting[Record]:
-        """Write one batch, and return its record.
+    def locate(self, drawn: DrawnBatch) -> None:
+        """Locate the rows of a batch."""
+        subgraph = drawn.subgraph
+        for table in self._tables:
+            if table.unit == "node":
+                ids = self._scratch.empty((subgraph.num_nodes(table.type_index),), _INT64)
+                subgraph.write_nodes(table.type_index, ids)
+            else:
+                ids = self._scratch.empty((subgraph.num_edges(table.type_index),), _INT64)
+                subgraph.write_edges(table.type_index, ids)
+            drawn.fetches.append(table.locate(ids))
+
+    def announce(self, drawn: DrawnBatch) -> None:
+        """Announce to caches and stores the rows that a batch will need."""
+        for i, cache in self._caches.items():
+            cache.announce(drawn.fetches[i])
+        for fetch in drawn.fetches if self._reads_disk else ():
+            fetch.expect()
+
+    def request(self, drawn: DrawnBatch) -> None:
+        """Send requests for the rows of other parts. If batches wait, begin the other reads."""
+        if self._caches:
+            self._requested.append(drawn)
+        for i, (table, fetch) in enumerate(zip(self._tables, drawn.fetches, strict=True)):
+            if i in self._caches:
+                self._caches[i].request(fetch)
+            else:
+                table.request_missing(fetch)
+        for fetch in drawn.fetches if self.is_ordered else ():
+            fetch.start_reads()
+
+    def withdraw(self, drawn: DrawnBatch) -> None:
+        """Give up a batch that was announced, or requested and not collected to its end."""
+        if drawn not in self._requested:
+            for i, cache in self._caches.items():
+                cache.forget(drawn.fetches[i])
+            return
+        # Later batches may count on rows that this one does not store: they request theirs anew.
+        first = self._requested.index(drawn)
+        later = self._requested[first + 1 :]
+        del self._requested[first:]
+        for batch in [drawn, *later]:
+            for i, cache in self._caches.items():
+                cache.discard(batch.fetches[i])
+        for batch in later:
+            for i, cache in self._caches.items():
+                cache.announce(batch.fetches[i])
+            self._requested.append(batch)
+            for i, cache in self._caches.items():
+                cache.request(batch.fetches[i])
+
+    def clear(self) -> None:
+        """Forget all batches that are not collected, and the rows in the caches."""
+        self._requested.clear()
+        for cache in self._caches.values():
+            cache.clear()
+
+    def collect(self, drawn: DrawnBatch, allocate: Allocate) -> Waiting[Record]:
+        """Write a batch whose rows were requested, and return its record.
 
         Args:
-            subgraph: as the engine returned it.
+            drawn: the batch.
             allocate: returns the arrays to fill. Called once.
-            batch: index of the batch.
-            extras: further arrays of the batch, by name: 's.<name>' of seeds, of any shape,
-                'n<type>.<name>' [num_nodes] and 'e<type>.<name>' [num_edges] of a type.
         """
-        extras = extras or {}
-        fetches = self._fetch(subgraph)
+        subgraph, extras, fetches = drawn.subgraph, drawn.extras, drawn.fetches
         record = self._record(subgraph, extras)
         arrays = allocate(record)
-        self._count(record, subgraph, batch, self._origins(fetches))
+        self._count(record, subgraph, drawn.batch, self._origins(fetches))
         for name, values in extras.items():
             np.copyto(arrays[name], values)
         for i in range(len(self._part.meta.edge_types)):
@@ -144,20 +232,9 @@ class Collector:
             labels.gather(fetches[i].ids, arrays[f"n{i}.y"])
         outs = [[arrays[name] for name in names] for names in self._names]
         yield from write_rows(list(zip(fetches, outs, strict=True)))
+        if self._caches:
+            self._requested.remove(drawn)
         return record
-
-    def _fetch(self, subgraph: _native.Subgraph) -> list[RowFetch]:
-        """Locate the rows of a batch, and send requests for the rows of other parts."""
-        fetches = []
-        for table in self._tables:
-            if table.unit == "node":
-                ids = self._scratch.empty((subgraph.num_nodes(table.type_index),), _INT64)
-                subgraph.write_nodes(table.type_index, ids)
-            else:
-                ids = self._scratch.empty((subgraph.num_edges(table.type_index),), _INT64)
-                subgraph.write_edges(table.type_index, ids)
-            fetches.append(table.fetch(ids))
-        return fetches
 
     def _origins(self, fetches: Sequence[RowFetch]) -> list[int]:
         """Return how many rows of nodes have each origin, in the order of `ROWS`."""
@@ -243,3 +320,16 @@ class Collector:
                 for i in range(num_edges)
             ]
         return Layout(index, arrays, counters)
+
+
+def _remote_size(part: Part, table: PartRows) -> TableSize:
+    """Return the size of a table's rows in other parts, without those that the part has copies of.
+
+    Ids of edges alone are not cached.
+    """
+    if table.unit == "edge" and len(table.attributes) == 1:
+        return TableSize(0, 0)
+    begin, end = table.bounds[part.part : part.part + 2]
+    copies = table.copies()
+    num_copies = 0 if copies is None else len(copies.positions)
+    return TableSize(table.row_bytes, table.bounds[-1] - (end - begin) - num_copies)

@@ -2,17 +2,20 @@
 
 The ids of a node or edge type are divided into *slices*, ranges of ids with one owner each: the
 parts of a partition folder (`PartRows`), or nodes whose layer-wise outputs one trainer computed
-(`ShareRows` in `khop.distributed.inference.files`). `RowFetcher.fetch` splits ids by slice and
-sends the requests to owners. While these are in flight, `write_rows` copies the local rows and
-begins the reads of other stores. Then it writes each reply and each read. `FetchedRows` is a row
-store that fetches one attribute. Runs in samplers and trainers. Imports no torch.
+(`ShareRows` in `khop.distributed.inference.files`). `RowFetcher.locate` splits ids by slice, and
+`request` sends the requests to owners. While these are in flight, `write_rows` copies the local
+rows and begins the reads of other stores. Then it writes each reply and each read.
+`khop.sampler.rows.row_cache` requests only rows that no earlier batch has left in memory.
+`FetchedRows` is a row store that fetches one attribute. Runs in samplers and trainers. Imports no
+torch.
 """
 
 from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -30,6 +33,7 @@ from khop.sampler.replies import check_rows
 from khop.sampler.requests import RemoteParts
 from khop.storage.folder import AttrMeta, EdgeTypeMeta
 from khop.storage.part import HotCopies, Part
+from khop.trace.clock import CACHED, LOCAL, REMOTE, ROWS
 from khop.typing import Array, Int64Array, IntArray
 
 # Rows of other owners come in replies of at most this size. Each array fits one frame, which is not
@@ -43,48 +47,69 @@ Pending: TypeAlias = tuple[Ticket, Callable[[], None]]
 
 
 class LocalRows(NamedTuple):
-    """Rows in local stores: rows of one slice, or copies of other slices' hot rows.
+    """Rows in local stores: rows of one slice, or copies of other slices' rows.
 
     Attributes:
         tables: store of each attribute, or None for an attribute whose values are `rows`.
         rows: [n] int64 rows of the tables.
         positions: [n] int64 position of each row among the fetched ids. If None, rows are in order.
-        are_copies: whether they are copies.
+        origin: index of their origin in `khop.trace.clock.ROWS`.
     """
 
     tables: Sequence[RowStore | None]
     rows: Int64Array
     positions: Int64Array | None
-    are_copies: bool = False
+    origin: int = LOCAL
 
     def gather(self, index: int) -> Array:
         """Return the rows of an attribute, by index."""
         table = self.tables[index]
         return self.rows if table is None else table.gather(self.rows)
 
-    def write(self, outs: Sequence[Array]) -> list[Pending]:
-        """Copy the rows to their positions in each attribute's array, or begin to read them.
-
-        Returns:
-            The reads that are not done yet.
-        """
-        pending: list[Pending] = []
+    def write(self, outs: Sequence[Array]) -> None:
+        """Copy the rows at hand to their positions in each attribute's array."""
         for table, out in zip(self.tables, outs, strict=True):
             if table is None:
                 np.copyto(out, self.rows)
             elif table.at_hand:
                 table.gather(self.rows, out, self.positions)
-            else:
-                values, ticket = table.start(self.rows)
-                if ticket is None:
-                    _native.gather(values, None, out, self.positions)
-                else:
-                    pending.append((ticket, partial(self._copy, values, ticket, out)))
-        return pending
 
-    def _copy(self, values: Array, ticket: Ticket, out: Array) -> None:
-        ticket.result()  # raises the error of a read that failed
-        _native.gather(values, None, out, self.positions)
+    def start_reads(self) -> list[_Read]:
+        """Begin to read the rows that are not at hand, each attribute into memory of its own."""
+        return [
+            _Read(index, *table.start(self.rows), self.positions)
+            for index, table in enumerate(self.tables)
+            if table is not None and not table.at_hand
+        ]
+
+
+class _Read(NamedTuple):
+    """Read of the rows of attribute number `column`. If `ticket` is None, it is done."""
+
+    column: int
+    values: Array
+    ticket: Ticket | None
+    positions: Int64Array | None
+
+    def write(self, outs: Sequence[Array]) -> None:
+        """Copy the rows to their positions. Raise the error of a read that failed."""
+        if self.ticket is not None:
+            self.ticket.result()
+        _native.gather(self.values, None, outs[self.column], self.positions)
+
+
+class StoredRows(NamedTuple):
+    """Rows of a reply that stay in memory, for later batches.
+
+    Attributes:
+        tables: [capacity, *row_shape] array of each attribute.
+        rows: [n] int64 rows of the reply.
+        slots: [n] int64 row of the tables for each.
+    """
+
+    tables: Sequence[Array]
+    rows: Int64Array
+    slots: Int64Array
 
 
 class RowRequest(NamedTuple):
@@ -96,6 +121,7 @@ class RowRequest(NamedTuple):
         num_rows: number of rows.
         ticket: the request.
         positions: [n] int64 position of each among the ids of a batch, for `write`.
+        stored: the rows that stay in memory.
     """
 
     fetcher: RowFetcher
@@ -103,6 +129,7 @@ class RowRequest(NamedTuple):
     num_rows: int
     ticket: Ticket
     positions: Int64Array | None = None
+    stored: StoredRows | None = None
 
     def result(self) -> list[Array]:
         """Return the rows of each attribute. Raise ProtocolError for a malformed reply."""
@@ -112,24 +139,80 @@ class RowRequest(NamedTuple):
 
     def write(self, outs: Sequence[Array]) -> None:
         """Copy the rows to their positions in an array for each attribute."""
-        for values, out in zip(self.result(), outs, strict=True):
+        for index, (values, out) in enumerate(zip(self.result(), outs, strict=True)):
             _native.gather(values, None, out, self.positions)
+            if self.stored is not None:
+                tables, rows, slots = self.stored
+                _native.gather(values, rows, tables[index], slots)
 
 
-class RowFetch(NamedTuple):
-    """Rows of `ids`: the local rows, and requests for the others."""
+class MissingRows(NamedTuple):
+    """Rows of one slice that are on another machine.
+
+    Attributes:
+        slice_index: the slice.
+        ids: [n] int64 new ids.
+        positions: [n] int64 position of each among the ids of a batch.
+    """
+
+    slice_index: int
+    ids: Int64Array
+    positions: Int64Array
+
+
+@dataclass
+class RowFetch:
+    """Rows of a batch in one table.
+
+    Attributes:
+        ids: [n] int64 new ids.
+        local: rows that are on this machine.
+        missing: rows that are not.
+        remote: requests for missing rows, once they are sent.
+        repeats: [r] int64 positions that have the same rows as other positions.
+        originals: [r] int64 the other positions.
+        plan: number of the batch in the plan of a cache, and positions of the planned ids. If None,
+            there is no plan.
+        planned_misses: [m] int64 ids of the rows that were requested by the plan. If None, none
+            were requested yet.
+    """
 
     ids: Int64Array
-    local: list[LocalRows]
-    remote: list[RowRequest]
+    local: list[LocalRows] = field(default_factory=list)
+    missing: list[MissingRows] = field(default_factory=list)
+    remote: list[RowRequest] = field(default_factory=list)
+    repeats: Int64Array | None = None
+    originals: Int64Array | None = None
+    plan: tuple[int, Int64Array] | None = None
+    planned_misses: Int64Array | None = None
+    _reads: list[_Read] | None = None
 
     @property
-    def origins(self) -> tuple[int, int, int]:
+    def origins(self) -> list[int]:
         """Numbers of rows by origin, in the order of `khop.trace.clock.ROWS`."""
-        counts = [0, 0]
+        counts = [0] * len(ROWS)
         for rows in self.local:
-            counts[rows.are_copies] += len(rows.rows)
-        return counts[0], counts[1], len(self.ids) - sum(counts)
+            counts[rows.origin] += len(rows.rows)
+        counts[REMOTE] = len(self.ids) - sum(counts)
+        return counts
+
+    def expect(self) -> None:
+        """Announce the rows to stores that are not at hand."""
+        for rows in self.local:
+            for table in rows.tables:
+                if table is not None and not table.at_hand:
+                    table.expect(rows.rows)
+
+    def start_reads(self) -> list[_Read]:
+        """Begin to read rows of stores that are not at hand, once. Return these reads."""
+        if self._reads is None:
+            self._reads = [read for rows in self.local for read in rows.start_reads()]
+        return self._reads
+
+    def copy_repeats(self, outs: Sequence[Array]) -> None:
+        """Copy rows that were requested once to their other positions."""
+        for out in outs:
+            _native.gather(out, self.originals, out, self.repeats)
 
 
 class RowFetcher(ABC):
@@ -175,24 +258,21 @@ class RowFetcher(ABC):
             for attr in self.attributes.values()
         ]
 
-    def fetch(self, ids: Int64Array) -> RowFetch:
-        """Locate rows, and request rows that are not local from their owners.
+    def locate(self, ids: Int64Array) -> RowFetch:
+        """Locate rows: which are on this machine, and which are not.
 
         Args:
             ids: [n] int64 new ids of nodes or positions of edges.
         """
         if self._are_ids:
-            return RowFetch(ids, [LocalRows([None], ids, None)], [])
+            return RowFetch(ids, [LocalRows([None], ids, None)])
         # A slice without rows may have no file.
         tables = self.local_tables(0) if len(self.bounds) == 2 and len(ids) else None
         if tables is not None:
-            return RowFetch(ids, [LocalRows(tables, ids, None)], [])
-        fetch = RowFetch(ids, [], [])
-        _, grouped, positions, offsets = _native.split_by_owner(ids, self.bounds)
-        for index, (begin, end) in enumerate(itertools.pairwise(offsets)):
-            if begin == end:
-                continue
-            missing, at = grouped[begin:end], positions[begin:end]
+            return RowFetch(ids, [LocalRows(tables, ids, None)])
+        fetch = RowFetch(ids)
+        for grouped, positions, index in self.by_slice(ids):
+            missing, at = grouped, positions
             tables = self.local_tables(index)
             if tables is not None:
                 fetch.local.append(LocalRows(tables, missing - self.bounds[index], at))
@@ -202,14 +282,40 @@ class RowFetcher(ABC):
                 rows = copies.positions.find(missing)
                 hit = rows >= 0
                 tables = [copies.features[name] for name in self.attributes]
-                fetch.local.append(LocalRows(tables, rows[hit], at[hit], True))
+                fetch.local.append(LocalRows(tables, rows[hit], at[hit], CACHED))
                 missing, at = missing[~hit], at[~hit]
-            for first in range(0, len(missing), self._rows_at_once):
-                piece = slice(first, first + self._rows_at_once)
-                requested = missing[piece]
-                ticket = self.request(index, requested)
-                fetch.remote.append(RowRequest(self, index, len(requested), ticket, at[piece]))
+            fetch.missing.append(MissingRows(index, missing, at))
         return fetch
+
+    def by_slice(self, ids: Int64Array) -> Iterator[tuple[Int64Array, Int64Array, int]]:
+        """Split ids by slice. Yield the ids of each slice, their positions, and its index."""
+        _, grouped, positions, offsets = _native.split_by_owner(ids, self.bounds)
+        for index, (begin, end) in enumerate(itertools.pairwise(offsets)):
+            if begin < end:
+                yield grouped[begin:end], positions[begin:end], index
+
+    def pieces(self, count: int) -> Iterator[slice]:
+        """Yield slices of `count` rows, each for one reply."""
+        for first in range(0, count, self._rows_at_once):
+            yield slice(first, first + self._rows_at_once)
+
+    def fetch(self, ids: Int64Array) -> RowFetch:
+        """Locate rows, and request rows that are not local from their owners.
+
+        Args:
+            ids: [n] int64 new ids of nodes or positions of edges.
+        """
+        fetch = self.locate(ids)
+        self.request_missing(fetch)
+        return fetch
+
+    def request_missing(self, fetch: RowFetch) -> None:
+        """Request the missing rows of a batch from their owners."""
+        for index, ids, positions in fetch.missing:
+            for piece in self.pieces(len(ids)):
+                ticket = self.request(index, ids[piece])
+                request = RowRequest(self, index, len(ids[piece]), ticket, positions[piece])
+                fetch.remote.append(request)
 
 
 class PartRows(RowFetcher):
@@ -289,15 +395,19 @@ def write_rows(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> Waiting[N
 
 def in_flight(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> list[Pending]:
     """Write the local rows that can be read at once, and return the others, in flight."""
+    requests: list[Pending] = []
     reads: list[Pending] = []
     for fetch, outs in fetches:
+        for read in fetch.start_reads():
+            if read.ticket is None:
+                read.write(outs)
+            else:
+                reads.append((read.ticket, partial(read.write, outs)))
         for rows in fetch.local:
-            reads += rows.write(outs)
-    requests: list[Pending] = [
-        (request.ticket, partial(request.write, outs))
-        for fetch, outs in fetches
-        for request in fetch.remote
-    ]
+            rows.write(outs)
+        requests += [(r.ticket, partial(r.write, outs)) for r in fetch.remote]
+        if fetch.remote and fetch.repeats is not None:
+            requests.append((fetch.remote[-1].ticket, partial(fetch.copy_repeats, outs)))
     return requests + reads
 
 

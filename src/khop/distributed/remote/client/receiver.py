@@ -53,7 +53,7 @@ from khop.distributed.remote.session_messages import (
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.protocol import describe_error, request_header
-from khop.distributed.sampling.control_messages import Epoch, decode_sample_request, read_epoch
+from khop.distributed.sampling.control_messages import Epoch, SampleRequest, read_epoch
 from khop.distributed.sampling.worker import described_error
 from khop.errors import ProtocolError
 from khop.sampler.methods.modules import import_methods
@@ -131,10 +131,10 @@ class Receiver:
 
     def _on_trainer_message(self, message: Message) -> None:
         if message.op is Op.SAMPLE:
-            freed, requested = decode_sample_request(message.payload)
-            for offset in freed:
+            request = SampleRequest.decode(message.payload)
+            for offset in request.freed:
                 self._arena.free(offset)
-            self._requested.extend(requested)
+            self._requested.extend(request.requested)
         elif message.op is Op.FREE:
             self._arena.free(U64.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:

@@ -91,6 +91,8 @@ class SessionEnvironment:
             "endpoints": others if self.num_parts > 1 else {},
             "timeout": spec.timeout,
             "concurrency": spec.concurrency,
+            "cache_bytes": 0,
+            "lookahead": 0,
             "device": device,
             "device_arena": None,
         }
@@ -279,7 +281,10 @@ class Session:
                 return
             self.pool.assign([self._waiting.popleft()])
 
-    def _request(self, sampler: SamplerProcess, keys: Sequence[BatchKey]) -> None:
+    def _request(
+        self, sampler: SamplerProcess, keys: Sequence[BatchKey], ahead: Sequence[BatchKey]
+    ) -> None:
+        del ahead  # requests are assigned one by one
         for key in keys:
             request = self._requests[key]
             send_request(sampler.process.line, key, request.run_key, request.columns)

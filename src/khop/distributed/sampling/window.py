@@ -1,0 +1,167 @@
+"""Batches of a sampler by stage: which batch is drawn, requested and written next.
+
+A batch is drawn, announced to the caches of rows, and requests its rows. It is written when its
+turn comes. The trainer names batches that it will request later: the sampler draws and announces
+these ahead. A batch requests its rows when `lookahead` later batches have been announced, or when
+none is left to draw. Run by samplers. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from khop.data.tickets import Ticket
+from khop.distributed.sampling.control_messages import BatchKey
+from khop.distributed.sampling.slots import Slot
+from khop.sampler.rows.collect import DrawnBatch
+from khop.trace.clock import Phase
+
+
+class Stage(IntEnum):
+    """Stage of a batch."""
+
+    DRAWING = 0
+    DRAWN = 1
+    ANNOUNCED = 2
+    FETCHING = 3
+    WRITING = 4
+
+
+@dataclass(eq=False)
+class Task:
+    """A batch being made.
+
+    Attributes:
+        key: its epoch and index.
+        slot: its memory, taken when it is written.
+        steps: the generator of the stage DRAWING or WRITING.
+        is_requested: True if the trainer has requested it, so that it may be written.
+        drawn: the batch, once it is drawn.
+        waiting_for: tickets that the generator waits for.
+        phase: phase of the clock in which the generator continues.
+    """
+
+    key: BatchKey
+    slot: Slot
+    steps: Generator[list[Ticket], None, Any]
+    is_requested: bool
+    stage: Stage = Stage.DRAWING
+    drawn: DrawnBatch | None = None
+    waiting_for: list[Ticket] = field(default_factory=list)
+    phase: int = Phase.SAMPLING
+
+    @property
+    def is_ready(self) -> bool:
+        """True if its generator can continue."""
+        has_steps = self.stage in (Stage.DRAWING, Stage.WRITING)
+        return has_steps and all(ticket.done for ticket in self.waiting_for)
+
+
+class Window:
+    """Batches that a sampler has to make, in the order in which they were named.
+
+    At most `concurrency` batches are drawn at the same time, and as many fetch rows or are written.
+    At most `lookahead + concurrency` further ones are drawn. Without lookahead, `concurrency`
+    limits the sum.
+
+    Args:
+        concurrency: limit of batches in work.
+        lookahead: announced batches that a batch waits for before it requests its rows.
+        is_ordered: batches are announced in order, and written in the order of their requests.
+
+    Attributes:
+        tasks: batches in work, in the order in which they began.
+    """
+
+    def __init__(self, concurrency: int, lookahead: int, is_ordered: bool) -> None:
+        self._concurrency = concurrency
+        self._lookahead = lookahead if is_ordered else 0
+        self._is_ordered = is_ordered
+        self._unstarted: dict[BatchKey, bool] = {}  # whether requested
+        self.tasks: list[Task] = []
+
+    def add(self, requested: Iterable[BatchKey], ahead: Iterable[BatchKey] = ()) -> None:
+        """Add batches that are requested, and batches that may be drawn ahead."""
+        self._unstarted.update(dict.fromkeys(ahead, False))
+        keys = set(requested) if self._lookahead else ()
+        for task in self.tasks if keys else ():
+            if task.key in keys:
+                task.is_requested = True
+        started = {task.key for task in self.tasks} if keys else ()
+        self._unstarted.update((key, True) for key in requested if key not in started)
+
+    def remove(self, epoch: int) -> list[Task]:
+        """Remove the batches of an epoch. Return those in work."""
+        self._unstarted = {k: r for k, r in self._unstarted.items() if k[0] != epoch}
+        removed = [task for task in self.tasks if task.key[0] == epoch]
+        self.tasks = [task for task in self.tasks if task.key[0] != epoch]
+        return removed
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a batch is in work that does not wait for its request by the trainer."""
+        return any(task.stage != Stage.ANNOUNCED for task in self.tasks)
+
+    def next_to_draw(self) -> tuple[BatchKey, bool] | None:
+        """Remove and return the next batch to begin, and whether it is requested, or None."""
+        if not self._unstarted:
+            return None
+        drawing = waiting = 0
+        has_requested = False
+        for task in self.tasks:
+            drawing += task.stage == Stage.DRAWING
+            if task.stage <= Stage.ANNOUNCED:
+                waiting += 1
+                has_requested = has_requested or task.is_requested
+        if drawing >= self._concurrency:
+            return None
+        if not self._lookahead:
+            key = next((k for k, is_requested in self._unstarted.items() if is_requested), None)
+            if key is None or len(self.tasks) >= self._concurrency:
+                return None
+        elif waiting < self._lookahead + self._concurrency:
+            key = next(iter(self._unstarted))
+        else:
+            # The trainer may wait for a batch of a sampler that has died, behind all of these.
+            key = next((k for k, is_requested in self._unstarted.items() if is_requested), None)
+            if key is None or has_requested:
+                return None
+        return key, self._unstarted.pop(key)
+
+    def next_to_announce(self) -> Task | None:
+        """Return the next batch to announce: one that is drawn, with all that began before it."""
+        for task in self.tasks:
+            if task.stage == Stage.DRAWN:
+                return task
+            if task.stage == Stage.DRAWING and self._is_ordered:
+                return None
+        return None
+
+    def next_to_fetch(self) -> Task | None:
+        """Return the next batch to request its rows, or None."""
+        announced = [task for task in self.tasks if task.stage == Stage.ANNOUNCED]
+        task = next((task for task in announced if task.is_requested), None)
+        if task is None:
+            return None
+        num_begun = sum(other.stage >= Stage.FETCHING for other in self.tasks)
+        if num_begun >= self._concurrency:
+            return None
+        is_drawing = self._unstarted or any(t.stage < Stage.ANNOUNCED for t in self.tasks)
+        if is_drawing and len(announced) <= self._lookahead:
+            return None
+        # In the order of requests, which `next_to_write` follows.
+        self.tasks.remove(task)
+        self.tasks.insert(num_begun, task)
+        return task
+
+    def next_to_write(self) -> Task | None:
+        """Return the next batch to write, or None."""
+        for task in self.tasks:
+            if task.stage == Stage.FETCHING:
+                return task
+            if self._is_ordered:
+                return None
+        return None

@@ -1,0 +1,134 @@
+"""Cache of rows of other parts, by the batches that are drawn ahead.
+
+Batches are announced when they are drawn, some batches before their rows are requested. So the rows
+that the next batches need are known, and the cache keeps the rows that are needed soonest (Belady's
+rule, see `kernels/khop/cpu/lookahead_cache.hpp`). A row that an earlier batch has requested is
+not requested again while it is cached or in flight. Batches are written in the order in which
+their rows were requested, so the earlier batch has stored it. Runs in samplers and trainers.
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from khop import _native
+from khop.data import Feature
+from khop.data.arrays import storage_dtype
+from khop.sampler.rows.row_fetcher import LocalRows, PartRows, RowFetch, RowRequest, StoredRows
+from khop.trace.clock import REUSED
+from khop.typing import Array, Int64Array
+
+PLAN_BYTES = 160
+"""Bytes that the plan takes per cached row, for the rows of announced batches included."""
+
+# Rows with fewer bytes are not cached: the plan of the cache takes more memory than they do.
+_MIN_ROW_BYTES = 64
+
+
+class RowCache:
+    """Cache of one table's rows of other parts.
+
+    Args:
+        fetcher: fetcher of the rows.
+        capacity: number of rows.
+    """
+
+    def __init__(self, fetcher: PartRows, capacity: int) -> None:
+        self._fetcher = fetcher
+        self._plan = _native.LookaheadCache(capacity)
+        # Memory is allocated when a row is stored first.
+        self._rows: list[Array] = [
+            np.empty((capacity, *attr.shape), storage_dtype(attr.dtype))
+            for attr in fetcher.attributes.values()
+        ]
+        self._tables = [Feature(rows) for rows in self._rows]
+
+    def announce(self, fetch: RowFetch) -> None:
+        """Announce the missing rows of a batch that has been drawn."""
+        ids = [missing.ids for missing in fetch.missing]
+        positions = [missing.positions for missing in fetch.missing]
+        number = self._plan.announce(_joined(ids))
+        fetch.plan = number, _joined(positions)
+
+    def request(self, fetch: RowFetch) -> None:
+        """Request the rows of an announced batch that are neither cached nor in flight.
+
+        Its rows that are cached become local. They must be written before those of any batch that
+        is requested later.
+        """
+        assert fetch.plan is not None
+        number, at = fetch.plan
+        hits, hit_slots, misses, firsts, slots, repeats, originals = self._plan.take(number)
+        if len(hits):
+            fetch.local.append(LocalRows(self._tables, hit_slots, at[hits], REUSED))
+        if len(repeats):
+            fetch.repeats, fetch.originals = at[repeats], at[originals]
+        firsts = at[firsts]
+        for ids, order, index in self._fetcher.by_slice(misses):
+            for piece in self._fetcher.pieces(len(ids)):
+                rows = order[piece]
+                kept = np.flatnonzero(slots[rows] >= 0)
+                stored = StoredRows(self._rows, kept, slots[rows[kept]])
+                ticket = self._fetcher.request(index, ids[piece])
+                fetch.remote.append(
+                    RowRequest(self._fetcher, index, len(rows), ticket, firsts[rows], stored)
+                )
+        fetch.planned_misses = misses
+
+    def forget(self, fetch: RowFetch) -> None:
+        """Withdraw an announced batch whose rows were not requested."""
+        if fetch.plan is not None:
+            self._plan.forget(fetch.plan[0])
+
+    def discard(self, fetch: RowFetch) -> None:
+        """Give up the rows that a batch has requested and not written."""
+        if fetch.planned_misses is None:
+            self.forget(fetch)
+        else:
+            self._plan.discard(fetch.planned_misses)
+        fetch.plan = fetch.planned_misses = None
+        fetch.local = [rows for rows in fetch.local if rows.origin != REUSED]
+        fetch.remote, fetch.repeats, fetch.originals = [], None, None
+
+    def clear(self) -> None:
+        """Forget all rows and announced batches."""
+        self._plan.clear()
+
+
+class TableSize(NamedTuple):
+    """Size of a table's rows on other machines: bytes of a row, and number of rows."""
+
+    row_bytes: int
+    num_rows: int
+
+
+def capacities(nbytes: int, tables: Mapping[int, TableSize]) -> dict[int, int]:
+    """Divide bytes among the caches of tables, in proportion to the bytes of their rows.
+
+    Args:
+        nbytes: bytes of all caches, with their plans.
+        tables: sizes of the tables, by any key.
+
+    Returns:
+        The number of rows of each table's cache, at most all of its rows. Tables without a cache
+        are left out.
+    """
+    costs = {
+        key: size.row_bytes + PLAN_BYTES
+        for key, size in tables.items()
+        if size.row_bytes >= _MIN_ROW_BYTES and size.num_rows > 0
+    }
+    total = sum(cost * tables[key].num_rows for key, cost in costs.items())
+    share = min(nbytes / total, 1.0) if total else 0.0
+    found = {key: int(share * tables[key].num_rows) for key in costs}
+    return {key: count for key, count in found.items() if count > 0}
+
+
+def _joined(arrays: Sequence[Int64Array]) -> Int64Array:
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate(arrays) if arrays else np.empty(0, np.int64)
