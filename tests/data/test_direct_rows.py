@@ -111,9 +111,9 @@ def test_rows_that_are_needed_again_are_not_read_again(saved):
 
 
 def test_expected_rows_are_kept_and_read_ahead(saved):
-    """The announced batch wins over rows that were used more often; half of them is read ahead."""
+    """The announced batch wins over rows that were used later; half of them are read ahead."""
     path, rows = saved((4000, 64))
-    left = 4 * 100 * (256 + 96)  # 3/4 of it: 300 rows
+    left = 300 * (256 + 96) * 8 // 7 + 8  # 7/8 of it: 300 rows
     store = rows_on_disk(path, cache_memory=(4 << 20) + left)
     batches = [np.arange(i, i + 100) for i in (0, 1000, 0, 2000, 0, 3000, 0)]
     for ids in batches:

@@ -5,8 +5,8 @@ one lands. The others are submitted to `_native.DirectReads`, whose threads read
 reads in the order of the file.
 
 The cache is planned by `_native.LookaheadCache`: the rows of batches that `expect` has announced
-count first. Half of the announced batches are read ahead, into memory that counts as cache. The
-other half tells the cache which rows to keep.
+count first. Half of the announced batches are read ahead, into memory that counts as cache. For the
+other half, the cache keeps rows.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Read:
         "error",
         "followers",
         "ids",
-        "number",
+        "key",
         "out",
         "positions",
         "slots",
@@ -94,8 +94,8 @@ class _Read:
         "waits",
     )
 
-    def __init__(self, number: int, ids: Int64Array, out: Array, ticket: _Ticket) -> None:
-        self.number, self.ids, self.out, self.ticket = number, ids, out, ticket
+    def __init__(self, key: int, ids: Int64Array, out: Array, ticket: _Ticket) -> None:
+        self.key, self.ids, self.out, self.ticket = key, ids, out, ticket
         self.waits = 0
         self.error: Exception | None = None
         # Rows for the cache: positions in `out`, and slots. Copies for other reads: (read,
@@ -150,15 +150,15 @@ class ProcessReads:
         self._lock = threading.Lock()
         self._is_closed = False
         left = max(0, memory - _POOL_BYTES)
-        # A quarter of the memory is for batches that are read ahead, if any are announced.
-        self._most_early, self._early = left // 4, 0
+        # An eighth of the memory is for batches that are read ahead, if any are announced.
+        self._most_early, self._early = left // 8, 0
         capacity = min((left - self._most_early) // (row.nbytes + _PLAN_BYTES), num_rows, 1 << 30)
         self._cache = _native.LookaheadCache(capacity) if capacity else None
         self._table = np.empty((capacity, row.nbytes), np.uint8)
         # Of each slot: the read in flight whose row goes there, or -1, and the row's position.
-        self._owners = np.full(capacity, -1, np.int64)
-        self._positions = np.empty(capacity, np.int64)
-        self._numbers = itertools.count()
+        self._owners = np.full(capacity, -1, np.int32)
+        self._positions = np.empty(capacity, np.int32)
+        self._keys = itertools.cycle(range(1 << 31))
         self._reads: dict[int, _Read] = {}
         self._jobs: dict[int, tuple[_Read, bool]] = {}
         self._expected: deque[_Expected] = deque()
@@ -245,7 +245,7 @@ class ProcessReads:
         if self._is_closed:
             raise RowStoreError(f"the rows of '{self._path}' have been closed")
         self._asked += len(ids)
-        read = _Read(next(self._numbers), ids, out, _Ticket(self))
+        read = _Read(next(self._keys), ids, out, _Ticket(self))
         if self._cache is None:
             self._missed += len(ids)
             self._submit(read, ids, None, True)
@@ -260,7 +260,7 @@ class ProcessReads:
         self._missed += len(misses)
         kept = slots >= 0
         read.positions, read.slots = positions[kept], slots[kept]
-        self._owners[read.slots], self._positions[read.slots] = read.number, read.positions
+        self._owners[read.slots], self._positions[read.slots] = read.key, read.positions
         if len(repeats):
             misses = np.concatenate([misses, ids[repeats]])
             positions = np.concatenate([positions, repeats])
@@ -271,10 +271,10 @@ class ProcessReads:
         owners = self._owners[slots]
         flying = owners >= 0
         if flying.any():
-            for number in np.unique(owners[flying]).tolist():
-                here = np.flatnonzero(owners == number)
-                copies = read, self._positions[slots[here]], positions[here]
-                self._reads[number].followers.append(copies)
+            for key in np.unique(owners[flying]).tolist():
+                here = np.flatnonzero(owners == key)
+                sources = self._positions[slots[here]].astype(np.int64)
+                self._reads[key].followers.append((read, sources, positions[here]))
                 read.waits += 1
             slots, positions = slots[~flying], positions[~flying]
         _native.gather(self._table, slots, self._bytes(read.out), positions)
@@ -291,7 +291,7 @@ class ProcessReads:
         job = self._native.submit(ids, self._bytes(read.out), positions)
         self._jobs[job] = read, is_first
         if is_first:
-            self._reads[read.number] = read
+            self._reads[read.key] = read
         read.waits += 1
 
     def reap(self) -> None:
@@ -310,7 +310,7 @@ class ProcessReads:
             if error:
                 read.error = self._error(error)
             if is_first:
-                del self._reads[read.number]
+                del self._reads[read.key]
                 self._pass_on(read, error != 0, done)
             self._arrived(read, done)
         return done
@@ -320,7 +320,7 @@ class ProcessReads:
         followers, read.followers = read.followers, []
         if has_failed:
             if self._cache is not None:
-                own = self._owners[read.slots] == read.number
+                own = self._owners[read.slots] == read.key
                 self._owners[read.slots[own]] = -1
                 self._cache.discard(read.ids[read.positions[own]])
             for other, sources, positions in followers:
@@ -328,7 +328,7 @@ class ProcessReads:
                 other.waits -= 1
             return
         rows = self._bytes(read.out)
-        own = self._owners[read.slots] == read.number
+        own = self._owners[read.slots] == read.key
         _native.gather(rows, read.positions[own], self._table, read.slots[own])
         self._owners[read.slots[own]] = -1
         for other, sources, positions in followers:

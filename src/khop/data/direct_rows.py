@@ -173,8 +173,8 @@ def rows_on_disk(
         path: the file: [num_rows, ...] numbers.
         dtype: name of the values' dtype where NumPy has none: 'bfloat16', stored as uint16. If
             None, the dtype of the file.
-        cache_memory: bytes of a process for rows that have been read and will be needed again, for
-            rows that are read ahead, and for reads in flight. A number, or a text such as '4GB'.
+        cache_memory: bytes of a process for rows that are kept, rows that are read ahead, and reads
+            in flight. A number, or a text such as '4GB'.
         engine: 'auto' reads by io_uring, or by threads where that is forbidden, as in many
             containers. 'threads' always reads by threads.
 

@@ -129,7 +129,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
                 serves them. Samplers import the function, so it must belong to a module, or be a
                 `functools.partial` of a module's function.
             features_on_disk: attributes of nodes and edges that are larger than memory, by name.
-                Their rows are read past the page cache, and those that are needed again are kept.
+                Their rows are read past the page cache. Rows that are needed again are kept.
                 True: all attributes with rows of 64 bytes or more. If False, files are mapped.
                 Samplers on devices map them in any case.
             disk_memory: bytes for rows of `features_on_disk`, which the samplers of this trainer
