@@ -241,7 +241,7 @@ class DirectReads:
         row_bytes: int,
         num_rows: int,
         use_ring: bool = True,
-        depth: int = 64,
+        depth: int = 128,
         max_bytes: int = 262144,
     ) -> None: ...
     def submit(self, rows: Int64Array, out: Array, places: Int64Array | None = None) -> int: ...

@@ -122,7 +122,7 @@ void bind_direct_reads(nb::module_& m) {
 Threads of its own read. A fork cannot use it.)")
       .def(nb::init<int, int64_t, int64_t, int64_t, bool, int, int64_t>(), nb::arg("file"),
            nb::arg("begin"), nb::arg("row_bytes"), nb::arg("num_rows"), nb::arg("use_ring") = true,
-           nb::arg("depth") = 64, nb::arg("max_bytes") = int64_t{256} << 10,
+           nb::arg("depth") = 128, nb::arg("max_bytes") = int64_t{256} << 10,
            R"(Opens the file again, and starts the threads.
 
 Args:

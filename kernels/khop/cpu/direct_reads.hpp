@@ -22,7 +22,7 @@ namespace khop::cpu {
 
 struct DirectReadOptions {
   bool use_ring = true;                    // else, and where it is forbidden, threads with pread
-  int depth = 64;                          // reads in flight of the ring
+  int depth = 128;                         // reads in flight of the ring
   int num_threads = 8;                     // reads in flight without it
   int64_t pool_bytes = int64_t{4} << 20;   // of reads in flight
   int64_t max_bytes = int64_t{256} << 10;  // of one read of several rows

@@ -84,9 +84,9 @@ void IoRing::push(uint64_t tag, char* to, unsigned bytes, int64_t offset) {
   ++pushed_;
 }
 
-int IoRing::submit_and_wait() {
+int IoRing::submit_and_wait(unsigned count) {
   while (true) {
-    const long taken = syscall(__NR_io_uring_enter, ring_, pushed_, 1U, IORING_ENTER_GETEVENTS,
+    const long taken = syscall(__NR_io_uring_enter, ring_, pushed_, count, IORING_ENTER_GETEVENTS,
                                nullptr, std::size_t{0});
     if (taken >= 0) {
       pushed_ -= static_cast<unsigned>(taken);

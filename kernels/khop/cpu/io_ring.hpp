@@ -26,8 +26,8 @@ class IoRing {
 
   // No more reads than `depth` may be between `push` and their completion.
   void push(uint64_t tag, char* to, unsigned bytes, int64_t offset);
-  // Hands the reads over, and waits until one is complete. Returns 0 or an error's number.
-  int submit_and_wait();
+  // Hands the reads over, and waits until `count` are complete. Returns 0 or an error's number.
+  int submit_and_wait(unsigned count);
   bool pop(Completion& out);
 
  private:
