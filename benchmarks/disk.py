@@ -214,9 +214,10 @@ def main(options: argparse.Namespace) -> None:
         raise SystemExit(bare["error"])
     # Batches with rows are larger than the ones that were measured: four in work at a time.
     limit = bare["peak"] + options.cache + int(4 * bare["rows"] * 4 * WIDTH)
+    rest = (limit - options.cache) / 2**20
     print(
-        f"features {nbytes / 2**20:,.0f} MiB, rows get {options.cache / 2**20:,.0f} MiB, structure, "
-        f"process and batches {(limit - options.cache) / 2**20:,.0f} MiB; {bare['rows']:,.0f} rows per batch"
+        f"features {nbytes / 2**20:,.0f} MiB, rows get {options.cache / 2**20:,.0f} MiB, "
+        f"structure, process and batches {rest:,.0f} MiB; {bare['rows']:,.0f} rows per batch"
     )
     times: dict[str, list[float]] = {}
     for turn in range(options.turns):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import khop
 from khop.data import RowFormat, rows_on_disk
 from khop.data.direct_reads import ProcessReads
 from khop.data.direct_rows import DiskOptions
@@ -272,4 +271,3 @@ def test_options_as_json():
     assert DiskOptions.from_json(list(options)) == options
     assert DiskOptions.from_json(None) is None
     assert options.among(3).cache_memory == 33
-    assert khop.data.DirectRows.__mro__[1] is khop.data.RowStore

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import khop
+from khop.data.direct_rows import DirectRows
 from khop.distributed import (
     CollocatedDistSamplingWorkerOptions,
     DistDataset,
@@ -67,7 +68,7 @@ def test_wide_attributes_are_on_disk_with_true(tmp_path):
     dataset = load(tmp_path / "parts", 1, features_on_disk=True)
     assert dataset.opened.disk.names == ("wide",)
     part = khop.storage.part.Part(dataset.opened, 0)
-    assert isinstance(part.node_feature(0, "wide"), khop.data.DirectRows)
+    assert isinstance(part.node_feature(0, "wide"), DirectRows)
     assert isinstance(part.node_feature(0, "y"), khop.data.Feature)
     assert load(tmp_path / "parts", 1).opened.disk is None
 

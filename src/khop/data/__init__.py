@@ -4,7 +4,7 @@ Used by any process. Imports no torch.
 """
 
 from khop.data.device_feature import DeviceFeature, DeviceGroup, Served
-from khop.data.direct_rows import DirectRows, rows_on_disk
+from khop.data.direct_rows import rows_on_disk
 from khop.data.feature import ConsecutiveIds, Feature
 from khop.data.graph import Graph
 from khop.data.hot_rows import expected_share
@@ -19,7 +19,6 @@ __all__ = [
     "ConsecutiveIds",
     "DeviceFeature",
     "DeviceGroup",
-    "DirectRows",
     "Feature",
     "Graph",
     "GraphInfo",

@@ -54,7 +54,7 @@ class DiskCounts(NamedTuple):
         nbytes: bytes of these reads.
 
     Example:
-        >>> DiskCounts(asked=4, missed=2, reads=1, nbytes=4096).missed
+        >>> khop.data.direct_reads.DiskCounts(asked=4, missed=2, reads=1, nbytes=4096).missed
         2
     """
 

@@ -38,7 +38,7 @@ class DiskOptions(NamedTuple):
         engine: one of `ENGINES`.
 
     Example:
-        >>> DiskOptions(("x",), 1 << 30).among(4).cache_memory
+        >>> khop.data.direct_rows.DiskOptions(("x",), 1 << 30).among(4).cache_memory
         268435456
     """
 
@@ -166,7 +166,7 @@ def rows_on_disk(
     dtype: str | None = None,
     cache_memory: int | str = "1GB",
     engine: str = "auto",
-) -> DirectRows:
+) -> RowStore:
     """Open the rows of an .npy file that is larger than memory.
 
     Args:

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from khop import _native
-from khop.data import ConsecutiveIds, DirectRows, Feature, RowStore
+from khop.data import ConsecutiveIds, Feature, RowStore
 from khop.data.direct_reads import DiskCounts
+from khop.data.direct_rows import DirectRows
 from khop.data.joined import TakenFeature
 from khop.storage.folder import (
     INTS,
